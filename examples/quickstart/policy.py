@@ -1,0 +1,251 @@
+"""The quickstart's policy: its tokenizer, and a tiny Qwen2 brought to partial skill by a short SFT on logs."""
+
+import json
+import math
+import random
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from rich.progress import Progress
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS
+from examples.quickstart.tasks import record_logs
+from verl_pivot.types import Trajectory
+
+_IGNORED = -100
+_TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+END = "<|im_end|>"
+MAX_TOKENS = 512
+CHAT_TEMPLATE = """\
+{%- macro call(tool_call) %}
+{%- set function = tool_call.function if tool_call.function else tool_call %}
+{{- '<tool_call>\\n{"name": "' + function.name + '", "arguments": ' }}
+{{- function.arguments if function.arguments is string else function.arguments | tojson }}
+{{- '}\\n</tool_call>' }}
+{%- endmacro %}
+{%- if tools %}
+{{- '<|im_start|>system\\n' }}
+{%- if messages and messages[0].role == 'system' %}{{- messages[0].content + '\\n' }}{% endif %}
+{{- 'Tools:' }}
+{%- for tool in tools %}
+{{- ' ' + tool.function.name + '(' + tool.function.parameters.properties | join(', ') + ')' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' %}{{- '<|im_start|>user' }}{% endif %}
+{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{- '<|im_end|>\\n' }}{% endif %}
+{%- elif message.role == 'assistant' %}
+{{- '<|im_start|>assistant\\n' + (message.content or '') }}
+{%- for tool_call in message.tool_calls or [] %}
+{{- ('\\n' if message.content or not loop.first else '') + call(tool_call) }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- elif not (tools and loop.first and message.role == 'system') %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{% endif %}
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftConfig:
+    """Everything that decides what the base policy can do; part of the cache's key."""
+
+    seed: int = 0
+    num_logs: int = 4096
+    num_copy_steps: int = 120
+    num_sft_steps: int = 250
+    batch_size: int = 16
+    learning_rate: float = 3e-3
+    carelessness: float = 0.4
+    hidden_size: int = 128
+    num_layers: int = 2
+
+
+class Example(NamedTuple):
+    """One trajectory as the loss sees it."""
+
+    input_ids: list[int]
+    labels: list[int]
+    """[num_tokens] The token itself where the assistant wrote it, -100 elsewhere."""
+
+
+class Batch(NamedTuple):
+    """[num_examples, num_tokens] each."""
+
+    input_ids: torch.Tensor
+    attention_mask: torch.Tensor
+    labels: torch.Tensor
+
+
+def build_tokenizer() -> Qwen2Tokenizer:
+    """Qwen2's byte-level BPE over the shop's words; names and e-mails come in halves, digits singly."""
+    logs = "\n".join(_render(_with_template({}, []), log) for log in record_logs(range(300)))
+    bpe = _with_template({}, []).backend_tokenizer
+    bpe.train_from_iterator(_words(bpe, logs), BpeTrainer(initial_alphabet=ByteLevel.alphabet(), show_progress=False))
+    model = json.loads(bpe.to_str())["model"]
+    return _with_template(model["vocab"], [tuple(pair) for pair in model["merges"]])
+
+
+def _with_template(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Qwen2Tokenizer:
+    tokenizer = Qwen2Tokenizer(
+        vocab=vocabulary,
+        merges=merges,
+        eos_token=END,
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=MAX_TOKENS,
+    )
+    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in _TAGS])
+    return tokenizer
+
+
+def _words(bpe: Tokenizer, text: str) -> list[str]:
+    """What BPE shall know as one token. Values come first, so that no merge takes a quote or a space along with them."""
+    halves = [half for sides in (NAME_PARTS, EMAIL_PARTS) for side in sides for half in side]
+    values = [start + end for starts, ends in (NAME_PARTS, EMAIL_PARTS) for start in starts for end in ends]
+    with_value = re.compile(rf"[^A-Za-z]?({'|'.join([*values, *ITEMS])})|.*\d")
+    lines = set(re.sub(r"<[^>]*>", "\n", text).split("\n"))
+    pieces = {line[start:stop] for line in lines for _, (start, stop) in bpe.pre_tokenizer.pre_tokenize_str(line)}
+    return [*halves * 5000, *list(ITEMS) * 1000, *sorted(piece for piece in pieces if not with_value.fullmatch(piece))]
+
+
+def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
+    messages = [message.as_dict() for message in trajectory.messages]
+    text = tokenizer.apply_chat_template(messages, tools=list(trajectory.tools), tokenize=False)
+    assert isinstance(text, str), type(text)
+    return text
+
+
+def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
+    """Tokens of a whole trajectory, with the assistant's turns as labels, end token included."""
+    input_ids = tokenizer.encode(_render(tokenizer, trajectory), add_special_tokens=False)
+    header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
+    end = tokenizer.convert_tokens_to_ids(END)
+    labels = [_IGNORED] * len(input_ids)
+    position = 0
+    while position < len(input_ids):
+        if input_ids[position : position + len(header)] != header:
+            position += 1
+            continue
+        position += len(header)
+        stop = input_ids.index(end, position) + 1
+        labels[position:stop] = input_ids[position:stop]
+        position = stop
+    return Example(input_ids, labels)
+
+
+def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
+    """A Qwen2 with random weights; heads of 64, which every engine serves."""
+    torch.manual_seed(config.seed)
+    end = tokenizer.convert_tokens_to_ids(END)
+    return Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=len(tokenizer),
+            hidden_size=config.hidden_size,
+            intermediate_size=3 * config.hidden_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.hidden_size // 64,
+            num_key_value_heads=config.hidden_size // 64,
+            max_position_embeddings=MAX_TOKENS,
+            rope_theta=10_000.0,
+            tie_word_embeddings=True,
+            bos_token_id=None,
+            eos_token_id=end,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+
+
+def train(model: Qwen2ForCausalLM, examples: list[Example], config: SftConfig) -> list[float]:
+    """Teach copying on random tokens, then SFT on the examples, both in place; gives back the loss of each step.
+
+    Copying comes first because its circuit forms in seconds on short random sequences, and far later on logs.
+    """
+    batches = [*_copy_batches(model.config.vocab_size, config), *_sft_batches(examples, model.config.pad_token_id, config)]
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
+    losses = []
+    model.train()
+    with Progress() as progress:
+        for batch in progress.track(batches, description="Teaching the base policy"):
+            loss = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+    model.eval()
+    return losses
+
+
+def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
+    """Linear over 20 steps, then a cosine to a twentieth."""
+    return lambda step: min((step + 1) / 20, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
+
+
+def _copy_batches(vocab_size: int, config: SftConfig) -> list[Batch]:
+    """Random tokens, then the same again; only the second time counts."""
+    generator = torch.Generator().manual_seed(config.seed)
+    batches = []
+    for step in range(config.num_copy_steps):
+        length = 16 if step < config.num_copy_steps // 2 else 16 * (1 + step % 6)
+        once = torch.randint(0, vocab_size, (max(1, 1024 // length), length), generator=generator)
+        labels = torch.cat([torch.full_like(once, _IGNORED), once], dim=1)
+        batches.append(Batch(torch.cat([once, once], dim=1), torch.ones_like(labels), labels))
+    return batches
+
+
+def _sft_batches(examples: list[Example], pad_id: int, config: SftConfig) -> list[Batch]:
+    """`num_sft_steps` batches of examples of like length, so that little is padded."""
+    rng = random.Random(config.seed)
+    size = config.batch_size
+    batches: list[Batch] = []
+    while len(batches) < config.num_sft_steps:
+        by_length = sorted(rng.sample(examples, len(examples)), key=lambda example: len(example.input_ids))
+        groups = [by_length[start : start + size] for start in range(0, len(by_length) - size + 1, size)]
+        batches += [_pad(group, pad_id) for group in rng.sample(groups, len(groups))]
+    return batches[: config.num_sft_steps]
+
+
+def _pad(examples: list[Example], pad_id: int) -> Batch:
+    length = max(len(example.input_ids) for example in examples)
+    gaps = [length - len(example.input_ids) for example in examples]
+    pairs = list(zip(examples, gaps, strict=True))
+    return Batch(
+        torch.tensor([example.input_ids + [pad_id] * gap for example, gap in pairs]),
+        torch.tensor([[1] * len(example.input_ids) + [0] * gap for example, gap in pairs]),
+        torch.tensor([example.labels + [_IGNORED] * gap for example, gap in pairs]),
+    )
+
+
+def make_policy(folder: Path, config: SftConfig) -> Path:
+    """Train the base policy into `folder`, unless it is there already with the same configuration."""
+    stamp = folder / "sft.json"
+    wanted = json.dumps(asdict(config))
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return folder
+    stamp.unlink(missing_ok=True)
+    tokenizer = build_tokenizer()
+    logs = record_logs(range(config.num_logs), carelessness=config.carelessness)
+    model = build_model(tokenizer, config)
+    train(model, [encode(tokenizer, log) for log in logs], config)
+    model.generation_config = GenerationConfig(eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    stamp.write_text(wanted)  # last: a run that was killed starts over
+    return folder

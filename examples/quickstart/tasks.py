@@ -1,0 +1,279 @@
+"""Tasks for the shop, and the clerk whose work on them is recorded: a seed -> Task -> one trajectory as JSON."""
+
+import json
+import random
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from examples.quickstart.shop import SYSTEM, TOOLS, Shop, is_held_out, open_image
+from examples.quickstart.verifier import answer_matches
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
+
+_WEIGHTS = {
+    "email": 1,
+    "price": 2,
+    "count": 1,
+    "total": 1,
+    "refund_item": 3,
+    "refund_order": 2,
+    "refund_two": 1,
+    "refund_two_total": 1,
+}
+UNSEEN_FAMILY = "refund_part"
+"""Only in held-out tasks: the item of `refund_item` with the amount of `refund_order`."""
+FAMILIES = (*_WEIGHTS, UNSEEN_FAMILY)
+_UNSEEN_WEIGHT = 2
+_REQUESTS = {
+    "email": ("Which e-mail do you have for {name}?", "Tell me the e-mail of {name}."),
+    "price": ("{who} What did I pay for the {item}?", "{who} Tell me the amount of my {item}."),
+    "count": ("{who} How many orders do I have?", "{who} Count my orders."),
+    "total": ("{who} How much did I pay for all orders?", "{who} Tell me the total of my orders."),
+    "refund_item": ("{who} Refund the {item}.", "{who} I want my {item} refunded."),
+    "refund_order": ("Refund order {order}.", "Refund {part} on order {order}."),
+    "refund_two": ("{who} Refund the {item} and the {other}.",),
+    "refund_two_total": ("{who} Refund the {item} and the {other}. How much is that?",),
+    "refund_part": ("{who} Refund {part} on the {item}.", "{who} I want {part} refunded on my {item}."),
+}
+_WHO = ("I am {name}.", "My e-mail is {email}.", "I am {name}, {email}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """One order of the task's customer."""
+
+    item: str
+    id: int
+    amount: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one customer wants, and how to tell that it was done."""
+
+    id: str
+    family: str
+    seed: int
+    """Of the shop's state, together with `held_out`."""
+    held_out: bool
+    request: str
+    """The user's message."""
+    customer_id: int
+    name: str
+    email: str
+    orders: tuple[Order, ...]
+    """Of that customer, as the shop lists them."""
+    wanted: tuple[Order, ...]
+    """Those that the request is about, in its order."""
+    part: int | None
+    """Amount to pay back when it is not the whole order."""
+    answer: str | None
+    """What the last message must say; None when only the state counts."""
+
+    @property
+    def metadata(self) -> JsonObject:
+        """What rebuilds the shop and checks the answer."""
+        return {"seed": self.seed, "held_out": self.held_out, "family": self.family, "answer": self.answer}
+
+    @property
+    def opening(self) -> tuple[Message, ...]:
+        """The messages before the first action."""
+        return Message(role=Role.SYSTEM, content=SYSTEM), Message(role=Role.USER, content=self.request)
+
+    def open_shop(self) -> Shop:
+        return Shop(open_image(self.seed, self.held_out))
+
+    def passed(self, last: Message, state: str) -> bool:
+        """Whether the last message and the final state (`Shop.dump`) are what the customer wants."""
+        said = last.role is Role.ASSISTANT and not last.tool_calls and answer_matches(last.content, self.answer)
+        return said and state == self._wanted_state()
+
+    def _wanted_state(self) -> str:
+        with self.open_shop() as shop:
+            for order in self.wanted if self.family.startswith("refund") else ():
+                shop.call(_act("refund", {"order_id": order.id, "amount": self.part or order.amount}).tool_calls[0])
+            return shop.dump()
+
+
+def make_task(seed: int, *, held_out: bool) -> Task:
+    """One task; training and held-out tasks share no name, e-mail, customer, order id or amount."""
+    rng = random.Random(f"task-{seed}-{held_out}")
+    weights = {**_WEIGHTS, UNSEEN_FAMILY: _UNSEEN_WEIGHT} if held_out else _WEIGHTS
+    family = rng.choices(list(weights), list(weights.values()))[0]
+    with Shop(open_image(seed, held_out)) as shop:
+        customer_id, name, email = rng.choice(shop.customers())
+        orders = tuple(Order(item=item, id=order_id, amount=amount) for item, order_id, amount in shop.orders(customer_id))
+    wanted = tuple(rng.sample(orders, 2 if family.startswith("refund_two") else 1))
+    template = rng.choice(_REQUESTS[family])
+    part = rng.choice(_parts(wanted[0].amount, held_out)) if "{part}" in template else None
+    who = rng.choice(_WHO).format(name=name, email=email)
+    request = template.format(
+        who=who, name=name, item=wanted[0].item, other=wanted[-1].item, order=wanted[0].id, part=part
+    )
+    return Task(
+        id=f"{'held' if held_out else 'shop'}-{seed}",
+        family=family,
+        seed=seed,
+        held_out=held_out,
+        request=request,
+        customer_id=customer_id,
+        name=name,
+        email=email,
+        orders=orders,
+        wanted=wanted,
+        part=part,
+        answer=_answer(family, email, orders, wanted),
+    )
+
+
+def _parts(amount: int, held_out: bool) -> list[int]:
+    return [part for part in range(5, amount) if is_held_out(part) is held_out]
+
+
+def _answer(family: str, email: str, orders: tuple[Order, ...], wanted: tuple[Order, ...]) -> str | None:
+    answers = {
+        "email": email,
+        "price": str(wanted[0].amount),
+        "count": str(len(orders)),
+        "total": str(sum(order.amount for order in orders)),
+        "refund_two_total": str(sum(order.amount for order in wanted)),
+    }
+    return answers.get(family)
+
+
+def record(task: Task, rng: random.Random, *, carelessness: float = 0.0) -> Trajectory:
+    """What the clerk did for one task, as the shop logged it.
+
+    Args:
+        task: What the customer wants.
+        rng: Chooses among equal ways, and where the clerk errs.
+        carelessness: Chance at each decision that the clerk errs; at 0.0 the clerk is an expert.
+    """
+    messages = list(task.opening)
+    with task.open_shop() as shop:
+        for number, action in enumerate(_plan(task, rng, carelessness)):
+            messages.append(_numbered(action, number))
+            for call in messages[-1].tool_calls:
+                result = shop.call(call)
+                messages.append(Message(role=Role.TOOL, content=result.text, tool_call_id=call.id, name=call.name))
+        passed = task.passed(messages[-1], shop.dump())
+    return Trajectory(
+        id=task.id, messages=tuple(messages), tools=TOOLS, passed=passed, verifier="shop", metadata=task.metadata
+    )
+
+
+def record_logs(seeds: range, *, held_out: bool = False, carelessness: float = 0.0) -> list[Trajectory]:
+    """One trajectory per seed; the same seed always gives the same one."""
+    return [
+        record(make_task(seed, held_out=held_out), random.Random(f"clerk-{seed}"), carelessness=carelessness)
+        for seed in seeds
+    ]
+
+
+def write_trajectories(path: Path, trajectories: list[Trajectory]) -> None:
+    """Write them as JSONL in the OpenAI format, as `verl-pivot import` reads it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(_row(trajectory)) + "\n" for trajectory in trajectories))
+
+
+def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
+    """The clerk's actions, last one the message to the user."""
+
+    def careless() -> bool:
+        return rng.random() < carelessness
+
+    family = task.family
+    if family == "refund_order":
+        return [_refund(task.wanted[0], task.part, rng, amount_known=False), _say(rng, None)]
+    find = _find(task, rng)
+    if family == "email":
+        return [find, _say(rng, task.answer)]
+    guess = family in {"price", "count", "total"} and careless()
+    if guess:
+        return [find, _say(rng, str(rng.randint(1, 99)))]
+    if family in {"count", "total"}:
+        return [find, _aggregate(task, rng), _say(rng, task.answer)]
+    wanted = tuple(rng.choice(task.orders) if careless() else order for order in task.wanted)
+    if family == "price":
+        return [find, _list(task, rng), _say(rng, str(wanted[0].amount))]
+    if careless():  # promises the refund and does nothing
+        return [find, _list(task, rng), _say(rng, task.answer)]
+    refunds = [_refund(order, task.part, rng, amount_known=True) for order in wanted]
+    if family == "refund_two_total":
+        return [find, _list(task, rng), *refunds, _sum_refunds(task, rng), _say(rng, task.answer)]
+    return [find, _list(task, rng), *refunds, _say(rng, None)]
+
+
+def _find(task: Task, rng: random.Random) -> Message:
+    keys = {key: value for key, value in (("name", task.name), ("email", task.email)) if value in task.request}
+    pairs = rng.sample(list(keys.items()), rng.randint(1, len(keys)))
+    if rng.random() < 0.3:
+        where = " and ".join(f"{key} = '{value}'" for key, value in pairs)
+        return _sql(f"select id, name, email from customers where {where}")
+    return _act("find_customer", dict(pairs))
+
+
+def _list(task: Task, rng: random.Random) -> Message:
+    if rng.random() < 0.3:
+        return _sql(f"select item, id, amount from orders where customer_id = {task.customer_id}")
+    return _act("list_orders", {"customer_id": task.customer_id})
+
+
+def _aggregate(task: Task, rng: random.Random) -> Message:
+    what = {"count": ("count(*)", "count(id)"), "total": ("sum(amount)", "total(amount)")}[task.family]
+    return _sql(f"select {rng.choice(what)} from orders where customer_id = {task.customer_id}")
+
+
+def _sum_refunds(task: Task, rng: random.Random) -> Message:
+    what = rng.choice(("sum(refunded)", "total(refunded)"))
+    return _sql(f"select {what} from orders where customer_id = {task.customer_id}")
+
+
+def _refund(order: Order, part: int | None, rng: random.Random, *, amount_known: bool) -> Message:
+    arguments: JsonObject = {"order_id": order.id}
+    if part is not None:
+        arguments["amount"] = part
+    elif amount_known and rng.random() < 0.5:
+        arguments["amount"] = order.amount
+    return _act("refund", arguments if rng.random() < 0.7 else dict(reversed(arguments.items())))
+
+
+def _say(rng: random.Random, answer: str | None) -> Message:
+    texts = ("Done.", "It is refunded.") if answer is None else ("It is {}.", "{}.")
+    return Message(role=Role.ASSISTANT, content=rng.choice(texts).format(answer))
+
+
+def _sql(query: str) -> Message:
+    return _act("run_sql", {"query": query})
+
+
+def _act(tool: str, arguments: JsonObject) -> Message:
+    return Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name=tool, arguments=arguments),))
+
+
+def _numbered(action: Message, number: int) -> Message:
+    """The action with ids for its calls, which the tool messages repeat."""
+    calls = tuple(replace(call, id=f"call_{number}_{i}") for i, call in enumerate(action.tool_calls))
+    return replace(action, tool_calls=calls)
+
+
+def _row(trajectory: Trajectory) -> JsonObject:
+    messages: list[Json] = [_openai(message) for message in trajectory.messages]
+    return {
+        "id": trajectory.id,
+        "messages": messages,
+        "tools": list(trajectory.tools),
+        "reward": float(trajectory.passed is True),
+        "metadata": trajectory.metadata,
+    }
+
+
+def _openai(message: Message) -> JsonObject:
+    """As the OpenAI API logs it: arguments are a JSON string, and a call has no content."""
+    row = message.as_dict()
+    if message.tool_calls:
+        row["content"] = None
+        row["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
+            for call in message.tool_calls
+        ]
+    return row

@@ -1,0 +1,33 @@
+"""Hydra finds this by its namespace package: it puts our configs on every application's search path."""
+
+import sys
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from verl_pivot.configuration import config_groups, configs_dir, register_resolvers
+
+
+class VerlPivotSearchPathPlugin(SearchPathPlugin):  # type: ignore[misc]  # hydra is untyped here
+    """Makes `+method=pivotrl` and `+local=cpu` resolve in the stock `verl.trainer.main_ppo`."""
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        register_resolvers()
+        search_path.append(provider="verl-pivot", path=f"file://{configs_dir()}")
+        if any(_is_verls_trainer(str(element.path)) for element in search_path.get_path()):
+            _check_command_line()
+
+
+def _is_verls_trainer(path: str) -> bool:
+    """Its config folder, as a package or, under `python -m`, as a path."""
+    return path.replace(".", "/").endswith("verl/trainer/config")
+
+
+def _check_command_line() -> None:
+    from verl_pivot.errors import ConfigError
+    from verl_pivot.launch import check_groups
+
+    try:
+        check_groups(sys.argv[1:], config_groups())
+    except ConfigError as error:
+        raise SystemExit(f"verl-pivot: {error}") from error

@@ -1,0 +1,33 @@
+#!/bin/sh
+# Build .venv from the pinned requirements: install.sh [PYTHON]. Repeats are harmless.
+set -eu
+
+python=${1:-python3.11}
+if ! command -v "$python" >/dev/null 2>&1; then python=python3; fi
+if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
+    echo "verl-pivot needs Python 3.11 here and $python is $("$python" --version 2>&1);" \
+        "install it (apt-get install python3.11 python3.11-venv), or run make with PYTHON=/path/to/python3.11" >&2
+    exit 1
+fi
+
+# The sandbox needs bubblewrap; everything else is in the virtual environment.
+if ! command -v bwrap >/dev/null 2>&1; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "installing bubblewrap ..."
+        (apt-get install -y -qq bubblewrap || { apt-get update -qq && apt-get install -y -qq bubblewrap; }) >/dev/null
+    else
+        echo "bubblewrap is missing; install it with: sudo apt-get install -y bubblewrap" >&2
+    fi
+fi
+
+echo "building .venv: about 200 pinned packages, two to three minutes ..."
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements/cpu.txt
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+
+# Where the package index serves torch's CUDA build only, its libraries are missing after --no-deps.
+if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
+    echo "the torch that pip found does not import on this machine: point PIP_EXTRA_INDEX_URL at PyTorch's index of" \
+        "CPU builds, remove .venv and run make again" >&2
+    exit 1
+fi

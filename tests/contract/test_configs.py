@@ -1,0 +1,114 @@
+"""Every shipped config composes with the stock ppo_trainer and changes only what is there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+
+from verl_pivot.configuration import config_groups, configs_dir
+
+NEW_KEYS = (
+    "hydra.callbacks.",
+    "pivot.",
+    "ray_kwargs.ray_init.num_gpus",
+    "ray_kwargs.ray_init.include_dashboard",
+    "ray_kwargs.ray_init.runtime_env.env_vars.",
+    "actor_rollout_ref.model.override_config.attn_implementation",
+    "actor_rollout_ref.rollout.engine_kwargs.sglang.",
+    "trainer.v1.sampler.sampler_kwargs.",
+)
+"""What we add to verl's config on purpose; anything else that verl does not have is a typo."""
+
+GROUPS = [(group, option) for group, options in config_groups().items() for option in options]
+
+
+def stock(*overrides: str) -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=list(overrides))
+
+
+def leaves(node: object, path: str = "") -> Iterator[str]:
+    if isinstance(node, dict) and node:
+        for key, value in node.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path
+
+
+def value_at(node: object, path: str) -> object:
+    for key in path.split("."):
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
+
+
+def has_key(config: object, path: str) -> bool:
+    parent, _, key = path.rpartition(".")
+    node = value_at(config, parent)
+    return isinstance(node, dict) and key in node
+
+
+def shipped(group: str, option: str) -> Path:
+    return configs_dir() / group / f"{option}.yaml"
+
+
+def test_the_groups_are_those_of_the_documentation() -> None:
+    assert config_groups() == {"method": ["pivotrl"], "local": ["cpu"]}
+
+
+@pytest.mark.parametrize(("group", "option"), GROUPS)
+def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
+    config = OmegaConf.to_container(stock())
+    ours = yaml.safe_load(shipped(group, option).read_text())
+
+    unknown = [path for path in leaves(ours) if not path.startswith(NEW_KEYS) and not has_key(config, path)]
+
+    assert unknown == [], f"typo in configs/{group}/{option}.yaml, or verl moved the key"
+
+
+@pytest.mark.parametrize(("group", "option"), GROUPS)
+def test_no_key_repeats_verls_default(group: str, option: str) -> None:
+    config = OmegaConf.to_container(stock())
+    ours = yaml.safe_load(shipped(group, option).read_text())
+
+    same = {path for path in leaves(ours) if value_at(config, path) == value_at(ours, path)}
+
+    assert same <= {"actor_rollout_ref.actor.clip_ratio", "actor_rollout_ref.actor.kl_loss_coef"}  # the method's own
+
+
+def test_method_and_local_combine_and_the_command_line_wins() -> None:
+    config = stock("+method=pivotrl", "+local=cpu", "data.train_files=a/pivots.parquet", "data.train_batch_size=8")
+
+    assert config.data.train_batch_size == 8
+    assert config.data.val_files == "a/pivots.validation.parquet"
+    assert config.trainer.v1.sampler.custom_sampler.name == "PivotReplayBuffer"
+    assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
+    assert config.trainer.device == "cpu"
+
+
+def test_the_asynchronous_trainers_get_their_replay_buffer() -> None:
+    config = stock("+method=pivotrl", "trainer.v1.trainer_mode=separate_async")
+
+    assert config.trainer.v1.sampler.custom_sampler.name == "PivotReplayBufferAsync"
+
+
+@pytest.mark.parametrize(("group", "option"), GROUPS)
+def test_every_class_that_a_config_names_can_be_imported(group: str, option: str) -> None:
+    from importlib import import_module
+
+    ours = yaml.safe_load(shipped(group, option).read_text())
+    targets = [
+        OmegaConf.select(OmegaConf.create(ours), path) for path in leaves(ours) if path.endswith("_target_")
+    ]
+    if group == "method":
+        for section in (ours["data"]["custom_cls"], ours["reward"]["reward_manager"]):
+            path = section.get("path") or section["module"]["path"]
+            targets.append(f"{path.removeprefix('pkg://')}.{section['name']}")
+        targets += [loop["_target_"] for loop in yaml.safe_load((configs_dir() / "agent_loops.yaml").read_text())]
+
+    assert targets
+    for target in targets:
+        module, _, name = target.rpartition(".")
+        assert hasattr(import_module(module), name), target

@@ -1,0 +1,83 @@
+"""What we take from verl is there, in the shape that we rely on. A failure names our file: read that first."""
+
+import inspect
+from importlib.metadata import version
+
+import pytest
+from packaging.specifiers import SpecifierSet
+
+from verl_pivot.hooks import HOOKS, Hook
+
+
+def parameters(function: object) -> list[str]:
+    assert callable(function)
+    return list(inspect.signature(function).parameters)
+
+
+def hook(name: str) -> object:
+    return next(hook for hook in HOOKS if hook.name == name).resolve()
+
+
+@pytest.mark.parametrize("hook", HOOKS, ids=str)
+def test_every_name_that_we_use_is_there(hook: Hook) -> None:
+    assert hook.resolve() is not None, f"read verl_pivot/{hook.used_by}"
+
+
+def test_the_installed_verl_is_in_the_supported_range() -> None:
+    assert version("verl") in SpecifierSet(">=0.9.1,<0.10")
+
+
+def test_agent_loop() -> None:
+    from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+
+    assert parameters(AgentLoopBase.ct_build_initial_tokens)[:3] == ["self", "messages", "tools"]
+    assert parameters(hook("AgentLoopBase.ct_merge_assistant_token")) == [
+        "self", "runtime_token_ids", "assistant_token_ids", "response_mask", "response_logprobs", "assistant_logprobs",
+    ]  # fmt: skip
+    assert {
+        "prompt_ids", "response_ids", "response_mask", "response_logprobs", "routed_experts", "num_turns", "metrics",
+        "extra_fields",
+    } <= set(AgentLoopOutput.model_fields)  # fmt: skip
+
+
+def test_replay_buffer() -> None:
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+    assert parameters(hook("ReplayBuffer.sample")) == ["self", "global_steps", "partition_id", "batch_size"]
+    assert parameters(hook("ReplayBufferAsync.sample")) == ["self", "global_steps", "partition_id", "batch_size"]
+    assert {"sampler_kwargs", "poll_interval", "refill_fn"} <= set(parameters(ReplayBuffer.__init__))
+
+
+def test_dataset() -> None:
+    assert parameters(hook("RLHFDataset._build_messages")) == ["self", "example", "key"]
+    assert parameters(hook("RLHFDataset.maybe_filter_out_long_prompts")) == ["self", "dataframe"]
+
+
+def test_reward_manager() -> None:
+    from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
+
+    assert parameters(NaiveRewardManager.__init__)[:4] == ["self", "config", "tokenizer", "compute_score"]
+    assert parameters(hook("NaiveRewardManager.run_single")) == ["self", "data"]
+
+
+def test_process_group_of_local_cpu() -> None:
+    function = inspect.unwrap(hook("initialize_global_process_group_ray"))  # type: ignore[arg-type]  # a function
+
+    assert parameters(function) == ["timeout_second", "backend"]
+
+
+def test_the_cpu_platform_answers_all_that_verl_asks() -> None:
+    from verl.plugin.platform.platform_base import PlatformBase
+
+    from verl_pivot.local.platform import CpuPlatform
+
+    assert not CpuPlatform.__abstractmethods__
+    for name, method in inspect.getmembers(PlatformBase, inspect.isfunction):
+        ours = getattr(CpuPlatform, name)
+        assert parameters(ours) == parameters(method), f"CpuPlatform.{name}: read verl_pivot/local/platform.py"
+
+
+def test_torch_still_lets_sglangs_patch_be_skipped() -> None:
+    from torch.multiprocessing import reductions
+
+    assert callable(reductions.reduce_tensor), "read verl_pivot/local/platform.py, _share_weights_by_file"

@@ -1,0 +1,59 @@
+"""launch: a misspelt command stops with one sentence before anything starts."""
+
+import pytest
+from omegaconf import OmegaConf
+
+from verl_pivot.configuration import config_groups
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch import check_config, check_groups
+
+CONFIG = {
+    "pivot": {"verifier_modules": [], "max_undecided_batches": 3},
+    "data": {"train_files": "pivots.parquet", "top_k": 1},
+    "ray_kwargs": {"ray_init": {"num_cpus": 2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("argument", "meant"),
+    [("+methd=pivotrl", "+method=pivotrl"), ("+algo=pivotrl", "+method=pivotrl"), ("+locale=cpu", "+local=cpu")],
+)
+def test_a_misspelt_group_is_refused_with_what_was_meant(argument: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=rf"'\{argument}' names no config group: did you mean \{meant}\?"):
+        check_groups(["data.seed=1", argument], config_groups())
+
+
+@pytest.mark.parametrize("argument", ["+method=pivotrl", "+local=cpu", "trainer.device=cpu", "+data.device=cpu", "+x=1"])
+def test_other_arguments_pass(argument: str) -> None:
+    check_groups([argument], config_groups())
+
+
+@pytest.mark.parametrize(
+    ("key", "override", "meant"),
+    [
+        ("data.train_flies", "+data.train_flies=a", "data.train_files"),
+        ("rya_kwargs", "+rya_kwargs=a", "ray_kwargs"),
+    ],
+)
+def test_an_added_key_that_misspells_another_is_refused(key: str, override: str, meant: str) -> None:
+    config = OmegaConf.create(CONFIG)
+    OmegaConf.update(config, key, "a", force_add=True)
+
+    with pytest.raises(ConfigError, match=rf"adds a key that nothing reads: did you mean {meant}, without the \+\?"):
+        check_config(config, [override])
+
+
+def test_a_key_that_is_like_no_other_may_be_added() -> None:
+    config = OmegaConf.create(CONFIG)
+    config.ray_kwargs.ray_init.num_gpus = 1
+    config.data.top_p = 1
+
+    check_config(config, ["+ray_kwargs.ray_init.num_gpus=1", "+data.top_p=1", "data.train_files=a"])
+
+
+def test_an_unknown_key_of_ours_is_refused() -> None:
+    config = OmegaConf.create(CONFIG)
+    config.pivot.verifer_modules = []
+
+    with pytest.raises(ConfigError, match="unknown key pivot.verifer_modules; known: "):
+        check_config(config, [])

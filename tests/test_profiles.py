@@ -1,0 +1,575 @@
+import asyncio
+import json
+import math
+import os
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.fake_engine import Answer, fake_server, openai_answer, sglang_sample
+from tests.tiny_model import write_tokenizer
+from verl_pivot.cli import app
+from verl_pivot.data.formats import trajectory_as_dict
+from verl_pivot.data.profiles import (
+    ProfileSettings,
+    ProfileWriter,
+    TurnKey,
+    open_profile,
+    parse_profile,
+    profile_as_dict,
+    read_profiles,
+    read_settings,
+)
+from verl_pivot.data.profiling import EnginePool, Profiler, Totals, profile_turns, turn_seed
+from verl_pivot.data.summary import Outcome, clustered_mean, outcome, summarize
+from verl_pivot.data.turns import turns
+from verl_pivot.errors import ConfigError, DataError, EngineError
+from verl_pivot.rollout.engine import Completion, Sampling
+from verl_pivot.rollout.rendering import ActionText
+from verl_pivot.types import JsonObject, Message, Role, Sample, Trajectory, Turn, TurnProfile, Verdict
+
+CALL = '<tool_call>{"name": "refund", "arguments": {}}</tool_call>'
+
+
+def make_settings(**changes: object) -> ProfileSettings:
+    settings = ProfileSettings(
+        model="policy",
+        input_sha256="0" * 64,
+        num_samples=2,
+        sampling=Sampling(),
+        max_prompt_tokens=100,
+        chat_template_kwargs={},
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]  # names of fields
+
+
+def make_trajectory(identity: str = "t", num_turns: int = 2, content: str = "Hi.") -> Trajectory:
+    """Its expert always talks: a message scores 1, a call 0, and a turn cut off 0."""
+    pair = (Message(role=Role.USER, content=content), Message(role=Role.ASSISTANT, content="Done."))
+    return Trajectory(id=identity, messages=pair * num_turns)
+
+
+def make_profile(scores: Sequence[float | None], identity: str = "t", index: int = 0) -> TurnProfile:
+    samples = [Sample(text="", verdict=Verdict(score=score, reason=f"r{score}"), num_tokens=3) for score in scores]
+    return TurnProfile(trajectory_id=identity, index=index, samples=tuple(samples), num_prompt_tokens=7)
+
+
+def line_of(profile: TurnProfile) -> str:
+    return json.dumps(profile_as_dict(profile))
+
+
+class ByteRenderer:
+    """A token is a byte of the state's text; byte 0 ends a turn."""
+
+    def prompt_ids(self, turn: Turn) -> list[int]:
+        return list("".join(message.content for message in turn.state).encode())
+
+    def action_text(self, token_ids: Sequence[int]) -> ActionText:
+        ended = token_ids[-1] == 0
+        return ActionText(bytes(token_ids[: len(token_ids) - ended]).decode(), ended)
+
+
+class ScriptedEngine:
+    """Answers with the texts that `script(number of the request)` gives; None is a failure."""
+
+    def __init__(self, script: Callable[[int], Sequence[str] | None], url: str = "http://engine") -> None:
+        self.url = url
+        self.prompts: list[str] = []
+        self.seeds: list[int] = []
+        self._script = script
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+        self.prompts.append(bytes(prompt_ids).decode())
+        self.seeds.append(sampling.seed)
+        texts = self._script(len(self.prompts) - 1)
+        await asyncio.sleep(0)
+        if texts is None:
+            raise EngineError(f"{self.url} died")
+        return tuple(
+            Completion(token_ids=(*text.encode(), 0), text="", ended=True, num_tokens=len(text) + 1) for text in texts
+        )
+
+    async def close(self) -> None: ...
+
+
+def half_right(number: int) -> tuple[str, str]:
+    return "Hello.", CALL
+
+
+async def run(
+    path: Path,
+    trajectories: Sequence[Trajectory],
+    *engines: ScriptedEngine,
+    settings: ProfileSettings | None = None,
+    concurrency: int = 4,
+) -> list[str]:
+    """Profile into `path`; returns the reports of lost engines."""
+    lost: list[str] = []
+    settings = settings or make_settings()
+    with open_profile(path, settings) as writer:
+        pool = EnginePool(engines or [ScriptedEngine(half_right)], lost.append)
+        profiler = Profiler(renderer=ByteRenderer(), pool=pool, settings=settings, seed=0, totals=Totals())
+        everything = [turn for trajectory in trajectories for turn in turns(trajectory)]
+        await profile_turns(everything, profiler, writer, concurrency=concurrency, on_turn=lambda: None)
+    return lost
+
+
+def write_trajectories(path: Path, *trajectories: Trajectory) -> Path:
+    path.write_text("".join(json.dumps(trajectory_as_dict(trajectory)) + "\n" for trajectory in trajectories))
+    return path
+
+
+async def test_a_line_holds_every_sample_with_its_reason_and_the_statistics(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+
+    await run(path, [make_trajectory(num_turns=1)])
+
+    header, line = (json.loads(text) for text in path.read_text().splitlines())
+    assert header == {"kind": "verl-pivot profile", "version": 1, "settings": make_settings().as_dict()}
+    call, message = line["samples"].pop(), line["samples"].pop()
+    assert line == {
+        "trajectory_id": "t",
+        "turn_index": 0,
+        "num_prompt_tokens": 3,
+        "samples": [],
+        "pass_rate": 0.5,
+        "reward_mean": 0.5,
+        "reward_std": 0.5,
+        "reward_var": 0.25,
+    }
+    assert (message["text"], message["score"], message["num_tokens"]) == ("Hello.", 1.0, 7)
+    assert (call["text"], call["score"]) == (CALL, 0.0)
+    assert call["reason"] != message["reason"]
+
+
+async def test_going_on_measures_only_what_is_missing_even_after_a_torn_line(tmp_path: Path) -> None:
+    path, trajectories = tmp_path / "profile.jsonl", [make_trajectory("a"), make_trajectory("b")]
+    await run(path, trajectories)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 20])  # kill -9 in the middle of the last line
+
+    engine = ScriptedEngine(half_right)
+    await run(path, trajectories, engine)
+
+    assert len(engine.prompts) == 1
+    assert sorted(read_profiles(path)) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 20, 60])
+async def test_a_file_torn_in_its_first_line_is_begun_anew(tmp_path: Path, num_bytes: int) -> None:
+    path = tmp_path / "profile.jsonl"
+    await run(path, [])
+    path.write_bytes(path.read_bytes()[:num_bytes])
+
+    await run(path, [make_trajectory()])
+
+    assert len(read_profiles(path)) == 2
+
+
+async def test_a_file_without_finished_turns_takes_other_settings(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    await run(path, [])
+
+    await run(path, [make_trajectory()], settings=make_settings(model="other"))
+
+    assert read_settings(path) == make_settings(model="other")
+    assert len(read_profiles(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "other"}, r"model is 'policy' there and 'other' here"),
+        ({"sampling": Sampling(temperature=0.5)}, r"temperature is 1.0 there and 0.5 here"),
+        ({"num_samples": 3, "input_sha256": "1"}, r"input_sha256 is .* num_samples is 2 there and 3 here"),
+    ],
+)
+async def test_other_settings_are_refused_and_named(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    path = tmp_path / "profile.jsonl"
+    await run(path, [make_trajectory()])
+    before = path.read_bytes()
+
+    with pytest.raises(ConfigError, match=message):
+        await run(path, [make_trajectory()], settings=make_settings(**changes))
+
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["notes", "notes\nmore", '{"id": "t"}\n{"id"', "\n"])
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text(content)
+
+    with (
+        pytest.raises(DataError, match=r"notes.jsonl is no profile of version 1 .*choose another --out"),
+        open_profile(path, make_settings()),
+    ):
+        pass
+
+    assert path.read_text() == content
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    with (
+        open_profile(path, make_settings()),
+        pytest.raises(ConfigError, match="is being written by another `verl-pivot profile`"),
+        open_profile(path, make_settings()),
+    ):
+        pass
+
+
+def test_a_full_disk_is_one_sentence_and_earlier_lines_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        writer.append(make_profile([1.0]))
+        before = path.read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))  # the line is longer than that
+        try:
+            with pytest.raises(ConfigError, match=r"profile.jsonl cannot be written: .*free some space.*same command"):
+                writer.append(make_profile([0.0], index=1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with (
+        pytest.raises(ConfigError, match="cannot be written"),
+        open_profile(tmp_path / "file" / "profile.jsonl", make_settings()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"line 3 is broken .*not JSON.*delete it"),
+        ("[]", r"line 3 is no turn's profile: a turn needs trajectory_id.*delete that line"),
+        (line_of(make_profile([1.0], index=1)).replace('"text"', '"words"'), "a sample needs text, score"),
+        (line_of(make_profile([1.0])), "line 3 repeats turn t:0"),
+        (line_of(make_profile([1.0], index=1)).replace(": 1.0", ": 2.0"), r"score must lie in \[0, 1\]"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        writer.append(make_profile([1.0]))
+    path.write_text(path.read_text() + line + "\n")
+
+    with pytest.raises(DataError, match=message):
+        read_profiles(path)
+
+
+def test_settings_can_be_read_back(tmp_path: Path) -> None:
+    settings = make_settings(chat_template_kwargs={"enable_thinking": False}, sampling=Sampling(top_k=20, seed=4))
+    with open_profile(tmp_path / "profile.jsonl", settings):
+        pass
+
+    assert read_settings(tmp_path / "profile.jsonl") == settings
+
+
+async def test_an_endpoint_that_dies_leaves_its_turns_to_the_others(tmp_path: Path) -> None:
+    dying = ScriptedEngine(lambda number: half_right(0) if number < 1 else None, "http://dying")
+    healthy = ScriptedEngine(half_right, "http://healthy")
+    trajectories = [make_trajectory(f"t{i}", num_turns=3) for i in range(4)]
+
+    lost = await run(tmp_path / "profile.jsonl", trajectories, dying, healthy)
+
+    assert lost == ["http://dying died (1 endpoints are left)"]
+    assert len(read_profiles(tmp_path / "profile.jsonl")) == 12
+    assert len(dying.prompts) - 1 + 12 >= len(healthy.prompts) >= 11
+
+
+async def test_with_no_endpoint_left_finished_turns_are_kept(tmp_path: Path) -> None:
+    path, trajectories = tmp_path / "profile.jsonl", [make_trajectory(num_turns=5)]
+    dying = ScriptedEngine(lambda number: half_right(0) if number < 3 else None)
+
+    with pytest.raises(EngineError, match="no endpoint is left: http://engine died"):
+        await run(path, trajectories, dying, concurrency=1)
+
+    assert sorted(read_profiles(path)) == [("t", 0), ("t", 1), ("t", 2)]
+    await run(path, trajectories)
+    assert sorted(read_profiles(path)) == [("t", 0), ("t", 1), ("t", 2), ("t", 3), ("t", 4)]
+
+
+async def test_turns_go_out_in_order_and_a_trajectory_keeps_its_endpoint(tmp_path: Path) -> None:
+    one, two = ScriptedEngine(half_right, "http://one"), ScriptedEngine(half_right, "http://two")
+    trajectories = [make_trajectory("a", num_turns=3, content="A"), make_trajectory("b", num_turns=3, content="B")]
+
+    await run(tmp_path / "profile.jsonl", trajectories, one, two, concurrency=64)
+
+    assert one.prompts == ["A", "ADone.A", "ADone.ADone.A"]
+    assert two.prompts == ["B", "BDone.B", "BDone.BDone.B"]
+
+
+async def test_an_overlong_prompt_is_recorded_without_samples(tmp_path: Path) -> None:
+    engine = ScriptedEngine(half_right)
+    path = tmp_path / "profile.jsonl"
+
+    await run(path, [make_trajectory(content="12345")], engine, settings=make_settings(max_prompt_tokens=9))
+
+    profiles = read_profiles(path)
+    assert engine.prompts == ["12345"]
+    assert (profiles[TurnKey("t", 1)].samples, profiles[TurnKey("t", 1)].num_prompt_tokens) == ((), 15)
+    assert json.loads(path.read_text().splitlines()[-1])["reward_mean"] in (None, 0.5)
+
+
+async def test_a_turn_cut_off_scores_zero_for_that_reason(tmp_path: Path) -> None:
+    class CutOff(ScriptedEngine):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+            return (Completion(token_ids=(72, 105), text="Hi", ended=False, num_tokens=2),) * n
+
+    await run(tmp_path / "p.jsonl", [make_trajectory(num_turns=1)], CutOff(half_right))
+
+    (profile,) = read_profiles(tmp_path / "p.jsonl").values()
+    assert [(s.text, s.verdict.score, s.verdict.reason) for s in profile.samples] == [("Hi", 0.0, "truncated")] * 2
+
+
+def test_a_turns_seed_hangs_on_the_turn_alone() -> None:
+    first, second = turns(make_trajectory("a"))
+    (other, _) = turns(make_trajectory("b"))
+    seeds = [turn_seed(0, first), turn_seed(0, second), turn_seed(0, other), turn_seed(1, first)]
+
+    assert seeds == [turn_seed(0, first), turn_seed(0, second), turn_seed(0, other), turn_seed(1, first)]
+    assert len(set(seeds)) == 4
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1.0, 1.0], Outcome.ALWAYS_RIGHT),
+        ([1.0, None], Outcome.ALWAYS_RIGHT),
+        ([0.0, 0.0], Outcome.ALWAYS_WRONG),
+        ([0.1, 0.1, 0.1], Outcome.ALWAYS_WRONG),
+        ([0.0, 1.0], Outcome.MIXED),
+        ([0.5, 1.0], Outcome.MIXED),
+        ([None, None], Outcome.UNDECIDED),
+        ([], Outcome.OVERLONG),
+    ],
+)
+def test_outcomes(scores: list[float | None], expected: Outcome) -> None:
+    assert outcome(make_profile(scores)) is expected
+
+
+def test_the_summary_counts_turns_reasons_and_tokens() -> None:
+    profiles = [
+        make_profile([1.0, 1.0], "a"),
+        make_profile([0.0, 1.0], "b"),
+        make_profile([0.0, None], "c"),
+        make_profile([], "d"),
+    ]
+
+    summary = summarize(profiles)
+
+    assert summary.num_by_outcome == {
+        Outcome.ALWAYS_RIGHT: 1,
+        Outcome.ALWAYS_WRONG: 1,
+        Outcome.MIXED: 1,
+        Outcome.UNDECIDED: 0,
+        Outcome.OVERLONG: 1,
+    }
+    assert summary.reasons == (("r0.0", 2), ("rNone", 1))
+    assert summary.reward.mean == 0.6
+    assert (summary.num_turns, summary.num_tokens) == (4, 18)
+
+
+scores = st.one_of(st.none(), st.floats(0.0, 1.0))
+
+
+@given(st.lists(scores, max_size=9), st.text(max_size=5))
+def test_what_is_written_is_what_is_read(values: list[float | None], text: str) -> None:
+    profile = make_profile(values, identity=text)
+
+    line = profile_as_dict(profile)
+
+    assert parse_profile(json.loads(json.dumps(line))) == profile
+    decided = [value for value in values if value is not None]
+    if not decided:
+        assert line["reward_mean"] is line["reward_std"] is line["reward_var"] is line["pass_rate"] is None
+    else:
+        assert line["reward_mean"] == pytest.approx(statistics.fmean(decided))
+        assert line["reward_var"] == pytest.approx(statistics.pvariance(decided))
+        assert line["reward_std"] == pytest.approx(statistics.pstdev(decided))
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=30))
+def test_clusters_of_one_give_the_ordinary_standard_error(values: list[float]) -> None:
+    estimate = clustered_mean([[value] for value in values])
+
+    assert estimate.mean == pytest.approx(statistics.fmean(values))
+    assert estimate.standard_error == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)), abs=1e-12)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=9), st.integers(1, 8))
+def test_repeating_every_value_within_its_cluster_teaches_nothing(values: list[float], times: int) -> None:
+    once, often = clustered_mean([[v] for v in values]), clustered_mean([[v] * times for v in values])
+
+    assert often.mean == pytest.approx(once.mean)
+    assert often.standard_error == pytest.approx(once.standard_error, abs=1e-12)
+
+
+# The command itself, against a server over HTTP.
+
+
+def sglang_policy(folder: Path, text: str = "Hello.") -> Callable[[str, JsonObject], Answer]:
+    """A server whose first sample is `text` and whose others are calls."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    right, wrong = tokenizer.encode(text + "<|im_end|>"), tokenizer.encode(CALL + "<|im_end|>")
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        prompts = body["input_ids"]
+        assert isinstance(prompts, list), prompts
+        return Answer(body=[sglang_sample(wrong if number else right, cached=2) for number in range(len(prompts))])
+
+    return answer
+
+
+def test_the_command_profiles_and_sums_up(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory("a"), make_trajectory("b"))
+    out = tmp_path / "profile.jsonl"
+    command = ["profile", str(trajectories), "--model", str(model), "--out", str(out), "--samples", "4"]
+
+    with fake_server(sglang_policy(model)) as server:
+        first = CliRunner().invoke(app, [*command, "--endpoint", server.url], catch_exceptions=False)
+        again = CliRunner().invoke(app, [*command, "--endpoint", server.url], catch_exceptions=False)
+
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert len(server.requests) == 4
+    assert [profile.reward_mean for profile in read_profiles(out).values()] == [0.25] * 4
+    for fact in ("mixed", "4 (100.0%)", "0.2500 +- 0.0000", "12 samples", f"select {trajectories} --profile {out}"):
+        assert fact in first.stdout
+    assert "4 (100.0%)" in again.stdout
+
+
+def test_the_command_reads_openai_servers_by_their_text(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory())
+    out = tmp_path / "profile.jsonl"
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        listing: JsonObject = {"object": "list", "data": [{"id": "policy", "object": "model"}]}
+        return Answer(body=listing if path == "/v1/models" else openai_answer("Hello."))
+
+    with fake_server(answer) as server:
+        command = ["profile", str(trajectories), "--model", str(model), "--out", str(out), "--openai", server.url]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+
+    assert result.exit_code == 0
+    assert [profile.reward_mean for profile in read_profiles(out).values()] == [1.0, 1.0]
+
+
+def test_the_command_says_how_to_go_on_when_the_last_endpoint_dies(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory(num_turns=9))
+    healthy = sglang_policy(model)
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        return healthy(path, body) if len(server.requests) < 4 else Answer(body="out of memory", status=500)
+
+    with fake_server(answer) as server:
+        command = ["profile", str(trajectories), "--model", str(model), "--out", str(tmp_path / "p.jsonl")]
+        command += ["--endpoint", server.url, "--attempts", "1", "--concurrency", "1"]
+        result = CliRunner().invoke(app, command)
+
+    assert result.exit_code == 1
+    assert "no endpoint is left" in result.stderr
+    assert "out of memory" in result.stderr
+    assert "3 more turns are finished in" in result.stderr
+    assert "run the same command again to go on" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(read_profiles(tmp_path / "p.jsonl")) == 3
+
+
+def test_unknown_verifiers_and_broken_lines_stop_the_command_before_it_samples(tmp_path: Path) -> None:
+    trajectories = write_trajectories(
+        tmp_path / "trajectories.jsonl", make_trajectory(), replace(make_trajectory("u"), verifier="none_such")
+    )
+    command = ["profile", str(trajectories), "--model", "none", "--out", str(tmp_path / "p.jsonl")]
+
+    unknown = CliRunner().invoke(app, [*command, "--endpoint", "http://127.0.0.1:9"])
+    trajectories.write_text("{")
+    broken = CliRunner().invoke(app, [*command, "--endpoint", "http://127.0.0.1:9"])
+
+    assert (unknown.exit_code, broken.exit_code) == (1, 1)
+    assert "unknown verifier 'none_such'" in unknown.stderr
+    assert "trajectories.jsonl" in broken.stderr
+
+
+@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: signal.Signals, exit_code: int) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(
+        tmp_path / "trajectories.jsonl", *(make_trajectory(f"t{i}", num_turns=5) for i in range(8))
+    )
+    out = tmp_path / "profile.jsonl"
+    at_once = sglang_policy(model)
+
+    def slowly(path: str, body: JsonObject) -> Answer:
+        time.sleep(0.02)
+        return at_once(path, body)
+
+    with fake_server(slowly) as server:
+        command = [sys.executable, "-m", "verl_pivot.cli", "profile", str(trajectories), "--model", str(model)]
+        command += ["--out", str(out), "--endpoint", server.url, "--concurrency", "2", "--samples", "2"]
+        with (tmp_path / "log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log)
+            while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < 6):
+                time.sleep(0.01)
+            process.send_signal(signum)
+            assert process.wait(30) == exit_code, (tmp_path / "log").read_text()
+        survived = read_lines(out)
+        num_sent = len(server.requests)
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    assert 5 <= len(survived) < 40
+    assert num_sent - len(survived) <= 2  # those in flight
+    assert len(server.requests) - num_sent == 40 - len(survived)
+    assert read_lines(out)[: len(survived)] == survived
+    assert len(read_profiles(out)) == 40
+    if signum == signal.SIGINT:
+        said = (tmp_path / "log").read_text()
+        assert "run the same command again to go on" in said
+        assert "Traceback" not in said
+
+
+def read_lines(path: Path) -> list[str]:
+    """Whole lines after the first."""
+    return [line for line in path.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
+
+
+def test_a_writer_is_not_needed_to_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.jsonl cannot be read: No such file.*verl-pivot profile"):
+        read_profiles(tmp_path / "none.jsonl")
+
+
+def test_a_line_is_in_the_file_as_soon_as_it_is_appended(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        assert isinstance(writer, ProfileWriter)
+        writer.append(make_profile([1.0]))
+
+        assert list(read_profiles(path)) == [("t", 0)]
+        assert os.path.getsize(path) == len(path.read_bytes())

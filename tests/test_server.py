@@ -1,0 +1,226 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from typer.testing import CliRunner
+
+from tests.tiny_model import write_model
+from verl_pivot.cli import app
+from verl_pivot.data.profiles import read_profiles
+from verl_pivot.errors import EngineError
+from verl_pivot.local.environment import SHIMS, activate_shims, cpu_engine_variables, has_accelerator
+from verl_pivot.local.server import end_process_group, server_environment, server_flags, sglang_server
+from verl_pivot.rollout.engine import Sampling, SGLangEngine
+
+needs_sglang_on_cpu = pytest.mark.skipif(has_accelerator(), reason="shows SGLang on a machine without an accelerator")
+
+
+def run_python(code: str, *path: Path | str) -> str:
+    """Output of a fresh Python that has `path` as its PYTHONPATH."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_shims_import_nothing_where_nobody_asks() -> None:
+    code = "import sys; print({'torch', 'typing', 'sglang', 'torchvision', 'verl_pivot'} & set(sys.modules))"
+
+    assert run_python(code, SHIMS) == "set()"
+
+
+def test_shims_run_the_sitecustomize_that_they_hide(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.hidden = 'was run'")
+
+    assert run_python("import sys; print(sys.hidden)", SHIMS, tmp_path) == "was run"
+    assert run_python("import sys; print(sys.hidden)", tmp_path, SHIMS) == "was run"
+
+
+def test_shims_are_activated_once_and_run_no_other_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.times = getattr(sys, 'times', 0) + 1")
+    code = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from verl_pivot.local.environment import activate_shims
+activate_shims(); activate_shims()
+print(sys.times, sum(type(finder).__name__ == "Shims" for finder in sys.meta_path))
+"""
+
+    assert run_python(code, tmp_path) == "1 1"
+    assert run_python(code, SHIMS, tmp_path) == "1 1"
+
+
+def test_nothing_is_changed_where_torch_sees_an_accelerator(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("class accelerator:\n    is_available = staticmethod(lambda: True)")
+    (tmp_path / "sglang.py").write_text("")
+    (tmp_path / "sgl_kernel.py").write_text("REAL = True")
+    code = "import sglang, sgl_kernel, torch; print(sgl_kernel.REAL, hasattr(torch, 'tensor'))"
+
+    assert run_python(code, SHIMS, tmp_path) == "True False"
+
+
+@needs_sglang_on_cpu
+def test_pinned_memory_and_kernels_are_replaced_when_sglang_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "sglang.py").write_text("")
+    code = """
+import torch, torchvision, sglang
+from sgl_kernel.kvcacheio import transfer_kv_direct
+print(torch.tensor([1], pin_memory=True).pin_memory().tolist())
+try:
+    transfer_kv_direct()
+except RuntimeError as error:
+    print(error)
+try:
+    from sgl_kernel import silu_and_mul
+except ImportError:
+    print("nothing else")
+"""
+
+    assert run_python(code, SHIMS, tmp_path).splitlines() == [
+        "[1]",
+        "sgl_kernel.kvcacheio.transfer_kv_direct needs an accelerator; leave hierarchical cache off on a CPU",
+        "nothing else",
+    ]
+
+
+def test_flags_are_plain_where_there_is_an_accelerator() -> None:
+    flags = server_flags("policy", port=80, seed=3, on_cpu=False)
+
+    assert flags[:8] == ("--model-path", "policy", "--host", "127.0.0.1", "--port", "80", "--random-seed", "3")
+    assert "--device" not in flags
+    assert server_flags("policy", port=80, seed=3, on_cpu=True)[len(flags) :][:2] == ("--device", "cpu")
+
+
+def test_only_a_cpu_server_gets_the_shims(tmp_path: Path) -> None:
+    ours = {"PYTHONPATH": f"a{os.pathsep}{SHIMS}", "NO_PROXY": "intranet", "HOME": "/home/me"}
+
+    plain, on_cpu = (server_environment(ours, str(tmp_path), on_cpu=on_cpu) for on_cpu in (False, True))
+
+    assert plain == {**ours, "NO_PROXY": "intranet,127.0.0.1", "no_proxy": "intranet,127.0.0.1", "HF_HUB_OFFLINE": "1"}
+    assert on_cpu == plain | cpu_engine_variables(ours)
+    assert on_cpu["PYTHONPATH"] == f"{SHIMS}{os.pathsep}a"
+
+
+@pytest.mark.parametrize("ignored", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_a_group_is_ended_with_its_children_even_against_its_will(tmp_path: Path, ignored: str) -> None:
+    code = f"""
+import pathlib, signal, subprocess, sys, time
+{ignored}
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+pathlib.Path({str(tmp_path / "child")!r}).write_text(str(child.pid))
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+        time.sleep(0.01)
+    child = psutil.Process(int((tmp_path / "child").read_text()))
+
+    end_process_group(process, grace_seconds=0.3)
+
+    assert process.returncode == (-signal.SIGKILL if ignored else -signal.SIGTERM)
+    wait_until_gone(child)
+
+
+def wait_until_gone(process: psutil.Process, seconds: float = 10.0) -> None:
+    """Ended, reaped or not: whoever inherits an orphan may not reap it at once."""
+    deadline = time.monotonic() + seconds
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, process
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+def test_a_server_that_does_not_start_is_explained_by_its_log(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    with (
+        pytest.raises(EngineError, match=r"(?s)ended while starting; its log .*server.log ends with:\n.*model_type"),
+        sglang_server(str(tmp_path), log=tmp_path / "server.log"),
+    ):
+        pass
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+async def test_greedy_tokens_are_those_of_transformers(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "policy"))
+    prompts = [[5, 6, 7, 8], list(range(10, 60)), [200] * 3]
+
+    with sglang_server(model, log=tmp_path / "server.log") as url:
+        engine = SGLangEngine(url)
+        greedy = Sampling(temperature=0.0, max_new_tokens=24)
+        sampled = [(await engine.generate(prompt, greedy, 2)) for prompt in prompts]
+        varied = await engine.generate(prompts[1], Sampling(max_new_tokens=24), 8)
+        await engine.close()
+
+    for prompt, completions in zip(prompts, sampled, strict=True):
+        expected = greedy_tokens(model, prompt, num_tokens=24)
+        assert [list(completion.token_ids) for completion in completions] == [expected, expected]
+    assert len({completion.token_ids for completion in varied}) > 1
+
+
+def greedy_tokens(model: str, prompt: list[int], *, num_tokens: int) -> list[int]:
+    activate_shims()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model)
+    output = network.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+def test_profile_starts_its_own_server_and_ends_it(tmp_path: Path) -> None:
+    from tests.test_profiles import make_trajectory, write_trajectories
+
+    model = write_model(tmp_path / "policy")
+    trajectories = write_trajectories(
+        tmp_path / "trajectories.jsonl", make_trajectory("a", content="Hello there."), make_trajectory("b")
+    )
+    out = tmp_path / "profile.jsonl"
+
+    command = ["profile", str(trajectories), "--model", str(model), "--out", str(out)]
+    result = CliRunner().invoke(app, [*command, "--max-new-tokens", "16"], catch_exceptions=False)
+
+    assert result.exit_code == 0, result.stderr
+    profiles = read_profiles(out)
+    assert len(profiles) == 4
+    assert all(len(profile.samples) == 8 for profile in profiles.values())
+    assert "prefix cache" in result.stdout
+    assert (tmp_path / "profile.jsonl.server.log").stat().st_size > 0
+    assert not [child for child in psutil.Process().children() if "sglang" in " ".join(child.cmdline())]
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+def test_a_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    model = write_model(tmp_path / "policy")
+    code = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+from verl_pivot.local.server import sglang_server
+with sglang_server({str(model)!r}, log=Path({str(tmp_path / "server.log")!r})) as url:
+    print(url, flush=True)
+    time.sleep(60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    with parent.stdout:
+        assert parent.stdout.readline().startswith("http://127.0.0.1:")
+    servers = psutil.Process(parent.pid).children(recursive=True)
+
+    parent.kill()
+    parent.wait()
+
+    assert len(servers) > 1
+    for server in servers:
+        wait_until_gone(server, seconds=20.0)

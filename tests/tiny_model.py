@@ -1,0 +1,80 @@
+"""A Qwen2 checkpoint small enough for a test: byte tokens, a Hermes tool template, head size 64."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+# transformers renders with trim_blocks: a newline right after a %} is dropped.
+CHAT_TEMPLATE = """\
+{%- set system = messages[0].content if messages[0].role == 'system' else '' %}
+{%- if system or tools %}{{ '<|im_start|>system\\n' + system }}
+{%- if tools %}{{ '\\n<tools>\\n' }}{% for tool in tools %}{{ tool | tojson + '\\n' }}{% endfor %}
+{{- '</tools>' }}{% endif %}
+{{- '<|im_end|>\\n' }}{% endif %}
+{%- for message in messages if message.role != 'system' %}
+{{- '<|im_start|>' + message.role + '\\n' + message.content }}
+{%- for call in message.tool_calls or [] %}
+{%- set function = {'name': call.function.name, 'arguments': call.function.arguments} %}
+{{- '\\n<tool_call>\\n' + function | tojson + '\\n</tool_call>' }}
+{%- endfor %}{{ '<|im_end|>\\n' }}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}
+{%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"""
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """Tokenizer and config, no weights: enough to render prompts."""
+    from transformers import PreTrainedTokenizerFast, Qwen2Config
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=len(alphabet) + len(SPECIAL), initial_alphabet=alphabet, special_tokens=list(SPECIAL),
+        show_progress=False,
+    )  # fmt: skip
+    tokenizer.train_from_iterator(["a shop"], trainer)
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
+    )
+    fast.save_pretrained(folder)
+    Qwen2Config(
+        vocab_size=len(fast),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=2048,
+        bos_token_id=None,
+        eos_token_id=fast.eos_token_id,
+        pad_token_id=fast.pad_token_id,
+        tie_word_embeddings=True,
+        architectures=["Qwen2ForCausalLM"],
+        dtype="float32",
+    ).save_pretrained(folder)
+    return folder
+
+
+def write_model(folder: Path, *, seed: int = 0) -> Path:
+    """A whole checkpoint with random weights, drawn wide so that greedy decoding has no near ties."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    write_tokenizer(folder)
+    config = AutoConfig.from_pretrained(folder)
+    config.initializer_range = 0.2
+    torch.manual_seed(seed)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def set_end_tokens(folder: Path, token_ids: list[int]) -> None:
+    """A generation config with several end-of-turn tokens, as Qwen and Llama have."""
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": token_ids}))

@@ -1,0 +1,193 @@
+"""JSON of a conversation <-> Message, tool schemas and Trajectory: the normal form that every stage reads."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from verl_pivot.data.storage import BadRowError, as_list, as_object, decode_json, kind_of, read_rows
+from verl_pivot.data.tools import parse_tools
+from verl_pivot.errors import DataError
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
+
+_TEXT_PARTS = {"text", "input_text", "output_text"}
+_ROLES = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
+# Actions that Message cannot hold: dropping them would change what the expert did.
+_UNSUPPORTED = ("function_call", "audio", "refusal")
+
+
+def parse_message(obj: Json) -> Message:
+    """One OpenAI message; the inverse of `Message.as_dict`.
+
+    Arguments may be an object or its JSON string, content may be null or text parts, and
+    `reasoning` is another name of `reasoning_content`.
+
+    Raises:
+        BadRowError: If it is anything else.
+    """
+    message = as_object(obj, "a message")
+    role = _ROLES.get(str(message.get("role")))
+    if role is None:
+        raise BadRowError("unknown_role", f"role {message.get('role')!r}; known: {', '.join(sorted(_ROLES))}")
+    if unsupported := [key for key in _UNSUPPORTED if message.get(key)]:
+        raise BadRowError("unsupported_content", f"a message with {unsupported[0]!r}; only text and calls are read")
+    reasoning, calls = _reasoning(message), as_list(message.get("tool_calls"), "tool_calls")
+    if role is not Role.ASSISTANT and (calls or reasoning is not None):
+        raise BadRowError("unknown_role", f"tool calls or reasoning in a message of role {role.value!r}")
+    return Message(
+        role=role,
+        content=text_of(message.get("content"), may_be_none=role in (Role.ASSISTANT, Role.TOOL)),
+        reasoning=reasoning,
+        tool_calls=tuple(_parse_tool_call(call) for call in calls),
+        tool_call_id=_optional_text(message, "tool_call_id"),
+        name=_optional_text(message, "name"),
+    )
+
+
+def _reasoning(message: JsonObject) -> str | None:
+    given = {text for key in ("reasoning_content", "reasoning") if (text := _optional_text(message, key)) is not None}
+    if len(given) > 1:
+        raise BadRowError("two_reasonings", "reasoning and reasoning_content differ; keep one of them")
+    return given.pop() if given else None
+
+
+def _parse_tool_call(obj: Json) -> ToolCall:
+    call = as_object(obj, "a tool call")
+    if call.get("type") not in (None, "function"):
+        raise BadRowError("bad_tool_call", f"a tool call of type {call['type']!r}; only 'function' is read")
+    function = as_object(call.get("function"), "tool_call.function")
+    return parse_call(function.get("name"), function.get("arguments"), _optional_text(call, "id"))
+
+
+def parse_call(name: Json, arguments: Json, call_id: str | None) -> ToolCall:
+    """A call from its parts; the arguments are an object or its JSON string.
+
+    Raises:
+        BadRowError: If the name is no text or the arguments are no object.
+    """
+    if not isinstance(name, str) or not name:
+        raise BadRowError("bad_tool_call", f"a tool call needs a name, got {name!r}")
+    if isinstance(arguments, str):
+        arguments = decode_json(arguments, reason="bad_arguments", what=f"arguments of {name}")
+    if not isinstance(arguments, dict):
+        raise BadRowError("bad_arguments", f"arguments of {name} must be a JSON object, got {kind_of(arguments)}")
+    return ToolCall(name=name, arguments=arguments, id=call_id)
+
+
+def text_of(content: Json, *, may_be_none: bool) -> str:
+    """The text of a message: a string, or text parts joined.
+
+    Raises:
+        BadRowError: If there is none, or a part is not text.
+    """
+    if content is None and may_be_none:
+        return ""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise BadRowError("not_text", f"content must be text, got {kind_of(content)}")
+    parts = [as_object(part, "a content part") for part in content]
+    for part in parts:
+        if part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
+            raise BadRowError("not_text", f"a content part of type {part.get('type')!r}; only text is read")
+    return "".join(str(part["text"]) for part in parts)
+
+
+def check_conversation(messages: Sequence[Message]) -> None:
+    """Refuse what no expert and no tool can have written in this order.
+
+    Raises:
+        BadRowError: For no assistant turn, two in a row, an empty one, or a tool result without its call.
+    """
+    if not messages:
+        raise BadRowError("no_messages", "the list of messages is empty")
+    if all(message.role is not Role.ASSISTANT for message in messages):
+        raise BadRowError("no_assistant_turn", f"{len(messages)} messages and none of the assistant's")
+    open_calls: list[ToolCall] = []
+    previous: Role | None = None
+    for number, message in enumerate(messages):
+        if message.role is Role.TOOL:
+            _close_call(open_calls, message, number)
+        else:
+            open_calls = list(message.tool_calls)
+        if message.role is Role.ASSISTANT:
+            _check_action(message, previous, number)
+        previous = message.role
+
+
+def _check_action(message: Message, previous: Role | None, number: int) -> None:
+    if previous is Role.ASSISTANT:
+        raise BadRowError("consecutive_assistant", f"messages {number - 1} and {number} are both the assistant's")
+    if not message.content and not message.tool_calls:
+        raise BadRowError("empty_action", f"message {number} of the assistant has neither text nor calls")
+
+
+def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> None:
+    """Take the call that this result answers off the list: by id where both have one, else the first of its name."""
+    answered = next((call for call in open_calls if _answers(message, call)), None)
+    if answered is None:
+        what = message.tool_call_id or message.name or "a call"
+        raise BadRowError("tool_result_without_call", f"message {number} answers {what}, and no such call is open")
+    # By identity: parallel calls may be equal.
+    open_calls[:] = [call for call in open_calls if call is not answered]
+
+
+def _answers(message: Message, call: ToolCall) -> bool:
+    if message.tool_call_id is not None and call.id is not None:
+        return message.tool_call_id == call.id
+    return message.name in (None, "", call.name)
+
+
+def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
+    """The line of a trajectories file."""
+    return {
+        "id": trajectory.id,
+        "messages": [message.as_dict() for message in trajectory.messages],
+        "tools": list(trajectory.tools),
+        "passed": trajectory.passed,
+        "verifier": trajectory.verifier,
+        "metadata": trajectory.metadata,
+        "expert_turns": trajectory.expert_turns,
+    }
+
+
+def parse_trajectory(obj: Json) -> Trajectory:
+    """The inverse of `trajectory_as_dict`.
+
+    Raises:
+        BadRowError: If it is anything else.
+    """
+    row = as_object(obj, "a trajectory")
+    identity, verifier, passed = row.get("id"), row.get("verifier"), row.get("passed")
+    expert_turns = row.get("expert_turns")
+    if not isinstance(identity, str) or not isinstance(verifier, str) or not isinstance(passed, bool | None):
+        raise BadRowError("bad_trajectory", "it needs id (text), verifier (text) and passed (true, false or null)")
+    if expert_turns not in ("all", "last"):
+        raise BadRowError("bad_trajectory", f"expert_turns must be 'all' or 'last', got {expert_turns!r}")
+    return Trajectory(
+        id=identity,
+        messages=tuple(parse_message(message) for message in as_list(row.get("messages"), "messages")),
+        tools=parse_tools(row.get("tools")),
+        passed=passed,
+        verifier=verifier,
+        metadata=as_object(row.get("metadata"), "metadata"),
+        expert_turns="last" if expert_turns == "last" else "all",
+    )
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """What `verl-pivot import` wrote.
+
+    Raises:
+        DataError: If the file is missing or one line is no trajectory.
+    """
+    for row in read_rows(path):
+        try:
+            yield parse_trajectory(row.decoded())
+        except DataError as error:
+            raise DataError(f"{row.place} is no trajectory ({error}); write it with `verl-pivot import`") from error
+
+
+def _optional_text(obj: JsonObject, key: str) -> str | None:
+    value = obj.get(key)
+    if value is not None and not isinstance(value, str):
+        raise BadRowError("not_text", f"{key} must be text, got {kind_of(value)}")
+    return value

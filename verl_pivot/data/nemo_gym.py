@@ -1,0 +1,120 @@
+"""NeMo Gym's Responses rows -> the messages before one action, and the expert's action."""
+
+from collections.abc import Iterable
+
+from verl_pivot.data.formats import parse_call, parse_message, text_of
+from verl_pivot.data.storage import BadRowError, as_list, as_object
+from verl_pivot.types import JsonObject, Message, Role
+
+PARAMS = "responses_create_params"
+ACTIONS = ("expected_action", "expected_answer")
+IDS = ("trajectory_id", "source_trajectory_uid", "uuid", "id")
+
+
+def conversation(row: JsonObject) -> tuple[Message, ...]:
+    """The state and, as the last message, the expected action; one response's items are one assistant message.
+
+    Raises:
+        BadRowError: If the row breaks the format of NeMo Gym's pivot environments.
+    """
+    params = as_object(row.get(PARAMS), PARAMS)
+    if params.get("previous_response_id") is not None:
+        raise BadRowError("state_elsewhere", "previous_response_id is set: the state is not in the row")
+    state = _folded(_state_pieces(params))
+    thinking = None
+    if state and state[-1].role is Role.ASSISTANT:
+        if state[-1].content or state[-1].tool_calls:
+            raise BadRowError("state_ends_in_assistant", "the input ends with the assistant's own message or call")
+        thinking = state.pop()
+    action = _folded([*([thinking] if thinking else []), *_action_pieces(row)])
+    return (*state, *action)
+
+
+def _state_pieces(params: JsonObject) -> Iterable[Message]:
+    instructions, items = params.get("instructions"), params.get("input")
+    if isinstance(instructions, str):
+        yield Message(role=Role.SYSTEM, content=instructions)
+    if isinstance(items, str):
+        yield Message(role=Role.USER, content=items)
+        return
+    for item in as_list(items, "input"):
+        yield _piece(as_object(item, "an input item"))
+
+
+def _piece(item: JsonObject) -> Message:
+    """One item as a message of its own."""
+    kind = item.get("type") or "message"
+    match kind:
+        case "message":
+            return parse_message(item)
+        case "reasoning":
+            return Message(role=Role.ASSISTANT, reasoning=_thinking(item))
+        case "function_call":
+            call_id = item.get("call_id")
+            call = parse_call(item.get("name"), item.get("arguments"), call_id if isinstance(call_id, str) else None)
+            return Message(role=Role.ASSISTANT, tool_calls=(call,))
+        case "function_call_output":
+            call_id, output = item.get("call_id"), text_of(item.get("output"), may_be_none=True)
+            answered = call_id if isinstance(call_id, str) else None
+            return Message(role=Role.TOOL, content=output, tool_call_id=answered)
+        case _:
+            raise BadRowError("unknown_item", f"an item of type {kind!r}; known: message, reasoning, function_call, "
+                              "function_call_output")
+
+
+def _thinking(item: JsonObject) -> str:
+    parts = as_list(item.get("content"), "reasoning.content") or as_list(item.get("summary"), "reasoning.summary")
+    if not parts and item.get("encrypted_content"):
+        raise BadRowError("encrypted_reasoning", "its reasoning is encrypted and cannot be read; remove that item")
+    texts = [as_object(part, "a part of the reasoning").get("text") for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise BadRowError("not_text", "a part of the reasoning has no text")
+    return "\n".join(str(text) for text in texts)
+
+
+def _action_pieces(row: JsonObject) -> Iterable[Message]:
+    action, answer = (row.get(key) for key in ACTIONS)
+    if action is None and isinstance(answer, str) and answer:
+        return [Message(role=Role.ASSISTANT, content=answer)]
+    if action is None:
+        raise BadRowError("no_expected_action", "neither expected_action nor the text of expected_answer is there")
+    action = as_object(action, "expected_action")
+    match action.get("type"):
+        case "function_call":
+            return [_piece(action)]
+        case "message":
+            return [_piece({**action, "role": "assistant"})]
+        case "function_call_batch":
+            calls = as_list(action.get("calls"), "expected_action.calls")
+            return [_piece({**as_object(call, "a call of the batch"), "type": "function_call"}) for call in calls]
+        case kind:
+            raise BadRowError("unknown_action", f"expected_action of type {kind!r}; known: function_call, message, "
+                              "function_call_batch")
+
+
+def _folded(pieces: Iterable[Message]) -> list[Message]:
+    """Neighbouring pieces of one response joined: its thinking, then its text, then its calls."""
+    messages: list[Message] = []
+    for piece in pieces:
+        joined = join_pieces(messages[-1], piece) if messages else None
+        if joined is None:
+            messages.append(piece)
+        else:
+            messages[-1] = joined
+    return messages
+
+
+def join_pieces(first: Message, second: Message) -> Message | None:
+    """Two pieces of one assistant turn as one message, or None where that would change their order."""
+    if first.role is not Role.ASSISTANT or second.role is not Role.ASSISTANT:
+        return None
+    if second.reasoning is not None and (first.reasoning is not None or first.content or first.tool_calls):
+        return None
+    if second.content and (first.content or first.tool_calls):
+        return None
+    return Message(
+        role=Role.ASSISTANT,
+        content=first.content or second.content,
+        reasoning=second.reasoning if first.reasoning is None else first.reasoning,
+        tool_calls=(*first.tool_calls, *second.tool_calls),
+    )

@@ -1,0 +1,76 @@
+"""Progress of a profile while it runs, and its ProfileSummary as a table, for people."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from verl_pivot.data.profiling import Totals
+from verl_pivot.data.summary import Outcome, ProfileSummary
+
+_LOG_SECONDS = 30.0
+_NUM_REASONS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCounts:
+    num_turns: int
+    num_left: int
+    """Not yet in the file."""
+
+
+@contextmanager
+def progress(counts: TurnCounts, totals: Totals, console: Console) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, in a log file a line now and then; yields what to call after each turn."""
+    bar = Progress(
+        *(TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")),
+        *(TextColumn("left:"), TimeRemainingColumn()),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    task = bar.add_task("", total=counts.num_turns, completed=counts.num_turns - counts.num_left)
+    begin = logged_at = time.monotonic()
+
+    def on_turn() -> None:
+        nonlocal logged_at
+        now = time.monotonic()
+        turns_per_second, text = totals.num_turns / (now - begin), rates(totals, now - begin)
+        bar.update(task, advance=1, description=text)
+        if bar.disable and now - logged_at > _LOG_SECONDS:
+            logged_at = now
+            seconds_left = (counts.num_left - totals.num_turns) / turns_per_second
+            console.print(f"{totals.num_turns} of {counts.num_left} turns, {text}, {seconds_left:.0f} s left")
+
+    with bar:
+        yield on_turn
+
+
+def rates(totals: Totals, seconds: float) -> str:
+    return f"{totals.num_turns / seconds:.1f} turns/s, {totals.num_tokens / seconds:.0f} tokens/s"
+
+
+def print_summary(
+    summary: ProfileSummary, totals: Totals, *, seconds: float, trajectories: Path, out: Path
+) -> None:
+    """The whole file's outcomes, this run's speed, and the next command, on stdout."""
+    table = Table(title=f"Profile {out}", show_header=False)
+    table.add_row("turns", str(summary.num_turns))
+    for outcome in Outcome:
+        num_turns = summary.num_by_outcome[outcome]
+        table.add_row(f"  {outcome.value}", f"{num_turns} ({num_turns / max(summary.num_turns, 1):.1%})")
+    table.add_row("mean reward", f"{summary.reward.mean:.4f} +- {summary.reward.standard_error:.4f} (standard error)")
+    for reason, num_samples in summary.reasons[:_NUM_REASONS]:
+        table.add_row(f"  {reason}", f"{num_samples} samples")
+    if totals.num_turns:
+        table.add_row("speed of this run", rates(totals, seconds))
+    if totals.num_cached_tokens:
+        table.add_row("prefix cache", f"{totals.num_cached_tokens / totals.num_prompt_tokens:.1%} of prompt tokens")
+    console = Console(width=None if Console().is_terminal else 100)
+    console.print(table)
+    command = f"verl-pivot select {trajectories} --profile {out} --out {out.with_name('pivots.parquet')}"
+    console.print(f"Next: {command}", highlight=False, soft_wrap=True)

@@ -1,0 +1,204 @@
+"""Files -> rows with their places, and outputs that appear whole or not at all."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import pyarrow
+import pyarrow.parquet
+
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.types import Json, JsonObject
+
+_BATCH_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a row stands in a file.
+
+    Example:
+        Place(file="runs/shop.jsonl", unit="line", number=17)
+    """
+
+    file: str
+    unit: Literal["line", "row"]
+    """A line of JSON lines, a row of parquet."""
+    number: int
+    """From 1."""
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
+class BadRowError(DataError):
+    """One row breaks its format; `reason` is the code that it is counted under."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRow:
+    """One row of an input file, not yet looked into."""
+
+    place: Place
+    raw: bytes | JsonObject
+    """A line, or the columns of a parquet row."""
+
+    def decoded(self) -> JsonObject:
+        """The row as an object.
+
+        Raises:
+            BadRowError: If the line is none.
+        """
+        return as_object(decode_json(self.raw) if isinstance(self.raw, bytes) else self.raw, "a row")
+
+
+def read_rows(path: Path) -> Iterator[RawRow]:
+    """Every row of a parquet or JSON lines file; blank lines are none.
+
+    Raises:
+        DataError: If the file is missing, empty or cannot be read.
+    """
+    number = 0
+    try:
+        for row in _parquet_rows(path) if path.suffix == ".parquet" else _lines(path):
+            number = row.place.number
+            yield row
+    except (OSError, pyarrow.ArrowException) as error:
+        raise DataError(f"{path} cannot be read (after row {number}): {error}") from error
+    if number == 0:
+        raise DataError(f"{path} is empty; leave it out, or write it again")
+
+
+def num_rows(path: Path) -> int | None:
+    """Rows of a file for a progress bar; None where it cannot be read."""
+    try:
+        if path.suffix == ".parquet":
+            return int(pyarrow.parquet.ParquetFile(path).metadata.num_rows)
+        with path.open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    except (OSError, pyarrow.ArrowException):
+        return None
+
+
+def _lines(path: Path) -> Iterator[RawRow]:
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if text := line.removeprefix(b"\xef\xbb\xbf").strip():
+                yield RawRow(place=Place(file=str(path), unit="line", number=number), raw=text)
+
+
+def _parquet_rows(path: Path) -> Iterator[RawRow]:
+    number = 0
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS):
+        for columns in batch.to_pylist():
+            number += 1
+            yield RawRow(place=Place(file=str(path), unit="row", number=number), raw=columns)
+
+
+def decode_json(text: str | bytes, *, reason: str = "not_json", what: str = "the row") -> Json:
+    """JSON text in UTF-8, without NaN and infinities.
+
+    Raises:
+        BadRowError: If it is anything else; `reason` and `what` tell where.
+    """
+    try:
+        value: Json = json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise BadRowError(reason, f"{what}: nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError and a number with too many digits
+        raise BadRowError(reason, f"{what}: not JSON: {error}") from error
+    return value
+
+
+def _refuse_constant(name: str) -> Json:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def encode_json(value: Json, *, sort_keys: bool = False) -> str:
+    """One line of JSON that every reader takes: no NaN, and text that UTF-8 can hold.
+
+    Raises:
+        BadRowError: If the value has no such form.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
+        text.encode()
+    except RecursionError as error:
+        raise BadRowError("not_json", "nested too deeply") from error
+    except (TypeError, ValueError) as error:  # not a JSON type, NaN, or a lone surrogate
+        raise BadRowError("not_json", f"a value has no JSON form: {error}") from error
+    return text
+
+
+def as_object(value: Json, what: str) -> JsonObject:
+    """`value` if it is an object.
+
+    Raises:
+        BadRowError: If not.
+    """
+    if not isinstance(value, dict):
+        raise BadRowError("not_an_object", f"{what} must be a JSON object, got {kind_of(value)}")
+    return value
+
+
+def as_list(value: Json, what: str) -> list[Json]:
+    """`value` if it is a list; none is an empty one.
+
+    Raises:
+        BadRowError: If it is anything else.
+    """
+    if value is not None and not isinstance(value, list):
+        raise BadRowError("not_a_list", f"{what} must be a JSON list, got {kind_of(value)}")
+    return value or []
+
+
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words."""
+    names = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+    return names.get(type(value), "an object" if isinstance(value, dict) else type(value).__name__)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place when the block succeeds and goes when it fails.
+
+    Raises:
+        ConfigError: If it cannot be written (full disk, no permission); what stood at `path` before stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        _make_folder(path.parent)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror or error}; free some space there, or choose another --out "
+            "(nothing that was there before has been changed)"
+        ) from error
+    finally:
+        _remove(temporary)
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is a file, not a folder") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # its folder never came to be, or is read-only: there is nothing to remove
+        return

@@ -1,0 +1,92 @@
+"""TurnProfiles -> ProfileSummary: how many turns can teach anything, and how well the reference policy does."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from verl_pivot.types import TurnProfile
+
+
+class Outcome(StrEnum):
+    """What the samples of one turn say together."""
+
+    ALWAYS_RIGHT = "always right"
+    """Every decided sample has full score."""
+    ALWAYS_WRONG = "always wrong"
+    """Every decided sample has the same score, and not a full one: nothing to learn from either."""
+    MIXED = "mixed"
+    """Scores differ: the turn can be a pivot."""
+    UNDECIDED = "undecided"
+    """The verifier could decide no sample."""
+    OVERLONG = "overlong"
+    """The prompt is longer than --max-prompt-tokens, so nothing was sampled."""
+
+
+class MeanWithError(NamedTuple):
+    mean: float
+    standard_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSummary:
+    num_turns: int
+    num_by_outcome: dict[Outcome, int]
+    reasons: tuple[tuple[str, int], ...]
+    """(reason, number of samples) of everything short of a full score, most frequent first."""
+    reward: MeanWithError
+    """Over all decided samples."""
+    num_tokens: int
+    """Sampled."""
+
+
+def outcome(profile: TurnProfile) -> Outcome:
+    scores = profile.scores
+    if not profile.samples:
+        return Outcome.OVERLONG
+    if not scores:
+        return Outcome.UNDECIDED
+    if min(scores) < max(scores):
+        return Outcome.MIXED
+    return Outcome.ALWAYS_RIGHT if scores[0] == 1.0 else Outcome.ALWAYS_WRONG
+
+
+def summarize(profiles: Iterable[TurnProfile]) -> ProfileSummary:
+    """Count outcomes and reasons, and average the reward over trajectories as clusters."""
+    outcomes: Counter[Outcome] = Counter()
+    reasons: Counter[str] = Counter()
+    scores: dict[str, list[float]] = {}
+    num_tokens = 0
+    for profile in profiles:
+        outcomes[outcome(profile)] += 1
+        scores.setdefault(profile.trajectory_id, []).extend(profile.scores)
+        reasons.update(sample.verdict.reason for sample in profile.samples if sample.verdict.score != 1.0)
+        num_tokens += sum(sample.num_tokens for sample in profile.samples)
+    return ProfileSummary(
+        num_turns=outcomes.total(),
+        num_by_outcome={member: outcomes[member] for member in Outcome},
+        reasons=tuple(reasons.most_common()),
+        reward=clustered_mean([cluster for cluster in scores.values() if cluster]),
+        num_tokens=num_tokens,
+    )
+
+
+def clustered_mean(clusters: Sequence[Sequence[float]]) -> MeanWithError:
+    """Mean of all values, with a standard error that allows for values of one cluster being alike.
+
+    The usual cluster-robust ("sandwich") estimate, sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N;
+    with one value per cluster it is the ordinary s / sqrt(N). NaN where there is too little to say.
+
+    Args:
+        clusters: [num_clusters] of values, none of them empty.
+    """
+    num_values = sum(len(cluster) for cluster in clusters)
+    if num_values == 0:
+        return MeanWithError(math.nan, math.nan)
+    mean = math.fsum(value for cluster in clusters for value in cluster) / num_values
+    if len(clusters) < 2:
+        return MeanWithError(mean, math.nan)
+    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
+    return MeanWithError(mean, math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / num_values)

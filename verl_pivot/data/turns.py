@@ -1,0 +1,70 @@
+"""Trajectory -> Turn: every assistant turn of the expert's is a pivot candidate (PivotRL, section 3.1)."""
+
+import hashlib
+from typing import Literal, TypeAlias
+
+from verl_pivot.data.storage import encode_json
+from verl_pivot.types import JsonObject, Message, Role, Trajectory, Turn
+
+Split: TypeAlias = Literal["train", "validation"]
+
+PROVENANCE = "verl_pivot"
+"""Key of a trajectory's metadata under which the import notes where the row came from."""
+
+
+def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
+    """The pivot candidates of one trajectory: the state is everything before the turn, parallel calls are one action.
+
+    A greeting that opens the conversation has no state and is no candidate; it still counts in `Turn.index`.
+    """
+    positions = [i for i, message in enumerate(trajectory.messages) if message.role is Role.ASSISTANT]
+    numbered = list(enumerate(positions))
+    return tuple(
+        Turn(
+            trajectory_id=trajectory.id,
+            index=index,
+            state=trajectory.messages[:position],
+            expert=trajectory.messages[position],
+            tools=trajectory.tools,
+            verifier=trajectory.verifier,
+            metadata=trajectory.metadata,
+        )
+        for index, position in (numbered if trajectory.expert_turns == "all" else numbered[-1:])
+        if position > 0
+    )
+
+
+def split_of(trajectory_id: str, *, seed: int, validation_share: float) -> Split:
+    """Which split a trajectory belongs to; the same for all its turns, in every run and on every machine.
+
+    Neighbouring turns share nearly all of their state, so a split by row would leak it into validation.
+    """
+    digest = hashlib.sha256(f"{seed}:{trajectory_id}".encode()).digest()
+    return "validation" if int.from_bytes(digest[:8]) < validation_share * 2**64 else "train"
+
+
+def split_key(turn: Turn) -> str:
+    """What `split_of` hashes: the task where the source names one, since its trajectories are alike, else the id."""
+    provenance = turn.metadata.get(PROVENANCE)
+    key = provenance.get("split_by") if isinstance(provenance, dict) else None
+    return key if isinstance(key, str) else turn.trajectory_id
+
+
+def fingerprint(turn: Turn) -> str:
+    """Equal for turns that train the same: same state, tools, verifier and action.
+
+    Ids of calls are random and the expert's thinking is never compared, so neither counts.
+    """
+    expert = _without_ids(turn.expert)
+    expert.pop("reasoning_content", None)
+    state = [_without_ids(message) for message in turn.state]
+    text = encode_json([turn.verifier, list(turn.tools), list(state), expert], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _without_ids(message: Message) -> JsonObject:
+    plain = message.as_dict()
+    plain.pop("tool_call_id", None)
+    if message.tool_calls:
+        plain["tool_calls"] = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
+    return plain

@@ -1,0 +1,28 @@
+"""Errors, by whose fault they are. A wrong action of the policy is data (a Verdict), never an error.
+
+PivotError
+  + DataError      a trajectory, profile or pivot file breaks its format  -> the row is reported, or the job stops
+  + ConfigError    a setting is missing, misspelt or contradicts another  -> stop before anything starts
+  + EngineError    an inference engine died, timed out or answered garbage -> retried, then the job stops resumably
+  + VerifierError  no reward could be decided for too long                 -> the run stops; its checkpoints stay
+"""
+
+
+class PivotError(Exception):
+    """Base of every error that this package raises on purpose; its text is one sentence with the remedy."""
+
+
+class DataError(PivotError, ValueError):
+    """Input data breaks its documented format."""
+
+
+class ConfigError(PivotError, ValueError):
+    """A setting is missing, misspelt or contradicts another."""
+
+
+class EngineError(PivotError, RuntimeError):
+    """The inference engine failed. Says nothing about the policy."""
+
+
+class VerifierError(PivotError, RuntimeError):
+    """What a verifier needs (sandbox, judge, expert data) is down. Says nothing about the policy."""

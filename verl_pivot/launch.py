@@ -1,0 +1,82 @@
+"""A launch that would not do what it says stops before Ray starts, with one sentence."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from rapidfuzz.distance import OSA
+
+from verl_pivot.errors import ConfigError
+
+_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches"}
+
+
+class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
+    """Hydra callback of every method. It leaves by SystemExit: Hydra turns other exceptions into warnings."""
+
+    def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        try:
+            check_config(config, HydraConfig.get().overrides.task)
+        except ConfigError as error:
+            raise SystemExit(f"verl-pivot: {error}") from error
+
+
+def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse unknown keys under `pivot` and additions that are misspelt keys of verl.
+
+    Raises:
+        ConfigError: Naming the key, and what was probably meant.
+    """
+    if unknown := sorted(set(config.pivot) - _PIVOT_KEYS):
+        raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
+    for override in overrides:
+        _check_addition(override, config)
+
+
+def _check_addition(override: str, config: DictConfig) -> None:
+    """`+a.b.kye=1` where `a.b.key` exists: Hydra would add it and nothing would read it."""
+    if not override.startswith("+") or "=" not in override:
+        return
+    parent, _, key = override.lstrip("+").partition("=")[0].rpartition(".")
+    siblings = OmegaConf.select(config, parent) if parent else config
+    if not isinstance(siblings, DictConfig) or _is_open(parent):
+        return
+    if meant := _nearest(key, [str(sibling) for sibling in siblings if sibling != key]):
+        path = f"{parent}.{meant}" if parent else meant
+        raise ConfigError(f"{override!r} adds a key that nothing reads: did you mean {path}, without the +?")
+
+
+def _is_open(path: str) -> bool:
+    """Whether verl hands what is under here on to somebody else, as `ray_kwargs` or a model's `override_config`."""
+    return any(part.endswith(("_kwargs", "override_config")) for part in path.split("."))
+
+
+def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+    """Refuse a misspelt config group: Hydra takes `+methd=pivotrl` for a new key and trains by stock defaults.
+
+    Args:
+        arguments: The command line.
+        groups: Our config groups and the options of each.
+
+    Raises:
+        ConfigError: Naming the group that was meant.
+    """
+    options = {option: group for group, names in groups.items() for option in names}
+    for argument in arguments:
+        key, _, value = argument.partition("=")
+        group = key.lstrip("+")
+        if not key.startswith("+") or group in groups or "." in group:
+            continue
+        meant = options.get(value) or _nearest(group, list(groups))
+        if meant:
+            raise ConfigError(f"{argument!r} names no config group: did you mean +{meant}={value}?")
+
+
+def _nearest(key: str, known: Sequence[str]) -> str | None:
+    """The known name that `key` misspells: up to two typing slips, and names too short to tell are let pass."""
+    if len(key) < 6:
+        return None
+    distance, name = min(((OSA.distance(key, name), name) for name in known), default=(3, ""))
+    return name if distance <= 2 else None

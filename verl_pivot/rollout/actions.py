@@ -1,0 +1,57 @@
+"""Text of a completion -> the action in it: a Message, or why there is none."""
+
+import json
+import re
+from dataclasses import dataclass
+
+from verl_pivot.types import Json, Message, Role, ToolCall
+
+_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_TAG = re.compile(r"</?tool_call>")
+_THINK = re.compile(r"^\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed:
+    """A completion that is no action: the policy's mistake, scored 0 with this reason."""
+
+    reason: str
+    detail: str
+
+
+def parse_action(text: str, *, ended: bool) -> Message | Malformed:
+    """Read one completion in the Hermes format: optional thinking, then text and ``<tool_call>`` blocks.
+
+    Args:
+        text: The completion without its end-of-turn token.
+        ended: Whether the policy ended its turn by itself; a turn that was cut off is no action.
+    """
+    if not ended:
+        return Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
+    reasoning = None
+    if thinking := _THINK.match(text):
+        reasoning = thinking[1].strip()
+        text = text[thinking.end() :]
+    calls: list[ToolCall] = []
+    for block in _CALL.findall(text):
+        call = _parse_call(block)
+        if isinstance(call, Malformed):
+            return call
+        calls.append(call)
+    content = _CALL.sub("", text)
+    if tag := _TAG.search(content):
+        return Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner")
+    return Message(role=Role.ASSISTANT, content=content.strip(), reasoning=reasoning, tool_calls=tuple(calls))
+
+
+def _parse_call(block: str) -> ToolCall | Malformed:
+    try:
+        call: Json = json.loads(block)
+    except (json.JSONDecodeError, RecursionError) as error:
+        return Malformed(reason="malformed_call", detail=f"not JSON: {error}")
+    if not isinstance(call, dict):
+        return Malformed(reason="malformed_call", detail="a call must be a JSON object")
+    name, arguments = call.get("name"), call.get("arguments")
+    if not isinstance(name, str) or not isinstance(arguments, dict):
+        return Malformed(reason="malformed_call", detail='a call needs "name" (text) and "arguments" (object)')
+    return ToolCall(name=name, arguments=arguments)

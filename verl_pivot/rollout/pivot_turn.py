@@ -1,0 +1,58 @@
+"""Agent loop `pivot_turn`: the state of one pivot -> one sampled assistant turn, token for token."""
+
+import json
+from typing import Any
+from uuid import uuid4
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+from verl.utils.profiler import simple_timer
+
+from verl_pivot.errors import DataError
+
+
+class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
+    """Samples a single turn from the row's own state and tools; the reward manager scores it."""
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        """One rollout of one pivot.
+
+        Raises:
+            DataError: If the state does not fit; verl would cut its beginning off.
+        """
+        prompt_ids = await self._prompt_ids(row)
+        timings: dict[str, float] = {}
+        with simple_timer("generate_sequences", timings):
+            completion = await self.server_manager.generate(
+                request_id=uuid4().hex, prompt_ids=prompt_ids, sampling_params=sampling_params
+            )
+        merged, mask, logprobs = await self.ct_merge_assistant_token(
+            prompt_ids,
+            completion.token_ids,
+            [],
+            [] if completion.log_probs else None,
+            assistant_logprobs=completion.log_probs or None,
+        )
+        num_response_tokens = min(len(mask), self.rollout_config.response_length)
+        num_prompt_tokens = len(merged.token_ids) - len(mask)
+        return AgentLoopOutput(
+            prompt_ids=merged.token_ids[:num_prompt_tokens],
+            response_ids=merged.token_ids[num_prompt_tokens:][:num_response_tokens],
+            response_mask=mask[:num_response_tokens],
+            response_logprobs=logprobs[:num_response_tokens] if logprobs else None,
+            routed_experts=completion.routed_experts,
+            num_turns=2,
+            metrics={"num_preempted": completion.num_preempted or -1, **timings},
+            extra_fields=completion.extra_fields,
+        )
+
+    async def _prompt_ids(self, row: dict[str, Any]) -> list[int]:
+        tools = json.loads(row["tools"]) or None
+        prompt_ids: list[int] = await self.loop.run_in_executor(
+            None, lambda: self.continuous_token_builder.build_initial_tokens(list(row["raw_prompt"]), tools=tools)
+        )
+        if len(prompt_ids) > self.rollout_config.prompt_length:
+            raise DataError(
+                f"turn {row['trajectory_id']}:{row['turn_index']} has {len(prompt_ids)} prompt tokens, more than "
+                f"data.max_prompt_length={self.rollout_config.prompt_length}: raise it, or select again"
+            )
+        return prompt_ids
