@@ -8,7 +8,7 @@ BIN := .venv/bin
 .PHONY: quickstart test check benchmark clean
 
 quickstart: .venv/ready
-	$(BIN)/verl-pivot quickstart
+	$(BIN)/python -m examples.quickstart
 
 test: .venv/ready
 	$(BIN)/python -m pytest

@@ -73,7 +73,7 @@ def test_any_text_is_an_action_or_says_why_not(text: str, ended: bool) -> None:
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text()))
-def test_arguments_survive_the_format(arguments: dict[str, None | bool | int | str]) -> None:
+def test_arguments_survive_the_format(arguments: dict[str, bool | int | str | None]) -> None:
     block = json.dumps({"name": "refund", "arguments": arguments}).replace("<", "\\u003c")
 
     action = parse_action(f"<tool_call>{block}</tool_call>", ended=True)

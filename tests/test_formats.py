@@ -4,10 +4,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory
 from verl_pivot.data.formats import (
     check_conversation,
     parse_message,
@@ -30,6 +30,7 @@ JSON = st.recursive(
 CALLS = st.builds(
     ToolCall, name=st.text(min_size=1), arguments=st.dictionaries(st.text(), JSON, max_size=3), id=st.none() | st.text()
 )
+NEMO_GYM_CALL: JsonObject = {"type": "function_call", "call_id": "c", "name": "find_order", "arguments": "{}"}
 MESSAGES = st.builds(
     Message,
     role=st.sampled_from([Role.SYSTEM, Role.USER, Role.TOOL]),
@@ -120,10 +121,13 @@ def test_a_bad_message_is_refused_with_its_reason(message: Json, reason: str, te
     [
         ([], "no_messages"),
         ([SYSTEM, USER], "no_assistant_turn"),
+        ([ANSWER, USER], "no_assistant_turn"),
+        ([USER, CALL, CALL], "consecutive_assistant"),
         ([USER, ANSWER, ANSWER], "consecutive_assistant"),
         ([USER, Message(role=Role.ASSISTANT)], "empty_action"),
         ([USER, RESULT, ANSWER], "tool_result_without_call"),
         ([USER, CALL, RESULT, RESULT, ANSWER], "tool_result_without_call"),
+        ([USER, CALL, USER, RESULT, ANSWER], "tool_result_without_call"),
         ([USER, CALL, Message(role=Role.TOOL, tool_call_id="other"), ANSWER], "tool_result_without_call"),
     ],
 )
@@ -188,6 +192,7 @@ def test_a_null_default_is_a_schema() -> None:
 
 def test_null_is_a_value_of_an_argument_that_the_tool_has_and_of_no_other() -> None:
     check_arguments([call_with({"order_id": None})], (FIND_ORDER,))
+    check_arguments([call_with({"amount": None})], ({"type": "function", "function": {"name": "find_order"}},))
     with pytest.raises(BadRowError, match=r"find_order\.amount is null and no argument"):
         check_arguments([call_with({"order_id": 17, "amount": None})], (FIND_ORDER,))
 
@@ -203,10 +208,18 @@ def test_inline_thinking_becomes_reasoning_and_strip_drops_all_of_it() -> None:
     assert stripped == Message(role=Role.ASSISTANT, content="It is sent.")
 
 
-def test_thinking_that_never_ends_is_refused() -> None:
-    row = openai_row(messages=[USER.as_dict(), {"role": "assistant", "content": "<think>hm. It is sent."}])
+def test_a_second_message_with_calls_is_not_joined_to_the_calls_before_it() -> None:
+    row = openai_row(messages=[USER.as_dict(), CALL.as_dict(), CALL.as_dict()])
 
-    with pytest.raises(BadRowError, match="never closed"):
+    with pytest.raises(BadRowError, match="messages 1 and 2 are both the assistant's"):
+        read_one(row)
+
+
+@pytest.mark.parametrize("content", ["<think>hm. It is sent.", "<think>hm</think><think>so</think>It is sent."])
+def test_thinking_that_has_no_clear_end_is_refused(content: str) -> None:
+    row = openai_row(messages=[USER.as_dict(), {"role": "assistant", "content": content}])
+
+    with pytest.raises(BadRowError, match="<think> that is never closed, or that follows other reasoning"):
         read_one(row)
 
 
@@ -390,6 +403,7 @@ def test_instructions_are_the_system_message() -> None:
     ("items", "reason"),
     [
         ([USER.as_dict(), ANSWER.as_dict()], "state_ends_in_assistant"),
+        ([USER.as_dict(), NEMO_GYM_CALL, ANSWER.as_dict(), USER.as_dict()], "consecutive_assistant"),
         ([USER.as_dict(), {"type": "computer_call"}], "unknown_item"),
         ([USER.as_dict(), {"type": "reasoning", "summary": [], "encrypted_content": "x"}], "encrypted_reasoning"),
         ([USER.as_dict(), {"type": "function_call_output", "call_id": "a", "output": ""}], "tool_result_without_call"),

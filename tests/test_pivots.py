@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from factories import CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory, make_turn
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_model import write_tokenizer
 from typer.testing import CliRunner, Result
 
+from tests.factories import CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory, make_turn
+from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
 from verl_pivot.data.formats import trajectory_as_dict
-from verl_pivot.data.pivots import AGENT_NAME, SCHEMA, row_to_turn, turn_to_row
+from verl_pivot.data.pivots import AGENT_NAME_IN_FILE, SCHEMA, row_to_turn, turn_to_row
 from verl_pivot.data.profiles import ProfileSettings, file_sha256, open_profile
 from verl_pivot.data.selection import Candidate, Decision, SelectionRule, select
 from verl_pivot.data.summary import Outcome
@@ -214,7 +214,7 @@ def test_a_row_holds_the_turn_and_its_profile() -> None:
         "reward_std": 0.125**0.5,
         "reward_var": 0.125,
         "num_prompt_tokens": 100,
-        "agent_name": AGENT_NAME,
+        "agent_name": AGENT_NAME_IN_FILE,
         "split": "train",
         "ability": "agent",
     }

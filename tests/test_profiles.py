@@ -196,9 +196,7 @@ async def test_a_file_without_finished_turns_takes_other_settings(tmp_path: Path
         ({"num_samples": 3, "input_sha256": "1"}, r"input_sha256 is .* num_samples is 2 there and 3 here"),
     ],
 )
-async def test_other_settings_are_refused_and_named(
-    tmp_path: Path, changes: dict[str, object], message: str
-) -> None:
+async def test_other_settings_are_refused_and_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     path = tmp_path / "profile.jsonl"
     await run(path, [make_trajectory()])
     before = path.read_bytes()

@@ -10,14 +10,14 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules, register
 
-OWN = '''
+OWN = """
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.registry import register
 
 @register("always_undecided")
 async def always_undecided(action, turn):
     return Verdict(score=None, reason="no_judge")
-'''
+"""
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones_and_the_remedy() -> None:

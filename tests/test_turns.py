@@ -1,9 +1,9 @@
 from dataclasses import replace
 
-from factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory, make_turn
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory, make_turn
 from verl_pivot.data.turns import PROVENANCE, fingerprint, split_key, split_of, turns
 from verl_pivot.types import Message, Role, ToolCall
 

@@ -1,6 +1,7 @@
 """A Qwen2 checkpoint small enough for a test: byte tokens, a Hermes tool template, head size 64."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -27,19 +28,20 @@ CHAT_TEMPLATE = """\
 {%- if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}{% endif %}"""
 
 
-def write_tokenizer(folder: Path) -> Path:
-    """Tokenizer and config, no weights: enough to render prompts."""
+def write_tokenizer(folder: Path, corpus: Iterable[str] = ()) -> Path:
+    """Tokenizer and config, no weights: enough to render prompts. A corpus gives it 4,000 tokens of several bytes."""
     from transformers import PreTrainedTokenizerFast, Qwen2Config
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
+    num_words = 4_000 if corpus else 0
     trainer = trainers.BpeTrainer(
-        vocab_size=len(alphabet) + len(SPECIAL), initial_alphabet=alphabet, special_tokens=list(SPECIAL),
+        vocab_size=len(alphabet) + len(SPECIAL) + num_words, initial_alphabet=alphabet, special_tokens=list(SPECIAL),
         show_progress=False,
     )  # fmt: skip
-    tokenizer.train_from_iterator(["a shop"], trainer)
+    tokenizer.train_from_iterator(corpus or ["a shop"], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=CHAT_TEMPLATE
     )
@@ -51,7 +53,7 @@ def write_tokenizer(folder: Path) -> Path:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        max_position_embeddings=2048,
+        max_position_embeddings=16384,
         bos_token_id=None,
         eos_token_id=fast.eos_token_id,
         pad_token_id=fast.pad_token_id,
@@ -62,12 +64,12 @@ def write_tokenizer(folder: Path) -> Path:
     return folder
 
 
-def write_model(folder: Path, *, seed: int = 0) -> Path:
+def write_model(folder: Path, *, seed: int = 0, corpus: Iterable[str] = ()) -> Path:
     """A whole checkpoint with random weights, drawn wide so that greedy decoding has no near ties."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    write_tokenizer(folder)
+    write_tokenizer(folder, corpus)
     config = AutoConfig.from_pretrained(folder)
     config.initializer_range = 0.2
     torch.manual_seed(seed)

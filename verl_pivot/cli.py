@@ -51,16 +51,12 @@ app.command("profile")(profile_command)
 def import_command(
     files: Annotated[list[Path], typer.Argument(help="JSON lines or parquet.")],
     out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
-    format: Annotated[
-        Literal["openai", "nemo-gym"] | None, typer.Option(help="Told by each row unless given.")
-    ] = None,
+    format: Annotated[Literal["openai", "nemo-gym"] | None, typer.Option(help="Told by each row unless given.")] = None,
     thinking: Annotated[
         Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
     ] = "keep",
     verifier: Annotated[str, typer.Option(help="Verifier of rows that name none.")] = "tool_call",
-    tools: Annotated[
-        Path | None, typer.Option(help="JSON list of tool schemas, for rows that bring none.")
-    ] = None,
+    tools: Annotated[Path | None, typer.Option(help="JSON list of tool schemas, for rows that bring none.")] = None,
     outcome: Annotated[
         Literal["passed", "all"], typer.Option(help="'all' keeps trajectories whose outcome failed, too.")
     ] = "passed",
@@ -119,8 +115,10 @@ def _print_import(report: "ImportReport", out: Path) -> None:
     if report.num_merged_turns:
         console.print(f"{report.num_merged_turns} times text and the calls right after it were joined to one turn.")
     if report.ignored_columns:
-        console.print(f"Columns not carried over: {', '.join(sorted(report.ignored_columns))}; "
-                      "what a verifier needs of them belongs into the object column `metadata`.")
+        console.print(
+            f"Columns not carried over: {', '.join(sorted(report.ignored_columns))}; "
+            "what a verifier needs of them belongs into the object column `metadata`."
+        )
     console.print(f"Next: verl-pivot profile {out} --help")
 
 
@@ -176,8 +174,10 @@ def select_command(
         max_prompt_tokens=max_prompt_tokens or None,
     )
     if profile is None and keep == "pivots":
-        raise ConfigError("the pivots are told by the profile: run `verl-pivot profile` and give its file with "
-                          "--profile, or take every turn with --keep all")
+        raise ConfigError(
+            "the pivots are told by the profile: run `verl-pivot profile` and give its file with "
+            "--profile, or take every turn with --keep all"
+        )
     load_verifier_modules(verifier_module or [])
     source = CandidateSource(
         profiles=None if profile is None else profiles_of(profile, trajectories),
@@ -189,18 +189,25 @@ def select_command(
     candidates = gather_candidates(_trajectories_with_progress(trajectories, "reading"), source)
     selection = select(candidates, rule)
     _print_selection(selection.report)
-    require_some(selection.report)
+    require_some(selection.report, validation_share=validation_share)
     paths, report = OutputPaths(train=out), report_of(selection, rule, settings)
     write_selection(_trajectories_with_progress(trajectories, "writing"), candidates, selection, paths, report)
-    typer.echo(f"Wrote {paths.train}, {paths.validation.name}, {paths.report.name}"
-               + (f", {paths.picture.name}" if profile else "") + ".")
+    typer.echo(
+        f"Wrote {paths.train}, {paths.validation.name}, {paths.report.name}"
+        + (f", {paths.picture.name}" if profile else "")
+        + "."
+    )
+    if not selection.report.num_validation:
+        typer.echo("The validation split is empty, as asked for: train with data.val_files of your own.")
 
 
 def _prompt_counter(model: str | None, max_prompt_tokens: int | None) -> "Callable[[Turn], int] | None":
     if model is None:
         if max_prompt_tokens is not None:
-            raise ConfigError("prompts are counted in tokens and nothing was profiled: give --model, the policy whose "
-                              "tokenizer counts them, or --max-prompt-tokens 0 to leave them unchecked")
+            raise ConfigError(
+                "prompts are counted in tokens and nothing was profiled: give --model, the policy whose "
+                "tokenizer counts them, or --max-prompt-tokens 0 to leave them unchecked"
+            )
         return None
     from verl_pivot.rollout.rendering import PromptRenderer
 
@@ -232,8 +239,6 @@ def _print_selection(report: "SelectionReport") -> None:
     for reason, count in report.num_refused_experts.items():
         table.add_row(f"  expert: {reason}", str(count), report.refused_expert_examples[reason])
     console.print(table)
-    if report.num_train and not report.num_validation:
-        console.print("The validation split is empty: raise --validation-share, or train with trainer.test_freq=-1.")
 
 
 def _refuse_overwriting(out: Path, inputs: list[Path]) -> None:

@@ -1,5 +1,6 @@
 """Where our Hydra configs lie, and the resolvers that they use. Imported at every Hydra start: keep it light."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from omegaconf import OmegaConf
@@ -20,8 +21,8 @@ def config_groups() -> dict[str, list[str]]:
 
 def register_resolvers() -> None:
     """Register `${verl_pivot.*}`; harmless to repeat, needed in every process that resolves the config."""
-    resolvers = {
-        "verl_pivot.config": lambda name: str(configs_dir() / name),
+    resolvers: dict[str, Callable[..., object]] = {
+        "verl_pivot.config": lambda name: str(configs_dir() / str(name)),
         "verl_pivot.replay_buffer": _replay_buffer,
         "verl_pivot.validation_file": _validation_file,
     }

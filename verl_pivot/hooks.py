@@ -35,12 +35,8 @@ HOOKS = (
     Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopBase.ct_build_initial_tokens", "rollout/rendering.py"),
     Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput", "rollout/pivot_turn.py"),
     Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py"),
-    Hook(
-        "verl.utils.tokenizer.continuous_token_wiring", "create_continuous_token_builder", "rollout/rendering.py"
-    ),
-    Hook(
-        "verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.run_single", "rewards/manager.py"
-    ),
+    Hook("verl.utils.tokenizer.continuous_token_wiring", "create_continuous_token_builder", "rollout/rendering.py"),
+    Hook("verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.run_single", "rewards/manager.py"),
     Hook("verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer.sample", "resampling/replay_buffer.py"),
     Hook("verl.trainer.ppo.v1.replay_buffer", "ReplayBufferAsync.sample", "resampling/replay_buffer.py"),
     Hook("transfer_queue", "kv_batch_get", "resampling/replay_buffer.py"),

@@ -187,9 +187,10 @@ class TurnProfile:
 
     @property
     def reward_var(self) -> float:
-        """Population variance, 1/K as in PivotRL's definition of the estimate (section 3.1)."""
+        """Population variance, 1/K as in PivotRL's estimate (section 3.1); exactly 0 for equal scores."""
         mean = self.reward_mean
-        return _mean([(score - mean) ** 2 for score in self.scores])
+        is_mixed = len(set(self.scores)) > 1
+        return _mean([(score - mean) ** 2 if is_mixed else 0.0 for score in self.scores])
 
     @property
     def reward_std(self) -> float:

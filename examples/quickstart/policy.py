@@ -21,6 +21,7 @@ from examples.quickstart.tasks import record_logs
 from verl_pivot.types import Trajectory
 
 _IGNORED = -100
+_HEAD_SIZE = 64
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 END = "<|im_end|>"
 MAX_TOKENS = 512
@@ -65,13 +66,14 @@ class SftConfig:
 
     seed: int = 0
     num_logs: int = 4096
-    num_copy_steps: int = 120
+    num_copy_steps: int = 160
     num_sft_steps: int = 250
-    batch_size: int = 16
+    part_size: int = 4
     learning_rate: float = 3e-3
-    carelessness: float = 0.4
+    carelessness: float = 0.25
     hidden_size: int = 128
-    num_layers: int = 2
+    num_layers: int = 3
+    rope_theta: float = 100.0
 
 
 class Example(NamedTuple):
@@ -151,23 +153,41 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
     """A Qwen2 with random weights; heads of 64, which every engine serves."""
     torch.manual_seed(config.seed)
-    end = tokenizer.convert_tokens_to_ids(END)
-    return Qwen2ForCausalLM(
+    num_heads = config.hidden_size // _HEAD_SIZE
+    model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=len(tokenizer),
             hidden_size=config.hidden_size,
             intermediate_size=3 * config.hidden_size,
             num_hidden_layers=config.num_layers,
-            num_attention_heads=config.hidden_size // 64,
-            num_key_value_heads=config.hidden_size // 64,
+            num_attention_heads=num_heads,
+            num_key_value_heads=num_heads,
             max_position_embeddings=MAX_TOKENS,
-            rope_theta=10_000.0,
+            rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
             tie_word_embeddings=True,
             bos_token_id=None,
-            eos_token_id=end,
+            eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    for head in range(num_heads):
+        _look_back(model, head, config.rope_theta)
+    return model
+
+
+@torch.no_grad()
+def _look_back(model: Qwen2ForCausalLM, head: int, rope_theta: float) -> None:
+    """Let a head of the first layer start out looking `head + 1` tokens back, by the biases that RoPE turns.
+
+    Copying needs such heads, and finds them by itself only after some hundred steps.
+    """
+    attention = model.model.layers[0].self_attn
+    half = _HEAD_SIZE // 2
+    angle = (head + 1) * rope_theta ** -(torch.arange(half) / half)
+    start = head * _HEAD_SIZE
+    attention.q_proj.bias[start : start + half] = 2.0
+    attention.k_proj.bias[start : start + half] = 2.0 * angle.cos()
+    attention.k_proj.bias[start + half : start + 2 * half] = 2.0 * angle.sin()
 
 
 def train(model: Qwen2ForCausalLM, examples: list[Example], config: SftConfig) -> list[float]:
@@ -175,22 +195,34 @@ def train(model: Qwen2ForCausalLM, examples: list[Example], config: SftConfig) -
 
     Copying comes first because its circuit forms in seconds on short random sequences, and far later on logs.
     """
-    batches = [*_copy_batches(model.config.vocab_size, config), *_sft_batches(examples, model.config.pad_token_id, config)]
+    batches = [
+        *_copy_batches(model.config.vocab_size, config),
+        *_sft_batches(examples, model.config.pad_token_id, config),
+    ]
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
     losses = []
     model.train()
     with Progress() as progress:
         for batch in progress.track(batches, description="Teaching the base policy"):
-            loss = model(input_ids=batch.input_ids, attention_mask=batch.attention_mask, labels=batch.labels).loss
-            optimizer.zero_grad()
-            loss.backward()
+            losses.append(_add_gradients(model, batch))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            optimizer.zero_grad()
             schedule.step()
-            losses.append(loss.item())
     model.eval()
     return losses
+
+
+def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> float:
+    """Backward through the mean over a batch's labels; the batch comes in parts of like length."""
+    num_labels = [int((part.labels[:, 1:] != _IGNORED).sum()) for part in batch]
+    total = 0.0
+    for part, count in zip(batch, num_labels, strict=True):
+        loss = model(input_ids=part.input_ids, attention_mask=part.attention_mask, labels=part.labels).loss
+        (loss * count / sum(num_labels)).backward()
+        total += loss.item() * count / sum(num_labels)
+    return total
 
 
 def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
@@ -198,28 +230,27 @@ def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
     return lambda step: min((step + 1) / 20, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
 
 
-def _copy_batches(vocab_size: int, config: SftConfig) -> list[Batch]:
-    """Random tokens, then the same again; only the second time counts."""
+def _copy_batches(vocab_size: int, config: SftConfig) -> list[list[Batch]]:
+    """Random tokens that repeat after a period drawn per row, so that only their content tells what comes next."""
     generator = torch.Generator().manual_seed(config.seed)
+    position = torch.arange(48).unsqueeze(0)
     batches = []
-    for step in range(config.num_copy_steps):
-        length = 16 if step < config.num_copy_steps // 2 else 16 * (1 + step % 6)
-        once = torch.randint(0, vocab_size, (max(1, 1024 // length), length), generator=generator)
-        labels = torch.cat([torch.full_like(once, _IGNORED), once], dim=1)
-        batches.append(Batch(torch.cat([once, once], dim=1), torch.ones_like(labels), labels))
+    for _ in range(config.num_copy_steps):
+        period = torch.randint(6, 25, (40, 1), generator=generator)
+        input_ids = torch.randint(0, vocab_size, (40, 24), generator=generator).gather(1, position % period)
+        labels = input_ids.masked_fill(position <= period, _IGNORED)
+        batches.append([Batch(input_ids, torch.ones_like(input_ids), labels)])
     return batches
 
 
-def _sft_batches(examples: list[Example], pad_id: int, config: SftConfig) -> list[Batch]:
-    """`num_sft_steps` batches of examples of like length, so that little is padded."""
+def _sft_batches(examples: list[Example], pad_id: int, config: SftConfig) -> list[list[Batch]]:
+    """`num_sft_steps` random batches, each in three parts of like length, so that little is padded."""
     rng = random.Random(config.seed)
-    size = config.batch_size
-    batches: list[Batch] = []
-    while len(batches) < config.num_sft_steps:
-        by_length = sorted(rng.sample(examples, len(examples)), key=lambda example: len(example.input_ids))
-        groups = [by_length[start : start + size] for start in range(0, len(by_length) - size + 1, size)]
-        batches += [_pad(group, pad_id) for group in rng.sample(groups, len(groups))]
-    return batches[: config.num_sft_steps]
+    batches = []
+    for _ in range(config.num_sft_steps):
+        chosen = sorted(rng.sample(examples, 3 * config.part_size), key=lambda example: len(example.input_ids))
+        batches.append([_pad(chosen[start : start + config.part_size], pad_id) for start in range(0, len(chosen), config.part_size)])
+    return batches
 
 
 def _pad(examples: list[Example], pad_id: int) -> Batch:
@@ -244,7 +275,9 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
     logs = record_logs(range(config.num_logs), carelessness=config.carelessness)
     model = build_model(tokenizer, config)
     train(model, [encode(tokenizer, log) for log in logs], config)
-    model.generation_config = GenerationConfig(eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id)
+    model.generation_config = GenerationConfig(
+        eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id
+    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     stamp.write_text(wanted)  # last: a run that was killed starts over

@@ -9,7 +9,7 @@ from itertools import product
 
 from verl_pivot.types import Json, JsonObject, ToolCall
 
-SYSTEM = "Tables: customers(id, name, email), orders(item, id, amount, refunded, customer_id)"
+SYSTEM = "Help the customer of a shop."
 ITEMS = ("lamp", "chair", "desk", "clock", "vase", "rug", "mirror", "kettle", "radio", "bench", "shelf", "stool")
 NAME_PARTS = (
     ("Ka", "Mi", "To", "Le", "Su", "Ra", "Jo", "Ne", "Vi", "Da", "Pe", "Lu"),
@@ -34,7 +34,8 @@ _REQUIRED = {"find_customer": [], "list_orders": ["customer_id"], "run_sql": ["q
 _DESCRIPTIONS = {
     "find_customer": "Customers with this name or e-mail: id, name, e-mail.",
     "list_orders": "Item, id and amount of each order of a customer.",
-    "run_sql": "Run one SQL query that only reads.",
+    "run_sql": "Run one SQL query that only reads. Tables: customers(id, name, email), "
+    "orders(item, id, amount, refunded, customer_id).",
     "refund": "Pay back an order, all of it unless an amount is given.",
 }
 _TYPES: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
@@ -102,7 +103,9 @@ class Shop:
 
     def orders(self, customer_id: int) -> list[tuple[str, int, int]]:
         """Item, id and amount of each order of a customer."""
-        return self._db.execute("select item, id, amount from orders where customer_id = ? order by id", (customer_id,)).fetchall()
+        return self._db.execute(
+            "select item, id, amount from orders where customer_id = ? order by id", (customer_id,)
+        ).fetchall()
 
     def call(self, call: ToolCall) -> CallResult:
         """Run one call; being refused is a result too."""

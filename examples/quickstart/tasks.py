@@ -101,7 +101,9 @@ def make_task(seed: int, *, held_out: bool) -> Task:
     family = rng.choices(list(weights), list(weights.values()))[0]
     with Shop(open_image(seed, held_out)) as shop:
         customer_id, name, email = rng.choice(shop.customers())
-        orders = tuple(Order(item=item, id=order_id, amount=amount) for item, order_id, amount in shop.orders(customer_id))
+        orders = tuple(
+            Order(item=item, id=order_id, amount=amount) for item, order_id, amount in shop.orders(customer_id)
+        )
     wanted = tuple(rng.sample(orders, 2 if family.startswith("refund_two") else 1))
     template = rng.choice(_REQUESTS[family])
     part = rng.choice(_parts(wanted[0].amount, held_out)) if "{part}" in template else None
@@ -194,7 +196,7 @@ def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
         return [find, _aggregate(task, rng), _say(rng, task.answer)]
     wanted = tuple(rng.choice(task.orders) if careless() else order for order in task.wanted)
     if family == "price":
-        return [find, _list(task, rng), _say(rng, str(wanted[0].amount))]
+        return [find, _list(task, rng), _say_price(wanted[0], rng)]
     if careless():  # promises the refund and does nothing
         return [find, _list(task, rng), _say(rng, task.answer)]
     refunds = [_refund(order, task.part, rng, amount_known=True) for order in wanted]
@@ -242,6 +244,11 @@ def _say(rng: random.Random, answer: str | None) -> Message:
     return Message(role=Role.ASSISTANT, content=rng.choice(texts).format(answer))
 
 
+def _say_price(order: Order, rng: random.Random) -> Message:
+    text = rng.choice(("Order {}: {}.", "In order {} it was {}."))
+    return Message(role=Role.ASSISTANT, content=text.format(order.id, order.amount))
+
+
 def _sql(query: str) -> Message:
     return _act("run_sql", {"query": query})
 
@@ -273,7 +280,11 @@ def _openai(message: Message) -> JsonObject:
     if message.tool_calls:
         row["content"] = None
         row["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": json.dumps(call.arguments)}}
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
             for call in message.tool_calls
         ]
     return row

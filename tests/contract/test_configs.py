@@ -99,9 +99,7 @@ def test_every_class_that_a_config_names_can_be_imported(group: str, option: str
     from importlib import import_module
 
     ours = yaml.safe_load(shipped(group, option).read_text())
-    targets = [
-        OmegaConf.select(OmegaConf.create(ours), path) for path in leaves(ours) if path.endswith("_target_")
-    ]
+    targets = [OmegaConf.select(OmegaConf.create(ours), path) for path in leaves(ours) if path.endswith("_target_")]
     if group == "method":
         for section in (ours["data"]["custom_cls"], ours["reward"]["reward_manager"]):
             path = section.get("path") or section["module"]["path"]

@@ -50,7 +50,7 @@ def arguments(value: Json) -> list[JsonObject]:
             "unknown_role",
             "role 'critic'",
         ),
-        (json.dumps({"messages": MESSAGES[:1]}).encode(), "no_assistant_turn", "none of the assistant's"),
+        (json.dumps({"messages": MESSAGES[:1]}).encode(), "no_assistant_turn", "1 messages and no turn"),
         (json.dumps({"messages": MESSAGES[::2] + MESSAGES[3:]}).encode(), "tool_result_without_call", "1 answers c"),
         (json.dumps({"messages": [*MESSAGES, MESSAGES[3]]}).encode(), "consecutive_assistant", "messages 3 and 4"),
         (json.dumps({"messages": arguments('{"order_id": ')}).encode(), "bad_arguments", "of find_order: not JSON"),
@@ -237,6 +237,13 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_what_json_cannot_hold_is_never_written(value: Json) -> None:
     with pytest.raises(DataError):
         encode_json(value)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + json.dumps(GOOD).encode() + b"\r\n")
+
+    assert run_import(tmp_path / "in.jsonl").exit_code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
 def test_text_in_utf_16_is_not_taken_for_json() -> None:

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import datasets
+import pyarrow.parquet
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from verl_pivot.data.pivots import AGENT_NAME
@@ -12,6 +13,19 @@ from verl_pivot.errors import DataError
 
 class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
     """verl's dataset over pivots; rows of other files, such as your own benchmark's, stay as verl reads them."""
+
+    def _read_files_and_tokenize(self) -> None:
+        """Read as verl does, but tell of an empty file in a sentence.
+
+        Raises:
+            DataError: If a file has no rows.
+        """
+        for file in self.data_files:
+            if file.endswith(".parquet") and pyarrow.parquet.read_metadata(file).num_rows == 0:
+                raise DataError(
+                    f"{file} holds no rows: raise --validation-share of `verl-pivot select`, or give other data.val_files"
+                )
+        super()._read_files_and_tokenize()
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset = None) -> datasets.Dataset:
         """Refuse what select should have refused: an overlong state is never cut in training.

@@ -99,8 +99,8 @@ def check_conversation(messages: Sequence[Message]) -> None:
     """
     if not messages:
         raise BadRowError("no_messages", "the list of messages is empty")
-    if all(message.role is not Role.ASSISTANT for message in messages):
-        raise BadRowError("no_assistant_turn", f"{len(messages)} messages and none of the assistant's")
+    if all(message.role is not Role.ASSISTANT for message in messages[1:]):
+        raise BadRowError("no_assistant_turn", f"{len(messages)} messages and no turn of the assistant's after another")
     open_calls: list[ToolCall] = []
     previous: Role | None = None
     for number, message in enumerate(messages):

@@ -87,11 +87,13 @@ def _sort_rows(
 
 def _refuse_double(trajectory: Trajectory, place: Place, places: dict[str, Place]) -> None:
     """Rows that give one action each may share a trajectory, but not a turn of it."""
-    ids = [turn.id for turn in turns(trajectory)] or [trajectory.id]
+    ids = [turn.id for turn in turns(trajectory)]
     for turn_id in ids:
         if turn_id in places:
-            raise BadRowError("duplicate_id", f"turn {turn_id} (trajectory:turn) is in {places[turn_id]} already; "
-                              "give each row an id of its own")
+            raise BadRowError(
+                "duplicate_id",
+                f"turn {turn_id} (trajectory:turn) is in {places[turn_id]} already; give each row an id of its own",
+            )
     places.update(dict.fromkeys(ids, place))
 
 

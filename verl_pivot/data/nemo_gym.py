@@ -58,8 +58,10 @@ def _piece(item: JsonObject) -> Message:
             answered = call_id if isinstance(call_id, str) else None
             return Message(role=Role.TOOL, content=output, tool_call_id=answered)
         case _:
-            raise BadRowError("unknown_item", f"an item of type {kind!r}; known: message, reasoning, function_call, "
-                              "function_call_output")
+            raise BadRowError(
+                "unknown_item",
+                f"an item of type {kind!r}; known: message, reasoning, function_call, function_call_output",
+            )
 
 
 def _thinking(item: JsonObject) -> str:
@@ -88,8 +90,10 @@ def _action_pieces(row: JsonObject) -> Iterable[Message]:
             calls = as_list(action.get("calls"), "expected_action.calls")
             return [_piece({**as_object(call, "a call of the batch"), "type": "function_call"}) for call in calls]
         case kind:
-            raise BadRowError("unknown_action", f"expected_action of type {kind!r}; known: function_call, message, "
-                              "function_call_batch")
+            raise BadRowError(
+                "unknown_action",
+                f"expected_action of type {kind!r}; known: function_call, message, function_call_batch",
+            )
 
 
 def _folded(pieces: Iterable[Message]) -> list[Message]:

@@ -17,6 +17,8 @@ from verl_pivot.types import JsonObject, Turn, TurnProfile
 
 AGENT_NAME = "pivot_turn"
 """The agent loop that samples one turn: `rollout.pivot_turn`."""
+AGENT_NAME_IN_FILE = f"{AGENT_NAME} (rows of verl-pivot: install verl-pivot and add +method=pivotrl to the command)"
+"""Stock verl refuses a row whose agent loop it does not know and prints the name; our dataset puts the true one."""
 
 SCHEMA = pyarrow.schema(
     [
@@ -60,7 +62,7 @@ def turn_to_row(turn: Turn, *, split: Split, profile: TurnProfile | None, num_pr
         "reward_std": profile.reward_std if profile else None,
         "reward_var": profile.reward_var if profile else None,
         "num_prompt_tokens": num_prompt_tokens,
-        "agent_name": AGENT_NAME,
+        "agent_name": AGENT_NAME_IN_FILE,
         "split": split,
         "ability": "agent",
     }

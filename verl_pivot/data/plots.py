@@ -27,8 +27,14 @@ def draw_pass_rates(candidates: Sequence[Candidate], decisions: Sequence[Decisio
         for is_kept in (False, True):
             heights = _heights(candidates, decisions, member, is_kept, bars)
             axes.bar(
-                [position / (bars - 1) for position in range(bars)], heights, bottom=bottoms, width=0.8 / (bars - 1),
-                color=colour, alpha=1.0 if is_kept else 0.45, hatch="//" if is_kept else None, edgecolor="white",
+                [position / (bars - 1) for position in range(bars)],
+                heights,
+                bottom=bottoms,
+                width=0.8 / (bars - 1),
+                color=colour,
+                alpha=1.0 if is_kept else 0.45,
+                hatch="//" if is_kept else None,
+                edgecolor="white",
             )
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     _label(axes, candidates, decisions)

@@ -93,9 +93,7 @@ def profile_command(
         model=model,
         input_sha256=file_sha256(trajectories),
         num_samples=samples,
-        sampling=Sampling(
-            temperature=temperature, top_p=top_p, top_k=top_k, max_new_tokens=max_new_tokens, seed=seed
-        ),
+        sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, max_new_tokens=max_new_tokens, seed=seed),
         max_prompt_tokens=max_prompt_tokens,
         chat_template_kwargs=_json_object(chat_template_kwargs),
     )

@@ -54,9 +54,7 @@ def rates(totals: Totals, seconds: float) -> str:
     return f"{totals.num_turns / seconds:.1f} turns/s, {totals.num_tokens / seconds:.0f} tokens/s"
 
 
-def print_summary(
-    summary: ProfileSummary, totals: Totals, *, seconds: float, trajectories: Path, out: Path
-) -> None:
+def print_summary(summary: ProfileSummary, totals: Totals, *, seconds: float, trajectories: Path, out: Path) -> None:
     """The whole file's outcomes, this run's speed, and the next command, on stdout."""
     table = Table(title=f"Profile {out}", show_header=False)
     table.add_row("turns", str(summary.num_turns))

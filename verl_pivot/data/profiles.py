@@ -117,8 +117,10 @@ def iter_profiles(path: Path) -> Iterator[TurnProfile]:
         try:
             profile = parse_profile(row)
         except DataError as error:
-            raise DataError(f"{place} is no turn's profile: {error}; delete that line and run `verl-pivot profile` "
-                            "again: it measures the turn anew") from error
+            raise DataError(
+                f"{place} is no turn's profile: {error}; delete that line and run `verl-pivot profile` "
+                "again: it measures the turn anew"
+            ) from error
         key = TurnKey(profile.trajectory_id, profile.index)
         if key in seen:
             raise DataError(f"{place} repeats turn {key.trajectory_id}:{key.turn_index}; delete that line")
@@ -248,8 +250,10 @@ def _parse_header(line: bytes, path: Path) -> ProfileSettings:
             raise BadRowError("bad_profile", f"kind {header.get('kind')!r}, version {header.get('version')!r}")
         return ProfileSettings.parse(header.get("settings"))
     except DataError as error:
-        raise DataError(f"{path} is no profile of version {VERSION} ({error}); choose another --out, or write it with "
-                        "`verl-pivot profile`") from error
+        raise DataError(
+            f"{path} is no profile of version {VERSION} ({error}); choose another --out, or write it with "
+            "`verl-pivot profile`"
+        ) from error
 
 
 def _check_settings(path: Path, settings: ProfileSettings) -> None:
@@ -257,8 +261,10 @@ def _check_settings(path: Path, settings: ProfileSettings) -> None:
     names = [name for name in wanted if found[name] != wanted[name]]
     if names:
         differing = [f"{name} is {found[name]!r} there and {wanted[name]!r} here" for name in names]
-        raise ConfigError(f"{path} was begun with other settings: {'; '.join(differing)}. Choose another --out, or use "
-                          "the same settings to go on with it")
+        raise ConfigError(
+            f"{path} was begun with other settings: {'; '.join(differing)}. Choose another --out, or use "
+            "the same settings to go on with it"
+        )
 
 
 def _flat(settings: ProfileSettings) -> dict[str, object]:
@@ -270,8 +276,9 @@ def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise ConfigError(f"{path} is being written by another `verl-pivot profile`; wait for it, or choose another "
-                          "--out") from error
+        raise ConfigError(
+            f"{path} is being written by another `verl-pivot profile`; wait for it, or choose another --out"
+        ) from error
 
 
 def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> None:
@@ -316,5 +323,7 @@ def _append_line(descriptor: int, path: Path, value: JsonObject) -> None:
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"{path} cannot be written: {error.strerror}; the turns finished before are safe in it: free "
-                       "some space there and run the same command again to go on")
+    return ConfigError(
+        f"{path} cannot be written: {error.strerror}; the turns finished before are safe in it: free "
+        "some space there and run the same command again to go on"
+    )

@@ -125,8 +125,8 @@ def _with_thinking(message: Message, options: ImportOptions) -> Message:
         return message
     if message.reasoning is None and (inline := _THINKING.match(message.content)):
         message = replace(message, content=message.content[inline.end() :], reasoning=inline[1].strip())
-    elif message.content.lstrip().startswith("<think>"):
-        raise BadRowError("unclosed_thinking", "the assistant's text begins with <think> that is never closed")
+    if message.content.lstrip().startswith("<think>"):
+        raise BadRowError("unclear_thinking", "<think> that is never closed, or that follows other reasoning")
     return replace(message, reasoning=None) if options.thinking == "strip" else message
 
 

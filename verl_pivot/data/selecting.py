@@ -43,8 +43,10 @@ def profiles_of(path: Path, trajectories: Path) -> dict[TurnKey, TurnProfile]:
         DataError: If it was measured on other trajectories.
     """
     if read_settings(path).input_sha256 != file_sha256(trajectories):
-        raise DataError(f"{path} was measured on another file than {trajectories}, or on what was in it before; "
-                        "profile these trajectories anew, to another --out")
+        raise DataError(
+            f"{path} was measured on another file than {trajectories}, or on what was in it before; "
+            "profile these trajectories anew, to another --out"
+        )
     return {TurnKey(profile.trajectory_id, profile.index): _without_texts(profile) for profile in iter_profiles(path)}
 
 
@@ -64,8 +66,10 @@ def gather_candidates(trajectories: Iterable[Trajectory], source: CandidateSourc
     candidates = asyncio.run(_gather(trajectories, source))
     num_missing = sum(candidate.profile is None for candidate in candidates)
     if source.profiles is not None and num_missing:
-        raise DataError(f"the profile lacks {num_missing} of {len(candidates)} turns; run the same "
-                        "`verl-pivot profile` command again, without --limit: it goes on with what is missing")
+        raise DataError(
+            f"the profile lacks {num_missing} of {len(candidates)} turns; run the same "
+            "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
+        )
     return candidates
 
 
@@ -162,17 +166,24 @@ def _write_pivots(
                 (train_rows if candidate.split == "train" else validation_rows).append(row)
 
 
-def require_some(report: SelectionReport) -> None:
-    """Refuse a selection without a single training row.
+def require_some(report: SelectionReport, *, validation_share: float) -> None:
+    """Refuse a selection without a single training row, or without a validation row where some were asked for.
 
     Raises:
         DataError: If there is none, naming the filter that took most.
     """
+    if report.num_train and not report.num_validation and validation_share > 0:
+        raise DataError(
+            f"all {report.num_train} kept turns fall into the training split and none is left for validation; raise "
+            "--validation-share, or set it to 0 and train with data.val_files of your own"
+        )
     if report.num_train:
         return
     if report.num_validation:
-        raise DataError(f"all {report.num_validation} kept turns fall into the validation split and none is left for "
-                        "training; lower --validation-share, or give more trajectories")
+        raise DataError(
+            f"all {report.num_validation} kept turns fall into the validation split and none is left for "
+            "training; lower --validation-share, or give more trajectories"
+        )
     refused = {decision: count for decision, count in report.num_by_decision.items() if decision is not Decision.KEPT}
     counts = ", ".join(f"{count} {decision.value}" for decision, count in refused.items() if count) or "there were none"
     remedy = _REMEDIES.get(max(refused, key=refused.__getitem__), "--keep all switches the filters on rewards off")

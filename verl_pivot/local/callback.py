@@ -18,7 +18,7 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
         import torch
 
         if torch.accelerator.is_available():
-            raise SystemExit("verl-pivot: +local=cpu is for machines without a GPU and this one has one: remove +local=cpu")
+            raise SystemExit("verl-pivot: this machine has a GPU and +local=cpu is for those without: remove it")
         variables = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars, resolve=True)
         assert isinstance(variables, dict), variables
         os.environ.update({str(name): str(value) for name, value in variables.items()})

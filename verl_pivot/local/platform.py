@@ -106,8 +106,8 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]  # verl is untyped here
         """Never found by verl's own probing: only VERL_PLATFORM=cpu chooses it."""
         return False
 
-    def current_device(self) -> torch.device:  # type: ignore[override]  # an index would mean cuda:0 to torch
-        return CPU
+    def current_device(self) -> torch.device:
+        return CPU  # an index, as verl's annotation says, would mean cuda:0 to torch
 
     def device_count(self) -> int:
         return 1
@@ -203,7 +203,7 @@ def _share_weights_by_file() -> None:
     """
     from torch.multiprocessing import reductions
 
-    torch.multiprocessing.set_sharing_strategy("file_system")
+    torch.multiprocessing.set_sharing_strategy("file_system")  # type: ignore[no-untyped-call]  # torch has no types here
     reductions._reduce_tensor_original = reductions.reduce_tensor  # type: ignore[attr-defined]
 
 
@@ -212,4 +212,8 @@ def _leave_memory_unpinned() -> None:
 
     Gone once verl's FSDP2 engine takes `pin_memory` for its CPUOffloadPolicy from the platform.
     """
-    torch.Tensor.pin_memory = lambda self, device=None: self  # type: ignore[method-assign]
+    torch.Tensor.pin_memory = _unpinned  # type: ignore[method-assign,assignment]  # that is the patch
+
+
+def _unpinned(tensor: torch.Tensor, device: object = None) -> torch.Tensor:
+    return tensor

@@ -116,8 +116,10 @@ def _await_ready(
             if _has_exited(process):
                 raise EngineError(f"SGLang for {model} ended while starting; its log {log} ends with:\n{_tail(log)}")
             if seconds > start_seconds:
-                raise EngineError(f"SGLang for {model} did not answer within {start_seconds:.0f} s; its log {log} ends "
-                                  f"with:\n{_tail(log)}")
+                raise EngineError(
+                    f"SGLang for {model} did not answer within {start_seconds:.0f} s; its log {log} ends "
+                    f"with:\n{_tail(log)}"
+                )
             time.sleep(0.5)
 
 

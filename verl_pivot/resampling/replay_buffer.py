@@ -16,9 +16,8 @@ class _PivotSampling:
     """What both trainer modes share: rows that no verifier could decide never reach the update."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
-        super().__init__(
-            *args, sampler_kwargs=sampler_kwargs, poll_interval=float(sampler_kwargs["poll_interval"]), **kwargs
-        )
+        poll_interval = float(sampler_kwargs["poll_interval"])
+        super().__init__(*args, **kwargs, sampler_kwargs=sampler_kwargs, poll_interval=poll_interval)  # type: ignore[call-arg]  # verl's
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:

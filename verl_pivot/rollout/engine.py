@@ -229,8 +229,10 @@ def _sglang_completion(sample: Json, url: str) -> Completion:
             )
         case {"meta_info": {"finish_reason": {"type": "abort", **details}}}:
             raise EngineError(f"{url} aborted the request: {details.get('message', 'no reason given')}; see its log")
-    raise EngineError(f"{url} answered a sample without text, output_ids and finish_reason: {_excerpt(sample)}; "
-                      f"{_CHECK_URL} of SGLang 0.5 or later (for another one use --openai)")
+    raise EngineError(
+        f"{url} answered a sample without text, output_ids and finish_reason: {_excerpt(sample)}; "
+        f"{_CHECK_URL} of SGLang 0.5 or later (for another one use --openai)"
+    )
 
 
 def _openai_completion(body: str, url: str) -> Completion:
@@ -251,8 +253,10 @@ def _openai_completion(body: str, url: str) -> Completion:
                 num_tokens=num_tokens,
                 num_cached_tokens=_openai_cached_tokens(usage.get("prompt_tokens_details")),
             )
-    raise EngineError(f"{url} answered no completion with text, finish_reason and usage: {_excerpt(answer)}; "
-                      f"{_CHECK_URL} with /v1/completions")
+    raise EngineError(
+        f"{url} answered no completion with text, finish_reason and usage: {_excerpt(answer)}; "
+        f"{_CHECK_URL} with /v1/completions"
+    )
 
 
 def _openai_cached_tokens(details: object) -> int:
@@ -264,13 +268,17 @@ def _openai_cached_tokens(details: object) -> int:
 
 def _check_status(url: str, status: int, body: str) -> None:
     if status in (408, 409, 429) or status >= 500:
-        raise _Unavailable(f"{url} kept answering {status}: {_excerpt(body)}; see the server's log, and run the same "
-                          "command again once it is well")
+        raise _Unavailable(
+            f"{url} kept answering {status}: {_excerpt(body)}; see the server's log, and run the same "
+            "command again once it is well"
+        )
     if status == 404:
         raise EngineError(f"{url} answered 404; {_CHECK_URL}, without a path")
     if status >= 400:
-        raise ConfigError(f"{url} refused the request ({status}): {_excerpt(body)}; lower --max-prompt-tokens or "
-                          "--max-new-tokens where it says the context is too long")
+        raise ConfigError(
+            f"{url} refused the request ({status}): {_excerpt(body)}; lower --max-prompt-tokens or "
+            "--max-new-tokens where it says the context is too long"
+        )
 
 
 async def _with_retries(retries: Retries, attempt: Callable[[], Awaitable[Result]]) -> Result:
@@ -297,14 +305,14 @@ def _http_client(url: str, retries: Retries) -> httpx.AsyncClient:
 
 def _openai_client(url: str, api_key: str, retries: Retries) -> openai.AsyncOpenAI:
     base_url = url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/v1"
-    return openai.AsyncOpenAI(
-        base_url=base_url, api_key=api_key, max_retries=0, http_client=_http_client(url, retries)
-    )
+    return openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, http_client=_http_client(url, retries))
 
 
 def _unreachable(url: str, error: Exception) -> str:
-    return (f"{url} cannot be reached ({type(error).__name__}: {error}); see the server's log, and run the same "
-            "command again once it is up")
+    return (
+        f"{url} cannot be reached ({type(error).__name__}: {error}); see the server's log, and run the same "
+        "command again once it is up"
+    )
 
 
 def _excerpt(value: Json) -> str:

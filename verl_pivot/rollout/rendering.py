@@ -48,8 +48,10 @@ class PromptRenderer:
         except (OSError, ValueError) as error:
             raise ConfigError(f"--model {model_dir!r} is no checkpoint that transformers can read: {error}") from error
         if not self.tokenizer.chat_template:
-            raise ConfigError(f"the tokenizer in {model_dir!r} has no chat template: add chat_template.jinja, or take "
-                              "the instruct version of the model")
+            raise ConfigError(
+                f"the tokenizer in {model_dir!r} has no chat template: add chat_template.jinja, or take "
+                "the instruct version of the model"
+            )
         self.end_token_ids = end_token_ids(model_dir, self.tokenizer)
         self._builder = create_continuous_token_builder(
             self.tokenizer, hf_model_type=model_type, chat_template_kwargs=dict(chat_template_kwargs or {})
@@ -66,8 +68,10 @@ class PromptRenderer:
                 [message.as_dict() for message in turn.state], tools=list(turn.tools) or None
             )
         except TemplateError as error:
-            raise DataError(f"turn {turn.id}: the model's chat template refuses its state ({error}); mend the "
-                            "trajectory or leave it out") from error
+            raise DataError(
+                f"turn {turn.id}: the model's chat template refuses its state ({error}); mend the "
+                "trajectory or leave it out"
+            ) from error
         return ids
 
     def action_text(self, token_ids: Sequence[int]) -> ActionText:

@@ -38,8 +38,10 @@ def register(name: str) -> Callable[[VerifierT], VerifierT]:
     def decorator(verifier: VerifierT) -> VerifierT:
         known = _verifiers.get(name)
         if known is not None and _qualified_name(known) != _qualified_name(verifier):
-            raise ConfigError(f"verifier {name!r} is registered twice, by {_qualified_name(known)} and "
-                              f"{_qualified_name(verifier)}; rename one of them")
+            raise ConfigError(
+                f"verifier {name!r} is registered twice, by {_qualified_name(known)} and "
+                f"{_qualified_name(verifier)}; rename one of them"
+            )
         _verifiers[name] = verifier
         return verifier
 
@@ -75,8 +77,10 @@ def load_verifier_modules(modules: Iterable[str]) -> None:
             try:
                 importlib.import_module(module)
             except ModuleNotFoundError as error:
-                raise ConfigError(f"verifier module {module!r} cannot be imported ({error}); "
-                                  "give a dotted name on PYTHONPATH or the path of a .py file") from error
+                raise ConfigError(
+                    f"verifier module {module!r} cannot be imported ({error}); "
+                    "give a dotted name on PYTHONPATH or the path of a .py file"
+                ) from error
 
 
 def _import_file(path: Path) -> None:
@@ -86,10 +90,12 @@ def _import_file(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"verifier module {str(path)!r} is no file")
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None, path
+    loader = spec.loader if spec else None
+    assert spec is not None, path
+    assert loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
 
 
 def _qualified_name(verifier: Verifier) -> str:

@@ -75,9 +75,9 @@ def equal(value: Json, other: Json) -> bool:
 def _json_type(value: Json) -> str:
     if isinstance(value, bool):
         return "boolean"
-    if isinstance(value, int | float):
-        return "number"
-    return {str: "string", list: "array", dict: "object"}.get(type(value), "null")
+    if value is None:
+        return "null"
+    return {int: "number", float: "number", str: "string", list: "array", dict: "object"}[type(value)]
 
 
 def _names(calls: Sequence[ToolCall]) -> str:

@@ -1,0 +1,134 @@
+"""The quickstart's training: the stock verl command, run as a user runs it, with a progress bar over its log."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+_STEP = re.compile(r"step:(\d+) - (.*)")
+_METRIC = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?\d[\d.e+-]*)\)?(?= - |\s|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """One run of the stock trainer."""
+
+    model: Path
+    pivots: Path
+    folder: Path
+    """Where checkpoints, log and metrics go."""
+    seed: int
+    num_steps: int
+    learning_rate: float
+    batch_size: int
+    group_size: int
+
+    @property
+    def command(self) -> list[str]:
+        """What a user types; on a GPU machine without `+local=cpu` and the tiny sizes."""
+        micro = f"micro_batch_size_per_gpu={min(64, self.batch_size * self.group_size)}"
+        return [
+            *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu"),
+            f"data.train_files={self.pivots}",
+            f"data.train_batch_size={self.batch_size}",
+            f"data.seed={self.seed}",
+            "data.max_prompt_length=448",
+            "data.max_response_length=64",
+            "pivot.verifier_modules=[examples.quickstart.verifier]",
+            f"actor_rollout_ref.model.path={self.model}",
+            f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",
+            f"actor_rollout_ref.actor.ppo_{micro}",
+            f"actor_rollout_ref.rollout.n={self.group_size}",
+            f"actor_rollout_ref.rollout.log_prob_{micro}",
+            f"actor_rollout_ref.ref.log_prob_{micro}",
+            f"actor_rollout_ref.actor.data_loader_seed={self.seed}",
+            f"actor_rollout_ref.rollout.seed={self.seed}",
+            "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
+            "trainer.total_epochs=1000",
+            f"trainer.total_training_steps={self.num_steps}",
+            f"trainer.save_freq={self.num_steps}",
+            "trainer.val_before_train=False",
+            f"trainer.default_local_dir={self.folder}",
+            "trainer.project_name=quickstart",
+            "trainer.experiment_name=pivotrl",
+        ]
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "training.log"
+
+    @property
+    def metrics(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def trained(self) -> Path:
+        """The trained policy as a Hugging Face checkpoint."""
+        return self.folder / f"global_step_{self.num_steps}" / "actor" / "huggingface"
+
+
+def train(training: Training) -> None:
+    """Run the trainer and follow its log.
+
+    Raises:
+        SystemExit: If it fails, with the end of its log.
+    """
+    training.folder.mkdir(parents=True, exist_ok=True)
+    with training.log.open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, *training.command[1:]], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+        )
+        try:
+            _follow(training, process)
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+    if process.returncode != 0:
+        raise SystemExit(f"training failed; the end of {training.log}:\n{_tail(training.log)}")
+    steps = read_steps(training.log)
+    training.metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
+
+
+def _follow(training: Training, process: subprocess.Popen[bytes]) -> None:
+    columns = (
+        TextColumn("Training"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    with Progress(*columns) as progress:
+        task = progress.add_task("", total=training.num_steps, note="starting Ray, the actor and SGLang ...")
+        while process.poll() is None:
+            time.sleep(1.0)
+            steps = read_steps(training.log)
+            if steps:
+                note = f"mean reward {steps[-1]['critic/score/mean']:.2f}"
+                progress.update(task, completed=steps[-1]["step"], note=note)
+
+
+def read_steps(log: Path) -> list[dict[str, float]]:
+    """[num_steps] what verl's console logger printed of each finished training step."""
+    steps = []
+    for step, line in _STEP.findall(log.read_text(errors="replace")):
+        metrics = {name: float(value) for name, value in _METRIC.findall(line)}
+        if "critic/score/mean" in metrics:
+            steps.append({"step": float(step), **metrics})
+    return steps
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-15:])
+
+
+def shell(command: Sequence[str]) -> str:
+    """The command as one would type it."""
+    return " \\\n    ".join(command)

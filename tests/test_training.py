@@ -1,0 +1,116 @@
+"""The stock trainer runs our method: from an empty environment, on real trajectories, and not without our override."""
+
+import json
+import random
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+from tests.factories import ANSWER, USER, make_trajectory
+from tests.launching import cli, launch, step_metrics, training
+from tests.tiny_model import write_model
+from verl_pivot.data.profiles import read_profiles
+from verl_pivot.types import Message, Role
+
+pytestmark = pytest.mark.slow
+
+TAU = Path(__file__).parents[2] / "shared" / "data" / "tau_airline"
+
+
+def write_questions(path: Path, num_trajectories: int) -> Path:
+    """Single-turn trajectories whose expert answers with text: a random model does so now and then."""
+    rng = random.Random(0)
+    with path.open("w") as file:
+        for number in range(num_trajectories):
+            question = Message(role=Role.USER, content=f"{USER.content} {rng.randrange(10**6)}")
+            trajectory = make_trajectory(id=f"question-{number}", messages=(question, ANSWER), tools=())
+            messages = [message.as_dict() for message in trajectory.messages]
+            file.write(json.dumps({"id": trajectory.id, "messages": messages, "reward": 1}) + "\n")
+    return path
+
+
+def done(result: CompletedProcess[str]) -> str:
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
+
+
+def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
+    """import -> profile -> select --keep all -> two steps; step 1's mean reward is the profile's, by sampling error."""
+    model = write_model(tmp_path / "model")
+    raw = write_questions(tmp_path / "raw.jsonl", 60)
+    trajectories, profile, pivots = (tmp_path / name for name in ("t.jsonl", "p.jsonl", "pivots.parquet"))
+    done(cli("import", raw, "--out", trajectories))
+    done(cli("profile", trajectories, "--model", model, "--out", profile, "--samples", "8", "--max-new-tokens", "24"))
+    done(
+        cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots, "--validation-share", "0.2")
+    )
+
+    output = launch(
+        tmp_path,
+        "+method=pivotrl",
+        "+local=cpu",
+        *training(model, pivots, batch_size=32, n=8, num_steps=2),
+        "data.max_prompt_length=256",
+        "data.max_response_length=24",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
+    )
+
+    assert output.returncode == 0, output.stdout[-3000:]
+    metrics = step_metrics(output.stdout)
+    assert sorted(metrics) == [0, 1, 2]
+    scores = [score for turn in read_profiles(profile).values() for score in turn.scores]
+    mean = sum(scores) / len(scores)
+    standard_error = (mean * (1 - mean) * (1 / len(scores) + 1 / 256)) ** 0.5
+    assert 0.02 < mean < 0.98
+    assert abs(metrics[1]["critic/score/mean"] - mean) < 4 * standard_error
+    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
+    assert metrics[1]["pivot/undecided_rows"] == 0
+    assert metrics[1]["verifier/tool_call/accepted"] == pytest.approx(metrics[1]["critic/score/mean"])
+
+
+def test_pivots_without_the_method_stop_before_step_1_and_say_why(tmp_path: Path) -> None:
+    """As without the package: verl composes, and only the rows can tell it what they need."""
+    model = write_model(tmp_path / "model")
+    raw = write_questions(tmp_path / "raw.jsonl", 16)
+    trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
+    done(cli("import", raw, "--out", trajectories))
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5"))
+
+    output = launch(
+        tmp_path,
+        "+local=cpu",
+        *training(model, pivots, batch_size=4, n=2, num_steps=2),
+        f"data.val_files={pivots.with_suffix('.validation.parquet')}",
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
+        "actor_rollout_ref.rollout.name=sglang",
+    )
+
+    assert output.returncode != 0
+    assert "install verl-pivot and add +method=pivotrl" in output.stdout
+    assert step_metrics(output.stdout) == {}
+
+
+@pytest.mark.skipif(not TAU.is_dir(), reason="needs ../shared/data/tau_airline")
+def test_real_trajectories_train_for_two_steps(tmp_path: Path) -> None:
+    rows = map(json.loads, (TAU / "gpt-4o-airline.jsonl").read_text().splitlines())
+    corpus = [message["content"] or "" for row in rows for message in row["traj"]]
+    model = write_model(tmp_path / "model", corpus=corpus)
+    trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
+    done(cli("import", TAU / "gpt-4o-airline.jsonl", "--tools", TAU / "airline_tools.json", "--out", trajectories))
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "8192", "--out", pivots))
+
+    output = launch(
+        tmp_path,
+        "+method=pivotrl",
+        "+local=cpu",
+        *training(model, pivots, batch_size=2, n=2, num_steps=2),
+        "data.max_prompt_length=8192",
+        "data.max_response_length=16",
+        "data.val_max_samples=2",
+        "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
+    )
+
+    assert output.returncode == 0, output.stdout[-3000:]
+    assert sorted(step_metrics(output.stdout)) == [0, 1, 2]
