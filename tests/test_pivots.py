@@ -389,7 +389,7 @@ def test_the_command_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
 
     done, failed = (
         subprocess.run([*command, *more], capture_output=True, text=True, env=environment, check=False)
-        for more in ([], ["--validation-share", "2"])
+        for more in (["--validation-share", "0"], ["--validation-share", "2"])
     )
 
     assert done.returncode == 0, done.stderr
@@ -462,3 +462,13 @@ def read_pivots(path: Path) -> list[dict[str, object]]:
 def run_select(trajectories: Path, *options: object) -> Result:
     out = trajectories.with_name("pivots.parquet")
     return CliRunner().invoke(app, ["select", str(trajectories), "--out", str(out), *map(str, options)])
+
+
+def test_a_validation_split_that_came_out_empty_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    trajectories = write_trajectories(tmp_path, num=3)
+
+    result = run_select(trajectories, "--keep", "all", "--max-prompt-tokens", 0, "--validation-share", 1e-9)
+
+    assert result.exit_code == 1
+    assert "none is left for validation; raise --validation-share, or set it to 0" in result.stderr
+    assert not (tmp_path / "pivots.parquet").exists()

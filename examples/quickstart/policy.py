@@ -249,7 +249,12 @@ def _sft_batches(examples: list[Example], pad_id: int, config: SftConfig) -> lis
     batches = []
     for _ in range(config.num_sft_steps):
         chosen = sorted(rng.sample(examples, 3 * config.part_size), key=lambda example: len(example.input_ids))
-        batches.append([_pad(chosen[start : start + config.part_size], pad_id) for start in range(0, len(chosen), config.part_size)])
+        batches.append(
+            [
+                _pad(chosen[start : start + config.part_size], pad_id)
+                for start in range(0, len(chosen), config.part_size)
+            ]
+        )
     return batches
 
 

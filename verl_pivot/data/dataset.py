@@ -23,7 +23,7 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         for file in self.data_files:
             if file.endswith(".parquet") and pyarrow.parquet.read_metadata(file).num_rows == 0:
                 raise DataError(
-                    f"{file} holds no rows: raise --validation-share of `verl-pivot select`, or give other data.val_files"
+                    f"{file} holds no rows: raise --validation-share of `verl-pivot select`, or other data.val_files"
                 )
         super()._read_files_and_tokenize()
 

@@ -19,7 +19,7 @@ from verl_pivot.errors import ConfigError, EngineError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from verl_pivot.data.profile_display import TurnCounts
+    from verl_pivot.commands.profile_display import TurnCounts
     from verl_pivot.data.profiles import ProfileSettings, ProfileWriter
     from verl_pivot.data.profiling import Totals
     from verl_pivot.rollout.engine import Engine, Retries
@@ -81,7 +81,10 @@ def profile_command(
         str, typer.Option(help="More flags for the server started here, such as '--tp-size 8'.")
     ] = "",
 ) -> None:
-    """Sample K actions at every turn from the frozen policy and score them. Run it again to go on."""
+    """Sample K actions at every turn from the frozen policy and score them. Run it again to go on.
+
+    Example: verl-pivot profile trajectories.jsonl --model Qwen/Qwen3-8B --out profile.jsonl
+    """
     from verl_pivot.data.profiles import ProfileSettings, file_sha256
     from verl_pivot.rollout.engine import Retries, Sampling
     from verl_pivot.verifiers.registry import load_verifier_modules
@@ -121,7 +124,7 @@ def run_profile(job: Job) -> None:
     """
     from rich.console import Console
 
-    from verl_pivot.data.profile_display import print_summary
+    from verl_pivot.commands.profile_display import print_summary
     from verl_pivot.data.profiles import iter_profiles, open_profile
     from verl_pivot.data.profiling import Totals
     from verl_pivot.data.summary import summarize
@@ -143,7 +146,7 @@ def run_profile(job: Job) -> None:
 
 def _count_turns(job: Job, writer: "ProfileWriter", console: "Console") -> "TurnCounts":
     """Read the whole input once, so that broken lines and unknown verifiers stop the run before it begins."""
-    from verl_pivot.data.profile_display import TurnCounts
+    from verl_pivot.commands.profile_display import TurnCounts
     from verl_pivot.data.profiles import TurnKey
     from verl_pivot.verifiers.registry import get_verifier
 
@@ -158,7 +161,7 @@ def _count_turns(job: Job, writer: "ProfileWriter", console: "Console") -> "Turn
 
 def _measure(job: Job, writer: "ProfileWriter", counts: "TurnCounts", totals: "Totals", console: "Console") -> float:
     """Returns when sampling began (time.monotonic), start of the server not included."""
-    from verl_pivot.data.profile_display import progress
+    from verl_pivot.commands.profile_display import progress
     from verl_pivot.data.profiling import EnginePool, Profiler, profile_turns
     from verl_pivot.rollout.rendering import PromptRenderer
 

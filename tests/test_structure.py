@@ -1,0 +1,47 @@
+"""The shape of the house: what is pure imports nothing heavy, and the README knows every file."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PURE = (
+    "verl_pivot.types",
+    "verl_pivot.errors",
+    "verl_pivot.cli",
+    "verl_pivot.configuration",
+    "verl_pivot.data.selection",
+    "verl_pivot.data.importing",
+    "verl_pivot.data.profiling",
+    "verl_pivot.resampling.groups",
+    "verl_pivot.rollout.actions",
+    "verl_pivot.verifiers.scoring",
+    "verl_pivot.verifiers.tool_call",
+    "verl_pivot.local.environment",
+)
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_pure_modules_import_neither_torch_nor_ray_nor_verl(module: str) -> None:
+    code = f"import sys, {module}; print({{'torch', 'ray', 'verl', 'sglang', 'transformers'}} & set(sys.modules))"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_readme_has_a_line_for_every_module() -> None:
+    readme = (ROOT / "README.md").read_text()
+    modules = [path for path in (ROOT / "verl_pivot").rglob("*.py") if path.name != "__init__.py"]
+
+    missing = [str(path.relative_to(ROOT)) for path in modules if f"`{path.relative_to(ROOT / 'verl_pivot')}`" not in readme]
+
+    assert missing == []
+
+
+def test_packages_import_nothing_by_themselves() -> None:
+    inits = list((ROOT / "verl_pivot").rglob("__init__.py"))
+
+    assert [path for path in inits if "import" in path.read_text().replace("imports nothing", "")] == []

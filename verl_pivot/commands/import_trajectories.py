@@ -1,0 +1,93 @@
+"""Command `verl-pivot import`: recorded trajectories of others -> trajectories.jsonl, and what was refused."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from verl_pivot.data.importing import ImportReport
+    from verl_pivot.data.storage import RawRow
+    from verl_pivot.types import JsonObject
+
+
+def import_command(
+    files: Annotated[list[Path], typer.Argument(help="JSON lines or parquet.")],
+    out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
+    format: Annotated[Literal["openai", "nemo-gym"] | None, typer.Option(help="Told by each row unless given.")] = None,
+    thinking: Annotated[
+        Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
+    ] = "keep",
+    verifier: Annotated[str, typer.Option(help="Verifier of rows that name none.")] = "tool_call",
+    tools: Annotated[Path | None, typer.Option(help="JSON list of tool schemas, for rows that bring none.")] = None,
+    outcome: Annotated[
+        Literal["passed", "all"], typer.Option(help="'all' keeps trajectories whose outcome failed, too.")
+    ] = "passed",
+) -> None:
+    """Read recorded trajectories into our normal form; every row that is refused is written with its reason.
+
+    Example: verl-pivot import runs/*.jsonl --tools tools.json --out trajectories.jsonl
+    """
+    from verl_pivot.data.importing import import_rows
+    from verl_pivot.data.rows import ImportOptions
+
+    refuse_overwriting(out, files)
+    options = ImportOptions(
+        format=format, thinking=thinking, verifier=verifier, tools=_read_tools(tools), outcome=outcome
+    )
+    report = import_rows(_rows_with_progress(files), out, options)
+    _print_import(report, out)
+
+
+def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
+    from verl_pivot.data.storage import BadRowError
+    from verl_pivot.data.tools import parse_tools
+
+    if path is None:
+        return ()
+    try:
+        return parse_tools(path.read_bytes().decode())
+    except (OSError, UnicodeDecodeError, BadRowError) as error:
+        raise ConfigError(f"--tools {path} is no JSON list of tool schemas: {error}") from error
+
+
+def _rows_with_progress(files: list[Path]) -> "Iterator[RawRow]":
+    from rich.progress import track
+
+    from verl_pivot.data.storage import num_rows, read_rows
+
+    for file in files:
+        yield from track(read_rows(file), description=f"reading {file.name}", total=num_rows(file), transient=True)
+
+
+def _print_import(report: "ImportReport", out: Path) -> None:
+    from rich.console import Console
+
+    from verl_pivot.data.importing import rejected_path
+
+    console = Console()
+    table = counts_table(f"{report.num_rows} rows")
+    table.add_row("kept", str(report.num_kept), f"{report.num_turns} pivot candidates in {out}")
+    if report.num_unknown_outcome:
+        table.add_row("  of unknown outcome", str(report.num_unknown_outcome), "taken for passed")
+    if report.num_calls_without_tools:
+        table.add_row("  calls, but no tools", str(report.num_calls_without_tools), "give schemas with --tools")
+    table.add_row("not passed", str(report.num_not_passed), "left out; --outcome all keeps them")
+    for reason, count in report.rejected.most_common():
+        table.add_row(f"rejected: {reason}", str(count), report.examples[reason])
+    console.print(table)
+    if report.rejected:
+        console.print(f"{report.rejected.total()} rejected rows, each with its reason: {rejected_path(out)}")
+    if report.num_merged_turns:
+        console.print(f"{report.num_merged_turns} times text and the calls right after it were joined to one turn.")
+    if report.ignored_columns:
+        console.print(
+            f"Columns not carried over: {', '.join(sorted(report.ignored_columns))}; "
+            "what a verifier needs of them belongs into the object column `metadata`."
+        )
+    console.print(f"Next: verl-pivot profile {out} --help")
