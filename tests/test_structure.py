@@ -36,7 +36,9 @@ def test_the_readme_has_a_line_for_every_module() -> None:
     readme = (ROOT / "README.md").read_text()
     modules = [path for path in (ROOT / "verl_pivot").rglob("*.py") if path.name != "__init__.py"]
 
-    missing = [str(path.relative_to(ROOT)) for path in modules if f"`{path.relative_to(ROOT / 'verl_pivot')}`" not in readme]
+    missing = [
+        str(path.relative_to(ROOT)) for path in modules if f"`{path.relative_to(ROOT / 'verl_pivot')}`" not in readme
+    ]
 
     assert missing == []
 

@@ -35,22 +35,42 @@ def done(result: CompletedProcess[str]) -> str:
     return result.stdout
 
 
+MOODY = """
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.tool_call import tool_call
+
+@register("moody")
+async def moody(action, turn):
+    if len(action.content) % 4 == 0:
+        return Verdict(score=None, reason="no_judge")
+    return await tool_call(action, turn)
+"""
+
+
 def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
-    """import -> profile -> select --keep all -> two steps; step 1's mean reward is the profile's, by sampling error."""
+    """import -> profile -> select -> two steps, with a verifier of one's own that cannot always decide.
+
+    Step 1's mean reward is the profile's, by sampling error, and undecided rows reach no update.
+    """
     model = write_model(tmp_path / "model")
     raw = write_questions(tmp_path / "raw.jsonl", 60)
-    trajectories, profile, pivots = (tmp_path / name for name in ("t.jsonl", "p.jsonl", "pivots.parquet"))
-    done(cli("import", raw, "--out", trajectories))
-    done(cli("profile", trajectories, "--model", model, "--out", profile, "--samples", "8", "--max-new-tokens", "24"))
-    done(
-        cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots, "--validation-share", "0.2")
+    verifier, trajectories, profile, pivots = (
+        tmp_path / name for name in ("moody.py", "t.jsonl", "p.jsonl", "pivots.parquet")
     )
+    verifier.write_text(MOODY)
+    module = ("--verifier-module", verifier)
+    done(cli("import", raw, "--out", trajectories, "--verifier", "moody"))
+    done(cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module))
+    done(cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots,
+             "--validation-share", "0.2", *module))  # fmt: skip
 
     output = launch(
         tmp_path,
         "+method=pivotrl",
         "+local=cpu",
         *training(model, pivots, batch_size=32, n=8, num_steps=2),
+        f"pivot.verifier_modules=[{verifier}]",
         "data.max_prompt_length=256",
         "data.max_response_length=24",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
@@ -59,14 +79,15 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     assert output.returncode == 0, output.stdout[-3000:]
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [0, 1, 2]
-    scores = [score for turn in read_profiles(profile).values() for score in turn.scores]
+    samples = [sample.verdict for turn in read_profiles(profile).values() for sample in turn.samples]
+    scores = [verdict.score for verdict in samples if verdict.score is not None]
     mean = sum(scores) / len(scores)
     standard_error = (mean * (1 - mean) * (1 / len(scores) + 1 / 256)) ** 0.5
     assert 0.02 < mean < 0.98
     assert abs(metrics[1]["critic/score/mean"] - mean) < 4 * standard_error
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
-    assert metrics[1]["pivot/undecided_rows"] == 0
-    assert metrics[1]["verifier/tool_call/accepted"] == pytest.approx(metrics[1]["critic/score/mean"])
+    assert metrics[1]["pivot/undecided_rows"] == pytest.approx(256 * metrics[1]["verifier/moody/no_judge"])
+    assert 0 < metrics[1]["pivot/undecided_rows"] < 256
 
 
 def test_pivots_without_the_method_stop_before_step_1_and_say_why(tmp_path: Path) -> None:
@@ -109,7 +130,6 @@ def test_real_trajectories_train_for_two_steps(tmp_path: Path) -> None:
         "data.max_prompt_length=8192",
         "data.max_response_length=16",
         "data.val_max_samples=2",
-        "actor_rollout_ref.model.override_config.attn_implementation=sdpa",
     )
 
     assert output.returncode == 0, output.stdout[-3000:]

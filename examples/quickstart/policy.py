@@ -23,6 +23,11 @@ from verl_pivot.types import Trajectory
 _IGNORED = -100
 _HEAD_SIZE = 64
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
+_VALUES = (
+    *(start + end for sides in (NAME_PARTS, EMAIL_PARTS) for start in sides[0] for end in sides[1]),
+    *ITEMS,
+    *map(str, range(1000)),
+)
 END = "<|im_end|>"
 MAX_TOKENS = 512
 CHAT_TEMPLATE = """\
@@ -66,14 +71,14 @@ class SftConfig:
 
     seed: int = 0
     num_logs: int = 4096
-    num_copy_steps: int = 160
-    num_sft_steps: int = 250
+    num_copy_steps: int = 140
+    num_sft_steps: int = 600
     part_size: int = 4
     learning_rate: float = 3e-3
     carelessness: float = 0.25
     hidden_size: int = 128
     num_layers: int = 3
-    rope_theta: float = 100.0
+    rope_theta: float = 10_000.0
 
 
 class Example(NamedTuple):
@@ -85,15 +90,14 @@ class Example(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """[num_examples, num_tokens] each."""
+    """[num_examples, num_tokens] each, padded on the right."""
 
     input_ids: torch.Tensor
-    attention_mask: torch.Tensor
     labels: torch.Tensor
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Qwen2's byte-level BPE over the shop's words; names and e-mails come in halves, digits singly."""
+    """Qwen2's byte-level BPE over the shop's words; a value is one token, so that looking one up is one step."""
     logs = "\n".join(_render(_with_template({}, []), log) for log in record_logs(range(300)))
     bpe = _with_template({}, []).backend_tokenizer
     bpe.train_from_iterator(_words(bpe, logs), BpeTrainer(initial_alphabet=ByteLevel.alphabet(), show_progress=False))
@@ -111,18 +115,14 @@ def _with_template(vocabulary: dict[str, int], merges: list[tuple[str, str]]) ->
         chat_template=CHAT_TEMPLATE,
         model_max_length=MAX_TOKENS,
     )
-    tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in _TAGS])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*_TAGS, *_VALUES)])
     return tokenizer
 
 
 def _words(bpe: Tokenizer, text: str) -> list[str]:
-    """What BPE shall know as one token. Values come first, so that no merge takes a quote or a space along with them."""
-    halves = [half for sides in (NAME_PARTS, EMAIL_PARTS) for side in sides for half in side]
-    values = [start + end for starts, ends in (NAME_PARTS, EMAIL_PARTS) for start in starts for end in ends]
-    with_value = re.compile(rf"[^A-Za-z]?({'|'.join([*values, *ITEMS])})|.*\d")
-    lines = set(re.sub(r"<[^>]*>", "\n", text).split("\n"))
-    pieces = {line[start:stop] for line in lines for _, (start, stop) in bpe.pre_tokenizer.pre_tokenize_str(line)}
-    return [*halves * 5000, *list(ITEMS) * 1000, *sorted(piece for piece in pieces if not with_value.fullmatch(piece))]
+    """What BPE shall know as one token: the pieces of the logs between values."""
+    lines = set(re.sub("|".join([r"<[^>]*>", *_VALUES]), "\n", text).split("\n"))
+    return sorted({line[start:stop] for line in lines for _, (start, stop) in bpe.pre_tokenizer.pre_tokenize_str(line)})
 
 
 def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
@@ -195,10 +195,7 @@ def train(model: Qwen2ForCausalLM, examples: list[Example], config: SftConfig) -
 
     Copying comes first because its circuit forms in seconds on short random sequences, and far later on logs.
     """
-    batches = [
-        *_copy_batches(model.config.vocab_size, config),
-        *_sft_batches(examples, model.config.pad_token_id, config),
-    ]
+    batches = _batches(examples, model.config.vocab_size, model.config.pad_token_id, config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
     losses = []
@@ -215,13 +212,17 @@ def train(model: Qwen2ForCausalLM, examples: list[Example], config: SftConfig) -
 
 
 def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> float:
-    """Backward through the mean over a batch's labels; the batch comes in parts of like length."""
-    num_labels = [int((part.labels[:, 1:] != _IGNORED).sum()) for part in batch]
+    """Backward through the mean loss over a batch's labels; the batch comes in parts of like length."""
+    num_labels = sum(int((part.labels[:, 1:] != _IGNORED).sum()) for part in batch)
     total = 0.0
-    for part, count in zip(batch, num_labels, strict=True):
-        loss = model(input_ids=part.input_ids, attention_mask=part.attention_mask, labels=part.labels).loss
-        (loss * count / sum(num_labels)).backward()
-        total += loss.item() * count / sum(num_labels)
+    for part in batch:
+        labels = part.labels[:, 1:]
+        kept = labels != _IGNORED
+        # Padding stands on the right, where a causal model never looks: no mask is needed.
+        states = model.model(input_ids=part.input_ids).last_hidden_state[:, :-1][kept]
+        loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
+        loss.backward()
+        total += loss.item()
     return total
 
 
@@ -230,32 +231,32 @@ def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
     return lambda step: min((step + 1) / 20, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
 
 
-def _copy_batches(vocab_size: int, config: SftConfig) -> list[list[Batch]]:
+def _copy_batch(num_rows: int, vocab_size: int, generator: torch.Generator) -> Batch:
     """Random tokens that repeat after a period drawn per row, so that only their content tells what comes next."""
-    generator = torch.Generator().manual_seed(config.seed)
     position = torch.arange(48).unsqueeze(0)
-    batches = []
-    for _ in range(config.num_copy_steps):
-        period = torch.randint(6, 25, (40, 1), generator=generator)
-        input_ids = torch.randint(0, vocab_size, (40, 24), generator=generator).gather(1, position % period)
-        labels = input_ids.masked_fill(position <= period, _IGNORED)
-        batches.append([Batch(input_ids, torch.ones_like(input_ids), labels)])
-    return batches
+    period = torch.randint(6, 25, (num_rows, 1), generator=generator)
+    input_ids = torch.randint(0, vocab_size, (num_rows, 24), generator=generator).gather(1, position % period)
+    return Batch(input_ids, input_ids.masked_fill(position <= period, _IGNORED))
 
 
-def _sft_batches(examples: list[Example], pad_id: int, config: SftConfig) -> list[list[Batch]]:
-    """`num_sft_steps` random batches, each in three parts of like length, so that little is padded."""
-    rng = random.Random(config.seed)
-    batches = []
-    for _ in range(config.num_sft_steps):
-        chosen = sorted(rng.sample(examples, 3 * config.part_size), key=lambda example: len(example.input_ids))
-        batches.append(
-            [
-                _pad(chosen[start : start + config.part_size], pad_id)
-                for start in range(0, len(chosen), config.part_size)
-            ]
-        )
-    return batches
+def _sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Batch]:
+    """Three parts of like length, so that little is padded."""
+    by_length = sorted(examples, key=lambda example: len(example.input_ids))
+    return [_pad(by_length[start : start + part_size], pad_id) for start in range(0, len(by_length), part_size)]
+
+
+def _batches(examples: list[Example], vocab_size: int, pad_id: int, config: SftConfig) -> list[list[Batch]]:
+    """Copying alone, then logs with a little copying beside them, which keeps up the values that no log has."""
+    generator, rng = torch.Generator().manual_seed(config.seed), random.Random(config.seed)
+    copying = [[_copy_batch(40, vocab_size, generator)] for _ in range(config.num_copy_steps)]
+    logs = [
+        [
+            *_sft_batch(rng.sample(examples, 3 * config.part_size), pad_id, config.part_size),
+            _copy_batch(8, vocab_size, generator),
+        ]
+        for _ in range(config.num_sft_steps)
+    ]
+    return [*copying, *logs]
 
 
 def _pad(examples: list[Example], pad_id: int) -> Batch:
@@ -264,7 +265,6 @@ def _pad(examples: list[Example], pad_id: int) -> Batch:
     pairs = list(zip(examples, gaps, strict=True))
     return Batch(
         torch.tensor([example.input_ids + [pad_id] * gap for example, gap in pairs]),
-        torch.tensor([[1] * len(example.input_ids) + [0] * gap for example, gap in pairs]),
         torch.tensor([example.labels + [_IGNORED] * gap for example, gap in pairs]),
     )
 

@@ -26,14 +26,14 @@ _MAX_TEXT_BYTES = 20_000
 _SQL_FUNCTIONS = frozenset({"count", "sum", "total", "min", "max", "avg", "abs", "round", "lower", "upper", "like"})
 _PARAMETERS = {
     "find_customer": {"name": "string", "email": "string"},
-    "list_orders": {"customer_id": "integer"},
+    "list_orders": {"customer_id": "integer", "item": "string"},
     "run_sql": {"query": "string"},
     "refund": {"order_id": "integer", "amount": "number"},
 }
 _REQUIRED = {"find_customer": [], "list_orders": ["customer_id"], "run_sql": ["query"], "refund": ["order_id"]}
 _DESCRIPTIONS = {
     "find_customer": "Customers with this name or e-mail: id, name, e-mail.",
-    "list_orders": "Item, id and amount of each order of a customer.",
+    "list_orders": "Item, id and amount of a customer's orders, of one item if it is given.",
     "run_sql": "Run one SQL query that only reads. Tables: customers(id, name, email), "
     "orders(item, id, amount, refunded, customer_id).",
     "refund": "Pay back an order, all of it unless an amount is given.",
@@ -121,7 +121,8 @@ class Shop:
             where = " and ".join(f"{name} = ?" for name in arguments)
             return self._select(f"select id, name, email from customers where {where}", *arguments.values())
         if tool == "list_orders":
-            return self._select("select item, id, amount from orders where customer_id = ?", arguments["customer_id"])
+            where = " and ".join(f"{name} = ?" for name in arguments)
+            return self._select(f"select item, id, amount from orders where {where}", *arguments.values())
         if tool == "run_sql":
             return self._run_sql(str(arguments["query"]))
         return self._refund(arguments)

@@ -12,12 +12,11 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajecto
 _WEIGHTS = {
     "email": 1,
     "price": 2,
-    "count": 1,
-    "total": 1,
+    "count": 1.5,
+    "total": 1.5,
     "refund_item": 3,
     "refund_order": 2,
     "refund_two": 1,
-    "refund_two_total": 1,
 }
 UNSEEN_FAMILY = "refund_part"
 """Only in held-out tasks: the item of `refund_item` with the amount of `refund_order`."""
@@ -31,7 +30,6 @@ _REQUESTS = {
     "refund_item": ("{who} Refund the {item}.", "{who} I want my {item} refunded."),
     "refund_order": ("Refund order {order}.", "Refund {part} on order {order}."),
     "refund_two": ("{who} Refund the {item} and the {other}.",),
-    "refund_two_total": ("{who} Refund the {item} and the {other}. How much is that?",),
     "refund_part": ("{who} Refund {part} on the {item}.", "{who} I want {part} refunded on my {item}."),
 }
 _WHO = ("I am {name}.", "My e-mail is {email}.", "I am {name}, {email}.")
@@ -104,7 +102,7 @@ def make_task(seed: int, *, held_out: bool) -> Task:
         orders = tuple(
             Order(item=item, id=order_id, amount=amount) for item, order_id, amount in shop.orders(customer_id)
         )
-    wanted = tuple(rng.sample(orders, 2 if family.startswith("refund_two") else 1))
+    wanted = tuple(rng.sample(orders, 2 if family == "refund_two" else 1))
     template = rng.choice(_REQUESTS[family])
     part = rng.choice(_parts(wanted[0].amount, held_out)) if "{part}" in template else None
     who = rng.choice(_WHO).format(name=name, email=email)
@@ -137,7 +135,6 @@ def _answer(family: str, email: str, orders: tuple[Order, ...], wanted: tuple[Or
         "price": str(wanted[0].amount),
         "count": str(len(orders)),
         "total": str(sum(order.amount for order in orders)),
-        "refund_two_total": str(sum(order.amount for order in wanted)),
     }
     return answers.get(family)
 
@@ -179,30 +176,29 @@ def write_trajectories(path: Path, trajectories: list[Trajectory]) -> None:
 
 def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
     """The clerk's actions, last one the message to the user."""
-
-    def careless() -> bool:
-        return rng.random() < carelessness
-
-    family = task.family
-    if family == "refund_order":
+    if task.family == "refund_order":
         return [_refund(task.wanted[0], task.part, rng, amount_known=False), _say(rng, None)]
     find = _find(task, rng)
-    if family == "email":
+    if task.family == "email":
         return [find, _say(rng, task.answer)]
-    guess = family in {"price", "count", "total"} and careless()
-    if guess:
+    if task.answer is not None and rng.random() < carelessness:  # guesses instead of looking
         return [find, _say(rng, str(rng.randint(1, 99)))]
-    if family in {"count", "total"}:
+    if task.family == "price":
+        return [find, _look_up(task, task.wanted[0], rng), _say(rng, task.answer)]
+    if task.family in {"count", "total"}:
         return [find, _aggregate(task, rng), _say(rng, task.answer)]
-    wanted = tuple(rng.choice(task.orders) if careless() else order for order in task.wanted)
-    if family == "price":
-        return [find, _list(task, rng), _say_price(wanted[0], rng)]
-    if careless():  # promises the refund and does nothing
-        return [find, _list(task, rng), _say(rng, task.answer)]
-    refunds = [_refund(order, task.part, rng, amount_known=True) for order in wanted]
-    if family == "refund_two_total":
-        return [find, _list(task, rng), *refunds, _sum_refunds(task, rng), _say(rng, task.answer)]
-    return [find, _list(task, rng), *refunds, _say(rng, None)]
+    return [find, *_refund_all(task, rng, carelessness), _say(rng, None)]
+
+
+def _refund_all(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
+    """Look each wanted order up and refund it; now and then a careless clerk takes another one, or forgets."""
+    actions = []
+    for wanted in task.wanted:
+        order = rng.choice(task.orders) if rng.random() < carelessness / 8 else wanted
+        actions.append(_look_up(task, order, rng))
+        if rng.random() >= carelessness / 8:
+            actions.append(_refund(order, task.part, rng, amount_known=True))
+    return actions
 
 
 def _find(task: Task, rng: random.Random) -> Message:
@@ -214,20 +210,18 @@ def _find(task: Task, rng: random.Random) -> Message:
     return _act("find_customer", dict(pairs))
 
 
-def _list(task: Task, rng: random.Random) -> Message:
+def _look_up(task: Task, order: Order, rng: random.Random) -> Message:
+    keys: list[tuple[str, Json]] = [("customer_id", task.customer_id), ("item", order.item)]
+    rng.shuffle(keys)
     if rng.random() < 0.3:
-        return _sql(f"select item, id, amount from orders where customer_id = {task.customer_id}")
-    return _act("list_orders", {"customer_id": task.customer_id})
+        where = " and ".join(f"{key} = {value!r}" for key, value in keys)
+        return _sql(f"select item, id, amount from orders where {where}")
+    return _act("list_orders", dict(keys))
 
 
 def _aggregate(task: Task, rng: random.Random) -> Message:
     what = {"count": ("count(*)", "count(id)"), "total": ("sum(amount)", "total(amount)")}[task.family]
     return _sql(f"select {rng.choice(what)} from orders where customer_id = {task.customer_id}")
-
-
-def _sum_refunds(task: Task, rng: random.Random) -> Message:
-    what = rng.choice(("sum(refunded)", "total(refunded)"))
-    return _sql(f"select {what} from orders where customer_id = {task.customer_id}")
 
 
 def _refund(order: Order, part: int | None, rng: random.Random, *, amount_known: bool) -> Message:
@@ -242,11 +236,6 @@ def _refund(order: Order, part: int | None, rng: random.Random, *, amount_known:
 def _say(rng: random.Random, answer: str | None) -> Message:
     texts = ("Done.", "It is refunded.") if answer is None else ("It is {}.", "{}.")
     return Message(role=Role.ASSISTANT, content=rng.choice(texts).format(answer))
-
-
-def _say_price(order: Order, rng: random.Random) -> Message:
-    text = rng.choice(("Order {}: {}.", "In order {} it was {}."))
-    return Message(role=Role.ASSISTANT, content=text.format(order.id, order.amount))
 
 
 def _sql(query: str) -> Message:

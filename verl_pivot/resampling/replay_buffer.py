@@ -66,14 +66,17 @@ def _keep(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]], *, min_group_si
 
 
 def _select(batch: KVBatchMeta, kept: Kept) -> KVBatchMeta:
-    """The kept rows; the others are cleared from TransferQueue, which nobody else would do."""
-    rows = set(kept.rows)
-    if dropped := [key for row, key in enumerate(batch.keys) if row not in rows]:
+    """The kept rows, group by group; the others are cleared from TransferQueue, which nobody else would do.
+
+    Rows of a group share their prompt: side by side, a micro-batch of them needs next to no padding.
+    """
+    rows = sorted(kept.rows, key=lambda row: batch.keys[row])
+    if dropped := sorted(set(batch.keys) - {batch.keys[row] for row in rows}):
         tq.kv_clear(keys=dropped, partition_id=batch.partition_id)
     return KVBatchMeta(
         partition_id=batch.partition_id,
-        keys=[batch.keys[row] for row in kept.rows],
-        tags=[batch.tags[row] for row in kept.rows],
+        keys=[batch.keys[row] for row in rows],
+        tags=[batch.tags[row] for row in rows],
     )
 
 

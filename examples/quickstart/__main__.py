@@ -1,0 +1,148 @@
+"""SFT trajectories -> a better policy, on one machine without a GPU: `python -m examples.quickstart --help`."""
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+from transformers import AutoTokenizer  # noqa: E402
+
+from examples.quickstart import report  # noqa: E402
+from examples.quickstart.evaluate import Evaluation, evaluate  # noqa: E402
+from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
+from examples.quickstart.tasks import record_logs, write_trajectories  # noqa: E402
+from examples.quickstart.training import Training, read_steps, shell, train  # noqa: E402
+from verl_pivot.local.server import sglang_server  # noqa: E402
+from verl_pivot.rollout.engine import Sampling, SGLangEngine  # noqa: E402
+
+FIRST_EXPERT_SEED = 100_000
+"""Of tasks that the policy's SFT never saw; held-out tasks come from another world altogether."""
+VERIFIER = "examples.quickstart.verifier"
+MAX_NEW_TOKENS = 64
+
+console = Console()
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/quickstart"),
+    seed: Annotated[int, typer.Option(help="Of the policy, the tasks and all sampling.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 60,
+    trajectories: Annotated[int, typer.Option(min=10, help="Of the expert's that are profiled.")] = 160,
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 400,
+) -> None:
+    """Make a small policy, find its pivots, train on them with the stock verl trainer and measure the gain.
+
+    A phase that is finished is not repeated: run it again to go on, `make clean` to start over.
+
+    Example: python -m examples.quickstart --seed 1 --out outputs/seed-1
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    seconds: dict[str, float] = {}
+
+    with phase("policy", "1. A tiny Qwen2, brought to partial skill by SFT on a careless clerk's logs", seconds):
+        policy = make_policy(out / "policy", SftConfig(seed=seed))
+
+    expert = out / "expert.jsonl"
+    first = FIRST_EXPERT_SEED * (seed + 1)
+    write_trajectories(expert, record_logs(range(first, first + trajectories)))
+
+    with sglang_server(str(policy), log=out / "base.server.log", seed=seed, console=console) as url:
+        with phase("profile", "2. Which turns are pivots? import, profile, select", seconds):
+            pivots = find_pivots(out, expert, policy, url, seed)
+        with phase("base evaluation", f"3. The base policy on {tasks} held-out tasks", seconds):
+            base = measure(url, policy, tasks)
+
+    training = Training(
+        model=policy,
+        pivots=pivots,
+        folder=out / "training",
+        seed=seed,
+        num_steps=steps,
+        learning_rate=2e-4,
+        batch_size=16,
+        group_size=8,
+    )
+    with phase("training", "4. GRPO on the pivots, in the stock trainer", seconds):
+        console.print(shell(training.command), highlight=False, soft_wrap=True, style="dim")
+        if not training.trained.is_dir():
+            train(training)
+
+    with (
+        phase("trained evaluation", "5. The trained policy on the same tasks", seconds),
+        sglang_server(str(training.trained), log=out / "trained.server.log", seed=seed, console=console) as url,
+    ):
+        trained = measure(url, training.trained, tasks)
+
+    summary = report.Summary(seed=seed, base=base, trained=trained, seconds=seconds, steps=read_steps(training.log))
+    report.write(summary, out)
+    report.show(summary, console)
+    console.print(f"\nWrote {out / 'summary.json'}, {out / 'quickstart.png'} and {pivots.with_suffix('.png')}.")
+    console.print("Next: your own trajectories.\n  verl-pivot import your-trajectories.jsonl --out trajectories.jsonl")
+
+
+@contextmanager
+def phase(name: str, title: str, seconds: dict[str, float]) -> Iterator[None]:
+    """Announce a phase and take its time."""
+    console.rule(title, align="left")
+    start = time.monotonic()
+    yield
+    seconds[name] = time.monotonic() - start
+
+
+def find_pivots(out: Path, expert: Path, policy: Path, url: str, seed: int) -> Path:
+    """The data stage, by the commands that a user would type."""
+    trajectories, profile, pivots = out / "trajectories.jsonl", out / "profile.jsonl", out / "pivots.parquet"
+    module = ("--verifier-module", VERIFIER)
+    run("import", expert, "--verifier", "shop", "--out", trajectories)
+    sampling = ("--max-new-tokens", str(MAX_NEW_TOKENS), "--seed", str(seed))
+    run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", profile, *sampling, *module)
+    run("select", trajectories, "--profile", profile, "--out", pivots, "--seed", str(seed), *module)
+    return pivots
+
+
+def run(*arguments: str | Path) -> None:
+    """Show a `verl-pivot` command and run it.
+
+    Raises:
+        SystemExit: If it fails; it has said why.
+    """
+    command = ["verl-pivot", *map(str, arguments)]
+    console.print(f"$ {' '.join(command)}", highlight=False, soft_wrap=True, style="dim")
+    program = Path(sys.executable).parent / command[0]
+    returncode = subprocess.run([program, *command[1:]], check=False).returncode
+    if returncode != 0:
+        raise SystemExit(returncode)
+
+
+def measure(url: str, policy: Path, num_tasks: int) -> Evaluation:
+    """Greedy evaluation of the policy that is served at `url`."""
+    sampling = Sampling(temperature=0.0, top_p=1.0, top_k=-1, max_new_tokens=MAX_NEW_TOKENS, seed=0)
+
+    async def generate_and_close() -> Evaluation:
+        engine = SGLangEngine(url)
+
+        async def generate(prompt_ids: list[int]) -> list[int]:
+            (completion,) = await engine.generate(prompt_ids, sampling, 1)
+            return list(completion.token_ids)
+
+        try:
+            return await evaluate(generate, AutoTokenizer.from_pretrained(policy), num_tasks=num_tasks)
+        finally:
+            await engine.close()
+
+    return asyncio.run(generate_and_close())
+
+
+if __name__ == "__main__":
+    typer.run(main)

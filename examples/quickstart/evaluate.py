@@ -1,0 +1,163 @@
+"""Greedy evaluation on held-out tasks: a policy behind `Generate` -> turn accuracy and success of whole tasks."""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from rich.progress import Progress
+from transformers import PreTrainedTokenizerBase
+
+from examples.quickstart.shop import TOOLS
+from examples.quickstart.tasks import Task, make_task, record_logs
+from verl_pivot.data.turns import turns as expert_turns
+from verl_pivot.rollout.actions import Malformed, parse_action
+from verl_pivot.types import Json, JsonObject, Message, Role, Turn
+from verl_pivot.verifiers.registry import get_verifier
+
+Generate: TypeAlias = Callable[[list[int]], Awaitable[list[int]]]
+"""Prompt ids -> completion ids, greedy, the end token included where the policy wrote it."""
+
+MAX_TURNS = 8
+MAX_PROMPT_TOKENS = 448
+_CONCURRENCY = 32
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy:
+    """A share of successes with its 95 % interval by Wilson's score."""
+
+    num_right: int
+    num_all: int
+
+    @property
+    def value(self) -> float:
+        return self.num_right / self.num_all
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson 1927, at 1.96 standard deviations."""
+        z2, n = 1.96**2, self.num_all
+        centre = (self.num_right + z2 / 2) / (n + z2)
+        half = 1.96 * math.sqrt(self.value * (1 - self.value) / n + z2 / (4 * n * n)) / (1 + z2 / n)
+        return max(0.0, centre - half), min(1.0, centre + half)
+
+    def as_dict(self) -> JsonObject:
+        low, high = self.interval
+        return {"value": self.value, "low": low, "high": high, "num_right": self.num_right, "num_all": self.num_all}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What a policy can do on held-out tasks."""
+
+    turns: Accuracy
+    """Actions that the verifier `shop` accepts, each from the expert's own state."""
+    tasks: Accuracy
+    """Whole trajectories of the policy alone that end as the customer wants."""
+    tasks_by_family: dict[str, Accuracy]
+
+    def as_dict(self) -> JsonObject:
+        by_family: dict[str, Json] = {family: each.as_dict() for family, each in self.tasks_by_family.items()}
+        return {"turns": self.turns.as_dict(), "tasks": self.tasks.as_dict(), "tasks_by_family": by_family}
+
+
+async def evaluate(
+    generate: Generate, tokenizer: PreTrainedTokenizerBase, *, num_tasks: int = 300, num_turn_tasks: int = 100
+) -> Evaluation:
+    """Evaluate a policy on the first held-out tasks, the same ones every time.
+
+    Args:
+        generate: The policy; called up to 32 times at once.
+        tokenizer: The policy's, with its chat template.
+        num_tasks: Whole tasks to solve.
+        num_turn_tasks: Tasks whose expert's turns are judged one by one.
+    """
+    policy = _Policy(generate=generate, tokenizer=tokenizer)
+    turns = [turn for log in record_logs(range(num_turn_tasks), held_out=True) for turn in expert_turns(log)]
+    tasks = [make_task(seed, held_out=True) for seed in range(num_tasks)]
+    with Progress() as progress:
+        right = await _all("Held-out turns", [is_right(policy, turn) for turn in turns], progress)
+        solved = await _all("Held-out tasks", [solves(policy, task) for task in tasks], progress)
+    families = defaultdict(list)
+    for task, success in zip(tasks, solved, strict=True):
+        families[task.family].append(success)
+    return Evaluation(
+        turns=_accuracy(right),
+        tasks=_accuracy(solved),
+        tasks_by_family={family: _accuracy(families[family]) for family in sorted(families)},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Policy:
+    """Messages in, an action out."""
+
+    generate: Generate
+    tokenizer: PreTrainedTokenizerBase
+
+    async def act(self, messages: Sequence[Message]) -> Message | Malformed:
+        text = self.tokenizer.apply_chat_template(
+            [message.as_dict() for message in messages], tools=list(TOOLS), add_generation_prompt=True, tokenize=False
+        )
+        prompt_ids = self.tokenizer.encode(text, add_special_tokens=False)
+        if len(prompt_ids) > MAX_PROMPT_TOKENS:
+            return Malformed(reason="prompt_too_long", detail=f"{len(prompt_ids)} tokens")
+        completion = await self.generate(prompt_ids)
+        ended = completion[-1:] == [self.tokenizer.eos_token_id]
+        return parse_action(self.tokenizer.decode(completion[:-1] if ended else completion), ended=ended)
+
+
+async def is_right(policy: _Policy, turn: Turn) -> bool:
+    """Whether the policy's action does what the expert's does.
+
+    Raises:
+        ValueError: If the verifier cannot decide; held-out turns are made by an expert that never errs.
+    """
+    action = await policy.act(turn.state)
+    if isinstance(action, Malformed):
+        return False
+    verdict = await get_verifier("shop")(action, turn)
+    if verdict.score is None:
+        raise ValueError(f"turn {turn.id} cannot be judged: {verdict.reason}, {verdict.detail}")
+    return verdict.score == 1.0
+
+
+async def solves(policy: _Policy, task: Task) -> bool:
+    """Let the policy work on a task alone, until it speaks to the user or has had eight turns."""
+    messages = list(task.opening)
+    with task.open_shop() as shop:
+        for _ in range(MAX_TURNS):
+            action = await policy.act(messages)
+            if isinstance(action, Malformed):
+                return False
+            messages.append(action)
+            if not action.tool_calls:
+                return task.passed(action, shop.dump())
+            messages += [
+                Message(role=Role.TOOL, content=shop.call(call).text, name=call.name) for call in action.tool_calls
+            ]
+    return False
+
+
+async def _all(title: str, jobs: list[Coroutine[None, None, ResultT]], progress: Progress) -> list[ResultT]:
+    """Run the jobs, 32 at once; results in their order."""
+    bar = progress.add_task(title, total=len(jobs))
+    slots = asyncio.Semaphore(_CONCURRENCY)
+
+    async def run(job: Coroutine[None, None, ResultT]) -> ResultT:
+        async with slots:
+            result = await job
+        progress.advance(bar)
+        return result
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(run(job)) for job in jobs]
+    return [task.result() for task in running]
+
+
+def _accuracy(outcomes: list[bool]) -> Accuracy:
+    return Accuracy(num_right=sum(outcomes), num_all=len(outcomes))

@@ -1,0 +1,53 @@
+"""examples.quickstart.training: what is read from the trainer's log."""
+
+from pathlib import Path
+
+import pytest
+
+from examples.quickstart.training import Training, read_steps, train
+
+LINE = (
+    "\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m step:{step} - pivot/undecided_rows:0.0 - verifier/shop/same_answer:0.25 - "
+    "actor/lr:5e-04 - critic/score/mean:{score} - num_turns/min:np.int32(2) - timing_s/step:2.5\n"
+)
+
+
+def make_training(folder: Path, **changes: object) -> Training:
+    values: dict[str, object] = {
+        "model": folder / "no-such-model",
+        "pivots": folder / "pivots.parquet",
+        "folder": folder / "training",
+        "seed": 0,
+        "num_steps": 2,
+        "learning_rate": 5e-4,
+        "batch_size": 16,
+        "group_size": 8,
+    }
+    return Training(**{**values, **changes})  # type: ignore[arg-type]  # a factory
+
+
+def test_steps_are_read_from_verls_console_log(tmp_path: Path) -> None:
+    log = tmp_path / "training.log"
+    log.write_text(
+        "noise\nstep:0 - val-core/reward/mean@1:0.5\n" + LINE.format(step=1, score=0.5) + LINE.format(step=2, score=1.0)
+    )
+
+    steps = read_steps(log)
+
+    assert [(step["step"], step["critic/score/mean"]) for step in steps] == [(1.0, 0.5), (2.0, 1.0)]
+    assert steps[0]["actor/lr"] == 5e-4
+    assert steps[0]["num_turns/min"] == 2.0
+    assert steps[0]["verifier/shop/same_answer"] == 0.25
+
+
+def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:
+    command = make_training(tmp_path).command
+
+    assert command[:5] == ["python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu"]
+    assert len({argument.partition("=")[0] for argument in command[3:]}) == len(command) - 3
+
+
+@pytest.mark.slow
+def test_a_training_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"training failed; the end of .*training.log:\n"):
+        train(make_training(tmp_path))
