@@ -37,9 +37,9 @@ console = Console()
 def main(
     out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/quickstart"),
     seed: Annotated[int, typer.Option(help="Of the policy, the tasks and all sampling.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 60,
-    trajectories: Annotated[int, typer.Option(min=10, help="Of the expert's that are profiled.")] = 160,
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 400,
+    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 40,
+    trajectories: Annotated[int, typer.Option(min=10, help="Of the expert's that are profiled.")] = 120,
+    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
 ) -> None:
     """Make a small policy, find its pivots, train on them with the stock verl trainer and measure the gain.
 

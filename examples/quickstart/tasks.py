@@ -23,10 +23,10 @@ UNSEEN_FAMILY = "refund_part"
 FAMILIES = (*_WEIGHTS, UNSEEN_FAMILY)
 _UNSEEN_WEIGHT = 2
 _REQUESTS = {
-    "email": ("Which e-mail do you have for {name}?", "Tell me the e-mail of {name}."),
-    "price": ("{who} What did I pay for the {item}?", "{who} Tell me the amount of my {item}."),
-    "count": ("{who} How many orders do I have?", "{who} Count my orders."),
-    "total": ("{who} How much did I pay for all orders?", "{who} Tell me the total of my orders."),
+    "email": ("What is the e-mail of {name}?", "Tell me the e-mail of {name}."),
+    "price": ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}."),
+    "count": ("{who} How many times did I order?", "{who} Count how many times I bought."),
+    "total": ("{who} What is the sum of all?", "{who} Tell me the sum of everything."),
     "refund_item": ("{who} Refund the {item}.", "{who} I want my {item} refunded."),
     "refund_order": ("Refund order {order}.", "Refund {part} on order {order}."),
     "refund_two": ("{who} Refund the {item} and the {other}.",),
@@ -204,19 +204,17 @@ def _refund_all(task: Task, rng: random.Random, carelessness: float) -> list[Mes
 def _find(task: Task, rng: random.Random) -> Message:
     keys = {key: value for key, value in (("name", task.name), ("email", task.email)) if value in task.request}
     pairs = rng.sample(list(keys.items()), rng.randint(1, len(keys)))
-    if rng.random() < 0.3:
+    if rng.random() < 0.2:
         where = " and ".join(f"{key} = '{value}'" for key, value in pairs)
         return _sql(f"select id, name, email from customers where {where}")
     return _act("find_customer", dict(pairs))
 
 
 def _look_up(task: Task, order: Order, rng: random.Random) -> Message:
-    keys: list[tuple[str, Json]] = [("customer_id", task.customer_id), ("item", order.item)]
-    rng.shuffle(keys)
-    if rng.random() < 0.3:
-        where = " and ".join(f"{key} = {value!r}" for key, value in keys)
+    if rng.random() < 0.2:
+        where = f"customer_id = {task.customer_id} and item = '{order.item}'"
         return _sql(f"select item, id, amount from orders where {where}")
-    return _act("list_orders", dict(keys))
+    return _act("list_orders", {"customer_id": task.customer_id, "item": order.item})
 
 
 def _aggregate(task: Task, rng: random.Random) -> Message:
