@@ -14,7 +14,7 @@ activate_shims()  # before transformers, which looks for torchvision
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2Tokenizer  # noqa: E402
 from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder  # noqa: E402
 
-from examples.quickstart.evaluate import Accuracy, evaluate  # noqa: E402
+from examples.quickstart.evaluate import MAX_PROMPT_TOKENS, Accuracy, evaluate  # noqa: E402
 from examples.quickstart.policy import END, SftConfig, build_tokenizer, encode, make_policy  # noqa: E402
 from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS  # noqa: E402
 from examples.quickstart.tasks import record_logs  # noqa: E402
@@ -75,8 +75,8 @@ def test_the_chat_template_reads_as_hermes(tokenizer: Qwen2Tokenizer, logs: list
     )
 
 
-def test_prompts_stay_short(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:
-    assert max(len(render(tokenizer, log.messages[:-1], log, prompt=True)) for log in logs) <= 360
+def test_prompts_fit_into_training(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:
+    assert max(len(render(tokenizer, log.messages[:-1], log, prompt=True)) for log in logs) <= MAX_PROMPT_TOKENS
 
 
 def test_verls_continuous_tokens_equal_the_whole_rendering(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:

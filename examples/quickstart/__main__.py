@@ -74,7 +74,7 @@ def main(
         group_size=8,
     )
     with phase("training", "4. GRPO on the pivots, in the stock trainer", seconds):
-        console.print(shell(training.command), highlight=False, soft_wrap=True, style="dim")
+        console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
         if not training.trained.is_dir():
             train(training)
 
@@ -118,7 +118,7 @@ def run(*arguments: str | Path) -> None:
         SystemExit: If it fails; it has said why.
     """
     command = ["verl-pivot", *map(str, arguments)]
-    console.print(f"$ {' '.join(command)}", highlight=False, soft_wrap=True, style="dim")
+    console.print(f"$ {' '.join(command)}", highlight=False, markup=False, soft_wrap=True, style="dim")
     program = Path(sys.executable).parent / command[0]
     returncode = subprocess.run([program, *command[1:]], check=False).returncode
     if returncode != 0:
