@@ -37,7 +37,7 @@ console = Console()
 def main(
     out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/quickstart"),
     seed: Annotated[int, typer.Option(help="Of the policy, the tasks and all sampling.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 40,
+    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 25,
     trajectories: Annotated[int, typer.Option(min=10, help="Of the expert's that are profiled.")] = 120,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
 ) -> None:

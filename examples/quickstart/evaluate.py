@@ -43,7 +43,7 @@ class Accuracy:
         z2, n = 1.96**2, self.num_all
         centre = (self.num_right + z2 / 2) / (n + z2)
         half = 1.96 * math.sqrt(self.value * (1 - self.value) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-        return max(0.0, centre - half), min(1.0, centre + half)
+        return max(0.0, min(centre - half, self.value)), min(1.0, max(centre + half, self.value))  # but for rounding
 
     def as_dict(self) -> JsonObject:
         low, high = self.interval

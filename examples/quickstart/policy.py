@@ -73,10 +73,10 @@ class SftConfig:
     seed: int = 0
     num_logs: int = 4096
     num_copy_steps: int = 140
-    num_sft_steps: int = 350
+    num_sft_steps: int = 300
     part_size: int = 4
     learning_rate: float = 3e-3
-    carelessness: float = 0.4
+    carelessness: float = 0.6
     hidden_size: int = 128
     num_layers: int = 3
     rope_theta: float = 10_000.0

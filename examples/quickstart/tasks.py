@@ -68,9 +68,14 @@ class Task:
     """What the last message must say; None when only the state counts."""
 
     @property
+    def ticket(self) -> str:
+        """What the shop's tools show that this is about."""
+        return "refund" if self.family.startswith("refund") else self.family
+
+    @property
     def metadata(self) -> JsonObject:
         """What rebuilds the shop and checks the answer."""
-        return {"seed": self.seed, "held_out": self.held_out, "family": self.family, "answer": self.answer}
+        return {"seed": self.seed, "held_out": self.held_out, "family": self.family, "ticket": self.ticket, "answer": self.answer}
 
     @property
     def opening(self) -> tuple[Message, ...]:
@@ -78,7 +83,7 @@ class Task:
         return Message(role=Role.SYSTEM, content=SYSTEM), Message(role=Role.USER, content=self.request)
 
     def open_shop(self) -> Shop:
-        return Shop(open_image(self.seed, self.held_out))
+        return Shop(open_image(self.seed, self.held_out), self.ticket)
 
     def passed(self, last: Message, state: str) -> bool:
         """Whether the last message and the final state (`Shop.dump`) are what the customer wants."""
