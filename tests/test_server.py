@@ -101,7 +101,8 @@ def test_only_a_cpu_server_gets_the_shims(tmp_path: Path) -> None:
 
     plain, on_cpu = (server_environment(ours, str(tmp_path), on_cpu=on_cpu) for on_cpu in (False, True))
 
-    assert plain == {**ours, "NO_PROXY": "intranet,127.0.0.1", "no_proxy": "intranet,127.0.0.1", "HF_HUB_OFFLINE": "1"}
+    no_proxy = {"NO_PROXY": "intranet,127.0.0.1", "no_proxy": "intranet,127.0.0.1"}
+    assert plain == {**ours, **no_proxy, "HF_HUB_OFFLINE": "1", "SGLANG_GRPC_PORT": "50051"}
     assert on_cpu == plain | cpu_engine_variables(ours)
     assert on_cpu["PYTHONPATH"] == f"{SHIMS}{os.pathsep}a"
 
@@ -224,3 +225,15 @@ with sglang_server({str(model)!r}, log=Path({str(tmp_path / "server.log")!r})) a
     assert len(servers) > 1
     for server in servers:
         wait_until_gone(server, seconds=20.0)
+
+
+def test_an_engine_may_have_any_port(tmp_path: Path) -> None:
+    """SGLang itself refuses ports above 55535, where a system gives one out every fifth time."""
+    for on_cpu in (False, True):
+        assert server_environment({}, str(tmp_path), on_cpu=on_cpu)["SGLANG_GRPC_PORT"] == "50051"
+    code = "from sglang.srt.server_args import ServerArgs; ServerArgs(model_path='dummy', device='cpu', port=60000)"
+    environment = {**os.environ, **server_environment(os.environ, str(tmp_path), on_cpu=True)}
+
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+
+    assert "SGLANG_GRPC_PORT" not in done.stderr

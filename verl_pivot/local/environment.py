@@ -7,6 +7,8 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 SHIMS = Path(__file__).parent / "shims"
+GRPC_PORT = {"SGLANG_GRPC_PORT": "50051"}
+"""SGLang 0.5.12 refuses an HTTP port above 55535, since the one for its gRPC, which is off, is 10,000 higher."""
 
 
 def activate_shims() -> None:
@@ -40,4 +42,5 @@ def cpu_engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
         # Two engines on few cores starve each other otherwise: 19 s against 1 s for 16 x 64 tokens.
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
+        **GRPC_PORT,
     }

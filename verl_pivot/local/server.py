@@ -14,7 +14,7 @@ import httpx
 from rich.console import Console
 
 from verl_pivot.errors import EngineError
-from verl_pivot.local.environment import cpu_engine_variables, has_accelerator
+from verl_pivot.local.environment import GRPC_PORT, cpu_engine_variables, has_accelerator
 
 CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
@@ -86,7 +86,7 @@ def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str
 def server_environment(environment: Mapping[str, str], model: str, *, on_cpu: bool) -> dict[str, str]:
     """Environment of the server: ours, no proxy for its own port, and the shims where there is no accelerator."""
     no_proxy = ",".join(filter(None, [environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1"]))
-    variables = {**environment, "NO_PROXY": no_proxy, "no_proxy": no_proxy}
+    variables = {**GRPC_PORT, **environment, "NO_PROXY": no_proxy, "no_proxy": no_proxy}
     if Path(model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
     return {**variables, **cpu_engine_variables(environment)} if on_cpu else variables
