@@ -75,7 +75,13 @@ class Task:
     @property
     def metadata(self) -> JsonObject:
         """What rebuilds the shop and checks the answer."""
-        return {"seed": self.seed, "held_out": self.held_out, "family": self.family, "ticket": self.ticket, "answer": self.answer}
+        return {
+            "seed": self.seed,
+            "held_out": self.held_out,
+            "family": self.family,
+            "ticket": self.ticket,
+            "answer": self.answer,
+        }
 
     @property
     def opening(self) -> tuple[Message, ...]:
