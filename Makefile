@@ -5,7 +5,7 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check benchmark clean
+.PHONY: quickstart test check clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -24,4 +24,4 @@ check: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv outputs
+	rm -rf outputs
