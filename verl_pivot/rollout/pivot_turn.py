@@ -41,7 +41,7 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             response_logprobs=logprobs[:num_response_tokens] if logprobs else None,
             routed_experts=completion.routed_experts,
             num_turns=2,
-            metrics={"num_preempted": completion.num_preempted or -1, **timings},
+            metrics={"num_preempted": -1 if completion.num_preempted is None else completion.num_preempted, **timings},
             extra_fields=completion.extra_fields,
         )
 
