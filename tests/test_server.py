@@ -9,11 +9,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from tests.tiny_model import write_model
+from tests.tiny_model import write_model, write_tokenizer
 from verl_pivot.cli import app
 from verl_pivot.data.profiles import read_profiles
 from verl_pivot.errors import EngineError
-from verl_pivot.local.environment import SHIMS, activate_shims, cpu_engine_variables, has_accelerator
+from verl_pivot.local.environment import GRPC_PORT, SHIMS, activate_shims, cpu_engine_variables, has_accelerator
 from verl_pivot.local.server import end_process_group, server_environment, server_flags, sglang_server
 from verl_pivot.rollout.engine import Sampling, SGLangEngine
 
@@ -227,13 +227,20 @@ with sglang_server({str(model)!r}, log=Path({str(tmp_path / "server.log")!r})) a
         wait_until_gone(server, seconds=20.0)
 
 
+@needs_sglang_on_cpu
+@pytest.mark.slow
 def test_an_engine_may_have_any_port(tmp_path: Path) -> None:
     """SGLang itself refuses ports above 55535, where a system gives one out every fifth time."""
-    for on_cpu in (False, True):
-        assert server_environment({}, str(tmp_path), on_cpu=on_cpu)["SGLANG_GRPC_PORT"] == "50051"
-    code = "from sglang.srt.server_args import ServerArgs; ServerArgs(model_path='dummy', device='cpu', port=60000)"
-    environment = {**os.environ, **server_environment(os.environ, str(tmp_path), on_cpu=True)}
+    model = str(write_tokenizer(tmp_path / "model"))
+    code = f"from sglang.srt.server_args import ServerArgs; ServerArgs(model_path={model!r}, device='cpu', port=60000)"
+    ours = {**os.environ, **server_environment({}, model, on_cpu=True)}
+    bare = {name: value for name, value in ours.items() if name not in GRPC_PORT}
 
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    refused, taken = (
+        subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+        for environment in (bare, ours)
+    )
 
-    assert "SGLANG_GRPC_PORT" not in done.stderr
+    assert "SGLANG_GRPC_PORT (70000) must be between 1 and 65535" in refused.stderr
+    assert taken.returncode == 0, taken.stderr
+    assert GRPC_PORT.items() <= server_environment({}, model, on_cpu=False).items()
