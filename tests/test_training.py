@@ -48,6 +48,22 @@ async def moody(action, turn):
 """
 
 
+PATCHY = """
+from itertools import count
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.tool_call import tool_call
+
+calls = count()
+
+@register("patchy")
+async def patchy(action, turn):
+    if not 8 <= next(calls) < 12:
+        return Verdict(score=None, reason="no_judge")
+    return await tool_call(action, turn)
+"""
+
+
 def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     """import -> profile -> select -> two steps, with a verifier of one's own that cannot always decide.
 
@@ -88,6 +104,35 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
     assert metrics[1]["pivot/undecided_rows"] == pytest.approx(256 * metrics[1]["verifier/moody/no_judge"])
     assert 0 < metrics[1]["pivot/undecided_rows"] < 256
+
+
+def test_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(tmp_path: Path) -> None:
+    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can."""
+    model = write_model(tmp_path / "model")
+    raw = write_questions(tmp_path / "raw.jsonl", 40)
+    verifier, trajectories, pivots = (tmp_path / name for name in ("patchy.py", "t.jsonl", "pivots.parquet"))
+    verifier.write_text(PATCHY)
+    module = ("--verifier-module", verifier)
+    done(cli("import", raw, "--out", trajectories, "--verifier", "patchy"))
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, *module))
+
+    output = launch(
+        tmp_path,
+        "+method=pivotrl",
+        "+local=cpu",
+        *training(model, pivots, batch_size=2, n=2, num_steps=3),
+        f"pivot.verifier_modules=[{verifier}]",
+        "trainer.val_before_train=False",
+        "data.max_prompt_length=256",
+        "data.max_response_length=24",
+    )
+
+    assert output.returncode != 0
+    assert "no reward could be decided in any row of the last 3 batches" in output.stdout
+    assert "'no_judge': 12" in output.stdout
+    metrics = step_metrics(output.stdout)
+    assert sorted(metrics) == [1]
+    assert metrics[1]["pivot/undecided_rows"] == 8
 
 
 def test_pivots_without_the_method_stop_before_step_1_and_say_why(tmp_path: Path) -> None:

@@ -26,21 +26,24 @@ class _PivotSampling:
         Raises:
             VerifierError: After `pivot.max_undecided_batches` such batches in a row.
         """
+        is_validation = partition_id == "val"
+        num_batches = 1 if is_validation else self.max_undecided_batches
         undecided: Counter[str] = Counter()
-        for _ in range(self.max_undecided_batches):
+        for number in range(num_batches):
+            if number > 0:
+                self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
             rewards = _reward_infos(batch)
-            kept = _keep(batch, rewards, min_group_size=1 if partition_id == "val" else 2)
+            kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2)
+            undecided.update(str(reward["reason"]) for reward in rewards if reward.get("undecided"))
+            selected = _select(batch, kept)
             if kept.rows:
-                return _select(batch, kept), {**metrics, **_metrics(kept, rewards)}
-            undecided.update(str(reward.get("reason")) for reward in rewards)
-            _select(batch, kept)
-            if partition_id == "val":
-                break
-            self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
+                counts = {"pivot/undecided_rows": float(undecided.total()), "pivot/lone_rows": float(kept.num_lone)}
+                return selected, {**metrics, **counts, **_verdict_shares(rewards)}
         raise VerifierError(
-            f"no reward could be decided in any row of the last batches ({partition_id}, step {global_steps}): "
-            f"{dict(undecided.most_common(3))}; the system behind the verifier is down or the expert data is broken"
+            f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
+            f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
+            "data is broken"
         )
 
 
@@ -80,11 +83,7 @@ def _select(batch: KVBatchMeta, kept: Kept) -> KVBatchMeta:
     )
 
 
-def _metrics(kept: Kept, rewards: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Counts of dropped rows, and the share of each verdict among the rows that a verifier saw."""
+def _verdict_shares(rewards: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """[verifier/<name>/<reason>] the share of each verdict among the rows that a verifier saw."""
     verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards if "reason" in reward)
-    return {
-        "pivot/undecided_rows": float(kept.num_undecided),
-        "pivot/lone_rows": float(kept.num_lone),
-        **{name: count / verdicts.total() for name, count in sorted(verdicts.items())},
-    }
+    return {name: count / verdicts.total() for name, count in sorted(verdicts.items())}
