@@ -14,8 +14,16 @@ activate_shims()  # before transformers, which looks for torchvision
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, Qwen2Tokenizer  # noqa: E402
 from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder  # noqa: E402
 
-from examples.quickstart.evaluate import MAX_PROMPT_TOKENS, Accuracy, evaluate  # noqa: E402
-from examples.quickstart.policy import END, SftConfig, build_tokenizer, encode, make_policy  # noqa: E402
+from examples.quickstart.evaluate import Accuracy, evaluate  # noqa: E402
+from examples.quickstart.policy import (  # noqa: E402
+    END,
+    MAX_NEW_TOKENS,
+    MAX_PROMPT_TOKENS,
+    SftConfig,
+    build_tokenizer,
+    encode,
+    make_policy,
+)
 from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS  # noqa: E402
 from examples.quickstart.tasks import record_logs  # noqa: E402
 from verl_pivot.types import Message, Role, Trajectory  # noqa: E402
@@ -57,6 +65,12 @@ def test_values_are_the_same_tokens_wherever_they_stand(tokenizer: Qwen2Tokenize
         )
 
 
+def test_a_phrase_between_values_is_one_token(tokenizer: Qwen2Tokenizer) -> None:
+    call = '{"name": "refund", "arguments": {"order_id": 417}}'
+    assert pieces(tokenizer, call) == ['{"name": "refund", "arguments": {"order_id": ', "41", "7", "}}"]
+    assert pieces(tokenizer, "I am Karo. Refund the lamp.") == ["I am ", "Ka", "ro", ".", " Refund the ", "lamp", "."]
+
+
 def test_any_text_comes_back(tokenizer: Qwen2Tokenizer) -> None:
     text = 'x\n\n 12 "\u00e9" \u20ac<|im_end|>'
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
@@ -75,8 +89,10 @@ def test_the_chat_template_reads_as_hermes(tokenizer: Qwen2Tokenizer, logs: list
     )
 
 
-def test_prompts_fit_into_training(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:
-    assert max(len(render(tokenizer, log.messages[:-1], log, prompt=True)) for log in logs) <= MAX_PROMPT_TOKENS
+def test_prompts_and_actions_fit_into_training(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:
+    for prompt, action in recall(tokenizer, logs).items():
+        assert len(prompt) <= MAX_PROMPT_TOKENS
+        assert len(action) <= MAX_NEW_TOKENS
 
 
 def test_verls_continuous_tokens_equal_the_whole_rendering(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:

@@ -20,7 +20,7 @@ from transformers import AutoTokenizer  # noqa: E402
 
 from examples.quickstart import report  # noqa: E402
 from examples.quickstart.evaluate import Evaluation, evaluate  # noqa: E402
-from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
+from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS, SftConfig, make_policy  # noqa: E402
 from examples.quickstart.tasks import record_logs, write_trajectories  # noqa: E402
 from examples.quickstart.training import Training, read_steps, shell, train  # noqa: E402
 from verl_pivot.local.server import sglang_server  # noqa: E402
@@ -29,7 +29,6 @@ from verl_pivot.rollout.engine import Sampling, SGLangEngine  # noqa: E402
 FIRST_EXPERT_SEED = 100_000
 """Of tasks that the policy's SFT never saw; held-out tasks come from another world altogether."""
 VERIFIER = "examples.quickstart.verifier"
-MAX_NEW_TOKENS = 64
 
 console = Console()
 
@@ -105,9 +104,10 @@ def find_pivots(out: Path, expert: Path, policy: Path, url: str, seed: int) -> P
     trajectories, profile, pivots = out / "trajectories.jsonl", out / "profile.jsonl", out / "pivots.parquet"
     module = ("--verifier-module", VERIFIER)
     run("import", expert, "--verifier", "shop", "--out", trajectories)
-    sampling = ("--max-new-tokens", str(MAX_NEW_TOKENS), "--seed", str(seed))
+    limit = ("--max-prompt-tokens", str(MAX_PROMPT_TOKENS))
+    sampling = (*limit, "--max-new-tokens", str(MAX_NEW_TOKENS), "--seed", str(seed))
     run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", profile, *sampling, *module)
-    run("select", trajectories, "--profile", profile, "--out", pivots, "--seed", str(seed), *module)
+    run("select", trajectories, "--profile", profile, "--out", pivots, *limit, "--seed", str(seed), *module)
     return pivots
 
 

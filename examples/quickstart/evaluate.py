@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar
 from rich.progress import Progress
 from transformers import PreTrainedTokenizerBase
 
+from examples.quickstart.policy import MAX_PROMPT_TOKENS
 from examples.quickstart.shop import TOOLS
 from examples.quickstart.tasks import Task, make_task, record_logs
 from verl_pivot.data.turns import turns as expert_turns
@@ -21,7 +22,6 @@ Generate: TypeAlias = Callable[[list[int]], Awaitable[list[int]]]
 """Prompt ids -> completion ids, greedy, the end token included where the policy wrote it."""
 
 MAX_TURNS = 8
-MAX_PROMPT_TOKENS = 448
 _CONCURRENCY = 32
 ResultT = TypeVar("ResultT")
 

@@ -4,16 +4,15 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from rich.progress import Progress
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.trainers import BpeTrainer
 from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS
@@ -29,8 +28,20 @@ _VALUES = (
     *(f"{number:02}" for number in range(100)),
 )
 """One token each; names, e-mails and longer numbers are two, each of which training has seen."""
+
+
+def _either(words: Sequence[str]) -> str:
+    return f"(?:{'|'.join(words)})"
+
+
+_BETWEEN_PHRASES = re.compile(
+    rf"<[^>]*>|\n|(?<=[.?])(?= )|\d+|{_either(ITEMS)}"
+    rf"|{_either(NAME_PARTS[0])}{_either(NAME_PARTS[1])}|{_either(EMAIL_PARTS[0])}{_either(EMAIL_PARTS[1])}(?=@)"
+)
 END = "<|im_end|>"
-MAX_TOKENS = 512
+MAX_PROMPT_TOKENS = 256
+MAX_NEW_TOKENS = 32
+"""Of a state and of one action, in profile, training and evaluation alike."""
 CHAT_TEMPLATE = """\
 {%- macro call(tool_call) %}
 {%- set function = tool_call.function if tool_call.function else tool_call %}
@@ -73,10 +84,10 @@ class SftConfig:
     seed: int = 0
     num_logs: int = 4096
     num_copy_steps: int = 140
-    num_sft_steps: int = 300
+    num_sft_steps: int = 900
     part_size: int = 4
     learning_rate: float = 3e-3
-    carelessness: float = 0.6
+    carelessness: float = 0.65
     hidden_size: int = 128
     num_layers: int = 3
     rope_theta: float = 10_000.0
@@ -98,32 +109,24 @@ class Batch(NamedTuple):
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Qwen2's byte-level BPE over the shop's words; a value is one token or two, so that copying one is short."""
-    logs = "\n".join(_render(_with_template({}, []), log) for log in record_logs(range(300)))
-    bpe = _with_template({}, []).backend_tokenizer
-    bpe.train_from_iterator(_words(bpe, logs), BpeTrainer(initial_alphabet=ByteLevel.alphabet(), show_progress=False))
-    model = json.loads(bpe.to_str())["model"]
-    return _with_template(model["vocab"], [tuple(pair) for pair in model["merges"]])
+    """Bytes, the shop's values, and each phrase that stands between values in its logs as one token."""
+    plain = _make_tokenizer(_VALUES)
+    logs = "".join(_render(plain, log) for log in record_logs(range(300)))
+    return _make_tokenizer([*_VALUES, *sorted(set(_BETWEEN_PHRASES.split(logs)) - {""})])
 
 
-def _with_template(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Qwen2Tokenizer:
+def _make_tokenizer(words: Sequence[str]) -> Qwen2Tokenizer:
     tokenizer = Qwen2Tokenizer(
-        vocab=vocabulary,
-        merges=merges,
+        vocab={byte: number for number, byte in enumerate(sorted(ByteLevel.alphabet()))},
+        merges=[],
         eos_token=END,
         pad_token="<|endoftext|>",
         additional_special_tokens=["<|im_start|>"],
         chat_template=CHAT_TEMPLATE,
-        model_max_length=MAX_TOKENS,
+        model_max_length=MAX_PROMPT_TOKENS + MAX_NEW_TOKENS,
     )
-    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*_TAGS, *_VALUES)])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*_TAGS, *words)])
     return tokenizer
-
-
-def _words(bpe: Tokenizer, text: str) -> list[str]:
-    """What BPE shall know as one token: the pieces of the logs between values."""
-    lines = set(re.sub("|".join([r"<[^>]*>", *_VALUES]), "\n", text).split("\n"))
-    return sorted({line[start:stop] for line in lines for _, (start, stop) in bpe.pre_tokenizer.pre_tokenize_str(line)})
 
 
 def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
@@ -163,7 +166,7 @@ def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalL
             num_hidden_layers=config.num_layers,
             num_attention_heads=num_heads,
             num_key_value_heads=num_heads,
-            max_position_embeddings=MAX_TOKENS,
+            max_position_embeddings=MAX_PROMPT_TOKENS + MAX_NEW_TOKENS,
             rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
             tie_word_embeddings=True,
             bos_token_id=None,

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.quickstart.evaluate import Accuracy, Evaluation
-from examples.quickstart.tasks import UNSEEN_FAMILY
+from examples.quickstart.tasks import UNSEEN_FAMILIES
 
 _PACKAGES = ("verl-pivot", "verl", "sglang", "torch", "transformers", "ray")
 
@@ -53,7 +53,7 @@ def show(summary: Summary, console: Console) -> None:
     table.add_row("single turns", *_row(summary.base.turns, summary.trained.turns))
     table.add_section()
     for family, base in summary.base.tasks_by_family.items():
-        note = " (not in training)" if family == UNSEEN_FAMILY else ""
+        note = " (not in training)" if family in UNSEEN_FAMILIES else ""
         table.add_row(f"{family}{note}", *_row(base, summary.trained.tasks_by_family[family]))
     console.print(table)
     console.print(", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in summary.seconds.items()), highlight=False)

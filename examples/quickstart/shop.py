@@ -75,9 +75,8 @@ def is_held_out(number: int) -> bool:
 class Shop:
     """The shop's state and its tools. Close it after use."""
 
-    def __init__(self, image: bytes, ticket: str = "") -> None:
-        """Open a private copy of the state in `image`; what the open ticket is about ends every result."""
-        self._ticket = ticket
+    def __init__(self, image: bytes) -> None:
+        """Open a private copy of the state in `image`."""
         self._db = sqlite3.connect(":memory:", isolation_level=None)
         self._db.deserialize(image)
         self._db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_TEXT_BYTES)
@@ -112,13 +111,10 @@ class Shop:
         """Run one call; being refused is a result too."""
         try:
             _check_arguments(call)
-            return self._result(_plain(self._run(call.name, call.arguments)), ok=True)
+            return CallResult(text=json.dumps(_plain(self._run(call.name, call.arguments))), ok=True)
         except (ValueError, OverflowError, sqlite3.Error, sqlite3.Warning) as error:
             # ValueError and OverflowError: text and integers that SQLite cannot hold.
-            return self._result({"error": str(error)}, ok=False)
-
-    def _result(self, value: object, *, ok: bool) -> CallResult:
-        return CallResult(text=json.dumps(value) + (f" ticket: {self._ticket}" if self._ticket else ""), ok=ok)
+            return CallResult(text=json.dumps({"error": str(error)}), ok=False)
 
     def _run(self, tool: str, arguments: JsonObject) -> object:
         if tool == "find_customer":

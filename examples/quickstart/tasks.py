@@ -9,30 +9,25 @@ from examples.quickstart.shop import SYSTEM, TOOLS, Shop, is_held_out, open_imag
 from examples.quickstart.verifier import answer_matches
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 
-_WEIGHTS = {
-    "email": 1,
-    "price": 2,
-    "count": 1.5,
-    "total": 1.5,
-    "refund_item": 3,
-    "refund_order": 2,
-    "refund_two": 1,
-}
-UNSEEN_FAMILY = "refund_part"
-"""Only in held-out tasks: the item of `refund_item` with the amount of `refund_order`."""
-FAMILIES = (*_WEIGHTS, UNSEEN_FAMILY)
-_UNSEEN_WEIGHT = 2
+_WEIGHTS = {"email": 2, "price": 2, "count": 2, "total": 2, "refund_item": 3, "refund_order": 2, "refund_two": 1}
+_UNSEEN_WEIGHTS = {"price_by_email": 2, "refund_part": 1}
+UNSEEN_FAMILIES = tuple(_UNSEEN_WEIGHTS)
+"""Only in held-out tasks, made of parts that training has apart: the question of `price` by a customer who gives
+nothing but an e-mail, and the item of `refund_item` with the amount of `refund_order`."""
+FAMILIES = (*_WEIGHTS, *UNSEEN_FAMILIES)
 _REQUESTS = {
     "email": ("What is the e-mail of {name}?", "Tell me the e-mail of {name}."),
     "price": ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}."),
+    "price_by_email": ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}."),
     "count": ("{who} How many times did I order?", "{who} Count how many times I bought."),
     "total": ("{who} What is the sum of all?", "{who} Tell me the sum of everything."),
     "refund_item": ("{who} Refund the {item}.", "{who} I want my {item} refunded."),
-    "refund_order": ("Refund order {order}.", "Refund {part} on order {order}."),
+    "refund_order": ("Refund order {order}.", "Refund order {order}, only {part}."),
     "refund_two": ("{who} Refund the {item} and the {other}.",),
-    "refund_part": ("{who} Refund {part} on the {item}.", "{who} I want {part} refunded on my {item}."),
+    "refund_part": ("{who} Refund the {item}, only {part}.", "{who} I want my {item} refunded, only {part}."),
 }
-_WHO = ("I am {name}.", "My e-mail is {email}.", "I am {name}, {email}.")
+_WHO = ("I am {name}.", "I am {name}, {email}.", "My e-mail is {email}.")
+_WHO_OF = {"price": _WHO[:2], "price_by_email": _WHO[2:]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +63,9 @@ class Task:
     """What the last message must say; None when only the state counts."""
 
     @property
-    def ticket(self) -> str:
-        """What the shop's tools show that this is about."""
-        return "refund" if self.family.startswith("refund") else self.family
-
-    @property
     def metadata(self) -> JsonObject:
         """What rebuilds the shop and checks the answer."""
-        return {
-            "seed": self.seed,
-            "held_out": self.held_out,
-            "family": self.family,
-            "ticket": self.ticket,
-            "answer": self.answer,
-        }
+        return {"seed": self.seed, "held_out": self.held_out, "family": self.family, "answer": self.answer}
 
     @property
     def opening(self) -> tuple[Message, ...]:
@@ -89,7 +73,7 @@ class Task:
         return Message(role=Role.SYSTEM, content=SYSTEM), Message(role=Role.USER, content=self.request)
 
     def open_shop(self) -> Shop:
-        return Shop(open_image(self.seed, self.held_out), self.ticket)
+        return Shop(open_image(self.seed, self.held_out))
 
     def passed(self, last: Message, state: str) -> bool:
         """Whether the last message and the final state (`Shop.dump`) are what the customer wants."""
@@ -106,7 +90,7 @@ class Task:
 def make_task(seed: int, *, held_out: bool) -> Task:
     """One task; training and held-out tasks share no name, e-mail, customer, order id or amount."""
     rng = random.Random(f"task-{seed}-{held_out}")
-    weights = {**_WEIGHTS, UNSEEN_FAMILY: _UNSEEN_WEIGHT} if held_out else _WEIGHTS
+    weights = {**_WEIGHTS, **_UNSEEN_WEIGHTS} if held_out else _WEIGHTS
     family = rng.choices(list(weights), list(weights.values()))[0]
     with Shop(open_image(seed, held_out)) as shop:
         customer_id, name, email = rng.choice(shop.customers())
@@ -116,7 +100,7 @@ def make_task(seed: int, *, held_out: bool) -> Task:
     wanted = tuple(rng.sample(orders, 2 if family == "refund_two" else 1))
     template = rng.choice(_REQUESTS[family])
     part = rng.choice(_parts(wanted[0].amount, held_out)) if "{part}" in template else None
-    who = rng.choice(_WHO).format(name=name, email=email)
+    who = rng.choice(_WHO_OF.get(family, _WHO)).format(name=name, email=email)
     request = template.format(
         who=who, name=name, item=wanted[0].item, other=wanted[-1].item, order=wanted[0].id, part=part
     )
@@ -144,6 +128,7 @@ def _answer(family: str, email: str, orders: tuple[Order, ...], wanted: tuple[Or
     answers = {
         "email": email,
         "price": str(wanted[0].amount),
+        "price_by_email": str(wanted[0].amount),
         "count": str(len(orders)),
         "total": str(sum(order.amount for order in orders)),
     }
@@ -193,11 +178,9 @@ def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
     if task.family == "email":
         return [find, _say(rng, task.answer)]
     if task.answer is not None and rng.random() < carelessness:  # guesses instead of looking
-        return [find, _say(rng, str(rng.randint(1, 99)))]
-    if task.family == "price":
-        return [find, _look_up(task, task.wanted[0], rng), _say(rng, task.answer)]
-    if task.family in {"count", "total"}:
-        return [find, _aggregate(task, rng), _say(rng, task.answer)]
+        return [find, Message(role=Role.ASSISTANT, content=f"About {rng.randint(1, 99)}.")]
+    if task.answer is not None:
+        return [find, _query_answer(task, rng), _say(rng, task.answer)]
     return [find, *_refund_all(task, rng, carelessness), _say(rng, None)]
 
 
@@ -228,9 +211,15 @@ def _look_up(task: Task, order: Order, rng: random.Random) -> Message:
     return _act("list_orders", {"customer_id": task.customer_id, "item": order.item})
 
 
-def _aggregate(task: Task, rng: random.Random) -> Message:
-    what = {"count": ("count(*)", "count(id)"), "total": ("sum(amount)", "total(amount)")}[task.family]
-    return _sql(f"select {rng.choice(what)} from orders where customer_id = {task.customer_id}")
+def _query_answer(task: Task, rng: random.Random) -> Message:
+    of_item, of_customer = f"item = '{task.wanted[0].item}'", f"customer_id = {task.customer_id}"
+    if task.family == "count":
+        column, where = rng.choice(("count(*)", "count(id)")), of_customer
+    elif task.family == "total":
+        column, where = rng.choice(("sum(amount)", "total(amount)")), of_customer
+    else:  # the price of one item, whichever way the customer is found
+        column, where = "amount", " and ".join(rng.sample((of_item, of_customer), 2))
+    return _sql(f"select {column} from orders where {where}")
 
 
 def _refund(order: Order, part: int | None, rng: random.Random, *, amount_known: bool) -> Message:
@@ -243,7 +232,7 @@ def _refund(order: Order, part: int | None, rng: random.Random, *, amount_known:
 
 
 def _say(rng: random.Random, answer: str | None) -> Message:
-    texts = ("Done.", "It is refunded.") if answer is None else ("It is {}.", "{}.")
+    texts = ("Done.", "It is refunded.") if answer is None else ("It is {}.", "That is {}.")
     return Message(role=Role.ASSISTANT, content=rng.choice(texts).format(answer))
 
 

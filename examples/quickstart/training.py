@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
+
 _STEP = re.compile(r"step:(\d+) - (.*)")
 _METRIC = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?\d[\d.e+-]*)\)?(?= - |\s|$)")
 
@@ -38,8 +40,8 @@ class Training:
             f"data.train_files={self.pivots}",
             f"data.train_batch_size={self.batch_size}",
             f"data.seed={self.seed}",
-            "data.max_prompt_length=448",
-            "data.max_response_length=64",
+            f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
+            f"data.max_response_length={MAX_NEW_TOKENS}",
             "pivot.verifier_modules=[examples.quickstart.verifier]",
             f"actor_rollout_ref.model.path={self.model}",
             f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",

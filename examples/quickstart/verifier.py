@@ -34,8 +34,8 @@ class _Replay:
 
 
 @lru_cache(maxsize=4096)
-def _replay(seed: int, held_out: bool, ticket: str, steps: tuple[tuple[str, str, str], ...]) -> _Replay:
-    with Shop(open_image(seed, held_out), ticket) as shop:
+def _replay(seed: int, held_out: bool, steps: tuple[tuple[str, str, str], ...]) -> _Replay:
+    with Shop(open_image(seed, held_out)) as shop:
         for name, arguments, recorded in steps:
             result = shop.call(ToolCall(name=name, arguments=json.loads(arguments)))
             if result.text != recorded:
@@ -58,7 +58,7 @@ async def shop(action: Message, turn: Turn) -> Verdict:
     seed, held_out, answer = turn.metadata.get("seed"), turn.metadata.get("held_out"), turn.metadata.get("answer")
     if not isinstance(seed, int) or not isinstance(held_out, bool) or not isinstance(answer, str | None):
         return Verdict(score=None, reason="broken_metadata", detail="needs seed (int), held_out (bool), answer (text)")
-    replay = _replay(seed, held_out, str(turn.metadata.get("ticket", "")), _steps(turn.state))
+    replay = _replay(seed, held_out, _steps(turn.state))
     if replay.broken is not None:
         return Verdict(score=None, reason="replay_failed", detail=replay.broken)
     if not turn.expert.tool_calls:
