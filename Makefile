@@ -1,23 +1,26 @@
-# Two commands on a fresh machine with Python 3.11: each sets everything up by itself.
+# On a fresh machine with Python 3.11 each command sets everything up by itself.
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot
-#   make test         the whole test suite
+#   make test         formatting, types and the whole test suite
+#   make check        the same without the tests that start verl, Ray or SGLang
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check clean
+.PHONY: quickstart test check lint clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
 
-test: .venv/ready
+test: lint
 	$(BIN)/python -m pytest
 
-check: .venv/ready
+check: lint
+	$(BIN)/python -m pytest -m "not slow"
+
+lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m "not slow"
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)
