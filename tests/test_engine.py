@@ -5,7 +5,10 @@ import pytest
 
 from tests.fake_engine import Answer, fake_server, openai_answer, sglang_sample
 from verl_pivot.errors import ConfigError, EngineError
-from verl_pivot.rollout.engine import Completion, OpenAIEngine, Retries, Sampling, SGLangEngine, served_model
+from verl_pivot.rollout.engine import Completion, Sampling
+from verl_pivot.rollout.http import Retries
+from verl_pivot.rollout.openai_engine import OpenAIEngine, served_model
+from verl_pivot.rollout.sglang_engine import SGLangEngine
 from verl_pivot.types import Json, JsonObject
 
 QUICK = Retries(attempts=3, longest_wait_seconds=0.01, timeout_seconds=5.0)

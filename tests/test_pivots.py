@@ -17,7 +17,8 @@ from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
 from verl_pivot.data.formats import trajectory_as_dict
 from verl_pivot.data.pivots import AGENT_NAME_IN_FILE, SCHEMA, row_to_turn, turn_to_row
-from verl_pivot.data.profiles import ProfileSettings, file_sha256, open_profile
+from verl_pivot.data.profile_writer import open_profile
+from verl_pivot.data.profiles import ProfileSettings, file_sha256
 from verl_pivot.data.selection import Candidate, Decision, SelectionRule, select
 from verl_pivot.data.summary import Outcome
 from verl_pivot.data.turns import Split, turns

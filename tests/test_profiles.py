@@ -21,11 +21,10 @@ from tests.fake_engine import Answer, fake_server, openai_answer, sglang_sample
 from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
 from verl_pivot.data.formats import trajectory_as_dict
+from verl_pivot.data.profile_writer import ProfileWriter, open_profile
 from verl_pivot.data.profiles import (
     ProfileSettings,
-    ProfileWriter,
     TurnKey,
-    open_profile,
     parse_profile,
     profile_as_dict,
     read_profiles,

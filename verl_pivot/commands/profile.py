@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import TurnCounts
-    from verl_pivot.data.profiles import ProfileSettings, ProfileWriter
+    from verl_pivot.data.profile_writer import ProfileWriter
+    from verl_pivot.data.profiles import ProfileSettings
     from verl_pivot.data.profiling import Totals
-    from verl_pivot.rollout.engine import Engine, Retries
+    from verl_pivot.rollout.engine import Engine
+    from verl_pivot.rollout.http import Retries
     from verl_pivot.types import JsonObject, Turn
 
 
@@ -86,7 +88,8 @@ def profile_command(
     Example: verl-pivot profile trajectories.jsonl --model Qwen/Qwen3-8B --out profile.jsonl
     """
     from verl_pivot.data.profiles import ProfileSettings, file_sha256
-    from verl_pivot.rollout.engine import Retries, Sampling
+    from verl_pivot.rollout.engine import Sampling
+    from verl_pivot.rollout.http import Retries
     from verl_pivot.verifiers.registry import load_verifier_modules
 
     if endpoint and openai:
@@ -125,7 +128,8 @@ def run_profile(job: Job) -> None:
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import print_summary
-    from verl_pivot.data.profiles import iter_profiles, open_profile
+    from verl_pivot.data.profile_writer import open_profile
+    from verl_pivot.data.profiles import iter_profiles
     from verl_pivot.data.profiling import Totals
     from verl_pivot.data.summary import summarize
 
@@ -195,7 +199,8 @@ def _endpoints(job: Job, console: "Console") -> Iterator[tuple[str, ...]]:
 
 
 async def _engines(job: Job, urls: Sequence[str]) -> "list[Engine]":
-    from verl_pivot.rollout.engine import OpenAIEngine, SGLangEngine, served_model
+    from verl_pivot.rollout.openai_engine import OpenAIEngine, served_model
+    from verl_pivot.rollout.sglang_engine import SGLangEngine
 
     if job.openai is None:
         return [SGLangEngine(url, job.retries) for url in urls]

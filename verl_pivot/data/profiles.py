@@ -1,24 +1,20 @@
-"""TurnProfiles <-> profile.jsonl, a file that is appended to, survives kill -9 and is resumed."""
+"""profile.jsonl -> ProfileSettings and TurnProfiles; `data.profile_writer` writes it."""
 
-import fcntl
 import math
-import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from verl_pivot.data.storage import BadRowError, as_object, decode_json, encode_json
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.data.storage import BadRowError, as_object, decode_json
+from verl_pivot.errors import DataError
 from verl_pivot.rollout.engine import Sampling
 from verl_pivot.types import Json, JsonObject, Sample, TurnProfile, Verdict
 
 KIND = "verl-pivot profile"
 VERSION = 1
-_SYNC_SECONDS = 10.0
 
 
 class TurnKey(NamedTuple):
@@ -57,50 +53,6 @@ class ProfileSettings:
             raise BadRowError("bad_profile", f"settings of another version: {error}") from error
 
 
-class ProfileWriter:
-    """Appends finished turns, one line each; `done` are those that the file held before."""
-
-    def __init__(self, path: Path, descriptor: int, done: frozenset[TurnKey]) -> None:
-        self.done = done
-        self._path = path
-        self._descriptor = descriptor
-        self._synced_at = time.monotonic()
-
-    def append(self, profile: TurnProfile) -> None:
-        """Write one line; it is in the file when this returns.
-
-        Raises:
-            ConfigError: If it cannot be written (full disk); the lines before it stay whole.
-        """
-        _append_line(self._descriptor, self._path, profile_as_dict(profile))
-        if time.monotonic() - self._synced_at > _SYNC_SECONDS:
-            os.fsync(self._descriptor)
-            self._synced_at = time.monotonic()
-
-
-@contextmanager
-def open_profile(path: Path, settings: ProfileSettings) -> Iterator[ProfileWriter]:
-    """Create a profile, or go on with one: a last line that kill -9 tore is cut off.
-
-    Raises:
-        ConfigError: If the file has other settings, is being written by another process, or cannot be written.
-        DataError: If it is no profile.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    except OSError as error:
-        raise _unwritable(path, error) from error
-    try:
-        _lock(descriptor, path)
-        _begin_or_resume(descriptor, path, settings)
-        done = frozenset(TurnKey(profile.trajectory_id, profile.index) for profile in iter_profiles(path))
-        yield ProfileWriter(path, descriptor, done)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def read_profiles(path: Path) -> dict[TurnKey, TurnProfile]:
     """Every finished turn of a profile, in the file's order.
 
@@ -135,7 +87,7 @@ def read_settings(path: Path) -> ProfileSettings:
         DataError: If the file is missing or no profile.
     """
     with _open_to_read(path) as lines:
-        return _parse_header(next(lines, b""), path)
+        return parse_header(next(lines, b""), path)
 
 
 def profile_as_dict(profile: TurnProfile) -> JsonObject:
@@ -233,7 +185,7 @@ def _open_to_read(path: Path) -> Iterator[Iterator[bytes]]:
 def _read_lines(path: Path) -> Iterator[tuple[str, Json]]:
     """(place, value) of every line after the first."""
     with _open_to_read(path) as lines:
-        _parse_header(next(lines, b""), path)
+        parse_header(next(lines, b""), path)
         for number, line in enumerate(lines, start=2):
             place = f"{path}, line {number}"
             try:
@@ -243,7 +195,12 @@ def _read_lines(path: Path) -> Iterator[tuple[str, Json]]:
                 raise DataError(f"{place} is broken ({error}); {remedy}") from error
 
 
-def _parse_header(line: bytes, path: Path) -> ProfileSettings:
+def parse_header(line: bytes, path: Path) -> ProfileSettings:
+    """Settings of the profile whose first line this is.
+
+    Raises:
+        DataError: If it is no profile of this version.
+    """
     try:
         header = as_object(decode_json(line), "the first line")
         if header.get("kind") != KIND or header.get("version") != VERSION:
@@ -254,76 +211,3 @@ def _parse_header(line: bytes, path: Path) -> ProfileSettings:
             f"{path} is no profile of version {VERSION} ({error}); choose another --out, or write it with "
             "`verl-pivot profile`"
         ) from error
-
-
-def _check_settings(path: Path, settings: ProfileSettings) -> None:
-    found, wanted = _flat(read_settings(path)), _flat(settings)
-    names = [name for name in wanted if found[name] != wanted[name]]
-    if names:
-        differing = [f"{name} is {found[name]!r} there and {wanted[name]!r} here" for name in names]
-        raise ConfigError(
-            f"{path} was begun with other settings: {'; '.join(differing)}. Choose another --out, or use "
-            "the same settings to go on with it"
-        )
-
-
-def _flat(settings: ProfileSettings) -> dict[str, object]:
-    values: dict[str, object] = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "sampling"}
-    return values | asdict(settings.sampling)
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise ConfigError(
-            f"{path} is being written by another `verl-pivot profile`; wait for it, or choose another --out"
-        ) from error
-
-
-def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> None:
-    """A file without a finished turn is begun anew, whatever its settings: nothing is lost."""
-    with path.open("rb") as file:
-        first, second = file.readline(), file.readline()
-    begin = f'{{"kind": "{KIND}"'.encode()
-    torn = not first.endswith(b"\n") and (first.startswith(begin) or begin.startswith(first))
-    if torn or (_parse_header(first, path) != settings and not second.endswith(b"\n")):
-        os.ftruncate(descriptor, 0)
-    else:
-        _check_settings(path, settings)
-        _cut_torn_line(descriptor)
-    if os.fstat(descriptor).st_size == 0:
-        _append_line(descriptor, path, {"kind": KIND, "version": VERSION, "settings": settings.as_dict()})
-
-
-def _cut_torn_line(descriptor: int) -> None:
-    """Whatever follows the last newline was being written when the process was killed."""
-    end = size = os.fstat(descriptor).st_size
-    while end > 0:
-        begin = max(0, end - (1 << 20))
-        newline = os.pread(descriptor, end - begin, begin).rfind(b"\n")
-        if newline >= 0:
-            end = begin + newline + 1
-            break
-        end = begin
-    if end < size:
-        os.ftruncate(descriptor, end)
-
-
-def _append_line(descriptor: int, path: Path, value: JsonObject) -> None:
-    line = (encode_json(value) + "\n").encode()
-    size = os.fstat(descriptor).st_size
-    try:
-        written = 0
-        while written < len(line):
-            written += os.write(descriptor, line[written:])
-    except OSError as error:
-        os.ftruncate(descriptor, size)
-        raise _unwritable(path, error) from error
-
-
-def _unwritable(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(
-        f"{path} cannot be written: {error.strerror}; the turns finished before are safe in it: free "
-        "some space there and run the same command again to go on"
-    )
