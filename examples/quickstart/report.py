@@ -70,7 +70,7 @@ def _percent(accuracy: Accuracy) -> str:
 
 def draw(summary: Summary, path: Path) -> None:
     """Training reward by step, and success by family before and after."""
-    figure, (curve, bars) = plt.subplots(1, 2, figsize=(11, 4), width_ratios=(1, 1.4), layout="constrained")
+    figure, (curve, bars) = plt.subplots(1, 2, figsize=(11, 4.5), width_ratios=(1, 1.4), layout="constrained")
     curve.plot(
         [step["step"] for step in summary.steps],
         [step["critic/score/mean"] for step in summary.steps],
@@ -79,15 +79,17 @@ def draw(summary: Summary, path: Path) -> None:
     curve.set(
         xlabel="training step", ylabel="mean reward of the sampled actions", ylim=(0, 1), title="PivotRL training"
     )
-    names = ["whole tasks", *summary.base.tasks_by_family]
+    families = [f"{family}, unseen" if family in UNSEEN_FAMILIES else family for family in summary.base.tasks_by_family]
+    names = ["whole tasks", *families]
     for offset, label, evaluation in ((-0.2, "base", summary.base), (0.2, "trained", summary.trained)):
         accuracies = [evaluation.tasks, *evaluation.tasks_by_family.values()]
         below = [each.value - each.interval[0] for each in accuracies]
         above = [each.interval[1] - each.value for each in accuracies]
         places = [place + offset for place in range(len(names))]
-        bars.bar(places, [each.value for each in accuracies], 0.4, yerr=(below, above), capsize=2, label=label)
-    bars.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    bars.set(ylim=(0, 1), ylabel="success", title="Held-out tasks, greedy, 95 % intervals")
-    bars.legend()
+        bars.barh(places, [each.value for each in accuracies], 0.4, xerr=(below, above), capsize=2, label=label)
+    bars.set_yticks(range(len(names)), names)
+    bars.invert_yaxis()
+    bars.set(xlim=(0, 1), xlabel="success", title="Held-out tasks, greedy, 95 % intervals")
+    figure.legend(*bars.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     figure.savefig(path, dpi=120)
     plt.close(figure)
