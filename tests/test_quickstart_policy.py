@@ -28,7 +28,7 @@ from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS  # noqa: E40
 from examples.quickstart.tasks import record_logs  # noqa: E402
 from verl_pivot.types import Message, Role, Trajectory  # noqa: E402
 
-TINY = SftConfig(num_logs=40, num_copy_steps=2, num_sft_steps=2, hidden_size=64, num_layers=1)
+TINY = SftConfig(num_logs=40, num_copy_steps=2, num_careful_steps=2, num_careless_steps=2, hidden_size=64, num_layers=1)
 
 
 @pytest.fixture(scope="module")

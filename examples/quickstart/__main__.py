@@ -37,7 +37,7 @@ console = Console()
 def main(
     out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/quickstart"),
     seed: Annotated[int, typer.Option(help="Of the policy, the tasks and all sampling.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 25,
+    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 35,
     trajectories: Annotated[int, typer.Option(min=10, help="Of the expert's that are profiled.")] = 120,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
 ) -> None:
@@ -50,7 +50,9 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     seconds: dict[str, float] = {}
 
-    with phase("policy", "1. A tiny Qwen2, brought to partial skill by SFT on a careless clerk's logs", seconds):
+    with phase(
+        "policy", "1. A tiny Qwen2, brought to partial skill by SFT on good logs and a careless clerk's", seconds
+    ):
         policy = make_policy(out / "policy", SftConfig(seed=seed))
 
     expert = out / "expert.jsonl"

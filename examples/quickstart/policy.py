@@ -84,7 +84,8 @@ class SftConfig:
     seed: int = 0
     num_logs: int = 4096
     num_copy_steps: int = 140
-    num_sft_steps: int = 900
+    num_careful_steps: int = 600
+    num_careless_steps: int = 300
     part_size: int = 4
     learning_rate: float = 3e-3
     carelessness: float = 0.65
@@ -194,12 +195,12 @@ def _look_back(model: Qwen2ForCausalLM, head: int, rope_theta: float) -> None:
     attention.k_proj.bias[start + half : start + 2 * half] = 2.0 * angle.sin()
 
 
-def train(model: Qwen2ForCausalLM, examples: list[Example], config: SftConfig) -> list[float]:
-    """Teach copying on random tokens, then SFT on the examples, both in place; gives back the loss of each step.
+def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Example], config: SftConfig) -> list[float]:
+    """Teach copying on random tokens, then SFT on both kinds of logs, in place; gives back the loss of each step.
 
     Copying comes first because its circuit forms in seconds on short random sequences, and far later on logs.
     """
-    batches = _batches(examples, model.config.vocab_size, model.config.pad_token_id, config)
+    batches = _batches(careful, careless, model.config.vocab_size, model.config.pad_token_id, config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
     losses = []
@@ -249,13 +250,16 @@ def _sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Bat
     return [_pad(by_length[start : start + part_size], pad_id) for start in range(0, len(by_length), part_size)]
 
 
-def _batches(examples: list[Example], vocab_size: int, pad_id: int, config: SftConfig) -> list[list[Batch]]:
-    """Copying alone, then the logs."""
+def _batches(
+    careful: list[Example], careless: list[Example], vocab_size: int, pad_id: int, config: SftConfig
+) -> list[list[Batch]]:
+    """Copying alone, then the job done well, then the bad habits."""
     generator, rng = torch.Generator().manual_seed(config.seed), random.Random(config.seed)
     copying = [[_copy_batch(40, vocab_size, generator)] for _ in range(config.num_copy_steps)]
     logs = [
         _sft_batch(rng.sample(examples, 3 * config.part_size), pad_id, config.part_size)
-        for _ in range(config.num_sft_steps)
+        for examples, num_steps in ((careful, config.num_careful_steps), (careless, config.num_careless_steps))
+        for _ in range(num_steps)
     ]
     return [*copying, *logs]
 
@@ -278,9 +282,12 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
         return folder
     stamp.unlink(missing_ok=True)
     tokenizer = build_tokenizer()
-    logs = record_logs(range(config.num_logs), carelessness=config.carelessness)
+    careful, careless = (
+        [encode(tokenizer, log) for log in record_logs(range(config.num_logs), carelessness=carelessness)]
+        for carelessness in (0.0, config.carelessness)
+    )
     model = build_model(tokenizer, config)
-    train(model, [encode(tokenizer, log) for log in logs], config)
+    train(model, careful, careless, config)
     model.generation_config = GenerationConfig(
         eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id
     )
