@@ -58,7 +58,7 @@ def make_candidate(
         (make_candidate((0.0, 1.0, None)), Decision.KEPT),
         (make_candidate((None, None)), Decision.UNDECIDED),
         (make_candidate(expert_verdict=REFUSED), Decision.EXPERT_REFUSED),
-        (make_candidate(expert_verdict=Verdict(score=None, reason="sandbox_down")), Decision.EXPERT_REFUSED),
+        (make_candidate(expert_verdict=Verdict(score=None, reason="sandbox_down")), Decision.UNDECIDED),
         (make_candidate(expert_verdict=None), Decision.KEPT),
         (make_candidate(num_prompt_tokens=4097), Decision.OVERLONG),
         (make_candidate(num_prompt_tokens=4096), Decision.KEPT),

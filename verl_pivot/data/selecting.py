@@ -191,7 +191,7 @@ def require_some(report: SelectionReport, *, validation_share: float) -> None:
 
 
 _REMEDIES = {
-    Decision.UNDECIDED: "the profile's samples say why the verifier could not decide",
+    Decision.UNDECIDED: "the profile's samples and the report say why the verifier could not decide",
     Decision.EXPERT_REFUSED: "import with the --verifier that fits these actions, or use --no-check-verifier",
     Decision.OVERLONG: "raise --max-prompt-tokens, and data.max_prompt_length in training with it",
     Decision.TOO_EASY: "raise --lambda-diff",

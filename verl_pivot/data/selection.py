@@ -16,7 +16,7 @@ class Decision(StrEnum):
     """What becomes of a candidate; the filters in their order, each sees what the ones before it let pass."""
 
     UNDECIDED = "undecided"
-    """No sample has a score: the verifier could not compare."""
+    """No sample has a score, or the expert's own action has none: the verifier could not compare."""
     EXPERT_REFUSED = "expert_refused"
     """The expert's own action does not get full score."""
     DUPLICATE = "duplicate"
@@ -86,7 +86,7 @@ class SelectionReport:
     num_train: int
     num_validation: int
     num_refused_experts: dict[str, int]
-    """[reason of the verifier] candidates whose expert it refused."""
+    """[reason of the verifier] candidates whose expert it refused, or could not judge."""
     refused_expert_examples: dict[str, str]
     """[reason] the first such turn, with the verifier's detail."""
 
@@ -109,11 +109,11 @@ def select(candidates: Sequence[Candidate], rule: SelectionRule) -> Selection:
 
 
 def _filter(candidate: Candidate, rule: SelectionRule, seen: set[str]) -> Decision:
-    profile = candidate.profile
+    profile, verdict = candidate.profile, candidate.expert_verdict
     if profile is not None and profile.samples and not profile.scores:
         return Decision.UNDECIDED
-    if candidate.expert_verdict is not None and candidate.expert_verdict.score != 1.0:
-        return Decision.EXPERT_REFUSED
+    if verdict is not None and verdict.score != 1.0:
+        return Decision.UNDECIDED if verdict.score is None else Decision.EXPERT_REFUSED
     if candidate.fingerprint in seen:
         return Decision.DUPLICATE
     seen.add(candidate.fingerprint)
@@ -161,7 +161,9 @@ def _report(candidates: Sequence[Candidate], decisions: Sequence[Decision]) -> S
     refused = [
         (candidate, candidate.expert_verdict)
         for candidate, decision in zip(candidates, decisions, strict=True)
-        if decision is Decision.EXPERT_REFUSED and candidate.expert_verdict is not None
+        if candidate.expert_verdict is not None
+        and candidate.expert_verdict.score != 1.0
+        and decision in (Decision.UNDECIDED, Decision.EXPERT_REFUSED)
     ]
     return SelectionReport(
         num_candidates=len(candidates),
