@@ -9,7 +9,7 @@ import pytest
 
 from tests.factories import ANSWER, USER, make_trajectory
 from tests.launching import cli, launch, step_metrics, training
-from tests.tiny_model import write_model
+from tests.tiny_model import set_end_tokens, write_model
 from verl_pivot.data.profiles import read_profiles
 from verl_pivot.types import Message, Role
 
@@ -107,15 +107,19 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
 
 
 def test_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(tmp_path: Path) -> None:
-    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can."""
+    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can.
+
+    Every token ends the turn, so that every action is a message and comes before the verifier.
+    """
     model = write_model(tmp_path / "model")
+    set_end_tokens(model, list(range(256)))
     raw = write_questions(tmp_path / "raw.jsonl", 40)
     verifier, trajectories, pivots = (tmp_path / name for name in ("patchy.py", "t.jsonl", "pivots.parquet"))
     verifier.write_text(PATCHY)
     module = ("--verifier-module", verifier)
     done(cli("import", raw, "--out", trajectories, "--verifier", "patchy"))
-    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--no-check-verifier",
-             *module))  # fmt: skip
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5",
+             "--no-check-verifier", *module))  # fmt: skip
 
     output = launch(
         tmp_path,
