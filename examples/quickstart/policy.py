@@ -195,31 +195,28 @@ def _look_back(model: Qwen2ForCausalLM, head: int, rope_theta: float) -> None:
     attention.k_proj.bias[start + half : start + 2 * half] = 2.0 * angle.sin()
 
 
-def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Example], config: SftConfig) -> list[float]:
-    """Teach copying on random tokens, then SFT on both kinds of logs, in place; gives back the loss of each step.
+def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Example], config: SftConfig) -> None:
+    """Teach copying on random tokens, then SFT on both kinds of logs, in place.
 
     Copying comes first because its circuit forms in seconds on short random sequences, and far later on logs.
     """
     batches = _batches(careful, careless, model.config.vocab_size, model.config.pad_token_id, config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
-    losses = []
     model.train()
     with Progress() as progress:
         for batch in progress.track(batches, description="Teaching the base policy"):
-            losses.append(_add_gradients(model, batch))
+            _add_gradients(model, batch)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
     model.eval()
-    return losses
 
 
-def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> float:
+def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
     """Backward through the mean loss over a batch's labels; the batch comes in parts of like length."""
     num_labels = sum(int((part.labels[:, 1:] != _IGNORED).sum()) for part in batch)
-    total = 0.0
     for part in batch:
         labels = part.labels[:, 1:]
         kept = labels != _IGNORED
@@ -227,8 +224,6 @@ def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> float:
         states = model.model(input_ids=part.input_ids).last_hidden_state[:, :-1][kept]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
         loss.backward()
-        total += loss.item()
-    return total
 
 
 def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:

@@ -15,10 +15,11 @@ UNSEEN_FAMILIES = tuple(_UNSEEN_WEIGHTS)
 """Only in held-out tasks, made of parts that training has apart: the question of `price` by a customer who gives
 nothing but an e-mail, and the item of `refund_item` with the amount of `refund_order`."""
 FAMILIES = (*_WEIGHTS, *UNSEEN_FAMILIES)
+_PRICE_REQUESTS = ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}.")
 _REQUESTS = {
     "email": ("What is the e-mail of {name}?", "Tell me the e-mail of {name}."),
-    "price": ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}."),
-    "price_by_email": ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}."),
+    "price": _PRICE_REQUESTS,
+    "price_by_email": _PRICE_REQUESTS,
     "count": ("{who} How many times did I order?", "{who} Count how many times I bought."),
     "total": ("{who} What is the sum of all?", "{who} Tell me the sum of everything."),
     "refund_item": ("{who} Refund the {item}.", "{who} I want my {item} refunded."),
@@ -141,7 +142,8 @@ def record(task: Task, rng: random.Random, *, carelessness: float = 0.0) -> Traj
     Args:
         task: What the customer wants.
         rng: Chooses among equal ways, and where the clerk errs.
-        carelessness: Chance at each decision that the clerk errs; at 0.0 the clerk is an expert.
+        carelessness: Chance that the clerk guesses an answer; that it takes a wrong order or forgets a refund is an
+            eighth as likely. At 0.0 the clerk is an expert.
     """
     messages = list(task.opening)
     with task.open_shop() as shop:
@@ -177,9 +179,9 @@ def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
     find = _find(task, rng)
     if task.family == "email":
         return [find, _say(rng, task.answer)]
-    if task.answer is not None and rng.random() < carelessness:  # guesses instead of looking
-        return [find, Message(role=Role.ASSISTANT, content=f"About {rng.randint(1, 99)}.")]
     if task.answer is not None:
+        if rng.random() < carelessness:
+            return [find, Message(role=Role.ASSISTANT, content=f"About {rng.randint(1, 99)}.")]
         return [find, _query_answer(task, rng), _say(rng, task.answer)]
     return [find, *_refund_all(task, rng, carelessness), _say(rng, None)]
 

@@ -64,16 +64,16 @@ class Shims:
         registrations, once sglang imports it lazily, or with torchvision's CPU wheel from PyTorch's own index,
         whose operators are there by now.
         """
-        import torch
+        from torch import library
         from torchvision.extension import _has_ops  # type: ignore[import-untyped]
 
         if _has_ops():
             return
-        new_library: Any = torch.library.Library  # untyped in torch
-        library = new_library("torchvision", "DEF")
-        library.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        library.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        self._libraries.append(library)
+        new_library: Any = library.Library  # untyped in torch
+        operators = new_library("torchvision", "DEF")
+        operators.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        operators.define("qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        self._libraries.append(operators)
 
 
 def _ignore_pinned_memory() -> None:
