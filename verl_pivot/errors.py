@@ -5,6 +5,9 @@ PivotError
   + ConfigError    a setting is missing, misspelt or contradicts another  -> stop before anything starts
   + EngineError    an inference engine died, timed out or answered garbage -> retried, then the job stops resumably
   + VerifierError  no reward could be decided for too long                 -> the run stops; its checkpoints stay
+  + SandboxRequestError  an execution was asked for that is not allowed    -> the caller's bug, not retried
+  + SandboxError   the sandbox could not run a program                     -> retried; then masked, never a reward
+    + SessionLostError  an interpreter and its variables are gone          -> the trajectory cannot go on
 """
 
 
@@ -26,3 +29,15 @@ class EngineError(PivotError, RuntimeError):
 
 class VerifierError(PivotError, RuntimeError):
     """What a verifier needs (sandbox, judge, expert data) is down. Says nothing about the policy."""
+
+
+class SandboxRequestError(PivotError, ValueError):
+    """An execution was asked for that is not allowed: a limit, a file name, a language."""
+
+
+class SandboxError(PivotError, RuntimeError):
+    """The sandbox could not run the program. Says nothing about the program."""
+
+
+class SessionLostError(SandboxError):
+    """A session's interpreter is gone through no fault of its cells. Not retried: its variables are gone too."""

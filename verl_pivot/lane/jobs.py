@@ -1,0 +1,186 @@
+"""One process in a pod: its streams, its end, and what ended it."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from verl_pivot.lane.frames import memory_file
+from verl_pivot.lane.loop import Loop, Timer
+from verl_pivot.lane.outputs import Capture
+from verl_pivot.lane.pod import READY, Pod
+from verl_pivot.lane.pool import decode_report
+from verl_pivot.lane.zygotes import Child, Zygote
+
+ZYGOTE_SECONDS = 10.0
+"""A zygote that takes longer to fork, or to tell of the end of a killed process, is replaced."""
+_FLOOD_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is kept of the request for a process: two descriptors, for the asker to close."""
+
+    payload: int
+    """The memory file of the task; helpers and sessions answer in it."""
+    report: int
+    """Reads READY once the process is in its pod without privileges, or why it is not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a process ended."""
+
+    failure: str | None = None
+    """Why the system could not run it; the rest then says nothing."""
+    killed_by: str | None = None
+    """The limit for which we killed it."""
+    status: int = 0
+    """As from wait(2)."""
+    wall_seconds: float = 0.0
+    setup_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+
+
+def ask_for_process(
+    zygote: Zygote,
+    child: Child,
+    pod: Pod,
+    task: dict[str, Any],
+    *,
+    stdin: bytes,
+    outputs: tuple[Capture, Capture],
+    control: int | None = None,
+) -> Request:
+    """Have `zygote` fork a process for `task` into `pod`; closes the ends that only the process needs."""
+    stdin_fd = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    payload = memory_file(json.dumps({**task, "namespaces": pod.shape.namespaces}).encode())
+    report, report_write_end = os.pipe()
+    os.set_blocking(report, False)
+    passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end, report_write_end)
+    zygote.fork(child, (pod.pidfd, *passed, payload, *(() if control is None else (control,))))
+    for fd in passed:
+        os.close(fd)
+    return Request(payload=payload, report=report)
+
+
+class Job:
+    """Forks one process in `pod` and calls `on_end` once, when it has ended."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        zygote: Zygote,
+        pod: Pod,
+        task: dict[str, Any],
+        *,
+        wall_seconds: float,
+        stdin: bytes,
+        outputs: tuple[Capture, Capture],
+        on_end: Callable[[Ending], None],
+        end_pod: Callable[[], None],
+        has_proc: bool,
+    ) -> None:
+        self._loop = loop
+        self._wall_seconds = wall_seconds
+        self._on_end = on_end
+        self._end_pod = end_pod
+        self._has_proc = has_proc
+        self._zygote = zygote
+        self.outputs = outputs
+        self.pid: int | None = None
+        self._asked_at = time.monotonic()
+        self._forked_at = 0.0
+        self._exited_at: float | None = None
+        self._killed_by: str | None = None
+        self._timer = loop.after(ZYGOTE_SECONDS, zygote.end)
+        self.request = ask_for_process(zygote, self, pod, task, stdin=stdin, outputs=outputs)
+        for output in outputs:
+            loop.on_readable(output.read_end, partial(self._on_output, output))
+
+    def kill(self, reason: str) -> None:
+        """End it and whatever it started; the first reason counts."""
+        if self._exited_at is None and self._killed_by is None:
+            self._killed_by = reason
+            self._end_pod()
+            self._timer.cancel()
+            self._timer = self._loop.after(ZYGOTE_SECONDS, self._zygote.end)
+
+    def on_forked(self, pid: int) -> None:
+        self.pid = pid
+        self._forked_at = time.monotonic()
+        if self._killed_by is None:
+            self._timer.cancel()
+            self._timer = self._loop.after(self._wall_seconds, self._on_wall)
+
+    def on_fork_failed(self, reason: str) -> None:
+        self._finish(Ending(killed_by=self._killed_by, failure=None if self._killed_by else reason))
+
+    def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
+        self._exited_at = time.monotonic()
+        for output in self.outputs:  # its own output is in the pipes; what it left behind does not count
+            output.drain(_FLOOD_BYTES)
+        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        self._finish(
+            Ending(
+                failure=None if self._killed_by else failure_of(self.request.report),
+                killed_by=self._killed_by if was_killed or self._killed_by == "output_limit" else None,
+                status=status,
+                wall_seconds=self._exited_at - self._forked_at,
+                setup_seconds=self._forked_at - self._asked_at,
+                cpu_seconds=cpu_seconds,
+                peak_bytes=peak_bytes,
+            )
+        )
+
+    def on_zygote_lost(self) -> None:
+        self._end_pod()
+        self._finish(Ending(failure="the zygote of the lane died"))
+
+    def _on_wall(self) -> None:
+        """The time in which it was ready and no core was free is not its own."""
+        waited = starved_seconds(self.pid) if self._has_proc and self.pid is not None else 0.0
+        missing = self._wall_seconds - (time.monotonic() - self._forked_at - waited)
+        if missing > 0.001:
+            self._timer = self._loop.after(missing, self._on_wall)
+        else:
+            self.kill("timeout")
+
+    def _on_output(self, output: Capture) -> None:
+        output.read()
+        if output.at_end:
+            self._loop.forget(output.read_end)
+        elif output.num_bytes > max(_FLOOD_BYTES, output.max_kept_bytes):
+            self.kill("output_limit")
+
+    def _finish(self, ending: Ending) -> None:
+        self._timer.cancel()
+        for output in self.outputs:
+            self._loop.forget(output.read_end)
+            os.close(output.read_end)
+        os.close(self.request.report)
+        self._on_end(ending)
+        os.close(self.request.payload)
+
+
+def failure_of(report: int) -> str | None:
+    """Why a process did not come as far as the user's code; None if it did."""
+    try:
+        text = os.read(report, 1024)
+    except BlockingIOError:
+        text = b""
+    return None if text == READY else decode_report(text)
+
+
+def starved_seconds(pid: int) -> float:
+    """Time that the main thread of a process was ready to run and had no core."""
+    try:
+        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0  # it has just ended

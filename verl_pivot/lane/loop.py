@@ -1,0 +1,76 @@
+"""Events of file descriptors and timers -> calls, in one thread: the lane's event loop."""
+
+import heapq
+import itertools
+import select
+import time
+from collections.abc import Callable
+
+Callback = Callable[[], None]
+
+
+class Timer:
+    """One call in the future, until it is cancelled."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Loop:
+    """An epoll loop without tasks: the lane's memory stays small, and so do its forks."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._readers: dict[int, Callback] = {}
+        self._writers: dict[int, Callback] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self.is_running = True
+
+    def on_readable(self, fd: int, callback: Callback) -> None:
+        """Call whenever `fd` has data or has ended, until `forget`."""
+        self._readers[fd] = callback
+        self._epoll.register(fd, select.EPOLLIN)
+
+    def on_writable(self, fd: int, callback: Callback | None) -> None:
+        """Call as well whenever `fd`, which is read, takes data; None stops it."""
+        if callback is None:
+            self._writers.pop(fd, None)
+            self._epoll.modify(fd, select.EPOLLIN)
+        elif fd not in self._writers:
+            self._writers[fd] = callback
+            self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT)
+
+    def forget(self, fd: int) -> None:
+        """Before `fd` is closed; harmless if it is not watched."""
+        self._writers.pop(fd, None)
+        if self._readers.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+
+    def after(self, seconds: float, callback: Callback) -> Timer:
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._order), timer))
+        return timer
+
+    def run_once(self, max_seconds: float) -> None:
+        """Wait for events, call what they are for, then the timers that are due."""
+        for fd, event in self._epoll.poll(min(max_seconds, self._seconds_to_timer())):
+            if event & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
+                reader()
+            if event & select.EPOLLOUT and (writer := self._writers.get(fd)):
+                writer()
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, timer = heapq.heappop(self._timers)
+            if timer.callback is not None:
+                timer.callback()
+
+    def _seconds_to_timer(self) -> float:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else 60.0

@@ -1,0 +1,98 @@
+"""Source code -> what `python main.py` would do with it, in a forked process that never comes back."""
+
+import atexit
+import builtins
+import os
+import sys
+import threading
+import types
+from typing import NoReturn
+
+MAIN = "main.py"
+_OURS = "verl_pivot"
+
+
+def run_main(code: bytes, args: tuple[str, ...]) -> NoReturn:
+    """Run `code`, which lies in the working directory as main.py, and exit as Python would."""
+    path = os.path.join(os.getcwd(), MAIN)
+    open_standard_streams()
+    become_main_module(path, args)
+    main = sys.modules["__main__"]
+    exit_code = 0
+    try:
+        exec(compile(code, path, "exec"), main.__dict__)
+    except SystemExit as error:
+        exit_code = _exit_code(error)
+    except BaseException as error:
+        report_exception(error, path)
+        exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+    finalize(main, exit_code)
+
+
+def open_standard_streams() -> None:
+    """New ones over descriptors 0 to 2: the zygote's would carry its buffers into every program."""
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def become_main_module(path: str, args: tuple[str, ...]) -> None:
+    """A fresh `__main__` and none of our own modules, as if this interpreter had just started with `path`."""
+    for name in [name for name in sys.modules if name.split(".")[0] == _OURS]:
+        del sys.modules[name]
+    main = types.ModuleType("__main__")
+    main.__file__ = path
+    main.__builtins__ = builtins  # type: ignore[attr-defined]
+    main.__annotations__ = {}
+    main.__dict__["__cached__"] = None
+    sys.modules["__main__"] = main
+    sys.argv = [path, *args]
+    sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry != "/sandbox")]
+
+
+def report_exception(error: BaseException, path: str) -> None:
+    """Through sys.excepthook, which a program may have replaced, without the frames that are ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != path:
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    sys.excepthook(type(error), error, trace)
+
+
+def _exit_code(error: SystemExit) -> int:
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def finalize(main: types.ModuleType, exit_code: int) -> NoReturn:
+    """End as the interpreter does, but for the modules that the zygote had loaded: they are never taken down."""
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        _clear(main)
+        exit_code = _flush(exit_code)
+    finally:
+        os._exit(exit_code)
+
+
+def _clear(module: types.ModuleType) -> None:
+    """Drop the globals in the interpreter's order, so that their `__del__` runs."""
+    names = module.__dict__
+    for private in (True, False):
+        for name in list(names):
+            if name != "__builtins__" and (name.startswith("_") and not name.startswith("__")) == private:
+                names[name] = None
+
+
+def _flush(exit_code: int) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except (OSError, ValueError):
+            exit_code = 120  # as Python does when its last output cannot be written
+    return exit_code

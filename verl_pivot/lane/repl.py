@@ -1,0 +1,148 @@
+"""Cells -> values and tracebacks, in one interpreter that keeps its variables and can be forked.
+
+Runs in the same process as the user's code, so that what it says is as trustworthy as that code: its answers are read
+as data, and the interpreter's life is judged by the kernel alone.
+"""
+
+import ast
+import builtins
+import json
+import linecache
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from types import FrameType
+from typing import NoReturn
+
+from verl_pivot.lane.frames import Message, read_all, receive_with_fds, send_with_fds
+from verl_pivot.lane.program import become_main_module, open_standard_streams
+
+CELL_FILE = "<cell {}>"
+
+
+@dataclass(slots=True)
+class _Interrupts:
+    """SIGINT stops a cell, and is nothing between cells."""
+
+    is_running: bool = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.is_running:
+            raise KeyboardInterrupt
+
+
+_interrupts = _Interrupts()
+
+
+def serve_cells(channel: socket.socket) -> NoReturn:
+    """Run one cell after the other until the channel closes."""
+    open_standard_streams()
+    become_main_module(os.path.join(os.getcwd(), "session.py"), ())
+    del sys.modules["__main__"].__dict__["__file__"]
+    send_with_fds(channel, {"id": 0})
+    num_cells = 0
+    while True:
+        received = receive_with_fds(channel)
+        if received is None:
+            os._exit(0)
+        request, fds = received
+        if request["op"] == "fork":
+            channel = _fork(channel, request, fds)
+            continue
+        num_cells += 1
+        task = json.loads(read_all(fds[0]))
+        answer = _run_cell(str(task["code"]), num_cells, int(task["max_bytes"]))
+        _overwrite(fds[0], json.dumps(answer).encode())
+        send_with_fds(channel, {"id": request["id"]})
+
+
+def _run_cell(code: str, number: int, max_bytes: int) -> Message:
+    """{"value": repr of the last expression or None, "error": traceback or None, "interrupted": bool}."""
+    name = CELL_FILE.format(number)
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    signal.signal(signal.SIGINT, _interrupts)
+    value, error, interrupted = None, None, False
+    try:
+        _interrupts.is_running = True
+        value = _evaluate(code, name)
+        _interrupts.is_running = False
+    except BaseException as raised:
+        _interrupts.is_running = False
+        interrupted = isinstance(raised, KeyboardInterrupt)
+        error = _traceback(raised, name)
+        print(error, end="", file=sys.stderr)
+    _flush()
+    return {"value": _cut(value, max_bytes), "error": _cut(error, max_bytes), "interrupted": interrupted}
+
+
+def _evaluate(code: str, name: str) -> str | None:
+    tree = ast.parse(code, name)
+    names = sys.modules["__main__"].__dict__
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)
+    if not isinstance(last, ast.Expr):
+        return None
+    value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+    if value is None:
+        return None
+    builtins._ = value  # type: ignore[attr-defined]
+    return repr(value)
+
+
+def _traceback(error: BaseException, name: str) -> str:
+    """As Python prints it, without the frames that are ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != name:
+        trace = trace.tb_next
+    report = traceback.TracebackException(type(error), error, trace)
+    report.stack[:] = [frame for frame in report.stack if frame.filename != __file__]
+    return "".join(report.format())
+
+
+def _cut(text: str | None, max_bytes: int) -> str | None:
+    return text if text is None else text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            open_standard_streams()  # the cell closed or replaced them
+
+
+def _fork(channel: socket.socket, request: Message, fds: tuple[int, ...]) -> socket.socket:
+    """Go on in two processes: the child serves the new channel, the parent the old one. Returns this process's."""
+    if threading.active_count() > 1:
+        for fd in fds:
+            os.close(fd)
+        send_with_fds(channel, {"id": request["id"], "refused": "the session has running threads"})
+        return channel
+    control, stdout, stderr = fds
+    pid = os.fork()
+    if pid == 0:
+        if os.fork() != 0:
+            os._exit(0)  # the branch then belongs to the pod: it must be no child that the parent's code can wait for
+        channel.close()
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        channel = socket.socket(fileno=control)
+        os.close(stdout)
+        os.close(stderr)
+        send_with_fds(channel, {"id": 0})
+        return channel
+    os.waitpid(pid, 0)
+    for fd in fds:
+        os.close(fd)
+    send_with_fds(channel, {"id": request["id"]})
+    return channel
+
+
+def _overwrite(fd: int, content: bytes) -> None:
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, content, 0)
+    os.close(fd)

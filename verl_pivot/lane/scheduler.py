@@ -1,0 +1,174 @@
+"""Programs that came -> programs that run: when a lane starts each, and what it takes back.
+
+A core is for those that have just come: a few run in the foreground until they sleep or have used their share of CPU
+time; then they go on in the background with low priority, and others start. So a lane holds as many sleeping programs
+as its memory allows, and one that computes for long delays nobody.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from verl_pivot.lane.loop import Loop
+from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.runs import Run
+from verl_pivot.lane.watchdog import lower_priority, process_state, sample_pod
+from verl_pivot.lane.zygotes import Zygote
+
+_FOREGROUND_CPU_SECONDS = 0.05
+_WATCH_SECONDS = 0.05
+_LOOK_SECONDS = 0.005
+_WATCH_COST = 10
+"""Watching takes at most a tenth of the lane's time."""
+_FULL_SHARE = 0.8
+"""Of the lane's memory: above it, nothing new is started."""
+
+
+class Watched(Protocol):
+    """What may use memory: a run or a session."""
+
+    @property
+    def shim_pid(self) -> int: ...
+
+    @property
+    def pid(self) -> int | None: ...
+
+    @property
+    def memory_bytes(self) -> int: ...
+
+    @property
+    def shared_bytes(self) -> int: ...
+
+    def kill(self, reason: str) -> None: ...
+
+
+class Scheduler:
+    """Runs wait in order of arrival; see the module's docstring."""
+
+    def __init__(
+        self, loop: Loop, pods: PodPool, zygote: Callable[[str], Zygote | None], settings: dict[str, Any]
+    ) -> None:
+        self._loop = loop
+        self._pods = pods
+        self._zygote = zygote
+        self._has_proc = bool(settings["has_proc"])
+        self._num_foreground = int(settings["num_foreground"])
+        self._memory_bytes = int(settings["memory_bytes"])
+        self._waiting: deque[Run] = deque()
+        self._running: dict[int, Run] = {}
+        self._foreground: dict[int, Run] = {}
+        self._is_looking = False
+        self._is_watching = False
+        self._used_bytes = 0
+        self._restarts: deque[Run] = deque()
+        self._reserved_bytes = 0
+        self.watched_sessions: Callable[[], list[Watched]] = list
+
+    def add(self, run: Run) -> None:
+        self._waiting.append(run)
+        self.pump()
+
+    def cancel(self, run_id: int) -> None:
+        """End a run that nobody waits for any more; it is answered as cancelled."""
+        run = self._running.get(run_id)
+        if run is not None:
+            run.cancel()
+            return
+        for queue in (self._waiting, self._restarts):
+            for waiting in tuple(queue):
+                if waiting.id == run_id:
+                    queue.remove(waiting)
+                    waiting.refuse("cancelled")
+
+    def pump(self) -> None:
+        """Start what can be started now."""
+        while self._restarts and self._reserved_bytes + self._restarts[0].memory_bytes <= self._memory_bytes:
+            if not self._start(self._restarts):
+                return
+        while self._waiting and self._has_room():
+            if not self._start(self._waiting):
+                return
+
+    def ended(self, run: Run, *, is_evicted: bool) -> bool:
+        """Forget a run that has ended; True if it will be started once more."""
+        self._running.pop(run.id, None)
+        self._foreground.pop(run.id, None)
+        if run.is_restarted:
+            self._reserved_bytes -= run.memory_bytes
+        if is_evicted:
+            run.is_restarted = True
+            self._restarts.append(run)
+        return is_evicted
+
+    def _has_room(self) -> bool:
+        if self._used_bytes > self._memory_bytes * _FULL_SHARE:
+            return False
+        if len(self._foreground) < self._num_foreground:
+            return True
+        if not self._is_looking:
+            self._is_looking = True
+            self._loop.after(_LOOK_SECONDS, self._look)
+        return False
+
+    def _start(self, queue: deque[Run]) -> bool:
+        """Start the first of `queue`, unless its zygote or pod is not ready yet."""
+        run = queue[0]
+        zygote = self._zygote(run.zygote)
+        pod = self._pods.take(run.shape) if zygote is not None else None
+        if zygote is None or pod is None:
+            if self._pods.last_error is not None:
+                queue.popleft().refuse(f"no pod can be started: {self._pods.last_error}")
+                self._pods.last_error = None
+            return False
+        queue.popleft()
+        self._running[run.id] = run
+        self._foreground[run.id] = run
+        if run.is_restarted:
+            self._reserved_bytes += run.memory_bytes
+        run.start(self._loop, self._pods, pod, zygote, has_proc=self._has_proc)
+        if not self._is_watching and self._has_proc:
+            self._is_watching = True
+            self._loop.after(_WATCH_SECONDS, self._watch)
+        return True
+
+    def _look(self) -> None:
+        """Who in the foreground sleeps makes room for another."""
+        self._is_looking = False
+        for run in tuple(self._foreground.values()):
+            pid = run.pid
+            if pid is None:
+                continue
+            look = process_state(pid)
+            if look.is_asleep or look.cpu_seconds > _FOREGROUND_CPU_SECONDS:
+                del self._foreground[run.id]
+        self.pump()
+
+    def _watch(self) -> None:
+        """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
+        begin = time.monotonic()
+        watched = [run for run in self._running.values() if run.pid is not None] + self.watched_sessions()
+        used: list[tuple[int, Watched]] = []
+        for each in watched:
+            sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes)
+            used.append((sample.memory_bytes, each))
+            if sample.memory_bytes > each.memory_bytes:
+                each.kill("memory_limit")
+            if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
+                self._send_to_background(each)
+        self._used_bytes = sum(size for size, _ in used)
+        if self._used_bytes > self._memory_bytes:
+            self._evict_largest(used)
+        self._is_watching = bool(watched)
+        if watched:
+            self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.monotonic() - begin)), self._watch)
+
+    def _send_to_background(self, each: "Watched") -> None:
+        lower_priority(each.shim_pid, each.pid)
+        if isinstance(each, Run):
+            self._foreground.pop(each.id, None)
+
+    def _evict_largest(self, used: "list[tuple[int, Watched]]") -> None:
+        candidates = [(size, each) for size, each in used if not (isinstance(each, Run) and each.is_restarted)]
+        if candidates:
+            max(candidates, key=lambda pair: pair[0])[1].kill("evicted")

@@ -1,0 +1,133 @@
+"""Requests about sessions -> answers; which sessions a lane holds."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from verl_pivot.lane.jobs import Ending, Job
+from verl_pivot.lane.loop import Loop
+from verl_pivot.lane.outputs import Capture
+from verl_pivot.lane.pod import PodShape
+from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.runs import fetched_fields, resource_limits
+from verl_pivot.lane.sessions import Answer, Session
+from verl_pivot.lane.zygotes import Zygote
+
+_FILES_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Start:
+    """An interpreter that waits for a pod and its zygote."""
+
+    session: Session
+    answer: Answer
+
+
+class SessionTable:
+    """Answers {"missing"}, {"busy"}, {"lost": why, "epoch"}, {"refused": why}, {"failure": why}, or what was asked."""
+
+    def __init__(
+        self, loop: Loop, pods: PodPool, zygote: Callable[[str], Zygote | None], zygote_name: str, *, has_proc: bool
+    ) -> None:
+        self._loop = loop
+        self._pods = pods
+        self._zygote = zygote
+        self._zygote_name = zygote_name
+        self._has_proc = has_proc
+        self._sessions: dict[str, Session] = {}
+        self._starts: deque[_Start] = deque()
+
+    @property
+    def living(self) -> list[Session]:
+        """Those that have an interpreter of their own pod; branches are seen through it."""
+        return [session for session in self._sessions.values() if session.pod is not None]
+
+    def serve(self, message: dict[str, Any], shape: PodShape, answer: Answer) -> None:
+        """Serve one request; `answer` is called once, now or later."""
+        session = self._sessions.get(message["session"])
+        if message["op"] == "open":
+            session = Session(message["session"], message["limits"], shape, self._loop, self._pods)
+            self._sessions[session.id] = session
+            self._starts.append(_Start(session=session, answer=answer))
+            self.pump()
+        elif session is None:
+            answer({"missing": True})
+        elif message["op"] == "close":
+            del self._sessions[session.id]
+            session.kill("it was closed")
+            answer({})
+        elif session.is_busy:
+            answer({"busy": True})
+        elif message["epoch"] != session.epoch:
+            answer({"lost": session.last_reason, "epoch": session.epoch})
+        elif session.interpreter is None:
+            again = partial(self._serve_started, session, message, answer)
+            self._starts.append(_Start(session=session, answer=again))
+            self.pump()
+        else:
+            self._serve_idle(session, message, answer)
+
+    def pump(self) -> None:
+        """Start interpreters whose pod and zygote are ready."""
+        while self._starts:
+            start = self._starts[0]
+            zygote = self._zygote(self._zygote_name)
+            pod = self._pods.take(start.session.shape) if zygote is not None else None
+            if zygote is None or pod is None:
+                if self._pods.last_error is not None:
+                    self._starts.popleft().answer({"failure": f"no pod can be started: {self._pods.last_error}"})
+                    self._pods.last_error = None
+                return
+            self._starts.popleft()
+            start.session.start(pod, zygote, start.answer)
+
+    def _serve_started(self, session: Session, message: dict[str, Any], answer: Answer, outcome: dict[str, Any]) -> None:
+        if outcome:
+            answer(outcome)
+        else:
+            self._serve_idle(session, message, answer)
+
+    def _serve_idle(self, session: Session, message: dict[str, Any], answer: Answer) -> None:
+        if message["op"] == "cell":
+            session.run_cell(message["code"], message["wall_seconds"], answer)
+        elif message["op"] == "fork":
+            branch = session.fork(message["branch"], answer)
+            self._sessions[branch.id] = branch
+        else:
+            self._move_files(session, message, answer)
+
+    def _move_files(self, session: Session, message: dict[str, Any], answer: Answer) -> None:
+        """Put and fetch files with the session's own rights, beside its interpreter."""
+        zygote = self._zygote(self._zygote_name)
+        pod = session.pod
+        if zygote is None or pod is None:
+            answer({"failure": "the lane's zygote is starting"})
+            return
+        task = {
+            "kind": "files",
+            "alone": False,
+            "files": message["files"],
+            "fetch": message["fetch"],
+            "max_bytes": message["max_file_bytes"],
+            "limits": resource_limits(session.limits),
+        }
+        job: Job
+
+        def on_end(ending: Ending) -> None:
+            answer(fetched_fields(job.request.payload, ending, [*message["files"], *message["fetch"]]))
+
+        job = Job(
+            self._loop,
+            zygote,
+            pod,
+            task,
+            wall_seconds=_FILES_SECONDS,
+            stdin=b"",
+            outputs=(Capture(0), Capture(0)),
+            on_end=on_end,
+            end_pod=partial(session.kill, "its files could not be moved in time"),
+            has_proc=self._has_proc,
+        )

@@ -1,0 +1,384 @@
+"""A session as its lane sees it: an interpreter that keeps its variables between cells, and can be forked.
+
+A cell that does not end is interrupted, then its interpreter is killed. The session then goes on in a fresh one with
+the next epoch, so that whoever asks for variables of the old epoch learns that they are gone.
+"""
+
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from verl_pivot.lane.frames import FrameError, Message, memory_file, receive_with_fds, send_with_fds
+from verl_pivot.lane.jobs import ZYGOTE_SECONDS, Request, ask_for_process, failure_of, starved_seconds
+from verl_pivot.lane.loop import Loop, Timer
+from verl_pivot.lane.outputs import Capture
+from verl_pivot.lane.pod import Pod, PodShape
+from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.runs import resource_limits
+from verl_pivot.lane.zygotes import Zygote
+
+_GRACE_SECONDS = 0.5
+"""Between the interrupt of a cell and the end of its interpreter."""
+_MAX_ANSWER_BYTES = 64 * 1024**2
+_FLOOD_BYTES = 1024**2
+_CREDENTIALS = struct.Struct("3i")
+
+Answer = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class SharedPod:
+    """A pod and the number of interpreters in it: a session and its branches."""
+
+    pod: Pod
+    num_users: int = 1
+
+
+@dataclass(slots=True)
+class Cell:
+    """The cell that runs."""
+
+    answer: Answer
+    payload: int
+    wall_seconds: float
+    started_at: float
+    starved_before: float
+    timer: Timer
+    killed_by: str | None = None
+
+
+@dataclass(slots=True)
+class Interpreter:
+    """A process that runs cells, known by its end of the channel."""
+
+    shared: SharedPod
+    channel: socket.socket
+    outputs: tuple[Capture, Capture]
+    on_end: Callable[["Interpreter", str], None]
+    """Called when it is seen to be dead."""
+    request: Request | None = None
+    """None for a branch, which no zygote forked."""
+    pidfd: int | None = None
+    """None until it has said hello."""
+    pid: int | None = None
+
+    # What the zygote tells of its process.
+
+    def on_forked(self, pid: int) -> None: ...
+
+    def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
+        self.on_end(self, "the interpreter ended")
+
+    def on_fork_failed(self, reason: str) -> None:
+        self.on_end(self, reason)
+
+    def on_zygote_lost(self) -> None:
+        """It lives on without it, unless it was still to be forked."""
+        if self.pidfd is None:
+            self.on_end(self, "the zygote of the lane died")
+
+
+class Session:
+    """One session: at most one interpreter, one epoch, one cell at a time."""
+
+    def __init__(self, session_id: str, limits: dict[str, Any], shape: PodShape, loop: Loop, pods: PodPool) -> None:
+        self.id = session_id
+        self.limits = limits
+        self.shape = shape
+        self.epoch = 1
+        self.num_cells = 0
+        self.interpreter: Interpreter | None = None
+        self._loop = loop
+        self._pods = pods
+        self._cell: Cell | None = None
+        self._on_hello: Answer | None = None
+        self._forks: dict[int, "Session"] = {}
+        self._num_forks = 0
+        self.last_reason = "the interpreter ended"
+        """Why the last interpreter is gone."""
+
+    @property
+    def shim_pid(self) -> int:
+        return self.interpreter.shared.pod.pid if self.interpreter else 0
+
+    @property
+    def pid(self) -> int | None:
+        return self.interpreter.pid if self.interpreter else None
+
+    @property
+    def memory_bytes(self) -> int:
+        size: int = self.limits["memory_bytes"]
+        return size
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._zygote.resident_bytes
+
+    @property
+    def is_busy(self) -> bool:
+        return self._cell is not None or self._on_hello is not None
+
+    @property
+    def pod(self) -> Pod | None:
+        return self.interpreter.shared.pod if self.interpreter else None
+
+    def start(self, pod: Pod, zygote: Zygote, answer: Answer) -> None:
+        """Begin an interpreter in a fresh pod; `answer` gets {} or {"failure": why}."""
+        ours, theirs = _channel()
+        outputs = self._captures()
+        task = {"kind": "cells", "file": None, "files": {}, "limits": resource_limits(self.limits)}
+        self._on_hello = answer
+        self._zygote = zygote
+        interpreter = Interpreter(shared=SharedPod(pod), channel=ours, outputs=outputs, on_end=self._on_end)
+        interpreter.request = ask_for_process(
+            zygote, interpreter, pod, task, stdin=b"", outputs=outputs, control=theirs.fileno()
+        )
+        theirs.close()
+        self._adopt(interpreter)
+
+    def run_cell(self, code: str, wall_seconds: float, answer: Answer) -> None:
+        """Run one cell in the interpreter, which is idle."""
+        assert self.interpreter is not None
+        self.num_cells += 1
+        payload = memory_file(json.dumps({"code": code, "max_bytes": self.limits["output_bytes"]}).encode())
+        self._cell = Cell(
+            answer=answer,
+            payload=payload,
+            wall_seconds=wall_seconds,
+            started_at=time.monotonic(),
+            starved_before=self._starved(),
+            timer=self._loop.after(wall_seconds, self._on_wall),
+        )
+        self._send({"op": "cell", "id": self.num_cells}, (payload,))
+
+    def fork(self, branch_id: str, answer: Answer) -> "Session":
+        """A session that goes on from here in a copy of the interpreter; `answer` gets {}, or why there is none."""
+        assert self.interpreter is not None
+        branch = Session(branch_id, self.limits, self.shape, self._loop, self._pods)
+        ours, theirs = _channel()
+        outputs = self._captures()
+        branch._on_hello = answer
+        branch._zygote = self._zygote
+        branch.num_cells = self.num_cells
+        self.interpreter.shared.num_users += 1
+        shared = self.interpreter.shared
+        branch._adopt(Interpreter(shared=shared, channel=ours, outputs=outputs, on_end=branch._on_end))
+        self._num_forks += 1
+        self._forks[-self._num_forks] = branch
+        self._send({"op": "fork", "id": -self._num_forks}, (theirs.fileno(), *(each.write_end for each in outputs)))
+        theirs.close()
+        for each in outputs:
+            os.close(each.write_end)
+        return branch
+
+    def kill(self, reason: str) -> None:
+        """End the interpreter; the session can go on in a fresh one with the next epoch."""
+        if self._cell is not None and self._cell.killed_by is None:
+            self._cell.killed_by = reason
+        if self.interpreter is None:
+            return
+        self.last_reason = KILL_REASONS.get(reason, reason)
+        if self.interpreter.shared.num_users > 1 and self.interpreter.pidfd is not None:
+            signal.pidfd_send_signal(self.interpreter.pidfd, signal.SIGKILL)
+        self._release(self.interpreter)
+
+    def _on_end(self, interpreter: Interpreter, reason: str) -> None:
+        if interpreter is self.interpreter:
+            self.kill(reason)
+
+    def _captures(self) -> tuple[Capture, Capture]:
+        return Capture(self.limits["output_bytes"]), Capture(self.limits["output_bytes"])
+
+    def _adopt(self, interpreter: Interpreter) -> None:
+        self.interpreter = interpreter
+        self._loop.on_readable(interpreter.channel.fileno(), self._on_message)
+        for output in interpreter.outputs:
+            self._loop.on_readable(output.read_end, partial(self._on_output, interpreter, output))
+        self._loop.after(ZYGOTE_SECONDS, partial(self._expect_hello, interpreter))
+
+    def _expect_hello(self, interpreter: Interpreter) -> None:
+        if interpreter is self.interpreter and interpreter.pidfd is None:
+            self.kill("the interpreter does not start")
+
+    def _send(self, message: Message, fds: tuple[int, ...]) -> None:
+        assert self.interpreter is not None
+        try:
+            send_with_fds(self.interpreter.channel, message, fds)
+        except OSError as error:
+            self.kill(f"the interpreter's channel is broken: {error.strerror}")
+
+    def _on_message(self) -> None:
+        interpreter = self.interpreter
+        assert interpreter is not None
+        try:
+            message, pid = _receive(interpreter.channel)
+        except (OSError, FrameError):
+            self.kill("the interpreter ended or spoke garbage")
+            return
+        if interpreter.pidfd is None:
+            self._hello(interpreter, pid)
+        elif message.get("id") in self._forks:
+            branch = self._forks.pop(message["id"])
+            if "refused" in message:
+                branch.refuse(str(message["refused"]))
+        elif self._cell is not None and message.get("id") == self.num_cells:
+            self._answer_cell(interpreter, self._cell)
+
+    def _hello(self, interpreter: Interpreter, pid: int) -> None:
+        try:
+            interpreter.pidfd, interpreter.pid = os.pidfd_open(pid), pid
+        except ProcessLookupError:
+            self.kill("the interpreter ended")
+            return
+        self._loop.on_readable(interpreter.pidfd, partial(self._on_end, interpreter, "the interpreter ended"))
+        answer, self._on_hello = self._on_hello, None
+        if answer is not None:
+            answer({})
+
+    def refuse(self, reason: str) -> None:
+        """This branch will not come to be."""
+        answer, self._on_hello = self._on_hello, None
+        self.kill(reason)
+        if answer is not None:
+            answer({"refused": f"the session cannot be forked: {reason}"})
+
+    def _on_wall(self) -> None:
+        cell = self._cell
+        assert cell is not None
+        starved = self._starved() - cell.starved_before
+        missing = cell.wall_seconds - (time.monotonic() - cell.started_at - starved)
+        if missing > 0.001:
+            cell.timer = self._loop.after(missing, self._on_wall)
+            return
+        cell.killed_by = "timeout"
+        if self.interpreter is not None and self.interpreter.pidfd is not None:
+            signal.pidfd_send_signal(self.interpreter.pidfd, signal.SIGINT)
+            cell.timer = self._loop.after(_GRACE_SECONDS, lambda: self.kill("timeout"))
+
+    def _starved(self) -> float:
+        return starved_seconds(self.pid) if self.pid is not None and self.shape.has_proc else 0.0
+
+    def _on_output(self, interpreter: Interpreter, output: Capture) -> None:
+        output.read()
+        if output.at_end:
+            self._loop.forget(output.read_end)
+        elif output.num_bytes > max(_FLOOD_BYTES, output.max_kept_bytes):
+            self.kill("output_limit")
+
+    def _answer_cell(self, interpreter: Interpreter, cell: Cell) -> None:
+        try:
+            said = read_answer(cell.payload)
+        except FrameError:
+            self.kill("the interpreter spoke garbage")
+            return
+        status = "ok" if said["error"] is None else "error"
+        if said["interrupted"] and cell.killed_by == "timeout":
+            status = "timeout"
+        self._finish_cell(interpreter, cell, {"status": status, "value": said["value"], "error": said["error"]})
+
+    def _finish_cell(self, interpreter: Interpreter, cell: Cell, fields: dict[str, Any]) -> None:
+        self._cell = None
+        cell.timer.cancel()
+        for output in interpreter.outputs:
+            output.drain(_FLOOD_BYTES)
+        os.close(cell.payload)
+        stdout, stderr = interpreter.outputs
+        cell.answer(
+            {
+                **fields,
+                **stdout.take("stdout"),
+                **stderr.take("stderr"),
+                "wall_seconds": time.monotonic() - cell.started_at,
+                "session": {"id": self.id, "epoch": self.epoch, "num_cells": self.num_cells},
+            }
+        )
+
+    def _release(self, interpreter: Interpreter) -> None:
+        """It is dead or about to be; whoever waits for it is told."""
+        self.interpreter = None
+        self.epoch += 1
+        self.num_cells = 0
+        self._loop.forget(interpreter.channel.fileno())
+        interpreter.channel.close()
+        interpreter.shared.num_users -= 1
+        if interpreter.shared.num_users == 0:
+            self._pods.end(interpreter.shared.pod)
+        if self._cell is not None:
+            reason = self._cell.killed_by or ""
+            outcome = {"status": "session_killed", "error": KILL_REASONS.get(reason, reason)}
+            self._finish_cell(interpreter, self._cell, {"lost": reason} if reason == "evicted" else outcome)
+        for output in interpreter.outputs:
+            self._loop.forget(output.read_end)
+            os.close(output.read_end)
+        if interpreter.pidfd is not None:
+            self._loop.forget(interpreter.pidfd)
+            os.close(interpreter.pidfd)
+        self._fail_hello(interpreter)
+
+    def _fail_hello(self, interpreter: Interpreter) -> None:
+        failure = "it ended while it was forked"
+        if interpreter.request is not None:
+            failure = failure_of(interpreter.request.report) or failure
+            os.close(interpreter.request.report)
+            os.close(interpreter.request.payload)
+        answer, self._on_hello = self._on_hello, None
+        if answer is not None:
+            answer({"failure": f"the session's interpreter did not start: {failure}"})
+
+
+KILL_REASONS = {
+    "timeout": "the cell did not end within its time and would not be interrupted",
+    "memory_limit": "the session used more memory than its limit",
+    "evicted": "the node ran out of memory",
+    "output_limit": "the cell wrote more output than may be read",
+}
+
+
+def _channel() -> tuple[socket.socket, socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+    return ours, theirs
+
+
+def _receive(channel: socket.socket) -> tuple[Message, int]:
+    """The next message, and the sender's process id as the kernel attests it."""
+    data, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_DONTWAIT)
+    if not data:
+        raise FrameError("the channel was closed")
+    pid = next(
+        _CREDENTIALS.unpack(content)[0] for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS
+    )
+    try:
+        message = json.loads(data)
+    except ValueError as error:
+        raise FrameError("no JSON") from error
+    if not isinstance(message, dict):
+        raise FrameError("no JSON object")
+    return message, pid
+
+
+def read_answer(payload: int) -> dict[str, Any]:
+    """What the interpreter wrote of a cell, taken as the text of a stranger.
+
+    Raises:
+        FrameError: If it is too long or has another form.
+    """
+    size = os.fstat(payload).st_size
+    if size > _MAX_ANSWER_BYTES:
+        raise FrameError("the answer is too long")
+    try:
+        answer = json.loads(os.pread(payload, size, 0))
+        texts = {name: answer[name] for name in ("value", "error")}
+        interrupted = answer["interrupted"] is True
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise FrameError("the answer has another form") from error
+    if any(text is not None and not isinstance(text, str) for text in texts.values()):
+        raise FrameError("the answer has another form")
+    return {**texts, "interrupted": interrupted}
