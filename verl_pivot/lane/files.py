@@ -1,18 +1,16 @@
 """Files of a program, put and fetched inside its pod by a process with the program's own rights: never by the host."""
 
-import base64
 import os
 import signal
 import stat
-from collections.abc import Mapping
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def write_files(files: Mapping[str, str]) -> None:
-    """Write name -> base64 content below the working directory, making folders on the way.
+def write_files(files: dict[str, bytes]) -> None:
+    """Write name -> content below the working directory, making folders on the way.
 
     Raises:
         OSError: If it does not fit, or a part of a name is a link.
@@ -20,31 +18,28 @@ def write_files(files: Mapping[str, str]) -> None:
     for name, content in files.items():
         folder = _open_folder(name, make=True)
         try:
-            _write(folder, os.path.basename(name), base64.b64decode(content))
+            fd = os.open(os.path.basename(name), _WRITE, 0o644, dir_fd=folder)
         finally:
             os.close(folder)
+        with open(fd, "wb", buffering=0) as file:
+            written = 0
+            while written < len(content):
+                written += file.write(content[written:])
 
 
-def _write(folder: int, name: str, content: bytes) -> None:
-    fd = os.open(name, _WRITE, mode=0o644, dir_fd=folder)
-    with os.fdopen(fd, "wb") as file:
-        file.write(content)
-
-
-def fetch_files(names: list[str], max_bytes: int) -> dict[str, dict[str, str]]:
-    """What lies under each name: {"content": base64}, or {"error": why not}. `max_bytes` is for all together."""
-    fetched: dict[str, dict[str, str]] = {}
+def fetch_files(names: list[str], max_bytes: int) -> tuple[dict[str, bytes], dict[str, str]]:
+    """Contents by name, and for the other names why not. `max_bytes` is for all together."""
+    contents: dict[str, bytes] = {}
+    errors: dict[str, str] = {}
     for name in names:
         try:
-            content = _read(name, max_bytes)
+            contents[name] = _read(name, max_bytes)
+            max_bytes -= len(contents[name])
         except OSError as error:
-            fetched[name] = {"error": error.strerror or "it cannot be read"}
+            errors[name] = error.strerror or "it cannot be read"
         except ValueError as error:
-            fetched[name] = {"error": str(error)}
-        else:
-            max_bytes -= len(content)
-            fetched[name] = {"content": base64.b64encode(content).decode()}
-    return fetched
+            errors[name] = str(error)
+    return contents, errors
 
 
 def _read(name: str, max_bytes: int) -> bytes:
@@ -53,7 +48,7 @@ def _read(name: str, max_bytes: int) -> bytes:
         fd = os.open(os.path.basename(name), _READ, dir_fd=folder)
     finally:
         os.close(folder)
-    with os.fdopen(fd, "rb") as file:
+    with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ValueError("not a regular file")
         content = file.read(max_bytes + 1)

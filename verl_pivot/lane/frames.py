@@ -1,9 +1,6 @@
-"""JSON messages over Unix sockets, with or without file descriptors: never pickle, never longer than agreed."""
+"""JSON messages over the byte stream between a lane and its node: framed by length, never longer than agreed."""
 
-import array
 import json
-import os
-import socket
 import struct
 from typing import Any, TypeAlias
 
@@ -11,8 +8,6 @@ Message: TypeAlias = dict[str, Any]
 """A JSON object between two parts of our own; strangers' words are checked where they are read."""
 
 _LENGTH = struct.Struct(">I")
-_MAX_DATAGRAM_BYTES = 64 * 1024
-_MAX_FDS = 8
 
 
 class FrameError(ValueError):
@@ -20,7 +15,7 @@ class FrameError(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    """One frame of a byte stream: its length, then JSON."""
+    """One frame: its length, then JSON."""
     body = json.dumps(message, separators=(",", ":")).encode()
     return _LENGTH.pack(len(body)) + body
 
@@ -43,12 +38,13 @@ class Decoder:
             end = _LENGTH.size + length
             if len(self._buffer) < end:
                 break
-            messages.append(_decode(bytes(self._buffer[_LENGTH.size : end])))
+            messages.append(decode_object(bytes(self._buffer[_LENGTH.size : end])))
             del self._buffer[:end]
         return messages
 
 
-def _decode(body: bytes) -> Message:
+def decode_object(body: bytes) -> Message:
+    """Raise FrameError unless `body` is a JSON object."""
     try:
         message = json.loads(body)
     except (ValueError, RecursionError) as error:
@@ -56,37 +52,3 @@ def _decode(body: bytes) -> Message:
     if not isinstance(message, dict):
         raise FrameError(f"a frame must be a JSON object, got {type(message).__name__}")
     return message
-
-
-def send_with_fds(channel: socket.socket, message: Message, fds: tuple[int, ...] = ()) -> None:
-    """One datagram of a SOCK_SEQPACKET socket; what is large goes through a memory file among `fds`."""
-    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-    channel.sendmsg([json.dumps(message, separators=(",", ":")).encode()], ancillary)
-
-
-def receive_with_fds(channel: socket.socket) -> tuple[Message, tuple[int, ...]] | None:
-    """The next datagram, None when the other side is gone."""
-    fds = array.array("i")
-    data, ancillary, _, _ = channel.recvmsg(_MAX_DATAGRAM_BYTES, socket.CMSG_LEN(_MAX_FDS * fds.itemsize))
-    if not data:
-        return None
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    return _decode(data), tuple(fds)
-
-
-def memory_file(content: bytes) -> int:
-    """A file without a name that holds `content`, open at its start."""
-    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
-def read_all(fd: int) -> bytes:
-    """The rest of an open file."""
-    with os.fdopen(fd, "rb", closefd=False) as file:
-        return file.read()

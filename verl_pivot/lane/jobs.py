@@ -1,6 +1,6 @@
 """One process in a pod: its streams, its end, and what ended it."""
 
-import json
+import marshal
 import os
 import signal
 import time
@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from verl_pivot.lane.frames import memory_file
+from verl_pivot.lane.helpers import HELPER_SECONDS
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pod import READY, Pod
-from verl_pivot.lane.pool import decode_report
+from verl_pivot.lane.passing import memory_file
+from verl_pivot.lane.pod import READY, namespaces
+from verl_pivot.lane.pool import Pod
 from verl_pivot.lane.zygotes import Child, Zygote
 
-ZYGOTE_SECONDS = 10.0
-"""A zygote that takes longer to fork, or to tell of the end of a killed process, is replaced."""
 _FLOOD_BYTES = 1024**2
 
 
@@ -59,7 +58,7 @@ def ask_for_process(
 ) -> Request:
     """Have `zygote` fork a process for `task` into `pod`; closes the ends that only the process needs."""
     stdin_fd = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    payload = memory_file(json.dumps({**task, "namespaces": pod.shape.namespaces}).encode())
+    payload = memory_file(marshal.dumps({**task, "joined": namespaces(pod.shape)}))
     report, report_write_end = os.pipe()
     os.set_blocking(report, False)
     passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end, report_write_end)
@@ -98,7 +97,7 @@ class Job:
         self._forked_at = 0.0
         self._exited_at: float | None = None
         self._killed_by: str | None = None
-        self._timer = loop.after(ZYGOTE_SECONDS, zygote.end)
+        self._timer = Timer(lambda: None)
         self.request = ask_for_process(zygote, self, pod, task, stdin=stdin, outputs=outputs)
         for output in outputs:
             loop.on_readable(output.read_end, partial(self._on_output, output))
@@ -109,7 +108,7 @@ class Job:
             self._killed_by = reason
             self._end_pod()
             self._timer.cancel()
-            self._timer = self._loop.after(ZYGOTE_SECONDS, self._zygote.end)
+            self._timer = self._loop.after(HELPER_SECONDS, self._zygote.replace)  # it owes us the news of the end
 
     def on_forked(self, pid: int) -> None:
         self.pid = pid
@@ -143,9 +142,9 @@ class Job:
         self._finish(Ending(failure="the zygote of the lane died"))
 
     def _on_wall(self) -> None:
-        """The time in which it was ready and no core was free is not its own."""
-        waited = starved_seconds(self.pid) if self._has_proc and self.pid is not None else 0.0
-        missing = self._wall_seconds - (time.monotonic() - self._forked_at - waited)
+        """The time in which it was ready and no core was free is not its own, up to once its limit."""
+        starved = starved_seconds(self.pid) if self._has_proc and self.pid is not None else 0.0
+        missing = self._wall_seconds + min(starved, self._wall_seconds) - (time.monotonic() - self._forked_at)
         if missing > 0.001:
             self._timer = self._loop.after(missing, self._on_wall)
         else:
@@ -174,7 +173,7 @@ def failure_of(report: int) -> str | None:
         text = os.read(report, 1024)
     except BlockingIOError:
         text = b""
-    return None if text == READY else decode_report(text)
+    return None if text == READY else text.decode("utf-8", "replace") or "it ended before it was ready"
 
 
 def starved_seconds(pid: int) -> float:

@@ -14,11 +14,11 @@ from typing import Any
 from verl_pivot.lane import kernel
 from verl_pivot.lane.frames import Decoder, Message, encode
 from verl_pivot.lane.loop import Loop
-from verl_pivot.lane.pod import PodShape
 from verl_pivot.lane.pool import PodPool
 from verl_pivot.lane.runs import Run
 from verl_pivot.lane.scheduler import Scheduler
 from verl_pivot.lane.session_table import SessionTable
+from verl_pivot.lane.shapes import PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
@@ -36,8 +36,6 @@ class Lane:
         self._outgoing: deque[memoryview] = deque()
         self._has_proc = bool(settings["has_proc"])
         self._loop = Loop()
-        self._zygotes: dict[str, Zygote] = {}
-        self._modules: dict[str, tuple[str, ...]] = {name: tuple(names) for name, names in settings["zygotes"].items()}
         common = PodShape(
             tmp_bytes=settings["tmp_bytes"],
             num_tmp_files=settings["num_tmp_files"],
@@ -45,14 +43,12 @@ class Lane:
             has_proc=self._has_proc,
         )
         self._pods = PodPool(self._loop, common, settings["num_spare_pods"], self._pump)
-        self._scheduler = Scheduler(self._loop, self._pods, self._zygote, settings)
+        self._zygotes = {name: self._start_zygote(tuple(modules), settings) for name, modules in settings["zygotes"].items()}
+        self._scheduler = Scheduler(self._loop, self._pods, self._zygotes, settings)
         self._sessions = SessionTable(
-            self._loop, self._pods, self._zygote, settings["session_zygote"], has_proc=self._has_proc
+            self._loop, self._pods, self._zygotes[settings["session_zygote"]], has_proc=self._has_proc
         )
         self._scheduler.watched_sessions = lambda: self._sessions.living
-        self._max_forks = int(settings["max_forks"])
-        for name in self._modules:
-            self._start_zygote(name)
         self._loop.on_readable(channel.fileno(), self._on_readable)
 
     def serve(self) -> None:
@@ -60,32 +56,25 @@ class Lane:
         while self._loop.is_running:
             self._loop.run_once(1.0)
             self._pump()
-            self._pods.reap()
             self._pods.refill()
 
     def _pump(self) -> None:
         self._sessions.pump()
         self._scheduler.pump()
 
-    def _start_zygote(self, name: str) -> None:
-        modules = self._modules[name]
-        self._zygotes[name] = Zygote(self._loop, modules, has_proc=self._has_proc, on_ready=self._on_zygote_ready)
+    def _start_zygote(self, modules: tuple[str, ...], settings: dict[str, Any]) -> Zygote:
+        return Zygote(
+            self._loop,
+            modules,
+            has_proc=self._has_proc,
+            max_forks=settings["max_forks"],
+            on_ready=self._on_zygote_ready,
+        )
 
     def _on_zygote_ready(self) -> None:
         if all(zygote.is_ready for zygote in self._zygotes.values()):
             self._send({"event": "ready"})
         self._pump()
-
-    def _zygote(self, name: str) -> Zygote | None:
-        """The zygote, None while it starts. One that is lost or has forked its share is replaced."""
-        zygote = self._zygotes[name]
-        if zygote.is_lost:
-            self._start_zygote(name)
-        elif zygote.num_forks >= self._max_forks and zygote.num_children == 0:
-            zygote.end()
-            self._start_zygote(name)
-        zygote = self._zygotes[name]
-        return zygote if zygote.is_ready else None
 
     def _on_readable(self) -> None:
         data = self._channel.recv(_READ_BYTES)

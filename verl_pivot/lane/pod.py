@@ -7,66 +7,50 @@ exit status. When the shim is killed the kernel kills whatever is left in the po
 import os
 import resource
 import signal
-from dataclasses import dataclass
 
 from verl_pivot.lane import kernel
+from verl_pivot.lane.shapes import NETWORK_LOOPBACK, NETWORK_NONE, PodShape
 
 USER_ID = 1000
-_SHARED_NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
-_SHARED_MEMORY_BYTES = 16 * 1024**2
-_NO_SUID_NO_DEVICES = kernel.MS_NOSUID | kernel.MS_NODEV
-_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 READY = b"+"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodShape:
-    """What differs between pods."""
-
-    tmp_bytes: int
-    num_tmp_files: int
-    network: str
-    """none, private or loopback; see sandbox/execution.py."""
-    has_proc: bool
-
-    @property
-    def namespaces(self) -> int:
-        """What the shim unshares beside its process ids, and what a program joins."""
-        return _SHARED_NAMESPACES | (0 if self.network == "none" else kernel.CLONE_NEWNET)
+_SHARED_NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
+_SHARED_MEMORY_BYTES = 16 * 1024**2
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_ID_MAPS = (
+    ("/proc/self/setgroups", b"deny"),
+    ("/proc/self/uid_map", b"%d 0 1" % USER_ID),
+    ("/proc/self/gid_map", b"%d 0 1" % USER_ID),
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
-    """A shim that waits, or is about to."""
-
-    shape: PodShape
-    pid: int
-    pidfd: int
-    report_fd: int
-    """Reads READY once the namespaces stand, or what went wrong."""
+def namespaces(shape: PodShape) -> int:
+    """What a shim unshares beside its process ids, and what a program joins."""
+    return _SHARED_NAMESPACES | (0 if shape.network == NETWORK_NONE else kernel.CLONE_NEWNET)
 
 
-def start_pod(shape: PodShape, own_pidfd: int) -> Pod:
-    """Fork a shim as PID 1 of a new pid namespace; `own_pidfd` leads later forks back to ours."""
-    read_end, write_end = os.pipe()
+def start_shim(shape: PodShape, own_pidfd: int, report_fd: int) -> int:
+    """Fork the PID 1 of a new pod; it says READY in `report_fd`, or what went wrong.
+
+    `own_pidfd` is the caller's own, which leads its later forks back to where it is.
+    """
+    mounts = _mounts(shape)
     kernel.unshare(kernel.CLONE_NEWPID)
-    pid = os.fork()
+    pid = kernel.fork()
     if pid == 0:
-        _shim(shape, write_end)
+        _be_shim(shape, mounts, report_fd)
     kernel.setns(own_pidfd, kernel.CLONE_NEWPID)
-    os.close(write_end)
-    os.set_blocking(read_end, False)
-    return Pod(shape=shape, pid=pid, pidfd=os.pidfd_open(pid), report_fd=read_end)
+    return pid
 
 
-def _shim(shape: PodShape, report_fd: int) -> None:
-    """Never returns. It has no handlers, so that nothing in its pod can signal it."""
+def _be_shim(shape: PodShape, mounts: tuple[tuple[bytes, bytes, int, bytes], ...], report_fd: int) -> None:
+    """Never returns. It has no signal handlers, so that nothing in its pod can signal it."""
     try:
-        for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)  # children that lost their parent are reaped by the kernel
-        kernel.unshare(shape.namespaces)
-        _mount(shape)
-        if shape.network == "loopback":
+        kernel.end_with_parent(signal.SIGKILL)
+        kernel.unshare(namespaces(shape))
+        for kind, target, flags, options in mounts:
+            kernel.mount(kind, target, flags, options)
+        if shape.network == NETWORK_LOOPBACK:
             _raise_loopback()
         os.write(report_fd, READY)
         os.closerange(0, os.sysconf("SC_OPEN_MAX"))
@@ -78,12 +62,14 @@ def _shim(shape: PodShape, report_fd: int) -> None:
         os._exit(1)
 
 
-def _mount(shape: PodShape) -> None:
-    files = f"nr_inodes={shape.num_tmp_files},mode=1777"
-    kernel.mount("tmpfs", "/tmp", _NO_SUID_NO_DEVICES, f"size={shape.tmp_bytes},{files}")
-    kernel.mount("tmpfs", "/dev/shm", _NO_SUID_NO_DEVICES, f"size={_SHARED_MEMORY_BYTES},{files}")
-    if shape.has_proc:
-        kernel.mount("proc", "/proc", _NO_SUID_NO_DEVICES | kernel.MS_NOEXEC, "hidepid=2")
+def _mounts(shape: PodShape) -> tuple[tuple[bytes, bytes, int, bytes], ...]:
+    """Arguments of kernel.mount."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    files = b"nr_inodes=%d,mode=1777" % shape.num_tmp_files
+    tmp = (b"tmpfs", b"/tmp", flags, b"size=%d,%b" % (shape.tmp_bytes, files))
+    memory = (b"tmpfs", b"/dev/shm", flags, b"size=%d,%b" % (_SHARED_MEMORY_BYTES, files))
+    proc = (b"proc", b"/proc", flags | kernel.MS_NOEXEC, b"hidepid=2")
+    return (tmp, memory, proc) if shape.has_proc else (tmp, memory)
 
 
 def _raise_loopback() -> None:
@@ -95,27 +81,15 @@ def _raise_loopback() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResourceLimits:
-    """What the kernel enforces on each process of one execution."""
-
-    cpu_seconds: int
-    data_bytes: int
-    """Private writable memory, above what the zygote has."""
-    file_bytes: int
-    num_processes: int
-    num_open_files: int
-
-
 def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
-    """As os.fork, with the child in the pod's pid namespace and as our direct child.
+    """As kernel.fork, with the child in the pod's pid namespace and as our direct child.
 
     Raises:
         OSError: If the shim has ended or no process can be made.
     """
     kernel.setns(shim_pidfd, kernel.CLONE_NEWPID)
     try:
-        pid = os.fork()
+        pid = kernel.fork()
     except OSError:
         kernel.setns(own_pidfd, kernel.CLONE_NEWPID)
         raise
@@ -125,35 +99,46 @@ def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
 
 
 def enter(
-    shim_pidfd: int, namespaces: int, limits: ResourceLimits, *, scope: int | None, seccomp: bytes, has_proc: bool
+    shim_pidfd: int,
+    joined: int,
+    limits: dict[str, int],
+    *,
+    scope: int | None,
+    seccomp: kernel.SeccompFilter,
+    has_proc: bool,
 ) -> None:
     """Move this process into the pod's namespaces and give up every privilege; in the order that the kernel allows.
+
+    Args:
+        joined: `namespaces` of the pod's shape.
+        limits: See runs.resource_limits.
+        scope: Landlock ruleset, if the kernel has one for sockets.
 
     Raises:
         OSError: If a step fails; the process must then exit without running any of the user's code.
     """
-    kernel.setns(shim_pidfd, namespaces)
+    kernel.setns(shim_pidfd, joined)
     os.setpgid(0, 0)
     os.chdir("/tmp")
-    _limit(resource.RLIMIT_CPU, limits.cpu_seconds, limits.cpu_seconds + 1)
-    _limit(resource.RLIMIT_DATA, limits.data_bytes)
-    _limit(resource.RLIMIT_FSIZE, limits.file_bytes)
-    _limit(resource.RLIMIT_NOFILE, limits.num_open_files)
+    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
+    _limit(resource.RLIMIT_DATA, limits["data_bytes"])
+    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
     if has_proc:
         _enter_user_namespace()
-    _limit(resource.RLIMIT_NPROC, limits.num_processes)  # counted per user namespace, so only from here on
+    _limit(resource.RLIMIT_NPROC, limits["num_processes"])  # counted per user namespace, so only from here on
     if scope is not None:
         kernel.restrict_to(scope)
     kernel.drop_capabilities()
-    kernel.install_seccomp(seccomp)
+    seccomp.install()
 
 
 def _enter_user_namespace() -> None:
     """Without /proc no ids can be mapped, and the lane's user namespace has to do."""
     kernel.unshare(kernel.CLONE_NEWUSER)
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{USER_ID} 0 1"), ("gid_map", f"{USER_ID} 0 1")):
-        with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-            file.write(text)
+    for path, text in _ID_MAPS:
+        fd = os.open(path, os.O_WRONLY)
+        os.write(fd, text)
+        os.close(fd)
 
 
 def _limit(kind: int, soft: int, hard: int | None = None) -> None:

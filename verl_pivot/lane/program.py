@@ -4,23 +4,21 @@ import atexit
 import builtins
 import os
 import sys
-import threading
 import types
-from typing import NoReturn
 
 MAIN = "main.py"
 _OURS = "verl_pivot"
 
 
-def run_main(code: bytes, args: tuple[str, ...]) -> NoReturn:
-    """Run `code`, which lies in the working directory as main.py, and exit as Python would."""
+def run_main(code: bytes, args: list[str], ours: tuple[str, ...]) -> None:
+    """Run `code`, which lies in the working directory as main.py, and exit as Python would. Never returns."""
     path = os.path.join(os.getcwd(), MAIN)
     open_standard_streams()
-    become_main_module(path, args)
+    become_main_module(path, args, ours)
     main = sys.modules["__main__"]
     exit_code = 0
     try:
-        exec(compile(code, path, "exec"), main.__dict__)
+        exec(compile(code, path, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as error:
         exit_code = _exit_code(error)
     except BaseException as error:
@@ -36,18 +34,24 @@ def open_standard_streams() -> None:
     sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
-def become_main_module(path: str, args: tuple[str, ...]) -> None:
-    """A fresh `__main__` and none of our own modules, as if this interpreter had just started with `path`."""
-    for name in [name for name in sys.modules if name.split(".")[0] == _OURS]:
+def become_main_module(path: str, args: list[str], ours: tuple[str, ...]) -> None:
+    """A fresh `__main__` and none of the modules `ours`, as if this interpreter had just started with `path`."""
+    for name in ours:
         del sys.modules[name]
     main = types.ModuleType("__main__")
-    main.__file__ = path
-    main.__builtins__ = builtins  # type: ignore[attr-defined]
-    main.__annotations__ = {}
-    main.__dict__["__cached__"] = None
+    names = main.__dict__
+    names["__builtins__"] = builtins
+    names["__annotations__"] = {}
+    names["__file__"] = path
+    names["__cached__"] = None
     sys.modules["__main__"] = main
-    sys.argv = [path, *args]
-    sys.path[:] = [os.path.dirname(path), *(entry for entry in sys.path if entry != "/sandbox")]
+    sys.argv = [MAIN, *args]
+    sys.path[0] = os.path.dirname(path)
+
+
+def our_modules() -> tuple[str, ...]:
+    """Names of the modules that a program must not see; asked before a fork, for it touches every name."""
+    return tuple(name for name in sys.modules if name.split(".")[0] == _OURS)
 
 
 def report_exception(error: BaseException, path: str) -> None:
@@ -68,10 +72,11 @@ def _exit_code(error: SystemExit) -> int:
     return 1
 
 
-def finalize(main: types.ModuleType, exit_code: int) -> NoReturn:
+def finalize(main: types.ModuleType, exit_code: int) -> None:
     """End as the interpreter does, but for the modules that the zygote had loaded: they are never taken down."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
         atexit._run_exitfuncs()
         _clear(main)
         exit_code = _flush(exit_code)

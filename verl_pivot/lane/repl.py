@@ -8,6 +8,7 @@ import ast
 import builtins
 import json
 import linecache
+import marshal
 import os
 import signal
 import socket
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
 
-from verl_pivot.lane.frames import Message, read_all, receive_with_fds, send_with_fds
+from verl_pivot.lane.passing import overwrite, read_all, receive
 from verl_pivot.lane.program import become_main_module, open_standard_streams
 
 CELL_FILE = "<cell {}>"
@@ -38,29 +39,34 @@ class _Interrupts:
 _interrupts = _Interrupts()
 
 
-def serve_cells(channel: socket.socket) -> NoReturn:
+def serve_cells(channel: socket.socket, ours: tuple[str, ...]) -> NoReturn:
     """Run one cell after the other until the channel closes."""
     open_standard_streams()
-    become_main_module(os.path.join(os.getcwd(), "session.py"), ())
+    become_main_module(os.path.join(os.getcwd(), "session.py"), [], ours)
     del sys.modules["__main__"].__dict__["__file__"]
-    send_with_fds(channel, {"id": 0})
+    _say(channel, {"id": 0})
     num_cells = 0
     while True:
-        received = receive_with_fds(channel)
+        received = receive(channel)
         if received is None:
             os._exit(0)
-        request, fds = received
-        if request["op"] == "fork":
-            channel = _fork(channel, request, fds)
+        (operation, number), fds = received
+        if operation == "fork":
+            channel = _fork(channel, number, fds)
             continue
         num_cells += 1
-        task = json.loads(read_all(fds[0]))
-        answer = _run_cell(str(task["code"]), num_cells, int(task["max_bytes"]))
-        _overwrite(fds[0], json.dumps(answer).encode())
-        send_with_fds(channel, {"id": request["id"]})
+        code, max_bytes = marshal.loads(read_all(fds[0]))
+        overwrite(fds[0], json.dumps(_run_cell(code, num_cells, max_bytes)).encode())
+        os.close(fds[0])
+        _say(channel, {"id": number})
 
 
-def _run_cell(code: str, number: int, max_bytes: int) -> Message:
+def _say(channel: socket.socket, message: dict[str, object]) -> None:
+    """In JSON: the lane takes it as the words of a stranger."""
+    channel.send(json.dumps(message).encode())
+
+
+def _run_cell(code: str, number: int, max_bytes: int) -> dict[str, object]:
     """{"value": repr of the last expression or None, "error": traceback or None, "interrupted": bool}."""
     name = CELL_FILE.format(number)
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
@@ -115,12 +121,12 @@ def _flush() -> None:
             open_standard_streams()  # the cell closed or replaced them
 
 
-def _fork(channel: socket.socket, request: Message, fds: tuple[int, ...]) -> socket.socket:
+def _fork(channel: socket.socket, number: int, fds: tuple[int, ...]) -> socket.socket:
     """Go on in two processes: the child serves the new channel, the parent the old one. Returns this process's."""
     if threading.active_count() > 1:
         for fd in fds:
             os.close(fd)
-        send_with_fds(channel, {"id": request["id"], "refused": "the session has running threads"})
+        _say(channel, {"id": number, "refused": "the session has running threads"})
         return channel
     control, stdout, stderr = fds
     pid = os.fork()
@@ -133,16 +139,11 @@ def _fork(channel: socket.socket, request: Message, fds: tuple[int, ...]) -> soc
         channel = socket.socket(fileno=control)
         os.close(stdout)
         os.close(stderr)
-        send_with_fds(channel, {"id": 0})
+        _say(channel, {"id": 0})
         return channel
     os.waitpid(pid, 0)
     for fd in fds:
         os.close(fd)
-    send_with_fds(channel, {"id": request["id"]})
+    _say(channel, {"id": number})
     return channel
 
-
-def _overwrite(fd: int, content: bytes) -> None:
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, content, 0)
-    os.close(fd)

@@ -1,16 +1,17 @@
 """A program -> its result: compile if there is something to compile, run, fetch files; all in one pod."""
 
-import json
+import base64
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
 
 from verl_pivot.lane.jobs import Ending, Job
+from verl_pivot.lane.frames import decode_object
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pod import Pod, PodShape
-from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.pool import Pod, PodPool
+from verl_pivot.lane.shapes import PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
@@ -89,12 +90,12 @@ class Run:
         self, argv: list[str], on_end: Callable[[Ending], None], limits: dict[str, Any], *, files: bool, stdin: bytes
     ) -> None:
         is_python = on_end == self._ran and self.program["kind"] == "python"
+        code = self.program["code"].encode("utf-8", "surrogatepass")
         task = {
             "kind": "python" if is_python else "exec",
             "argv": argv,
-            "code": self.program["code"],
-            "file": self.program["file"] if files else None,
-            "files": self.program["files"] if files else {},
+            "code": code,
+            "files": {**decoded(self.program["files"]), self.program["file"]: code} if files else {},
         }
         self._start_job(task, on_end, limits, stdin=stdin)
 
@@ -203,14 +204,16 @@ def outcome_fields(ending: Ending, limits: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def decoded(files: dict[str, str]) -> dict[str, bytes]:
+    """Name -> base64, as JSON carries it, to name -> content."""
+    return {name: base64.b64decode(content) for name, content in files.items()}
+
+
 def fetched_fields(payload: int, ending: Ending, names: list[str]) -> dict[str, Any]:
     """Fields `files` (base64) and `file_errors` from what the helper in the pod wrote."""
     size = os.fstat(payload).st_size
     if ending.failure is not None or ending.status != 0 or size > _MAX_ANSWER_BYTES:
         reason = ending.failure or "it could not be read: the reader was ended by the program"
         return {"files": {}, "file_errors": {name: reason for name in names}}
-    answer = json.loads(os.pread(payload, size, 0))
-    return {
-        "files": {name: found["content"] for name, found in answer.items() if "content" in found},
-        "file_errors": {name: found["error"] for name, found in answer.items() if "error" in found},
-    }
+    answer = decode_object(os.pread(payload, size, 0))
+    return {"files": answer["files"], "file_errors": answer["file_errors"]}

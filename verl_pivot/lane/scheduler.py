@@ -47,11 +47,11 @@ class Scheduler:
     """Runs wait in order of arrival; see the module's docstring."""
 
     def __init__(
-        self, loop: Loop, pods: PodPool, zygote: Callable[[str], Zygote | None], settings: dict[str, Any]
+        self, loop: Loop, pods: PodPool, zygotes: dict[str, Zygote], settings: dict[str, Any]
     ) -> None:
         self._loop = loop
         self._pods = pods
-        self._zygote = zygote
+        self._zygotes = zygotes
         self._has_proc = bool(settings["has_proc"])
         self._num_foreground = int(settings["num_foreground"])
         self._memory_bytes = int(settings["memory_bytes"])
@@ -114,12 +114,12 @@ class Scheduler:
     def _start(self, queue: deque[Run]) -> bool:
         """Start the first of `queue`, unless its zygote or pod is not ready yet."""
         run = queue[0]
-        zygote = self._zygote(run.zygote)
-        pod = self._pods.take(run.shape) if zygote is not None else None
-        if zygote is None or pod is None:
-            if self._pods.last_error is not None:
+        zygote = self._zygotes[run.zygote]
+        pod = self._pods.take(run.shape) if zygote.is_ready else None
+        if pod is None:
+            if self._pods.last_error:
                 queue.popleft().refuse(f"no pod can be started: {self._pods.last_error}")
-                self._pods.last_error = None
+                self._pods.last_error = ""
             return False
         queue.popleft()
         self._running[run.id] = run
@@ -127,10 +127,14 @@ class Scheduler:
         if run.is_restarted:
             self._reserved_bytes += run.memory_bytes
         run.start(self._loop, self._pods, pod, zygote, has_proc=self._has_proc)
+        self.watch()
+        return True
+
+    def watch(self) -> None:
+        """Look at every pod again and again, from now until none runs."""
         if not self._is_watching and self._has_proc:
             self._is_watching = True
             self._loop.after(_WATCH_SECONDS, self._watch)
-        return True
 
     def _look(self) -> None:
         """Who in the foreground sleeps makes room for another."""
@@ -159,8 +163,8 @@ class Scheduler:
         self._used_bytes = sum(size for size, _ in used)
         if self._used_bytes > self._memory_bytes:
             self._evict_largest(used)
-        self._is_watching = bool(watched)
-        if watched:
+        self._is_watching = bool(self._running) or bool(self.watched_sessions())
+        if self._is_watching:
             self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.monotonic() - begin)), self._watch)
 
     def _send_to_background(self, each: "Watched") -> None:

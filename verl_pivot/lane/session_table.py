@@ -1,7 +1,6 @@
 """Requests about sessions -> answers; which sessions a lane holds."""
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,10 +8,10 @@ from typing import Any
 from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pod import PodShape
 from verl_pivot.lane.pool import PodPool
-from verl_pivot.lane.runs import fetched_fields, resource_limits
+from verl_pivot.lane.runs import decoded, fetched_fields, resource_limits
 from verl_pivot.lane.sessions import Answer, Session
+from verl_pivot.lane.shapes import PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
@@ -29,13 +28,10 @@ class _Start:
 class SessionTable:
     """Answers {"missing"}, {"busy"}, {"lost": why, "epoch"}, {"refused": why}, {"failure": why}, or what was asked."""
 
-    def __init__(
-        self, loop: Loop, pods: PodPool, zygote: Callable[[str], Zygote | None], zygote_name: str, *, has_proc: bool
-    ) -> None:
+    def __init__(self, loop: Loop, pods: PodPool, zygote: Zygote, *, has_proc: bool) -> None:
         self._loop = loop
         self._pods = pods
         self._zygote = zygote
-        self._zygote_name = zygote_name
         self._has_proc = has_proc
         self._sessions: dict[str, Session] = {}
         self._starts: deque[_Start] = deque()
@@ -74,15 +70,14 @@ class SessionTable:
         """Start interpreters whose pod and zygote are ready."""
         while self._starts:
             start = self._starts[0]
-            zygote = self._zygote(self._zygote_name)
-            pod = self._pods.take(start.session.shape) if zygote is not None else None
-            if zygote is None or pod is None:
-                if self._pods.last_error is not None:
+            pod = self._pods.take(start.session.shape) if self._zygote.is_ready else None
+            if pod is None:
+                if self._pods.last_error:
                     self._starts.popleft().answer({"failure": f"no pod can be started: {self._pods.last_error}"})
-                    self._pods.last_error = None
+                    self._pods.last_error = ""
                 return
             self._starts.popleft()
-            start.session.start(pod, zygote, start.answer)
+            start.session.start(pod, self._zygote, start.answer)
 
     def _serve_started(self, session: Session, message: dict[str, Any], answer: Answer, outcome: dict[str, Any]) -> None:
         if outcome:
@@ -101,15 +96,12 @@ class SessionTable:
 
     def _move_files(self, session: Session, message: dict[str, Any], answer: Answer) -> None:
         """Put and fetch files with the session's own rights, beside its interpreter."""
-        zygote = self._zygote(self._zygote_name)
         pod = session.pod
-        if zygote is None or pod is None:
-            answer({"failure": "the lane's zygote is starting"})
-            return
+        assert pod is not None
         task = {
             "kind": "files",
             "alone": False,
-            "files": message["files"],
+            "files": decoded(message["files"]),
             "fetch": message["fetch"],
             "max_bytes": message["max_file_bytes"],
             "limits": resource_limits(session.limits),
@@ -121,7 +113,7 @@ class SessionTable:
 
         job = Job(
             self._loop,
-            zygote,
+            self._zygote,
             pod,
             task,
             wall_seconds=_FILES_SECONDS,

@@ -4,7 +4,7 @@ A cell that does not end is interrupted, then its interpreter is killed. The ses
 the next epoch, so that whoever asks for variables of the old epoch learns that they are gone.
 """
 
-import json
+import marshal
 import os
 import signal
 import socket
@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from verl_pivot.lane.frames import FrameError, Message, memory_file, receive_with_fds, send_with_fds
-from verl_pivot.lane.jobs import ZYGOTE_SECONDS, Request, ask_for_process, failure_of, starved_seconds
+from verl_pivot.lane.frames import FrameError, Message, decode_object
+from verl_pivot.lane.helpers import HELPER_SECONDS
+from verl_pivot.lane.jobs import Request, ask_for_process, failure_of, starved_seconds
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pod import Pod, PodShape
-from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.passing import memory_file, send
+from verl_pivot.lane.pool import Pod, PodPool
 from verl_pivot.lane.runs import resource_limits
+from verl_pivot.lane.shapes import PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _GRACE_SECONDS = 0.5
@@ -133,7 +135,7 @@ class Session:
         """Begin an interpreter in a fresh pod; `answer` gets {} or {"failure": why}."""
         ours, theirs = _channel()
         outputs = self._captures()
-        task = {"kind": "cells", "file": None, "files": {}, "limits": resource_limits(self.limits)}
+        task = {"kind": "cells", "files": {}, "limits": resource_limits(self.limits)}
         self._on_hello = answer
         self._zygote = zygote
         interpreter = Interpreter(shared=SharedPod(pod), channel=ours, outputs=outputs, on_end=self._on_end)
@@ -147,7 +149,7 @@ class Session:
         """Run one cell in the interpreter, which is idle."""
         assert self.interpreter is not None
         self.num_cells += 1
-        payload = memory_file(json.dumps({"code": code, "max_bytes": self.limits["output_bytes"]}).encode())
+        payload = memory_file(marshal.dumps((code, self.limits["output_bytes"])))
         self._cell = Cell(
             answer=answer,
             payload=payload,
@@ -156,7 +158,7 @@ class Session:
             starved_before=self._starved(),
             timer=self._loop.after(wall_seconds, self._on_wall),
         )
-        self._send({"op": "cell", "id": self.num_cells}, (payload,))
+        self._send(("cell", self.num_cells), (payload,))
 
     def fork(self, branch_id: str, answer: Answer) -> "Session":
         """A session that goes on from here in a copy of the interpreter; `answer` gets {}, or why there is none."""
@@ -172,7 +174,7 @@ class Session:
         branch._adopt(Interpreter(shared=shared, channel=ours, outputs=outputs, on_end=branch._on_end))
         self._num_forks += 1
         self._forks[-self._num_forks] = branch
-        self._send({"op": "fork", "id": -self._num_forks}, (theirs.fileno(), *(each.write_end for each in outputs)))
+        self._send(("fork", -self._num_forks), (theirs.fileno(), *(each.write_end for each in outputs)))
         theirs.close()
         for each in outputs:
             os.close(each.write_end)
@@ -201,16 +203,16 @@ class Session:
         self._loop.on_readable(interpreter.channel.fileno(), self._on_message)
         for output in interpreter.outputs:
             self._loop.on_readable(output.read_end, partial(self._on_output, interpreter, output))
-        self._loop.after(ZYGOTE_SECONDS, partial(self._expect_hello, interpreter))
+        self._loop.after(HELPER_SECONDS, partial(self._expect_hello, interpreter))
 
     def _expect_hello(self, interpreter: Interpreter) -> None:
         if interpreter is self.interpreter and interpreter.pidfd is None:
             self.kill("the interpreter does not start")
 
-    def _send(self, message: Message, fds: tuple[int, ...]) -> None:
+    def _send(self, message: tuple[str, int], fds: tuple[int, ...]) -> None:
         assert self.interpreter is not None
         try:
-            send_with_fds(self.interpreter.channel, message, fds)
+            send(self.interpreter.channel, message, fds)
         except OSError as error:
             self.kill(f"the interpreter's channel is broken: {error.strerror}")
 
@@ -219,8 +221,11 @@ class Session:
         assert interpreter is not None
         try:
             message, pid = _receive(interpreter.channel)
-        except (OSError, FrameError):
-            self.kill("the interpreter ended or spoke garbage")
+        except (OSError, FrameError) as error:
+            if interpreter.request is not None and interpreter.pidfd is None:
+                self._loop.forget(interpreter.channel.fileno())  # its zygote will tell of its end
+                return
+            self.kill(f"the interpreter ended: {error}")
             return
         if interpreter.pidfd is None:
             self._hello(interpreter, pid)
@@ -252,7 +257,7 @@ class Session:
     def _on_wall(self) -> None:
         cell = self._cell
         assert cell is not None
-        starved = self._starved() - cell.starved_before
+        starved = min(self._starved() - cell.starved_before, cell.wall_seconds)
         missing = cell.wall_seconds - (time.monotonic() - cell.started_at - starved)
         if missing > 0.001:
             cell.timer = self._loop.after(missing, self._on_wall)
@@ -315,6 +320,7 @@ class Session:
             outcome = {"status": "session_killed", "error": KILL_REASONS.get(reason, reason)}
             self._finish_cell(interpreter, self._cell, {"lost": reason} if reason == "evicted" else outcome)
         for output in interpreter.outputs:
+            output.drain(_FLOOD_BYTES)
             self._loop.forget(output.read_end)
             os.close(output.read_end)
         if interpreter.pidfd is not None:
@@ -323,9 +329,10 @@ class Session:
         self._fail_hello(interpreter)
 
     def _fail_hello(self, interpreter: Interpreter) -> None:
-        failure = "it ended while it was forked"
+        failure = self.last_reason
         if interpreter.request is not None:
-            failure = failure_of(interpreter.request.report) or failure
+            said = interpreter.outputs[1].take("stderr")["stderr"]
+            failure = failure_of(interpreter.request.report) or said or failure
             os.close(interpreter.request.report)
             os.close(interpreter.request.payload)
         answer, self._on_hello = self._on_hello, None
@@ -355,13 +362,7 @@ def _receive(channel: socket.socket) -> tuple[Message, int]:
     pid = next(
         _CREDENTIALS.unpack(content)[0] for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS
     )
-    try:
-        message = json.loads(data)
-    except ValueError as error:
-        raise FrameError("no JSON") from error
-    if not isinstance(message, dict):
-        raise FrameError("no JSON object")
-    return message, pid
+    return decode_object(data), pid
 
 
 def read_answer(payload: int) -> dict[str, Any]:
@@ -374,10 +375,10 @@ def read_answer(payload: int) -> dict[str, Any]:
     if size > _MAX_ANSWER_BYTES:
         raise FrameError("the answer is too long")
     try:
-        answer = json.loads(os.pread(payload, size, 0))
+        answer = decode_object(os.pread(payload, size, 0))
         texts = {name: answer[name] for name in ("value", "error")}
         interrupted = answer["interrupted"] is True
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except KeyError as error:
         raise FrameError("the answer has another form") from error
     if any(text is not None and not isinstance(text, str) for text in texts.values()):
         raise FrameError("the answer has another form")

@@ -1,12 +1,13 @@
 """The zygote: a warm interpreter with its imports done, which forks one child per program into a pod.
 
-It reads requests (a message, with the pod's pidfd, the streams and a memory file) and answers with the child's process
-id, later with its exit status, as the kernel reports it to a parent. It runs none of the user's code itself.
+It reads requests (a number, with the pod's pidfd, the streams, a report and a memory file that holds the task) and
+answers with the child's process id, later with its exit status, as the kernel reports it to a parent. It runs none of
+the user's code itself, and imports little: every page that it has is paid for at each fork.
 """
 
+import binascii
 import gc
-import importlib.util
-import json
+import marshal
 import os
 import resource
 import select
@@ -14,19 +15,15 @@ import signal
 import site
 import socket
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, NoReturn
 
 from verl_pivot.lane import kernel
 from verl_pivot.lane.files import end_everyone_else, fetch_files, write_files
-from verl_pivot.lane.frames import Message, read_all, receive_with_fds, send_with_fds
-from verl_pivot.lane.pod import READY, ResourceLimits, enter, fork_into
-from verl_pivot.lane.program import run_main
-from verl_pivot.lane.repl import serve_cells
+from verl_pivot.lane.passing import overwrite, read_all, receive, send
+from verl_pivot.lane.pod import READY, enter, fork_into
+from verl_pivot.lane.program import our_modules, run_main
 from verl_pivot.lane.seccomp import filter_bytes
 
-_WARM_UP = "import io, traceback\nprint('warm', file=io.StringIO())\n"
+_WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
 _NUM_FDS = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
@@ -38,8 +35,9 @@ class Zygote:
         self._has_proc = has_proc
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._scope = kernel.abstract_socket_scope()
-        self._seccomp = filter_bytes()
-        self._data_bytes = data_bytes()
+        self._seccomp = kernel.SeccompFilter(filter_bytes())
+        self._data_bytes = data_bytes() if has_proc else 0
+        self._ours = our_modules()
         self._children: dict[int, int] = {}
         """pidfd -> process id"""
 
@@ -53,129 +51,130 @@ class Zygote:
                     events.unregister(fd)
                     self._report_exit(fd)
                     continue
-                received = receive_with_fds(self._channel)
+                received = receive(self._channel)
                 if received is None:
                     return
-                child = self._fork(*received)
+                child = self._fork(received[0][0], received[1])
                 if child is not None:
                     events.register(child, select.EPOLLIN)
 
-    def _fork(self, request: Message, fds: tuple[int, ...]) -> int | None:
+    def _fork(self, number: int, fds: tuple[int, ...]) -> int | None:
         """The child's pidfd."""
         try:
             pid = fork_into(fds[0], self._own_pidfd)
         except OSError as error:
+            send(self._channel, ("failed", number, str(error)))
             pid = None
-            send_with_fds(self._channel, {"id": request["id"], "failed": str(error)})
         if pid == 0:
-            self._child(fds)
+            self._be_child(fds)
+        child = None
+        if pid is not None:
+            child = os.pidfd_open(pid)
+            self._children[child] = pid
+            send(self._channel, ("forked", number, pid))
         for fd in fds:
             os.close(fd)
-        if pid is None:
-            return None
-        child = os.pidfd_open(pid)
-        self._children[child] = pid
-        send_with_fds(self._channel, {"id": request["id"], "pid": pid})
         return child
 
     def _report_exit(self, child: int) -> None:
         pid = self._children.pop(child)
         os.close(child)
         _, status, usage = os.wait4(pid, 0)
-        exited = {
-            "exited": pid,
-            "status": status,
-            "cpu_seconds": usage.ru_utime + usage.ru_stime,
-            "peak_bytes": usage.ru_maxrss * 1024,
-        }
-        send_with_fds(self._channel, exited)
+        send(self._channel, ("exited", pid, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
 
-    def _child(self, fds: tuple[int, ...]) -> NoReturn:
-        """In the pod: streams, privileges, files; then the user's code, or another program's."""
+    def _be_child(self, fds: tuple[int, ...]) -> None:
+        """In the pod: streams, privileges, files; then the user's code, or another program's. Never returns."""
         shim, stdin, stdout, stderr, report, payload, *control = fds
-        for target, source in enumerate((stdin, stdout, stderr)):
-            os.dup2(source, target)
+        os.dup2(stdin, 0)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
         try:
-            task = json.loads(read_all(payload))
-            limits = ResourceLimits(**task["limits"])
-            limits = replace(limits, data_bytes=limits.data_bytes + self._data_bytes)
-            enter(
-                shim, task["namespaces"], limits, scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc
-            )
+            task = marshal.loads(read_all(payload))
+            limits = task["limits"]
+            limits["data_bytes"] += self._data_bytes
+            enter(shim, task["joined"], limits, scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
             if task["kind"] == "files":
                 _serve_files(task, payload, report)
-            _write_program(task)
+            write_files(task["files"])
         except (OSError, ValueError) as error:
             os.write(report, f"{type(error).__name__}: {error}".encode())
             os._exit(1)
         os.write(report, READY)
         kept = os.dup2(control[0], 3) if control else 2
         os.closerange(kept + 1, _NUM_FDS)
-        reseed()
-        _become(task, kept)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits["num_open_files"], limits["num_open_files"]))
+        _become(task, kept, self._ours)
 
 
-def _serve_files(task: dict[str, Any], payload: int, report: int) -> NoReturn:
-    """Put files and fetch others; the answer replaces the payload."""
+def _serve_files(task: dict[str, object], payload: int, report: int) -> None:
+    """Put files and fetch others; the answer replaces the task. Never returns."""
+    import json
+
     if task["alone"]:
         end_everyone_else()
     write_files(task["files"])
     os.write(report, READY)
-    answer = json.dumps(fetch_files(task["fetch"], task["max_bytes"])).encode()
-    os.ftruncate(payload, 0)
-    os.pwrite(payload, answer, 0)
+    contents, errors = fetch_files(task["fetch"], task["max_bytes"])
+    encoded = {name: binascii.b2a_base64(content, newline=False).decode() for name, content in contents.items()}
+    overwrite(payload, json.dumps({"files": encoded, "file_errors": errors}).encode())
     os._exit(0)
 
 
-def _write_program(task: dict[str, Any]) -> None:
-    write_files(task["files"])
-    if task["file"] is not None:
-        with open(task["file"], "wb") as file:
-            file.write(task["code"].encode("utf-8", "surrogatepass"))
-
-
-def _become(task: dict[str, Any], control: int) -> NoReturn:
+def _become(task: dict[str, object], control: int, ours: tuple[str, ...]) -> None:
     if task["kind"] == "cells":
-        serve_cells(socket.socket(fileno=control))
+        from verl_pivot.lane.repl import serve_cells
+
+        reseed()
+        serve_cells(socket.socket(fileno=control), ours)
     if task["kind"] == "python":
-        run_main(task["code"].encode("utf-8", "surrogatepass"), tuple(task["argv"]))
+        reseed()
+        run_main(task["code"], task["argv"], ours)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    command = task["argv"]
     try:
-        os.execvp(task["argv"][0], task["argv"])
+        os.execvp(command[0], command)
     except OSError as error:
-        os.write(2, f"{task['argv'][0]}: {error.strerror}\n".encode())
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
     os._exit(127)
 
 
 def reseed() -> None:
-    """Random generators that the zygote had: `random` reseeds itself at a fork, these do not."""
+    """Fresh states for the random generators that the zygote had."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
     if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed()
+        sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
     if "sympy" in sys.modules:
         sys.modules["sympy"].core.random.seed(None)
 
 
 def data_bytes() -> int:
     """Private writable memory of this process, which RLIMIT_DATA counts too."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * resource.getpagesize()
+    with open("/proc/self/statm", "rb") as file:
+        return int(file.read().split()[5]) * resource.getpagesize()
 
 
-def main(channel_fd: int, modules: list[str], *, has_proc: bool) -> None:
-    """Import what can be imported of `modules`, tell the lane, and fork for it until it goes away."""
+def main(channel_fd: int, modules: tuple[str, ...], has_proc: bool) -> None:
+    """Import what is installed of `modules`, tell the lane, and fork for it until it goes away."""
     channel = socket.socket(fileno=channel_fd)
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE):
         resource.setrlimit(kind, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
     for builtin in (site.setquit, site.setcopyright, site.sethelper):
         builtin()  # exit, copyright, help: what -S leaves out
-    imported = [name for name in modules if importlib.util.find_spec(name) is not None]
-    for name in imported:
-        importlib.import_module(name)
+    for name in modules:
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
     reseed()  # loads what they load lazily
     exec(compile(_WARM_UP, "warm", "exec"), {"__name__": "warm"})
     gc.collect()
     gc.freeze()
     zygote = Zygote(channel, has_proc=has_proc)
-    send_with_fds(channel, {"ready": imported})
+    if has_proc:
+        kernel.keep_mapped()
+    send(channel, ("ready",))
     zygote.serve()

@@ -1,14 +1,9 @@
-"""A zygote process as its lane sees it: started clean, asked to fork, replaced when it dies, hangs or grows old."""
+"""A zygote as its lane sees it: asked to fork, it tells of each child's start and end."""
 
-import os
-import signal
-import socket
-import sys
-from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from verl_pivot.lane.frames import Message, receive_with_fds, send_with_fds
-from verl_pivot.lane.loop import Loop
+from verl_pivot.lane.helpers import Helper
+from verl_pivot.lane.loop import Callback, Loop
 from verl_pivot.lane.watchdog import resident_bytes
 
 
@@ -25,83 +20,61 @@ class Child(Protocol):
 
 
 class Zygote:
-    """One warm interpreter with `modules` imported."""
+    """One warm interpreter with `modules` imported; it comes back when it dies, hangs or has forked its share."""
 
-    def __init__(self, loop: Loop, modules: tuple[str, ...], *, has_proc: bool, on_ready: Callable[[], None]) -> None:
-        self.modules = modules
+    def __init__(
+        self, loop: Loop, modules: tuple[str, ...], *, has_proc: bool, max_forks: int, on_ready: Callback
+    ) -> None:
         self.is_ready = False
-        self.is_lost = False
-        self.num_forks = 0
         self.resident_bytes = 0
+        """What each of its children shows as its own memory."""
         self._has_proc = has_proc
-        self._loop = loop
+        self._max_forks = max_forks
         self._on_ready = on_ready
+        self._num_forks = 0
         self._asked: dict[int, Child] = {}
         self._running: dict[int, Child] = {}
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(True)
-        theirs.set_inheritable(True)
-        self._channel = ours
-        self._pid = _start(theirs.fileno(), modules, has_proc=has_proc)
-        theirs.close()
-        loop.on_readable(ours.fileno(), self._on_message)
-
-    @property
-    def num_children(self) -> int:
-        return len(self._asked) + len(self._running)
+        arguments = (modules, has_proc)
+        self._helper = Helper(loop, "zygote", arguments, on_message=self._on_message, on_end=self._on_end)
 
     def fork(self, child: Child, fds: tuple[int, ...]) -> None:
-        """Ask for a process in a pod; see zygote.py for the descriptors. The answer comes to `child`."""
-        self.num_forks += 1
-        self._asked[self.num_forks] = child
-        try:
-            send_with_fds(self._channel, {"id": self.num_forks}, fds)
-        except OSError:
-            self.end()
+        """Ask for a process in a pod; see lane/zygote.py for the descriptors. The answers come to `child`."""
+        self._num_forks += 1
+        self._asked[self._num_forks] = child
+        self._helper.ask((self._num_forks,), fds)
 
-    def end(self) -> None:
-        """Kill it; whoever waited for one of its processes is told."""
-        if self.is_lost:
-            return
-        self.is_lost = True
-        self._loop.forget(self._channel.fileno())
-        self._channel.close()
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
-        for child in (*self._asked.values(), *self._running.values()):
+    def replace(self) -> None:
+        """Start another in its place; whoever waited for one of its processes is told."""
+        self._helper.replace()
+
+    def _on_end(self) -> None:
+        lost = (*self._asked.values(), *self._running.values())
+        self.is_ready = False
+        self._asked.clear()
+        self._running.clear()
+        self._num_forks = 0
+        for child in lost:
             child.on_zygote_lost()
 
-    def _on_message(self) -> None:
-        received = self._receive()
-        if received is None:
-            self.end()
-        elif "ready" in received:
+    def _on_message(self, message: tuple[Any, ...], _: tuple[int, ...]) -> None:
+        kind, *rest = message
+        if kind == "exited":
+            pid, status, cpu_seconds, peak_bytes = rest
+            self._running.pop(pid).on_exited(status, cpu_seconds, peak_bytes)
+            if self._num_forks >= self._max_forks and not self._asked and not self._running:
+                self.replace()
+        elif kind == "ready":
             self.is_ready = True
-            self.resident_bytes = resident_bytes(self._pid) if self._has_proc else 0
+            self.resident_bytes = resident_bytes(self._helper.pid) if self._has_proc else 0
             self._on_ready()
-        elif "exited" in received:
-            child = self._running.pop(received["exited"])
-            child.on_exited(received["status"], received["cpu_seconds"], received["peak_bytes"])
-        elif "failed" in received:
-            self._asked.pop(received["id"]).on_fork_failed(received["failed"])
         else:
-            child = self._asked.pop(received["id"])
-            self._running[received["pid"]] = child
-            child.on_forked(received["pid"])
+            self._helper.answered()
+            self._answer_fork(kind, *rest)
 
-    def _receive(self) -> Message | None:
-        try:
-            received = receive_with_fds(self._channel)
-        except OSError:
-            return None
-        return None if received is None else received[0]
-
-
-def _start(channel: int, modules: tuple[str, ...], *, has_proc: bool) -> int:
-    """A fresh interpreter, not a fork of ours: it must hold nothing of other programs."""
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
-        f"from verl_pivot.lane.zygote import main; main({channel}, {list(modules)!r}, has_proc={has_proc})"
-    )
-    arguments = [sys.executable, "-P", "-s", "-S", "-B", "-c", code]
-    return os.posix_spawn(sys.executable, arguments, os.environ)
+    def _answer_fork(self, kind: str, number: int, outcome: Any) -> None:
+        child = self._asked.pop(number)
+        if kind == "failed":
+            child.on_fork_failed(outcome)
+        else:
+            self._running[outcome] = child
+            child.on_forked(outcome)

@@ -27,6 +27,11 @@ from verl_pivot.sandbox.probe import Tier, probe, require_tier
 from verl_pivot.sandbox.python_view import PythonView
 
 _SCIENCE = ("numpy", "sympy")
+_SESSIONS = ("verl_pivot.lane.repl",)
+_STANDARD = (
+    *("bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools"),
+    *("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "threading", "typing"),
+)
 _NUM_SLOTS_PER_LANE = 512
 _IDLE_SESSION_SECONDS = 600.0
 _MAX_SESSIONS_PER_LANE = 256
@@ -59,7 +64,7 @@ class ZygoteBackend:
         self._sessions: dict[str, _SessionPlace] = {}
         self._lost: dict[str, str] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._heavy = re.compile(rf"^\s*(?:import|from)\s+(?:\w[\w, ]*,\s*)?(?:{'|'.join(_SCIENCE)})\b", re.MULTILINE)
+        self._imports = {name: _imports_of(modules) for name, modules in (("science", _SCIENCE), ("standard", _STANDARD))}
 
     async def start(self) -> None:
         found = await asyncio.to_thread(probe, self._python)
@@ -76,11 +81,11 @@ class ZygoteBackend:
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return {
             "has_proc": has_proc,
-            "zygotes": {"bare": [], "science": list(_SCIENCE)},
+            "zygotes": {"bare": [], "standard": list(_STANDARD), "science": [*_STANDARD, *_SESSIONS, *_SCIENCE]},
             "session_zygote": "science",
             "tmp_bytes": usual.tmp_bytes,
             "num_tmp_files": usual.num_tmp_files,
-            "num_spare_pods": 4,
+            "num_spare_pods": 16,
             "num_foreground": 4,
             "max_forks": 20_000,
             "memory_bytes": int(memory * _MEMORY_SHARE / self._num_lanes),
@@ -228,7 +233,7 @@ class ZygoteBackend:
         limits["num_open_files"] += extra.num_open_files
         zygote = language.zygote or "bare"
         if zygote == "auto":
-            zygote = "science" if self._heavy.search(program.code) else "bare"
+            zygote = next((name for name, found in self._imports.items() if found.search(program.code)), "bare")
         return {
             "kind": "python" if is_python else "exec",
             "zygote": zygote,
@@ -285,3 +290,8 @@ def _raise_unless_served(answer: dict[str, Any]) -> None:
         raise SandboxRequestError("the session is busy with another cell: await that one first")
     if "missing" in answer:
         raise SessionLostError("the session is gone from its lane")
+
+
+def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds an import of one of them; a miss costs a program the time of its import, and nothing else."""
+    return re.compile(rf"^\s*(?:import|from)\s+(?:[\w., ]*,\s*)?(?:{'|'.join(modules)})\b", re.MULTILINE)

@@ -1,0 +1,56 @@
+"""Messages with file descriptors between a lane's own processes: small tuples, by marshal, over SOCK_SEQPACKET.
+
+Only processes that run none of the user's code speak it. What a session's interpreter says is JSON; see repl.py.
+"""
+
+import array
+import marshal
+import os
+import socket
+
+_MAX_MESSAGE_BYTES = 4096
+_MAX_FDS = 64
+_INT_BYTES = array.array("i").itemsize
+
+
+def send(channel: socket.socket, message: tuple[object, ...], fds: tuple[int, ...] = ()) -> None:
+    """One message; what is large goes through a memory file among `fds`."""
+    ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+    channel.sendmsg([marshal.dumps(message)], ancillary)
+
+
+def receive(channel: socket.socket) -> tuple[tuple[object, ...], tuple[int, ...]] | None:
+    """The next message with its descriptors, None when the other side is gone."""
+    data, ancillary, _, _ = channel.recvmsg(_MAX_MESSAGE_BYTES, socket.CMSG_LEN(_MAX_FDS * _INT_BYTES))
+    if not data:
+        return None
+    fds = array.array("i")
+    for _, _, content in ancillary:
+        fds.frombytes(content)
+    return marshal.loads(data), tuple(fds)
+
+
+def memory_file(content: bytes) -> int:
+    """A file without a name that holds `content`, open at its start."""
+    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+    written = os.pwrite(fd, content, 0)
+    while written < len(content):
+        written += os.pwrite(fd, content[written:], written)
+    return fd
+
+
+def read_all(fd: int) -> bytes:
+    """All of a memory file."""
+    size = os.fstat(fd).st_size
+    content = os.pread(fd, size, 0)
+    while len(content) < size and (more := os.pread(fd, size - len(content), len(content))):
+        content += more
+    return content
+
+
+def overwrite(fd: int, content: bytes) -> None:
+    """Replace what a memory file holds."""
+    os.ftruncate(fd, 0)
+    written = 0
+    while written < len(content):
+        written += os.pwrite(fd, content[written:], written)
