@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from verl_pivot.lane.helpers import HELPER_SECONDS
+from verl_pivot.lane.entry import READY
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file
-from verl_pivot.lane.pod import READY, namespaces
-from verl_pivot.lane.pool import Pod
-from verl_pivot.lane.zygotes import Child, Zygote
+from verl_pivot.lane.pods import NETWORK_LOOPBACK, Pod
+from verl_pivot.lane.zygotes import ANSWER_SECONDS, Child, Zygote
 
 _FLOOD_BYTES = 1024**2
 
@@ -54,11 +53,21 @@ def ask_for_process(
     *,
     stdin: bytes,
     outputs: tuple[Capture, Capture],
+    is_first: bool = True,
     control: int | None = None,
 ) -> Request:
-    """Have `zygote` fork a process for `task` into `pod`; closes the ends that only the process needs."""
+    """Have `zygote` fork a process for `task` into `pod`; closes the ends that only the process needs.
+
+    The first process of a pod furnishes it.
+    """
     stdin_fd = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    payload = memory_file(marshal.dumps({**task, "joined": namespaces(pod.shape)}))
+    shape = pod.shape
+    place = {
+        "namespaces": shape.namespaces,
+        "furnish": (shape.tmp_bytes, shape.num_tmp_files) if is_first else None,
+        "raises_loopback": shape.network == NETWORK_LOOPBACK,
+    }
+    payload = memory_file(marshal.dumps(task | place))
     report, report_write_end = os.pipe()
     os.set_blocking(report, False)
     passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end, report_write_end)
@@ -84,6 +93,7 @@ class Job:
         on_end: Callable[[Ending], None],
         end_pod: Callable[[], None],
         has_proc: bool,
+        is_first: bool = True,
     ) -> None:
         self._loop = loop
         self._wall_seconds = wall_seconds
@@ -98,7 +108,7 @@ class Job:
         self._exited_at: float | None = None
         self._killed_by: str | None = None
         self._timer = Timer(lambda: None)
-        self.request = ask_for_process(zygote, self, pod, task, stdin=stdin, outputs=outputs)
+        self.request = ask_for_process(zygote, self, pod, task, stdin=stdin, outputs=outputs, is_first=is_first)
         for output in outputs:
             loop.on_readable(output.read_end, partial(self._on_output, output))
 
@@ -108,7 +118,7 @@ class Job:
             self._killed_by = reason
             self._end_pod()
             self._timer.cancel()
-            self._timer = self._loop.after(HELPER_SECONDS, self._zygote.replace)  # it owes us the news of the end
+            self._timer = self._loop.after(ANSWER_SECONDS, self._zygote.replace)  # it owes us the news of the end
 
     def on_forked(self, pid: int) -> None:
         self.pid = pid

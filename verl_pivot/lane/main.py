@@ -14,11 +14,10 @@ from typing import Any
 from verl_pivot.lane import kernel
 from verl_pivot.lane.frames import Decoder, Message, encode
 from verl_pivot.lane.loop import Loop
-from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.pods import PodMaker, PodShape
 from verl_pivot.lane.runs import Run
 from verl_pivot.lane.scheduler import Scheduler
 from verl_pivot.lane.session_table import SessionTable
-from verl_pivot.lane.shapes import PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
@@ -36,13 +35,7 @@ class Lane:
         self._outgoing: deque[memoryview] = deque()
         self._has_proc = bool(settings["has_proc"])
         self._loop = Loop()
-        common = PodShape(
-            tmp_bytes=settings["tmp_bytes"],
-            num_tmp_files=settings["num_tmp_files"],
-            network="none",
-            has_proc=self._has_proc,
-        )
-        self._pods = PodPool(self._loop, common, settings["num_spare_pods"], self._pump)
+        self._pods = PodMaker()
         self._zygotes = {name: self._start_zygote(tuple(modules), settings) for name, modules in settings["zygotes"].items()}
         self._scheduler = Scheduler(self._loop, self._pods, self._zygotes, settings)
         self._sessions = SessionTable(
@@ -56,7 +49,6 @@ class Lane:
         while self._loop.is_running:
             self._loop.run_once(1.0)
             self._pump()
-            self._pods.refill()
 
     def _pump(self) -> None:
         self._sessions.pump()
@@ -101,7 +93,6 @@ class Lane:
             tmp_bytes=limits.get("tmp_bytes", 0),
             num_tmp_files=limits.get("num_tmp_files", 0),
             network=message.get("network", "none"),
-            has_proc=self._has_proc,
         )
 
     def _on_run_end(self, run: Run, result: dict[str, Any]) -> None:

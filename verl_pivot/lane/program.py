@@ -3,55 +3,52 @@
 import atexit
 import builtins
 import os
+import signal
 import sys
 import types
 
+INTERRUPTED = -1
+"""In place of an exit code: Python ends an interrupted program by the signal itself."""
 MAIN = "main.py"
+MAIN_PATH = "/tmp/main.py"
 _OURS = "verl_pivot"
 
 
-def run_main(code: bytes, args: list[str], ours: tuple[str, ...]) -> None:
-    """Run `code`, which lies in the working directory as main.py, and exit as Python would. Never returns."""
-    path = os.path.join(os.getcwd(), MAIN)
-    open_standard_streams()
-    become_main_module(path, args, ours)
+def run_main(code: bytes, args: list[str]) -> None:
+    """Run `code`, which lies in main.py, and exit as Python would. Never returns."""
+    sys.argv = [MAIN, *args]
     main = sys.modules["__main__"]
     exit_code = 0
     try:
-        exec(compile(code, path, "exec", dont_inherit=True), main.__dict__)
+        exec(compile(code, MAIN_PATH, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as error:
         exit_code = _exit_code(error)
     except BaseException as error:
-        report_exception(error, path)
-        exit_code = 130 if isinstance(error, KeyboardInterrupt) else 1
+        report_exception(error, MAIN_PATH)
+        exit_code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     finalize(main, exit_code)
 
 
+def become_fresh() -> None:
+    """Make this interpreter what one that has just started with main.py is: streams, `__main__`, and nothing of ours.
+
+    Done once by the zygote, which prints nothing and imports nothing afterwards: its children find it so.
+    """
+    open_standard_streams()
+    for name in [name for name in sys.modules if name.split(".")[0] == _OURS]:
+        del sys.modules[name]
+    main = types.ModuleType("__main__")
+    names = {"__builtins__": builtins, "__annotations__": {}, "__file__": MAIN_PATH, "__cached__": None}
+    main.__dict__.update(names)
+    sys.modules["__main__"] = main
+    sys.path[0] = os.path.dirname(MAIN_PATH)
+
+
 def open_standard_streams() -> None:
-    """New ones over descriptors 0 to 2: the zygote's would carry its buffers into every program."""
+    """New ones over descriptors 0 to 2, with empty buffers: those of a zygote are copied into every program."""
     sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
     sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-
-
-def become_main_module(path: str, args: list[str], ours: tuple[str, ...]) -> None:
-    """A fresh `__main__` and none of the modules `ours`, as if this interpreter had just started with `path`."""
-    for name in ours:
-        del sys.modules[name]
-    main = types.ModuleType("__main__")
-    names = main.__dict__
-    names["__builtins__"] = builtins
-    names["__annotations__"] = {}
-    names["__file__"] = path
-    names["__cached__"] = None
-    sys.modules["__main__"] = main
-    sys.argv = [MAIN, *args]
-    sys.path[0] = os.path.dirname(path)
-
-
-def our_modules() -> tuple[str, ...]:
-    """Names of the modules that a program must not see; asked before a fork, for it touches every name."""
-    return tuple(name for name in sys.modules if name.split(".")[0] == _OURS)
 
 
 def report_exception(error: BaseException, path: str) -> None:
@@ -81,6 +78,9 @@ def finalize(main: types.ModuleType, exit_code: int) -> None:
         _clear(main)
         exit_code = _flush(exit_code)
     finally:
+        if exit_code == INTERRUPTED:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
         os._exit(exit_code)
 
 

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import NoReturn
 
 from verl_pivot.lane.passing import overwrite, read_all, receive
-from verl_pivot.lane.program import become_main_module, open_standard_streams
+from verl_pivot.lane.program import open_standard_streams
 
 CELL_FILE = "<cell {}>"
 
@@ -39,10 +39,8 @@ class _Interrupts:
 _interrupts = _Interrupts()
 
 
-def serve_cells(channel: socket.socket, ours: tuple[str, ...]) -> NoReturn:
+def serve_cells(channel: socket.socket) -> NoReturn:
     """Run one cell after the other until the channel closes."""
-    open_standard_streams()
-    become_main_module(os.path.join(os.getcwd(), "session.py"), [], ours)
     del sys.modules["__main__"].__dict__["__file__"]
     _say(channel, {"id": 0})
     num_cells = 0

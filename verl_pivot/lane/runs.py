@@ -10,8 +10,7 @@ from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.frames import decode_object
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pool import Pod, PodPool
-from verl_pivot.lane.shapes import PodShape
+from verl_pivot.lane.pods import Pod, PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
@@ -34,9 +33,9 @@ class Run:
         self._result: dict[str, Any] = {}
         self._on_end = on_end
 
-    def start(self, loop: Loop, pods: PodPool, pod: Pod, zygote: Zygote, *, has_proc: bool) -> None:
+    def start(self, loop: Loop, pod: Pod, zygote: Zygote, *, has_proc: bool) -> None:
         """Begin in a fresh pod."""
-        self._loop, self._pods, self._zygote, self._has_proc = loop, pods, zygote, has_proc
+        self._loop, self._zygote, self._has_proc = loop, zygote, has_proc
         self.pod = pod
         self._result = {}
         compile_argv = self.program.get("compile")
@@ -103,6 +102,7 @@ class Run:
         self, task: dict[str, Any], on_end: Callable[[Ending], None], limits: dict[str, Any], *, stdin: bytes
     ) -> None:
         assert self.pod is not None
+        is_first = self.job is None
         keep = limits["output_bytes"]
         self.job = Job(
             self._loop,
@@ -115,11 +115,12 @@ class Run:
             on_end=on_end,
             end_pod=self._end_pod,
             has_proc=self._has_proc,
+            is_first=is_first,
         )
 
     def _end_pod(self) -> None:
         if self.pod is not None:
-            self._pods.end(self.pod)
+            self.pod.end()
             self.pod = None
 
     def _compiled(self, ending: Ending) -> None:
@@ -159,7 +160,7 @@ class Run:
             return {"failure": "cancelled"}
         if ending.killed_by == "evicted":
             return {"evicted": True}
-        shim_died = self.pod is not None and not self._pods.is_alive(self.pod)
+        shim_died = self.pod is not None and not self.pod.is_alive
         if ending.failure is not None or shim_died:
             return {"failure": ending.failure or "the pod's first process died"}
         return outcome_fields(ending, self.limits) | self.job.outputs[0].take("stdout") | self.job.outputs[1].take("stderr")

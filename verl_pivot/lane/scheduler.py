@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from verl_pivot.lane.loop import Loop
-from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
 from verl_pivot.lane.watchdog import lower_priority, process_state, sample_pod
 from verl_pivot.lane.zygotes import Zygote
@@ -47,7 +47,7 @@ class Scheduler:
     """Runs wait in order of arrival; see the module's docstring."""
 
     def __init__(
-        self, loop: Loop, pods: PodPool, zygotes: dict[str, Zygote], settings: dict[str, Any]
+        self, loop: Loop, pods: PodMaker, zygotes: dict[str, Zygote], settings: dict[str, Any]
     ) -> None:
         self._loop = loop
         self._pods = pods
@@ -112,21 +112,22 @@ class Scheduler:
         return False
 
     def _start(self, queue: deque[Run]) -> bool:
-        """Start the first of `queue`, unless its zygote or pod is not ready yet."""
+        """Start the first of `queue`, unless its zygote is not ready yet."""
         run = queue[0]
         zygote = self._zygotes[run.zygote]
-        pod = self._pods.take(run.shape) if zygote.is_ready else None
-        if pod is None:
-            if self._pods.last_error:
-                queue.popleft().refuse(f"no pod can be started: {self._pods.last_error}")
-                self._pods.last_error = ""
+        if not zygote.is_ready:
             return False
         queue.popleft()
+        try:
+            pod = self._pods.make(run.shape)
+        except OSError as error:
+            run.refuse(f"no pod can be started: {error}")
+            return True
         self._running[run.id] = run
         self._foreground[run.id] = run
         if run.is_restarted:
             self._reserved_bytes += run.memory_bytes
-        run.start(self._loop, self._pods, pod, zygote, has_proc=self._has_proc)
+        run.start(self._loop, pod, zygote, has_proc=self._has_proc)
         self.watch()
         return True
 

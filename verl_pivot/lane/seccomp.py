@@ -1,7 +1,7 @@
 """System calls that sandboxed programs may not make -> a compiled seccomp filter (classic BPF)."""
 
 import errno
-import platform
+import os
 import struct
 
 # linux/audit.h, linux/seccomp.h, linux/bpf_common.h
@@ -17,9 +17,9 @@ _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: CVE-2017-5226
 _SOCKET_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6; no netlink, packet, alg, vsock
 
 # x86-64 numbers, by what they would open.
+_ENTERING = (165, 272, 308)  # mount unshare setns: what a process needs on its way into a pod, and never again
 _DENIED = {
-    "namespaces": (272, 308),  # unshare setns
-    "mounts": (165, 166, 155, 161, 428, 429, 430, 431, 432, 433, 442, 467),
+    "mounts": (166, 155, 161, 428, 429, 430, 431, 432, 433, 442, 467),
     "other processes": (101, 310, 311, 312, 438, 440, 448),  # ptrace process_vm_* kcmp pidfd_getfd process_m*
     "kernel interfaces": (321, 298, 323, 425, 426, 427, 300),  # bpf perf userfaultfd io_uring fanotify
     "keyrings": (248, 249, 250),
@@ -35,15 +35,32 @@ _DENIED = {
 
 
 def filter_bytes() -> bytes:
-    """The filter as an array of struct sock_filter, for `bwrap --seccomp FD` and seccomp(2).
+    """The whole filter as an array of struct sock_filter, for `bwrap --seccomp FD` and seccomp(2).
 
     Arguments are compared in their low 32 bits, as the kernel reads them (CVE-2019-10063, CVE-2019-7303).
 
     Raises:
         RuntimeError: On a machine other than x86-64, whose numbers are not in the table.
     """
-    if platform.machine() != "x86_64":
-        raise RuntimeError(f"the sandbox knows the system calls of x86_64 only, and this machine is {platform.machine()}")
+    return _filter({**_rules(), **_no_entering()})
+
+
+def zygote_filter_bytes() -> bytes:
+    """All of it but what a zygote's children still need to enter their pods.
+
+    Children inherit it, which spares each of them to have 200 instructions compiled by the kernel.
+    """
+    return _filter(_rules())
+
+
+def program_filter_bytes() -> bytes:
+    """The rest, on top of the zygote's."""
+    return _filter(_no_entering())
+
+
+def _filter(rules: dict[int, bytes]) -> bytes:
+    if os.uname().machine != "x86_64":
+        raise RuntimeError(f"the sandbox knows the system calls of x86_64 only, and this machine is {os.uname().machine}")
     return b"".join(
         (
             _instruction(_LOAD, _ARCH),
@@ -52,9 +69,13 @@ def filter_bytes() -> bytes:
             _instruction(_LOAD, _NUMBER),
             _instruction(_JUMP_GREATER_EQUAL, _X32_BIT, when_false=1),
             _instruction(_RETURN, _ERRNO | errno.ENOSYS),
-            _search(sorted(_rules().items())),
+            _search(sorted(rules.items())),
         )
     )
+
+
+def _no_entering() -> dict[int, bytes]:
+    return {number: _instruction(_RETURN, _ERRNO | errno.EPERM) for number in _ENTERING}
 
 
 def _rules() -> dict[int, bytes]:

@@ -8,10 +8,9 @@ from typing import Any
 from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pool import PodPool
+from verl_pivot.lane.pods import PodMaker, PodShape
 from verl_pivot.lane.runs import decoded, fetched_fields, resource_limits
 from verl_pivot.lane.sessions import Answer, Session
-from verl_pivot.lane.shapes import PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
@@ -28,7 +27,7 @@ class _Start:
 class SessionTable:
     """Answers {"missing"}, {"busy"}, {"lost": why, "epoch"}, {"refused": why}, {"failure": why}, or what was asked."""
 
-    def __init__(self, loop: Loop, pods: PodPool, zygote: Zygote, *, has_proc: bool) -> None:
+    def __init__(self, loop: Loop, pods: PodMaker, zygote: Zygote, *, has_proc: bool) -> None:
         self._loop = loop
         self._pods = pods
         self._zygote = zygote
@@ -45,7 +44,7 @@ class SessionTable:
         """Serve one request; `answer` is called once, now or later."""
         session = self._sessions.get(message["session"])
         if message["op"] == "open":
-            session = Session(message["session"], message["limits"], shape, self._loop, self._pods)
+            session = Session(message["session"], message["limits"], shape, self._loop, has_proc=self._has_proc)
             self._sessions[session.id] = session
             self._starts.append(_Start(session=session, answer=answer))
             self.pump()
@@ -67,16 +66,14 @@ class SessionTable:
             self._serve_idle(session, message, answer)
 
     def pump(self) -> None:
-        """Start interpreters whose pod and zygote are ready."""
-        while self._starts:
-            start = self._starts[0]
-            pod = self._pods.take(start.session.shape) if self._zygote.is_ready else None
-            if pod is None:
-                if self._pods.last_error:
-                    self._starts.popleft().answer({"failure": f"no pod can be started: {self._pods.last_error}"})
-                    self._pods.last_error = ""
-                return
-            self._starts.popleft()
+        """Start interpreters once their zygote is ready."""
+        while self._starts and self._zygote.is_ready:
+            start = self._starts.popleft()
+            try:
+                pod = self._pods.make(start.session.shape)
+            except OSError as error:
+                start.answer({"failure": f"no pod can be started: {error}"})
+                continue
             start.session.start(pod, self._zygote, start.answer)
 
     def _serve_started(self, session: Session, message: dict[str, Any], answer: Answer, outcome: dict[str, Any]) -> None:
@@ -122,4 +119,5 @@ class SessionTable:
             on_end=on_end,
             end_pod=partial(session.kill, "its files could not be moved in time"),
             has_proc=self._has_proc,
+            is_first=False,
         )

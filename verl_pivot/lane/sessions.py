@@ -16,15 +16,13 @@ from functools import partial
 from typing import Any
 
 from verl_pivot.lane.frames import FrameError, Message, decode_object
-from verl_pivot.lane.helpers import HELPER_SECONDS
 from verl_pivot.lane.jobs import Request, ask_for_process, failure_of, starved_seconds
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file, send
-from verl_pivot.lane.pool import Pod, PodPool
+from verl_pivot.lane.pods import Pod, PodShape
 from verl_pivot.lane.runs import resource_limits
-from verl_pivot.lane.shapes import PodShape
-from verl_pivot.lane.zygotes import Zygote
+from verl_pivot.lane.zygotes import ANSWER_SECONDS, Zygote
 
 _GRACE_SECONDS = 0.5
 """Between the interrupt of a cell and the end of its interpreter."""
@@ -90,7 +88,7 @@ class Interpreter:
 class Session:
     """One session: at most one interpreter, one epoch, one cell at a time."""
 
-    def __init__(self, session_id: str, limits: dict[str, Any], shape: PodShape, loop: Loop, pods: PodPool) -> None:
+    def __init__(self, session_id: str, limits: dict[str, Any], shape: PodShape, loop: Loop, *, has_proc: bool) -> None:
         self.id = session_id
         self.limits = limits
         self.shape = shape
@@ -98,7 +96,7 @@ class Session:
         self.num_cells = 0
         self.interpreter: Interpreter | None = None
         self._loop = loop
-        self._pods = pods
+        self._has_proc = has_proc
         self._cell: Cell | None = None
         self._on_hello: Answer | None = None
         self._forks: dict[int, "Session"] = {}
@@ -163,7 +161,7 @@ class Session:
     def fork(self, branch_id: str, answer: Answer) -> "Session":
         """A session that goes on from here in a copy of the interpreter; `answer` gets {}, or why there is none."""
         assert self.interpreter is not None
-        branch = Session(branch_id, self.limits, self.shape, self._loop, self._pods)
+        branch = Session(branch_id, self.limits, self.shape, self._loop, has_proc=self._has_proc)
         ours, theirs = _channel()
         outputs = self._captures()
         branch._on_hello = answer
@@ -203,7 +201,7 @@ class Session:
         self._loop.on_readable(interpreter.channel.fileno(), self._on_message)
         for output in interpreter.outputs:
             self._loop.on_readable(output.read_end, partial(self._on_output, interpreter, output))
-        self._loop.after(HELPER_SECONDS, partial(self._expect_hello, interpreter))
+        self._loop.after(ANSWER_SECONDS, partial(self._expect_hello, interpreter))
 
     def _expect_hello(self, interpreter: Interpreter) -> None:
         if interpreter is self.interpreter and interpreter.pidfd is None:
@@ -268,7 +266,7 @@ class Session:
             cell.timer = self._loop.after(_GRACE_SECONDS, lambda: self.kill("timeout"))
 
     def _starved(self) -> float:
-        return starved_seconds(self.pid) if self.pid is not None and self.shape.has_proc else 0.0
+        return starved_seconds(self.pid) if self.pid is not None and self._has_proc else 0.0
 
     def _on_output(self, interpreter: Interpreter, output: Capture) -> None:
         output.read()
@@ -314,7 +312,7 @@ class Session:
         interpreter.channel.close()
         interpreter.shared.num_users -= 1
         if interpreter.shared.num_users == 0:
-            self._pods.end(interpreter.shared.pod)
+            interpreter.shared.pod.end()
         if self._cell is not None:
             reason = self._cell.killed_by or ""
             outcome = {"status": "session_killed", "error": KILL_REASONS.get(reason, reason)}

@@ -7,6 +7,7 @@ the user's code itself, and imports little: every page that it has is paid for a
 
 import binascii
 import gc
+import importlib
 import marshal
 import os
 import resource
@@ -15,15 +16,18 @@ import signal
 import site
 import socket
 import sys
+from types import ModuleType
 
 from verl_pivot.lane import kernel
+from verl_pivot.lane.entry import READY, fork_into, furnish, give_up_privileges
 from verl_pivot.lane.files import end_everyone_else, fetch_files, write_files
 from verl_pivot.lane.passing import overwrite, read_all, receive, send
-from verl_pivot.lane.pod import READY, enter, fork_into
-from verl_pivot.lane.program import our_modules, run_main
-from verl_pivot.lane.seccomp import filter_bytes
+from verl_pivot.lane.program import become_fresh, run_main
+from verl_pivot.lane.seccomp import program_filter_bytes, zygote_filter_bytes
 
 _WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
+_modules: dict[str, ModuleType] = {}
+"""Ours that were imported on request; programs do not find them in sys.modules."""
 _NUM_FDS = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
@@ -35,9 +39,8 @@ class Zygote:
         self._has_proc = has_proc
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._scope = kernel.abstract_socket_scope()
-        self._seccomp = kernel.SeccompFilter(filter_bytes())
+        self._seccomp = kernel.SeccompFilter(program_filter_bytes())
         self._data_bytes = data_bytes() if has_proc else 0
-        self._ours = our_modules()
         self._children: dict[int, int] = {}
         """pidfd -> process id"""
 
@@ -92,7 +95,10 @@ class Zygote:
             task = marshal.loads(read_all(payload))
             limits = task["limits"]
             limits["data_bytes"] += self._data_bytes
-            enter(shim, task["joined"], limits, scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
+            kernel.setns(shim, task["namespaces"])
+            if task["furnish"]:
+                furnish(*task["furnish"], has_proc=self._has_proc, raises_loopback=task["raises_loopback"])
+            give_up_privileges(limits, scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
             if task["kind"] == "files":
                 _serve_files(task, payload, report)
             write_files(task["files"])
@@ -103,7 +109,7 @@ class Zygote:
         kept = os.dup2(control[0], 3) if control else 2
         os.closerange(kept + 1, _NUM_FDS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits["num_open_files"], limits["num_open_files"]))
-        _become(task, kept, self._ours)
+        _become(task, kept)
 
 
 def _serve_files(task: dict[str, object], payload: int, report: int) -> None:
@@ -120,15 +126,13 @@ def _serve_files(task: dict[str, object], payload: int, report: int) -> None:
     os._exit(0)
 
 
-def _become(task: dict[str, object], control: int, ours: tuple[str, ...]) -> None:
+def _become(task: dict[str, object], control: int) -> None:
     if task["kind"] == "cells":
-        from verl_pivot.lane.repl import serve_cells
-
         reseed()
-        serve_cells(socket.socket(fileno=control), ours)
+        _modules["verl_pivot.lane.repl"].serve_cells(socket.socket(fileno=control))
     if task["kind"] == "python":
         reseed()
-        run_main(task["code"], task["argv"], ours)
+        run_main(task["code"], task["argv"])
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     command = task["argv"]
@@ -158,6 +162,9 @@ def data_bytes() -> int:
 def main(channel_fd: int, modules: tuple[str, ...], has_proc: bool) -> None:
     """Import what is installed of `modules`, tell the lane, and fork for it until it goes away."""
     channel = socket.socket(fileno=channel_fd)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the lane ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE):
         resource.setrlimit(kind, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
@@ -165,16 +172,18 @@ def main(channel_fd: int, modules: tuple[str, ...], has_proc: bool) -> None:
         builtin()  # exit, copyright, help: what -S leaves out
     for name in modules:
         try:
-            __import__(name)
+            _modules[name] = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name != name:
                 raise
     reseed()  # loads what they load lazily
     exec(compile(_WARM_UP, "warm", "exec"), {"__name__": "warm"})
+    zygote = Zygote(channel, has_proc=has_proc)
+    become_fresh()
+    kernel.SeccompFilter(zygote_filter_bytes()).install()
     gc.collect()
     gc.freeze()
-    zygote = Zygote(channel, has_proc=has_proc)
     if has_proc:
-        kernel.keep_mapped()
+        kernel.collapse_memory()
     send(channel, ("ready",))
     zygote.serve()

@@ -1,10 +1,17 @@
 """A zygote as its lane sees it: asked to fork, it tells of each child's start and end."""
 
+import os
+import signal
+import socket
+import sys
 from typing import Any, Protocol
 
-from verl_pivot.lane.helpers import Helper
-from verl_pivot.lane.loop import Callback, Loop
+from verl_pivot.lane.loop import Callback, Loop, Timer
+from verl_pivot.lane.passing import receive, send
 from verl_pivot.lane.watchdog import resident_bytes
+
+ANSWER_SECONDS = 10.0
+"""A zygote that owes an answer for longer is replaced."""
 
 
 class Child(Protocol):
@@ -28,53 +35,90 @@ class Zygote:
         self.is_ready = False
         self.resident_bytes = 0
         """What each of its children shows as its own memory."""
+        self._loop = loop
+        self._modules = modules
         self._has_proc = has_proc
         self._max_forks = max_forks
         self._on_ready = on_ready
-        self._num_forks = 0
-        self._asked: dict[int, Child] = {}
-        self._running: dict[int, Child] = {}
-        arguments = (modules, has_proc)
-        self._helper = Helper(loop, "zygote", arguments, on_message=self._on_message, on_end=self._on_end)
+        self._timer = Timer(lambda: None)
+        self._start()
 
     def fork(self, child: Child, fds: tuple[int, ...]) -> None:
         """Ask for a process in a pod; see lane/zygote.py for the descriptors. The answers come to `child`."""
         self._num_forks += 1
         self._asked[self._num_forks] = child
-        self._helper.ask((self._num_forks,), fds)
+        self._expect_answers()
+        try:
+            send(self._channel, (self._num_forks,), fds)
+        except OSError:
+            self.replace()
 
     def replace(self) -> None:
-        """Start another in its place; whoever waited for one of its processes is told."""
-        self._helper.replace()
+        """Kill it and start another; whoever waited for one of its processes is told.
 
-    def _on_end(self) -> None:
+        Raises:
+            RuntimeError: If it never was ready: another would do no better, and the lane has to end.
+        """
+        if not self.is_ready:
+            raise RuntimeError(f"the zygote with {self._modules} does not start")
         lost = (*self._asked.values(), *self._running.values())
-        self.is_ready = False
-        self._asked.clear()
-        self._running.clear()
-        self._num_forks = 0
+        self._timer.cancel()
+        self._loop.forget(self._channel.fileno())
+        self._channel.close()
+        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        os.close(self._pidfd)
+        self._start()
         for child in lost:
             child.on_zygote_lost()
 
-    def _on_message(self, message: tuple[Any, ...], _: tuple[int, ...]) -> None:
-        kind, *rest = message
-        if kind == "exited":
+    def _start(self) -> None:
+        """A fresh interpreter, not a fork of ours: it must hold nothing of any program."""
+        self.is_ready = False
+        self._num_forks = 0
+        self._asked: dict[int, Child] = {}
+        self._running: dict[int, Child] = {}
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.set_inheritable(True)
+        call = f"main({theirs.fileno()}, {self._modules!r}, {self._has_proc})"
+        code = f"import sys; sys.path[:] = {sys.path!r}; from verl_pivot.lane.zygote import main; {call}"
+        self.pid = os.posix_spawn(sys.executable, [sys.executable, "-P", "-s", "-S", "-B", "-c", code], os.environ)
+        self._pidfd = os.pidfd_open(self.pid)
+        theirs.close()
+        self._loop.on_readable(self._channel.fileno(), self._on_readable)
+
+    def _on_readable(self) -> None:
+        try:
+            received = receive(self._channel)
+        except OSError:
+            received = None
+        if received is None:
+            self.replace()
+        else:
+            self._on_message(*received[0])
+
+    def _on_message(self, kind: str, *rest: Any) -> None:
+        if kind == "ready":
+            self.is_ready = True
+            self.resident_bytes = resident_bytes(self.pid) if self._has_proc else 0
+            self._on_ready()
+        elif kind == "exited":
             pid, status, cpu_seconds, peak_bytes = rest
             self._running.pop(pid).on_exited(status, cpu_seconds, peak_bytes)
             if self._num_forks >= self._max_forks and not self._asked and not self._running:
                 self.replace()
-        elif kind == "ready":
-            self.is_ready = True
-            self.resident_bytes = resident_bytes(self._helper.pid) if self._has_proc else 0
-            self._on_ready()
         else:
-            self._helper.answered()
             self._answer_fork(kind, *rest)
 
     def _answer_fork(self, kind: str, number: int, outcome: Any) -> None:
         child = self._asked.pop(number)
+        self._expect_answers()
         if kind == "failed":
             child.on_fork_failed(outcome)
         else:
             self._running[outcome] = child
             child.on_forked(outcome)
+
+    def _expect_answers(self) -> None:
+        self._timer.cancel()
+        if self._asked:
+            self._timer = self._loop.after(ANSWER_SECONDS, self.replace)
