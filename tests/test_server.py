@@ -14,7 +14,7 @@ from verl_pivot.cli import app
 from verl_pivot.data.profiles import read_profiles
 from verl_pivot.errors import EngineError
 from verl_pivot.local.environment import GRPC_PORT, SHIMS, activate_shims, cpu_engine_variables, has_accelerator
-from verl_pivot.local.server import end_process_group, server_environment, server_flags, sglang_server
+from verl_pivot.local.server import end_process_group, server_environment, server_flags, sglang_server, tied_to_parent
 from verl_pivot.rollout.engine import Sampling
 from verl_pivot.rollout.sglang_engine import SGLangEngine
 
@@ -26,6 +26,25 @@ def run_python(code: str, *path: Path | str) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     return done.stdout.strip()
+
+
+def test_a_tied_process_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text("import time\ntime.sleep(300)")
+    code = f"""
+import subprocess
+from verl_pivot.local.server import tied_to_parent
+child = subprocess.Popen(tied_to_parent("endless"), cwd={str(tmp_path)!r})
+print(child.pid, flush=True)
+child.wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+
+        parent.kill()
+
+        psutil.wait_procs([child], timeout=10)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
 def test_shims_import_nothing_where_nobody_asks() -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
+from verl_pivot.local.server import tied_to_parent
 
 _STEP = re.compile(r"step:(\d+) - (.*)")
 _METRIC = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?\d[\d.e+-]*)\)?(?= - |\s|$)")
@@ -84,7 +84,10 @@ def train(training: Training) -> None:
     training.folder.mkdir(parents=True, exist_ok=True)
     with training.log.open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, *training.command[1:]], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            tied_to_parent(*training.command[2:]),  # a killed quickstart must not leave its trainer behind
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
         )
         try:
             _follow(training, process)

@@ -62,14 +62,18 @@ def _open_folder(name: str, *, make: bool) -> int:
     folder = os.open(".", _DIRECTORY)
     for part in name.split("/")[:-1]:
         if make:
-            try:
-                os.mkdir(part, dir_fd=folder)
-            except FileExistsError:
-                pass
+            _make_folder(part, folder)
         below = os.open(part, _DIRECTORY, dir_fd=folder)
         os.close(folder)
         folder = below
     return folder
+
+
+def _make_folder(name: str, parent: int) -> None:
+    try:
+        os.mkdir(name, dir_fd=parent)
+    except FileExistsError:  # and what it is shows when it is opened
+        return
 
 
 def end_everyone_else() -> None:

@@ -107,7 +107,8 @@ def collapse_memory() -> None:
     for addresses, permissions, _, _, inode, *name in mappings:
         if permissions == b"rw-p" and inode == b"0" and name != [b"[stack]"]:
             start, end = (int(address, 16) for address in addresses.split(b"-"))
-            for address in range(-(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES, end - _HUGE_PAGE_BYTES + 1, _HUGE_PAGE_BYTES):
+            first = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
+            for address in range(first, end - _HUGE_PAGE_BYTES + 1, _HUGE_PAGE_BYTES):
                 _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE_PAGE_BYTES), _MADV_COLLAPSE)
 
 

@@ -36,10 +36,16 @@ class Lane:
         self._has_proc = bool(settings["has_proc"])
         self._loop = Loop()
         self._pods = PodMaker()
-        self._zygotes = {name: self._start_zygote(tuple(modules), settings) for name, modules in settings["zygotes"].items()}
+        self._zygotes = {
+            name: self._start_zygote(tuple(modules), settings) for name, modules in settings["zygotes"].items()
+        }
         self._scheduler = Scheduler(self._loop, self._pods, self._zygotes, settings)
         self._sessions = SessionTable(
-            self._loop, self._pods, self._zygotes[settings["session_zygote"]], has_proc=self._has_proc
+            self._loop,
+            self._pods,
+            self._zygotes[settings["session_zygote"]],
+            has_proc=self._has_proc,
+            on_start=self._scheduler.watch,
         )
         self._scheduler.watched_sessions = lambda: self._sessions.living
         self._loop.on_readable(channel.fileno(), self._on_readable)
@@ -126,6 +132,7 @@ def main(channel_fd: str, settings: str) -> None:
     if decoded["has_proc"]:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
+    os.set_inheritable(int(channel_fd), False)  # the lane ends when the node closes it, whoever is left
     kernel.unshare(kernel.CLONE_NEWNET)  # bubblewrap raises lo in its own; in this one programs cannot meet
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,7 @@
 """Output streams of a program -> what is kept of them, read without ever waiting."""
 
 import os
+from typing import Any
 
 _CHUNK_BYTES = 65536
 
@@ -34,7 +35,7 @@ class Capture:
         while self.num_bytes - start < max_bytes and self.read():
             pass
 
-    def take(self, name: str) -> dict[str, str | int | bool]:
+    def take(self, name: str) -> dict[str, Any]:
         """The fields of a result for the stream `name`; then start afresh."""
         fields = {
             name: decode(bytes(self.kept)),

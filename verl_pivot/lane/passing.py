@@ -8,18 +8,24 @@ import marshal
 import os
 import socket
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the import of typing is too much for a zygote
+    from typing import Any, TypeAlias
+
+    Message: TypeAlias = tuple[Any, ...]
+
 _MAX_MESSAGE_BYTES = 4096
 _MAX_FDS = 64
 _INT_BYTES = array.array("i").itemsize
 
 
-def send(channel: socket.socket, message: tuple[object, ...], fds: tuple[int, ...] = ()) -> None:
+def send(channel: socket.socket, message: "Message", fds: tuple[int, ...] = ()) -> None:
     """One message; what is large goes through a memory file among `fds`."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     channel.sendmsg([marshal.dumps(message)], ancillary)
 
 
-def receive(channel: socket.socket) -> tuple[tuple[object, ...], tuple[int, ...]] | None:
+def receive(channel: socket.socket) -> "tuple[Message, tuple[int, ...]] | None":
     """The next message with its descriptors, None when the other side is gone."""
     data, ancillary, _, _ = channel.recvmsg(_MAX_MESSAGE_BYTES, socket.CMSG_LEN(_MAX_FDS * _INT_BYTES))
     if not data:

@@ -23,7 +23,7 @@ def run_main(code: bytes, args: list[str]) -> None:
         exec(compile(code, MAIN_PATH, "exec", dont_inherit=True), main.__dict__)
     except SystemExit as error:
         exit_code = _exit_code(error)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001  whatever the program raises
         report_exception(error, MAIN_PATH)
         exit_code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     finalize(main, exit_code)
@@ -46,9 +46,12 @@ def become_fresh() -> None:
 
 def open_standard_streams() -> None:
     """New ones over descriptors 0 to 2, with empty buffers: those of a zygote are copied into every program."""
-    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    stdin = open(0, encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
+    stdout = open(1, "w", encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
+    stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
 
 
 def report_exception(error: BaseException, path: str) -> None:

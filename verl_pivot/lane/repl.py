@@ -17,7 +17,7 @@ import threading
 import traceback
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from verl_pivot.lane.passing import overwrite, read_all, receive
 from verl_pivot.lane.program import open_standard_streams
@@ -59,12 +59,12 @@ def serve_cells(channel: socket.socket) -> NoReturn:
         _say(channel, {"id": number})
 
 
-def _say(channel: socket.socket, message: dict[str, object]) -> None:
+def _say(channel: socket.socket, message: dict[str, Any]) -> None:
     """In JSON: the lane takes it as the words of a stranger."""
     channel.send(json.dumps(message).encode())
 
 
-def _run_cell(code: str, number: int, max_bytes: int) -> dict[str, object]:
+def _run_cell(code: str, number: int, max_bytes: int) -> dict[str, Any]:
     """{"value": repr of the last expression or None, "error": traceback or None, "interrupted": bool}."""
     name = CELL_FILE.format(number)
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
@@ -74,7 +74,7 @@ def _run_cell(code: str, number: int, max_bytes: int) -> dict[str, object]:
         _interrupts.is_running = True
         value = _evaluate(code, name)
         _interrupts.is_running = False
-    except BaseException as raised:
+    except BaseException as raised:  # noqa: BLE001  whatever the cell raises
         _interrupts.is_running = False
         interrupted = isinstance(raised, KeyboardInterrupt)
         error = _traceback(raised, name)
@@ -144,4 +144,3 @@ def _fork(channel: socket.socket, number: int, fds: tuple[int, ...]) -> socket.s
         os.close(fd)
     _say(channel, {"id": number})
     return channel
-

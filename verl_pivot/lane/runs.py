@@ -6,8 +6,8 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.frames import decode_object
+from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.pods import Pod, PodShape
@@ -20,7 +20,9 @@ _MAX_ANSWER_BYTES = 16 * 1024**2
 class Run:
     """One execution of a program, from its pod to its result."""
 
-    def __init__(self, request: dict[str, Any], *, shape: PodShape, on_end: Callable[["Run", dict[str, Any]], None]) -> None:
+    def __init__(
+        self, request: dict[str, Any], *, shape: PodShape, on_end: Callable[["Run", dict[str, Any]], None]
+    ) -> None:
         self.id = request["id"]
         self.shape = shape
         self.program = request["program"]
@@ -127,7 +129,7 @@ class Run:
         outcome = self._outcome(ending)
         if outcome.get("status") == "ok":
             assert self.job is not None
-            self._result["compile_output"] = self.job.outputs[0].take("o")["o"] + self.job.outputs[1].take("e")["e"]
+            self._result["compile_output"] = outcome["stdout"] + outcome["stderr"]
             self._launch_program(files=False)
             return
         if "status" in outcome:
@@ -147,7 +149,7 @@ class Run:
             }
             self._start_job(task, self._fetched, {**self.limits, "wall_seconds": _FILES_SECONDS}, stdin=b"")
         else:
-            missing = {name: "the program was ended, and its files with it" for name in self.program["fetch"]}
+            missing = dict.fromkeys(self.program["fetch"], "the program was ended, and its files with it")
             self._finish({**self._result, "file_errors": missing})
 
     def _fetched(self, ending: Ending) -> None:
@@ -163,7 +165,11 @@ class Run:
         shim_died = self.pod is not None and not self.pod.is_alive
         if ending.failure is not None or shim_died:
             return {"failure": ending.failure or "the pod's first process died"}
-        return outcome_fields(ending, self.limits) | self.job.outputs[0].take("stdout") | self.job.outputs[1].take("stderr")
+        return (
+            outcome_fields(ending, self.limits)
+            | self.job.outputs[0].take("stdout")
+            | self.job.outputs[1].take("stderr")
+        )
 
     def _finish(self, result: dict[str, Any]) -> None:
         self._end_pod()
@@ -215,6 +221,6 @@ def fetched_fields(payload: int, ending: Ending, names: list[str]) -> dict[str, 
     size = os.fstat(payload).st_size
     if ending.failure is not None or ending.status != 0 or size > _MAX_ANSWER_BYTES:
         reason = ending.failure or "it could not be read: the reader was ended by the program"
-        return {"files": {}, "file_errors": {name: reason for name in names}}
+        return {"files": {}, "file_errors": dict.fromkeys(names, reason)}
     answer = decode_object(os.pread(payload, size, 0))
     return {"files": answer["files"], "file_errors": answer["file_errors"]}

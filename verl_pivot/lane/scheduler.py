@@ -7,7 +7,7 @@ as its memory allows, and one that computes for long delays nobody.
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from verl_pivot.lane.loop import Loop
@@ -46,9 +46,7 @@ class Watched(Protocol):
 class Scheduler:
     """Runs wait in order of arrival; see the module's docstring."""
 
-    def __init__(
-        self, loop: Loop, pods: PodMaker, zygotes: dict[str, Zygote], settings: dict[str, Any]
-    ) -> None:
+    def __init__(self, loop: Loop, pods: PodMaker, zygotes: dict[str, Zygote], settings: dict[str, Any]) -> None:
         self._loop = loop
         self._pods = pods
         self._zygotes = zygotes
@@ -63,7 +61,7 @@ class Scheduler:
         self._used_bytes = 0
         self._restarts: deque[Run] = deque()
         self._reserved_bytes = 0
-        self.watched_sessions: Callable[[], list[Watched]] = list
+        self.watched_sessions: Callable[[], Sequence[Watched]] = tuple
 
     def add(self, run: Run) -> None:
         self._waiting.append(run)
@@ -152,7 +150,8 @@ class Scheduler:
     def _watch(self) -> None:
         """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
         begin = time.monotonic()
-        watched = [run for run in self._running.values() if run.pid is not None] + self.watched_sessions()
+        runs = (run for run in self._running.values() if run.pid is not None)
+        watched: tuple[Watched, ...] = (*runs, *self.watched_sessions())
         used: list[tuple[int, Watched]] = []
         for each in watched:
             sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes)

@@ -60,7 +60,9 @@ def program_filter_bytes() -> bytes:
 
 def _filter(rules: dict[int, bytes]) -> bytes:
     if os.uname().machine != "x86_64":
-        raise RuntimeError(f"the sandbox knows the system calls of x86_64 only, and this machine is {os.uname().machine}")
+        raise RuntimeError(
+            f"the sandbox knows the system calls of x86_64 only, and this machine is {os.uname().machine}"
+        )
     return b"".join(
         (
             _instruction(_LOAD, _ARCH),

@@ -1,16 +1,18 @@
 """Requests about sessions -> answers; which sessions a lane holds."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from verl_pivot.lane.interpreters import Answer
 from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.pods import PodMaker, PodShape
 from verl_pivot.lane.runs import decoded, fetched_fields, resource_limits
-from verl_pivot.lane.sessions import Answer, Session
+from verl_pivot.lane.sessions import Session
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
@@ -27,11 +29,14 @@ class _Start:
 class SessionTable:
     """Answers {"missing"}, {"busy"}, {"lost": why, "epoch"}, {"refused": why}, {"failure": why}, or what was asked."""
 
-    def __init__(self, loop: Loop, pods: PodMaker, zygote: Zygote, *, has_proc: bool) -> None:
+    def __init__(
+        self, loop: Loop, pods: PodMaker, zygote: Zygote, *, has_proc: bool, on_start: Callable[[], None]
+    ) -> None:
         self._loop = loop
         self._pods = pods
         self._zygote = zygote
         self._has_proc = has_proc
+        self._on_start = on_start
         self._sessions: dict[str, Session] = {}
         self._starts: deque[_Start] = deque()
 
@@ -54,6 +59,9 @@ class SessionTable:
             del self._sessions[session.id]
             session.kill("it was closed")
             answer({})
+        elif message["op"] == "abandon":
+            session.kill("its cell was cancelled")
+            answer({})
         elif session.is_busy:
             answer({"busy": True})
         elif message["epoch"] != session.epoch:
@@ -75,8 +83,11 @@ class SessionTable:
                 start.answer({"failure": f"no pod can be started: {error}"})
                 continue
             start.session.start(pod, self._zygote, start.answer)
+            self._on_start()
 
-    def _serve_started(self, session: Session, message: dict[str, Any], answer: Answer, outcome: dict[str, Any]) -> None:
+    def _serve_started(
+        self, session: Session, message: dict[str, Any], answer: Answer, outcome: dict[str, Any]
+    ) -> None:
         if outcome:
             answer(outcome)
         else:
@@ -86,10 +97,15 @@ class SessionTable:
         if message["op"] == "cell":
             session.run_cell(message["code"], message["wall_seconds"], answer)
         elif message["op"] == "fork":
-            branch = session.fork(message["branch"], answer)
-            self._sessions[branch.id] = branch
+            branch_id = message["branch"]
+            self._sessions[branch_id] = session.fork(branch_id, partial(self._answer_fork, branch_id, answer))
         else:
             self._move_files(session, message, answer)
+
+    def _answer_fork(self, branch_id: str, answer: Answer, outcome: dict[str, Any]) -> None:
+        if outcome:
+            self._sessions.pop(branch_id, None)
+        answer(outcome)
 
     def _move_files(self, session: Session, message: dict[str, Any], answer: Answer) -> None:
         """Put and fetch files with the session's own rights, beside its interpreter."""

@@ -7,17 +7,14 @@ the next epoch, so that whoever asks for variables of the old epoch learns that 
 import marshal
 import os
 import signal
-import socket
-import struct
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from verl_pivot.lane.frames import FrameError, Message, decode_object
-from verl_pivot.lane.jobs import Request, ask_for_process, failure_of, starved_seconds
-from verl_pivot.lane.loop import Loop, Timer
+from verl_pivot.lane.frames import FrameError
+from verl_pivot.lane.interpreters import Answer, Cell, Interpreter, SharedPod, new_channel, read_answer, receive_words
+from verl_pivot.lane.jobs import ask_for_process, failure_of, starved_seconds
+from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file, send
 from verl_pivot.lane.pods import Pod, PodShape
@@ -26,63 +23,15 @@ from verl_pivot.lane.zygotes import ANSWER_SECONDS, Zygote
 
 _GRACE_SECONDS = 0.5
 """Between the interrupt of a cell and the end of its interpreter."""
-_MAX_ANSWER_BYTES = 64 * 1024**2
 _FLOOD_BYTES = 1024**2
-_CREDENTIALS = struct.Struct("3i")
-
-Answer = Callable[[dict[str, Any]], None]
 
 
-@dataclass(slots=True)
-class SharedPod:
-    """A pod and the number of interpreters in it: a session and its branches."""
-
-    pod: Pod
-    num_users: int = 1
-
-
-@dataclass(slots=True)
-class Cell:
-    """The cell that runs."""
-
-    answer: Answer
-    payload: int
-    wall_seconds: float
-    started_at: float
-    starved_before: float
-    timer: Timer
-    killed_by: str | None = None
-
-
-@dataclass(slots=True)
-class Interpreter:
-    """A process that runs cells, known by its end of the channel."""
-
-    shared: SharedPod
-    channel: socket.socket
-    outputs: tuple[Capture, Capture]
-    on_end: Callable[["Interpreter", str], None]
-    """Called when it is seen to be dead."""
-    request: Request | None = None
-    """None for a branch, which no zygote forked."""
-    pidfd: int | None = None
-    """None until it has said hello."""
-    pid: int | None = None
-
-    # What the zygote tells of its process.
-
-    def on_forked(self, pid: int) -> None: ...
-
-    def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
-        self.on_end(self, "the interpreter ended")
-
-    def on_fork_failed(self, reason: str) -> None:
-        self.on_end(self, reason)
-
-    def on_zygote_lost(self) -> None:
-        """It lives on without it, unless it was still to be forked."""
-        if self.pidfd is None:
-            self.on_end(self, "the zygote of the lane died")
+KILL_REASONS = {
+    "timeout": "the cell did not end within its time and would not be interrupted",
+    "memory_limit": "the session used more memory than its limit",
+    "evicted": "the node ran out of memory",
+    "output_limit": "the cell wrote more output than may be read",
+}
 
 
 class Session:
@@ -99,7 +48,7 @@ class Session:
         self._has_proc = has_proc
         self._cell: Cell | None = None
         self._on_hello: Answer | None = None
-        self._forks: dict[int, "Session"] = {}
+        self._forks: dict[int, Session] = {}
         self._num_forks = 0
         self.last_reason = "the interpreter ended"
         """Why the last interpreter is gone."""
@@ -131,7 +80,7 @@ class Session:
 
     def start(self, pod: Pod, zygote: Zygote, answer: Answer) -> None:
         """Begin an interpreter in a fresh pod; `answer` gets {} or {"failure": why}."""
-        ours, theirs = _channel()
+        ours, theirs = new_channel()
         outputs = self._captures()
         task = {"kind": "cells", "files": {}, "limits": resource_limits(self.limits)}
         self._on_hello = answer
@@ -162,7 +111,7 @@ class Session:
         """A session that goes on from here in a copy of the interpreter; `answer` gets {}, or why there is none."""
         assert self.interpreter is not None
         branch = Session(branch_id, self.limits, self.shape, self._loop, has_proc=self._has_proc)
-        ours, theirs = _channel()
+        ours, theirs = new_channel()
         outputs = self._captures()
         branch._on_hello = answer
         branch._zygote = self._zygote
@@ -218,7 +167,7 @@ class Session:
         interpreter = self.interpreter
         assert interpreter is not None
         try:
-            message, pid = _receive(interpreter.channel)
+            message, pid = receive_words(interpreter.channel)
         except (OSError, FrameError) as error:
             if interpreter.request is not None and interpreter.pidfd is None:
                 self._loop.forget(interpreter.channel.fileno())  # its zygote will tell of its end
@@ -336,48 +285,3 @@ class Session:
         answer, self._on_hello = self._on_hello, None
         if answer is not None:
             answer({"failure": f"the session's interpreter did not start: {failure}"})
-
-
-KILL_REASONS = {
-    "timeout": "the cell did not end within its time and would not be interrupted",
-    "memory_limit": "the session used more memory than its limit",
-    "evicted": "the node ran out of memory",
-    "output_limit": "the cell wrote more output than may be read",
-}
-
-
-def _channel() -> tuple[socket.socket, socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-    return ours, theirs
-
-
-def _receive(channel: socket.socket) -> tuple[Message, int]:
-    """The next message, and the sender's process id as the kernel attests it."""
-    data, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_DONTWAIT)
-    if not data:
-        raise FrameError("the channel was closed")
-    pid = next(
-        _CREDENTIALS.unpack(content)[0] for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS
-    )
-    return decode_object(data), pid
-
-
-def read_answer(payload: int) -> dict[str, Any]:
-    """What the interpreter wrote of a cell, taken as the text of a stranger.
-
-    Raises:
-        FrameError: If it is too long or has another form.
-    """
-    size = os.fstat(payload).st_size
-    if size > _MAX_ANSWER_BYTES:
-        raise FrameError("the answer is too long")
-    try:
-        answer = decode_object(os.pread(payload, size, 0))
-        texts = {name: answer[name] for name in ("value", "error")}
-        interrupted = answer["interrupted"] is True
-    except KeyError as error:
-        raise FrameError("the answer has another form") from error
-    if any(text is not None and not isinstance(text, str) for text in texts.values()):
-        raise FrameError("the answer has another form")
-    return {**texts, "interrupted": interrupted}

@@ -25,6 +25,10 @@ from verl_pivot.lane.passing import overwrite, read_all, receive, send
 from verl_pivot.lane.program import become_fresh, run_main
 from verl_pivot.lane.seccomp import program_filter_bytes, zygote_filter_bytes
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the import of typing is too much for a zygote
+    from typing import Any
+
 _WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
 _modules: dict[str, ModuleType] = {}
 """Ours that were imported on request; programs do not find them in sys.modules."""
@@ -112,7 +116,7 @@ class Zygote:
         _become(task, kept)
 
 
-def _serve_files(task: dict[str, object], payload: int, report: int) -> None:
+def _serve_files(task: "dict[str, Any]", payload: int, report: int) -> None:
     """Put files and fetch others; the answer replaces the task. Never returns."""
     import json
 
@@ -126,7 +130,7 @@ def _serve_files(task: dict[str, object], payload: int, report: int) -> None:
     os._exit(0)
 
 
-def _become(task: dict[str, object], control: int) -> None:
+def _become(task: "dict[str, Any]", control: int) -> None:
     if task["kind"] == "cells":
         reseed()
         _modules["verl_pivot.lane.repl"].serve_cells(socket.socket(fileno=control))

@@ -22,9 +22,8 @@ CPU_FLAGS = (
     "--disable-overlap-schedule",
 )
 
-# Starts SGLang so that it dies with us, even when we are killed: the kernel signals it (PR_SET_PDEATHSIG is 1), and it
-# sees to its own children in the same way.
-_BOOTSTRAP = """
+# PR_SET_PDEATHSIG is 1.
+_TIE_AND_RUN = """
 import ctypes, os, sys
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 9)
@@ -59,7 +58,7 @@ def sglang_server(
     flags = server_flags(model, port=port, seed=seed, on_cpu=not has_accelerator()) + tuple(extra_flags)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", _BOOTSTRAP, "sglang.launch_server", *flags],
+            tied_to_parent("sglang.launch_server", *flags),
             stdin=subprocess.DEVNULL,
             stdout=output,  # a file: SGLang's helpers outlive it and would keep a pipe open
             stderr=subprocess.STDOUT,
@@ -72,6 +71,11 @@ def sglang_server(
         yield url
     finally:
         end_process_group(process)
+
+
+def tied_to_parent(module: str, *arguments: str) -> list[str]:
+    """Command that runs a module and dies with us, even when we are killed; its own children are its own affair."""
+    return [sys.executable, "-c", _TIE_AND_RUN, module, *arguments]
 
 
 def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str, ...]:
