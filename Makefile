@@ -2,11 +2,12 @@
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot
 #   make test         formatting, types and the whole test suite
 #   make check        the same without the tests that start verl, Ray or SGLang
+#   make bench-sandbox    what the sandbox must reach, measured; for a quiet machine with two cores
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check lint clean
+.PHONY: quickstart test check lint bench-sandbox clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -21,6 +22,10 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+bench-sandbox: .venv/ready
+	mkdir -p outputs
+	$(BIN)/python -m verl_pivot.cli sandbox bench --json outputs/sandbox-bench.json
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

@@ -1,5 +1,6 @@
 """`verl-pivot doctor` on this machine: what is there is ok, what lacks has its remedy and the exit code."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,17 +14,22 @@ BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.slow
 
 
-def test_a_machine_without_bubblewrap_fails_with_the_remedy_and_the_rest_is_ok(tmp_path: Path) -> None:
+def test_a_machine_without_user_namespaces_fails_with_the_remedy_and_the_rest_is_ok(tmp_path: Path) -> None:
+    machine = ["bwrap", "--unshare-user", "--uid", "1000", "--disable-userns", "--dev-bind", "/", "/", "--"]
+
     done = subprocess.run(
-        [BIN / "verl-pivot", "doctor"],
+        [*machine, BIN / "verl-pivot", "doctor"],
         cwd=tmp_path,
-        env={**MINIMAL, "PATH": str(BIN), "COLUMNS": "200"},
+        env={**MINIMAL, "COLUMNS": "300"},
         capture_output=True,
         text=True,
         check=False,
     )
 
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "FAIL bubblewrap: bwrap is not on PATH\n     remedy: sudo apt-get install -y bubblewrap" in done.stdout
+    failed = re.findall(
+        r"FAIL (\w+): tier (T\d), .*: no further user namespace can be made .*\n +remedy: (.*), and", done.stdout
+    )
+    assert failed == [("sandbox", "T4", "sudo sysctl -w user.max_user_namespaces=15000")]
     assert "ok   plugin in a Ray worker" in done.stdout
     assert done.stdout.count("FAIL") == 1

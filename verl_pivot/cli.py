@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 from verl_pivot.commands.doctor import doctor_command
 from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.profile import profile_command
+from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 
@@ -36,6 +37,7 @@ app.command("doctor")(doctor_command)
 app.command("import")(import_command)
 app.command("profile")(profile_command)
 app.command("select")(select_command)
+app.add_typer(sandbox_app, name="sandbox")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """`verl-pivot doctor`: what a launch needs, checked one by one, each failure with its remedy."""
 
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -36,7 +35,7 @@ def examine() -> Iterator[Finding]:
         _ray_worker,
         _accelerator,
         _sglang,
-        _bubblewrap,
+        _sandbox,
     )
     for check in checks:
         yield check()
@@ -150,15 +149,23 @@ def _sglang() -> Finding:
     )
 
 
-def _bubblewrap() -> Finding:
-    path = shutil.which("bwrap")
-    if path is None:
-        detail = "bwrap is not on PATH"
-    else:
-        detail = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    return Finding(
-        name="bubblewrap", passed=path is not None, detail=detail, remedy="sudo apt-get install -y bubblewrap"
-    )
+def _sandbox() -> Finding:
+    """Tried for real: bubblewrap runs one empty program, with the namespaces and the filter that programs get."""
+    from verl_pivot.errors import ConfigError
+    from verl_pivot.sandbox.probe import Tier, probe
+    from verl_pivot.sandbox.python_view import PythonView
+
+    name = "sandbox"
+    try:
+        found = probe(PythonView.of())
+    except ConfigError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Finding(name=name, passed=False, detail=what, remedy=remedy)
+    if found.tier <= Tier.T3:
+        return Finding(name=name, passed=True, detail=found.summary)
+    what = "; ".join(obstacle.what for obstacle in found.obstacles)
+    remedy = "; ".join(obstacle.remedy for obstacle in found.obstacles)
+    return Finding(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)
 
 
 def doctor_command() -> None:

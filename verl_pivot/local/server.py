@@ -25,9 +25,11 @@ CPU_FLAGS = (
 # PR_SET_PDEATHSIG is 1.
 _TIE_AND_RUN = """
 import ctypes, os, sys
+parent = int(sys.argv.pop(1))
 if sys.platform == "linux":
     ctypes.CDLL(None).prctl(1, 9)
-os.execv(sys.executable, [sys.executable, "-m", *sys.argv[1:]])
+if os.getppid() == parent:
+    os.execv(sys.executable, [sys.executable, "-m", *sys.argv[1:]])
 """
 
 
@@ -75,7 +77,7 @@ def sglang_server(
 
 def tied_to_parent(module: str, *arguments: str) -> list[str]:
     """Command that runs a module and dies with us, even when we are killed; its own children are its own affair."""
-    return [sys.executable, "-c", _TIE_AND_RUN, module, *arguments]
+    return [sys.executable, "-c", _TIE_AND_RUN, str(os.getpid()), module, *arguments]
 
 
 def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str, ...]:

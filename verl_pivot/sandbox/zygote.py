@@ -4,9 +4,7 @@ import asyncio
 import base64
 import os
 import re
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
@@ -33,21 +31,9 @@ _STANDARD = (
     *("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "threading", "typing"),
 )
 _NUM_SLOTS_PER_LANE = 512
-_IDLE_SESSION_SECONDS = 600.0
-_MAX_SESSIONS_PER_LANE = 256
 _PING_SECONDS = 10.0
 _MEMORY_SHARE = 0.5
 """Of the machine's memory, for all lanes together."""
-
-
-@dataclass(slots=True)
-class _SessionPlace:
-    """Where a session lives."""
-
-    lane: LaneProcess
-    limits: Limits
-    used_at: float
-    num_running: int = 0
 
 
 class ZygoteBackend:
@@ -61,31 +47,27 @@ class ZygoteBackend:
         self.num_slots = settings.num_slots or self._num_lanes * _NUM_SLOTS_PER_LANE
         self.tier = ""
         self._lanes: list[LaneProcess] = []
-        self._sessions: dict[str, _SessionPlace] = {}
-        self._lost: dict[str, str] = {}
+        self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._imports = {name: _imports_of(modules) for name, modules in (("science", _SCIENCE), ("standard", _STANDARD))}
+        self._imports = {
+            name: _imports_of(modules) for name, modules in (("science", _SCIENCE), ("standard", _STANDARD))
+        }
 
     async def start(self) -> None:
         found = await asyncio.to_thread(probe, self._python)
         require_tier(found, self._min_tier)
-        self.tier = found.tier.value
+        self.tier = max(found.tier, Tier.T2).value  # lanes use no cgroups
         self._settings = self._lane_settings(has_proc=found.tier != Tier.T3)
         self._lanes = [LaneProcess(self._settings) for _ in range(self._num_lanes)]
         await asyncio.gather(*(lane.start() for lane in self._lanes))
         self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self._num_lanes)]
-        self._keepers.append(asyncio.create_task(self._expire_sessions()))
 
     def _lane_settings(self, *, has_proc: bool) -> Mapping[str, object]:
-        usual = Limits()
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return {
             "has_proc": has_proc,
             "zygotes": {"bare": [], "standard": list(_STANDARD), "science": [*_STANDARD, *_SESSIONS, *_SCIENCE]},
             "session_zygote": "science",
-            "tmp_bytes": usual.tmp_bytes,
-            "num_tmp_files": usual.num_tmp_files,
-            "num_spare_pods": 16,
             "num_foreground": 4,
             "max_forks": 20_000,
             "memory_bytes": int(memory * _MEMORY_SHARE / self._num_lanes),
@@ -106,9 +88,13 @@ class ZygoteBackend:
 
     async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
         lane = self._idlest()
+        self._sessions[session_id] = lane
         request = {"op": "open", "session": session_id, "limits": _fields(limits), "network": network.value}
-        self._sessions[session_id] = _SessionPlace(lane=lane, limits=limits, used_at=time.monotonic())
-        _raise_unless_served(await lane.ask(request))
+        try:
+            _raise_unless_served(await lane.ask(request))
+        except (SandboxError, asyncio.CancelledError):
+            await self.close_session(session_id)
+            raise
 
     async def run_cell(
         self,
@@ -120,32 +106,26 @@ class ZygoteBackend:
         files: dict[str, bytes],
         fetch: tuple[str, ...],
     ) -> Result:
-        place = self._place(session_id)
-        request = {"session": session_id, "epoch": epoch}
-        place.num_running += 1
+        if files:
+            await self._move_files(session_id, epoch, files, ())
+        cell = {"op": "cell", "epoch": epoch, "code": code, "wall_seconds": wall_seconds}
         try:
-            if files:
-                await self._move_files(place, request, files, ())
-            cell = {**request, "op": "cell", "code": code, "wall_seconds": wall_seconds}
-            answer = await place.lane.ask(cell)
-            _raise_unless_served(answer)
-            if fetch and answer["session"]["epoch"] == epoch:
-                answer |= await self._move_files(place, request, {}, fetch)
-        finally:
-            place.num_running -= 1
-            place.used_at = time.monotonic()
+            answer = await self._ask(session_id, cell)
+        except asyncio.CancelledError:
+            self._sessions[session_id].post({"op": "abandon", "session": session_id})
+            raise
+        if fetch and answer["session"]["epoch"] == epoch:
+            answer |= await self._move_files(session_id, epoch, {}, fetch)
         return self._result(answer)
 
     async def fork_session(self, session_id: str, branch_id: str, *, epoch: int) -> None:
-        place = self._place(session_id)
-        answer = await place.lane.ask({"op": "fork", "session": session_id, "epoch": epoch, "branch": branch_id})
-        _raise_unless_served(answer)
-        self._sessions[branch_id] = _SessionPlace(lane=place.lane, limits=place.limits, used_at=time.monotonic())
+        await self._ask(session_id, {"op": "fork", "epoch": epoch, "branch": branch_id})
+        self._sessions[branch_id] = self._sessions[session_id]
 
     async def close_session(self, session_id: str) -> None:
-        place = self._sessions.pop(session_id, None)
-        if place is not None and place.lane.is_alive:
-            await place.lane.ask({"op": "close", "session": session_id})
+        lane = self._sessions.pop(session_id, None)
+        if lane is not None:
+            lane.post({"op": "close", "session": session_id})
 
     async def stop(self) -> None:
         for keeper in self._keepers:
@@ -164,9 +144,6 @@ class ZygoteBackend:
         while True:
             lane = self._lanes[index]
             await self._until_dead(lane)
-            for session_id, place in tuple(self._sessions.items()):
-                if place.lane is lane:
-                    self._lose(session_id, "the lane that held it died")
             await lane.stop()
             lane = LaneProcess(self._settings)
             try:
@@ -184,39 +161,24 @@ class ZygoteBackend:
             except (TimeoutError, SandboxError):
                 pass
 
-    async def _expire_sessions(self) -> None:
-        """Idle ones go when they are old, and the longest idle when there are too many."""
-        while True:
-            await asyncio.sleep(5.0)
-            idle = sorted(
-                (place.used_at, session_id) for session_id, place in self._sessions.items() if place.num_running == 0
-            )
-            surplus = len(self._sessions) - _MAX_SESSIONS_PER_LANE * self._num_lanes
-            old = time.monotonic() - _IDLE_SESSION_SECONDS
-            for number, (used_at, session_id) in enumerate(idle):
-                if number < surplus or used_at < old:
-                    lane = self._sessions[session_id].lane
-                    self._lose(session_id, "it was idle for too long, or too many were open")
-                    await lane.ask({"op": "close", "session": session_id})
-
-    def _lose(self, session_id: str, reason: str) -> None:
-        del self._sessions[session_id]
-        self._lost[session_id] = reason
-
-    def _place(self, session_id: str) -> _SessionPlace:
-        if session_id in self._lost:
-            raise SessionLostError(f"session {session_id} is gone: {self._lost[session_id]}")
-        if session_id not in self._sessions:
+    async def _ask(self, session_id: str, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer of the session's lane."""
+        lane = self._sessions.get(session_id)
+        if lane is None:
             raise SandboxRequestError(f"there is no session {session_id} on this node")
-        return self._sessions[session_id]
+        try:
+            answer = await lane.ask({**request, "session": session_id})
+        except SandboxError as error:
+            raise SessionLostError(f"the session's variables are gone: {error}") from error
+        _raise_unless_served(answer)
+        return answer
 
     async def _move_files(
-        self, place: _SessionPlace, request: dict[str, Any], files: Mapping[str, bytes], fetch: tuple[str, ...]
+        self, session_id: str, epoch: int, files: Mapping[str, bytes], fetch: tuple[str, ...]
     ) -> dict[str, Any]:
         encoded = {name: base64.b64encode(content).decode() for name, content in files.items()}
-        message = {**request, "op": "files", "files": encoded, "fetch": fetch, "max_file_bytes": MAX_FILE_BYTES}
-        answer = await place.lane.ask(message)
-        _raise_unless_served(answer)
+        request = {"op": "files", "epoch": epoch, "files": encoded, "fetch": fetch, "max_file_bytes": MAX_FILE_BYTES}
+        answer = await self._ask(session_id, request)
         refused = set(answer["file_errors"]) & set(files)
         if refused:
             name = min(refused)
