@@ -20,13 +20,19 @@ def run_main(code: bytes, args: list[str]) -> None:
     main = sys.modules["__main__"]
     exit_code = 0
     try:
-        exec(compile(code, MAIN_PATH, "exec", dont_inherit=True), main.__dict__)
+        exec(_compiled(code), main.__dict__)
     except SystemExit as error:
         exit_code = _exit_code(error)
     except BaseException as error:  # noqa: BLE001  whatever the program raises
         report_exception(error, MAIN_PATH)
         exit_code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     finalize(main, exit_code)
+
+
+def _compiled(code: bytes) -> types.CodeType:
+    if b"\0" in code:  # compile() words it differently than the interpreter does for a file
+        raise SyntaxError("source code cannot contain null bytes")
+    return compile(code, MAIN_PATH, "exec", dont_inherit=True)
 
 
 def become_fresh() -> None:
@@ -50,6 +56,7 @@ def open_standard_streams() -> None:
     stdout = open(1, "w", encoding="utf-8", errors="strict", closefd=False)  # noqa: SIM115
     stderr = open(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     for name, stream in (("stdin", stdin), ("stdout", stdout), ("stderr", stderr)):
+        stream.buffer.raw.name = f"<{name}>"  # type: ignore[attr-defined]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -60,15 +67,23 @@ def report_exception(error: BaseException, path: str) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename != path:
         trace = trace.tb_next
     error.__traceback__ = trace
-    sys.excepthook(type(error), error, trace)
+    try:
+        sys.excepthook(type(error), error, trace)
+    except BaseException as raised:  # noqa: BLE001  whatever the hook raises
+        _write_error("Error in sys.excepthook:\n")
+        raised.__traceback__ = raised.__traceback__ and raised.__traceback__.tb_next
+        raised.__context__ = None
+        _excepthook(type(raised), raised, raised.__traceback__)
+        _write_error("\nOriginal exception was:\n")
+        _excepthook(type(error), error, trace)
 
 
 def _exit_code(error: SystemExit) -> int:
     if error.code is None:
         return 0
     if isinstance(error.code, int):
-        return error.code & 0xFF
-    print(error.code, file=sys.stderr)
+        return error.code & 0xFF if -(2**63) <= error.code < 2**63 else 0xFF
+    _write_error(f"{error.code}\n")
     return 1
 
 
@@ -77,14 +92,14 @@ def finalize(main: types.ModuleType, exit_code: int) -> None:
     try:
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
+        _run_exit_functions()
         _clear(main)
         exit_code = _flush(exit_code)
     finally:
         if exit_code == INTERRUPTED:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-            os.kill(os.getpid(), signal.SIGINT)
-        os._exit(exit_code)
+            _signal(signal.SIGINT, signal.SIG_DFL)
+            _kill(_getpid(), signal.SIGINT)
+        _exit(exit_code)
 
 
 def _clear(module: types.ModuleType) -> None:
@@ -101,6 +116,22 @@ def _flush(exit_code: int) -> int:
         try:
             if stream is not None and not stream.closed:
                 stream.flush()
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
             exit_code = 120  # as Python does when its last output cannot be written
+            if stream is sys.stdout:
+                _write_error(f"Exception ignored in: {stream!r}\n{type(error).__name__}: {error}\n")
     return exit_code
+
+
+def _write_error(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(text)
+
+
+# What is called after the user's code is bound before it: a program may replace any name of a module.
+_excepthook = sys.__excepthook__
+_run_exit_functions = atexit._run_exitfuncs
+_signal = signal.signal
+_kill = os.kill
+_getpid = os.getpid
+_exit = os._exit

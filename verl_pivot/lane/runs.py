@@ -14,6 +14,13 @@ from verl_pivot.lane.pods import Pod, PodShape
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
+_COMPILE_STATUS = {
+    "timeout": "compile_timeout",
+    "cpu_limit": "compile_timeout",
+    "output_limit": "output_limit",
+    "memory_limit": "memory_limit",
+}
+"""How a compiler that was stopped is told; everything else is a compile_error."""
 _MAX_ANSWER_BYTES = 16 * 1024**2
 
 
@@ -134,7 +141,7 @@ class Run:
             return
         if "status" in outcome:
             outcome["compile_output"] = outcome.pop("stdout") + outcome.pop("stderr")
-            outcome["status"] = "compile_timeout" if outcome["status"] == "timeout" else "compile_error"
+            outcome["status"] = _COMPILE_STATUS.get(outcome["status"], "compile_error")
         self._finish(outcome)
 
     def _ran(self, ending: Ending) -> None:
