@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NoReturn
 
+from verl_pivot.lane import kernel
 from verl_pivot.lane.passing import overwrite, read_all, receive
 from verl_pivot.lane.program import open_standard_streams
 
@@ -120,17 +121,13 @@ def _flush() -> None:
 
 
 def _fork(channel: socket.socket, number: int, fds: tuple[int, ...]) -> socket.socket:
-    """Go on in two processes: the child serves the new channel, the parent the old one. Returns this process's."""
-    if threading.active_count() > 1:
-        for fd in fds:
-            os.close(fd)
-        _say(channel, {"id": number, "refused": "the session has running threads"})
-        return channel
+    """Go on in two processes: the child serves the new channel, the parent the old one. Returns this process's.
+
+    The branch is an exact copy, the states of its random generators included.
+    """
     control, stdout, stderr = fds
-    pid = os.fork()
-    if pid == 0:
-        if os.fork() != 0:
-            os._exit(0)  # the branch then belongs to the pod: it must be no child that the parent's code can wait for
+    refusal = "the session has running threads" if threading.active_count() > 1 else _branch()
+    if refusal is _IN_BRANCH:
         channel.close()
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
@@ -139,8 +136,34 @@ def _fork(channel: socket.socket, number: int, fds: tuple[int, ...]) -> socket.s
         os.close(stderr)
         _say(channel, {"id": 0})
         return channel
-    os.waitpid(pid, 0)
     for fd in fds:
         os.close(fd)
-    _say(channel, {"id": number})
+    _say(channel, {"id": number, "refused": refusal} if refusal else {"id": number})
     return channel
+
+
+_IN_BRANCH = "in the branch"
+
+
+def _branch() -> str:
+    """Fork twice: the branch belongs to the pod, and is no child that the parent's code could wait for.
+
+    Returns _IN_BRANCH in the branch; in the parent nothing, or why there is no branch.
+    """
+    try:
+        child = kernel.fork()
+    except OSError as error:
+        return str(error)
+    if child == 0:
+        return _leave_branch()
+    _, status = os.waitpid(child, 0)
+    return "no process can be made within its limits" if status else ""
+
+
+def _leave_branch() -> str:
+    try:
+        if kernel.fork() == 0:
+            return _IN_BRANCH
+    except OSError:
+        os._exit(1)
+    os._exit(0)
