@@ -83,7 +83,10 @@ def receive_words(channel: socket.socket) -> tuple[Message, int]:
     if not data:
         raise FrameError("the channel was closed")
     pid = next(_CREDENTIALS.unpack(content)[0] for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS)
-    return decode_object(data), pid
+    message = decode_object(data)
+    if type(message.get("id")) is not int:
+        raise FrameError("a message without the number of a request")
+    return message, pid
 
 
 def read_answer(payload: int) -> dict[str, Any]:
@@ -98,9 +101,8 @@ def read_answer(payload: int) -> dict[str, Any]:
     try:
         answer = decode_object(os.pread(payload, size, 0))
         texts = {name: answer[name] for name in ("value", "error")}
-        interrupted = answer["interrupted"] is True
     except KeyError as error:
         raise FrameError("the answer has another form") from error
     if any(text is not None and not isinstance(text, str) for text in texts.values()):
         raise FrameError("the answer has another form")
-    return {**texts, "interrupted": interrupted}
+    return texts

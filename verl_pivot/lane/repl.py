@@ -66,22 +66,21 @@ def _say(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _run_cell(code: str, number: int, max_bytes: int) -> dict[str, Any]:
-    """{"value": repr of the last expression or None, "error": traceback or None, "interrupted": bool}."""
+    """{"value": repr of the last expression or None, "error": traceback or None}."""
     name = CELL_FILE.format(number)
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     signal.signal(signal.SIGINT, _interrupts)
-    value, error, interrupted = None, None, False
+    value, error = None, None
     try:
         _interrupts.is_running = True
         value = _evaluate(code, name)
         _interrupts.is_running = False
     except BaseException as raised:  # noqa: BLE001  whatever the cell raises
         _interrupts.is_running = False
-        interrupted = isinstance(raised, KeyboardInterrupt)
         error = _traceback(raised, name)
         print(error, end="", file=sys.stderr)
     _flush()
-    return {"value": _cut(value, max_bytes), "error": _cut(error, max_bytes), "interrupted": interrupted}
+    return {"value": _cut(value, max_bytes), "error": _cut(error, max_bytes)}
 
 
 def _evaluate(code: str, name: str) -> str | None:

@@ -169,18 +169,18 @@ class Session:
         try:
             message, pid = receive_words(interpreter.channel)
         except (OSError, FrameError) as error:
-            if interpreter.request is not None and interpreter.pidfd is None:
-                self._loop.forget(interpreter.channel.fileno())  # its zygote will tell of its end
+            if interpreter.pidfd is None:
+                self._loop.forget(interpreter.channel.fileno())  # its zygote, or its parent, will tell why
                 return
             self.kill(f"the interpreter ended: {error}")
             return
         if interpreter.pidfd is None:
             self._hello(interpreter, pid)
-        elif message.get("id") in self._forks:
+        elif message["id"] in self._forks:
             branch = self._forks.pop(message["id"])
             if "refused" in message:
                 branch.refuse(str(message["refused"]))
-        elif self._cell is not None and message.get("id") == self.num_cells:
+        elif self._cell is not None and message["id"] == self.num_cells:
             self._answer_cell(interpreter, self._cell)
 
     def _hello(self, interpreter: Interpreter, pid: int) -> None:
@@ -231,7 +231,7 @@ class Session:
             self.kill("the interpreter spoke garbage")
             return
         status = "ok" if said["error"] is None else "error"
-        if said["interrupted"] and cell.killed_by == "timeout":
+        if cell.killed_by == "timeout":
             status = "timeout"
         self._finish_cell(interpreter, cell, {"status": status, "value": said["value"], "error": said["error"]})
 

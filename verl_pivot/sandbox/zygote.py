@@ -5,6 +5,7 @@ import base64
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
@@ -24,7 +25,6 @@ from verl_pivot.sandbox.languages import Language, load_languages
 from verl_pivot.sandbox.probe import Tier, probe, require_tier
 from verl_pivot.sandbox.python_view import PythonView
 
-_SCIENCE = ("numpy", "sympy")
 _SESSIONS = ("verl_pivot.lane.repl",)
 _STANDARD = (
     *("bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools"),
@@ -33,7 +33,7 @@ _STANDARD = (
 _NUM_SLOTS_PER_LANE = 512
 _PING_SECONDS = 10.0
 _MEMORY_SHARE = 0.5
-"""Of the machine's memory, for all lanes together."""
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 class ZygoteBackend:
@@ -49,9 +49,9 @@ class ZygoteBackend:
         self._lanes: list[LaneProcess] = []
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._imports = {
-            name: _imports_of(modules) for name, modules in (("science", _SCIENCE), ("standard", _STANDARD))
-        }
+        self._preload = settings.preload
+        self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
+        self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(_STANDARD)}
 
     async def start(self) -> None:
         found = await asyncio.to_thread(probe, self._python)
@@ -63,14 +63,13 @@ class ZygoteBackend:
         self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self._num_lanes)]
 
     def _lane_settings(self, *, has_proc: bool) -> Mapping[str, object]:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return {
             "has_proc": has_proc,
-            "zygotes": {"bare": [], "standard": list(_STANDARD), "science": [*_STANDARD, *_SESSIONS, *_SCIENCE]},
-            "session_zygote": "science",
+            "zygotes": {"bare": [], "standard": list(_STANDARD), "full": [*_STANDARD, *_SESSIONS, *self._preload]},
+            "session_zygote": "full",
             "num_foreground": 4,
             "max_forks": 20_000,
-            "memory_bytes": int(memory * _MEMORY_SHARE / self._num_lanes),
+            "memory_bytes": self._memory_bytes // self._num_lanes,
         }
 
     async def run(self, program: Program) -> Result:
@@ -254,6 +253,20 @@ def _raise_unless_served(answer: dict[str, Any]) -> None:
         raise SessionLostError("the session is gone from its lane")
 
 
+_NOTHING = re.compile(r"(?!)")
+
+
+def memory_of_machine() -> int:
+    """Bytes that this machine, or the container around us, has."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CGROUP_LIMITS:
+        if path.is_file() and (text := path.read_text().strip()).isdigit():
+            limits.append(int(text))
+    return min(limits)
+
+
 def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
     """Finds an import of one of them; a miss costs a program the time of its import, and nothing else."""
+    if not modules:
+        return _NOTHING
     return re.compile(rf"^\s*(?:import|from)\s+(?:[\w., ]*,\s*)?(?:{'|'.join(modules)})\b", re.MULTILINE)
