@@ -105,4 +105,4 @@ def read_answer(payload: int) -> dict[str, Any]:
         raise FrameError("the answer has another form") from error
     if any(text is not None and not isinstance(text, str) for text in texts.values()):
         raise FrameError("the answer has another form")
-    return texts
+    return {name: text and text.encode("utf-8", "backslashreplace").decode() for name, text in texts.items()}
