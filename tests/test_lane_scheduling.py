@@ -1,13 +1,12 @@
 """What a lane does with programs that compute, sleep, and want more memory than there is; on a real lane."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
 from tests.sandbox_machine import needs_sandbox
 from verl_pivot.sandbox.backends import BackendSettings
-from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
+from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Result, Status
 from verl_pivot.sandbox.zygote import ZygoteBackend
 
 pytestmark = needs_sandbox
@@ -82,10 +81,8 @@ async def test_a_cancelled_run_ends_its_processes_and_frees_its_place() -> None:
         await backend.stop()
 
 
-@pytest.mark.parametrize("network", ["none", "private", "loopback"])
-async def test_every_network_runs(network: str) -> None:
-    program = replace(Program(code="print(4)"), network=network)
-
-    (result,) = await run_all([program])
+@pytest.mark.parametrize("network", Network)
+async def test_every_network_runs(network: Network) -> None:
+    (result,) = await run_all([Program(code="print(4)", network=network)])
 
     assert result.stdout == "4\n"

@@ -45,19 +45,21 @@ class Pod:
     @property
     def is_alive(self) -> bool:
         """Whether its shim still runs: if not, whatever happened in the pod was not the program's doing."""
-        return self._signal(0)
+        return send_signal(self.pidfd, 0)
 
     def end(self) -> None:
         """Kill whatever is in it. Once."""
-        self._signal(signal.SIGKILL)
+        send_signal(self.pidfd, signal.SIGKILL)
         os.close(self.pidfd)
 
-    def _signal(self, number: int) -> bool:
-        try:
-            signal.pidfd_send_signal(self.pidfd, number)
-        except ProcessLookupError:
-            return False
-        return True
+
+def send_signal(pidfd: int, number: int) -> bool:
+    """Whether the process still lives."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class PodMaker:

@@ -17,7 +17,7 @@ from verl_pivot.lane.jobs import ask_for_process, failure_of, starved_seconds
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file, send
-from verl_pivot.lane.pods import Pod, PodShape
+from verl_pivot.lane.pods import Pod, PodShape, send_signal
 from verl_pivot.lane.runs import resource_limits
 from verl_pivot.lane.zygotes import ANSWER_SECONDS, Zygote
 
@@ -135,7 +135,7 @@ class Session:
             return
         self.last_reason = KILL_REASONS.get(reason, reason)
         if self.interpreter.shared.num_users > 1 and self.interpreter.pidfd is not None:
-            signal.pidfd_send_signal(self.interpreter.pidfd, signal.SIGKILL)
+            send_signal(self.interpreter.pidfd, signal.SIGKILL)
         self._release(self.interpreter)
 
     def _on_end(self, interpreter: Interpreter, reason: str) -> None:
@@ -211,7 +211,7 @@ class Session:
             return
         cell.killed_by = "timeout"
         if self.interpreter is not None and self.interpreter.pidfd is not None:
-            signal.pidfd_send_signal(self.interpreter.pidfd, signal.SIGINT)
+            send_signal(self.interpreter.pidfd, signal.SIGINT)
             cell.timer = self._loop.after(_GRACE_SECONDS, lambda: self.kill("timeout"))
 
     def _starved(self) -> float:

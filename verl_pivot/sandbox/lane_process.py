@@ -2,10 +2,9 @@
 
 import asyncio
 import json
-import os
-import signal
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from verl_pivot.errors import SandboxError
@@ -94,11 +93,14 @@ class LaneProcess:
     async def stop(self) -> None:
         """End it and everything in it."""
         self.is_alive = False
-        if self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
+        self._kill()
         await self._process.wait()
         self._writer.close()
         await asyncio.wait({self._answers, self._errors}, timeout=_STOP_SECONDS)
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):  # it has ended, and asyncio has not noticed yet
+            self._process.kill()
 
     async def ended(self) -> str:
         """Return when it has died, with what it said last."""
@@ -120,7 +122,7 @@ class LaneProcess:
                 for message in decoder.feed(data):
                     self._take(message)
         except (FrameError, ConnectionError):
-            os.kill(self._process.pid, signal.SIGKILL)
+            self._kill()
         finally:
             self.is_alive = False
             await self._fail_all()
