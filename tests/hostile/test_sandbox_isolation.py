@@ -1,0 +1,497 @@
+"""Programs that look for a way out: processes, secrets, networks, the kernel (H-33 to H-46)."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.sandbox_services import CANARY, SMALL, Kind, on_every_kind, on_zygotes, service
+from verl_pivot.lane.kernel import landlock_abi
+from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
+
+PROLOGUE = """
+import ctypes, errno, fcntl, json, os, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def attempt(name, action, *arguments):
+    try:
+        outcome = action(*arguments)
+    except OSError as error:
+        outcome = errno.errorcode.get(error.errno, str(error.errno))
+    answers[name] = outcome
+def call(number, *arguments):
+    outcome = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(a) if isinstance(a, int) else a for a in arguments))
+    return errno.errorcode[ctypes.get_errno()] if outcome < 0 else outcome
+answers = {}
+"""
+EPILOGUE = "\nprint(json.dumps(answers))"
+
+
+def answers(kind: Kind, code: str, **options: object) -> dict[str, object]:
+    """What the program between prologue and epilogue noted."""
+    found: dict[str, object] = json.loads(service(kind).output(PROLOGUE + code + EPILOGUE, **options))
+    return found
+
+
+@on_every_kind
+def test_h33_proc_shows_no_process_outside(kind: Kind) -> None:
+    found = answers(kind, "answers['pids'] = sorted(int(name) for name in os.listdir('/proc') if name.isdigit())")
+
+    if kind is Kind.BWRAP_EXEC:
+        assert found["pids"] == [1, 2]  # its own shim, which has no secrets and other rights
+    else:
+        assert found["pids"] == [2]  # hidepid: not even the pod's PID 1
+
+
+@on_every_kind
+def test_h33_pid_1_keeps_its_memory_and_files_to_itself(kind: Kind) -> None:
+    code = """
+for name in ("environ", "cmdline", "maps", "mem", "auxv", "stat"):
+    attempt(name, lambda: open(f"/proc/1/{name}", "rb").read(100).decode("latin-1"))
+attempt("memory write", lambda: bool(open("/proc/1/mem", "r+b")))
+attempt("root", lambda: os.listdir("/proc/1/root"))
+attempt("cwd", lambda: os.listdir("/proc/1/cwd"))
+attempt("fd", lambda: os.listdir("/proc/1/fd"))
+"""
+
+    found = answers(kind, code)
+
+    if kind is Kind.BWRAP_EXEC:
+        closed = {name: found[name] for name in ("environ", "maps", "mem", "memory write", "root", "cwd", "fd")}
+        assert set(closed.values()) <= {"EACCES", "EPERM"}
+    else:
+        assert set(found.values()) == {"ENOENT"}
+
+
+SEARCH = """
+import os, re, sys
+needle = re.compile(sys.argv[1].encode())
+def look(place, content):
+    if needle.search(content):
+        print("found in", place)
+def read(path, size=1 << 22):
+    try:
+        with open(path, "rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
+def link(path):
+    try:
+        return os.readlink(path).encode()
+    except OSError:
+        return b""
+look("environment", repr(os.environ).encode())
+for folder, folders, files in os.walk("/proc"):
+    folders[:] = [name for name in folders if name not in ("task", "kpagecgroup")]
+    for name in files:
+        if name not in ("mem", "pagemap", "kmsg", "kcore") and os.path.isfile(os.path.join(folder, name)):
+            look(os.path.join(folder, name), read(os.path.join(folder, name), 1 << 16))
+    for name in files + folders:
+        look(os.path.join(folder, name) + " (name)", os.fsencode(name) + b" " + link(os.path.join(folder, name)))
+for root in sys.argv[2:]:
+    for folder, folders, files in os.walk(root):
+        if folder == "/":
+            folders[:] = [name for name in folders if name != "proc"]
+        for name in files + folders:
+            look(os.path.join(folder, name) + " (name)", os.fsencode(name) + b" " + link(os.path.join(folder, name)))
+        if not folder.startswith(("/usr", "/venv", sys.base_prefix)):
+            for name in files:
+                if os.path.isfile(os.path.join(folder, name)):
+                    look(os.path.join(folder, name), read(os.path.join(folder, name)))
+pattern = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r")
+with open("/proc/self/maps") as maps, open("/proc/self/mem", "rb", buffering=0) as memory:
+    for line in maps.readlines():
+        found = pattern.match(line)
+        if found and "[v" not in line:
+            start, end = (int(part, 16) for part in found.groups())
+            try:
+                memory.seek(start)
+                look("memory " + line.strip(), memory.read(end - start))
+            except OSError:
+                pass
+print("searched")
+"""
+
+
+@on_every_kind
+def test_h34_no_secret_of_the_service_is_in_anything_readable(kind: Kind) -> None:
+    limits = Limits(wall_seconds=30.0, memory_bytes=512 * MIB)
+
+    assert service(kind).output(SEARCH, args=(CANARY, "/"), limits=limits) == "searched\n"
+
+
+@on_zygotes
+def test_h34_nor_in_what_a_session_can_read(kind: Kind) -> None:
+    import asyncio
+
+    async def main() -> None:
+        limits = Limits(wall_seconds=30.0, memory_bytes=512 * MIB)
+        async with service(kind).client() as sandbox, await sandbox.open(limits=limits) as session:
+            result = await session.run(f"import sys; sys.argv = ['', {CANARY!r}, '/']\n{SEARCH}")
+            assert (result.error, result.stdout) == (None, "searched\n")
+
+    asyncio.run(main())
+
+
+def test_h34_the_search_does_find_what_is_there(tmp_path: object) -> None:
+    secret = "canary-" + "0" * 32
+    os.makedirs(f"{tmp_path}/{secret}")
+
+    run = subprocess.run(
+        [sys.executable, "-c", SEARCH, CANARY, str(tmp_path)],
+        env={"SECRET": secret},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    places = {line.split()[2] for line in run.stdout.splitlines() if line.startswith("found in")}
+    assert {"environment", "memory", f"{tmp_path}/{secret}"} <= places
+    assert any(re.fullmatch(r"/proc/\d+/environ", place) for place in places)
+
+
+@on_every_kind
+def test_h34_the_environment_is_a_constant(kind: Kind) -> None:
+    found = answers(kind, "answers.update(os.environ)")
+
+    assert found == {
+        "PATH": "/venv/bin:/usr/local/bin:/usr/bin:/bin" if sys.prefix != sys.base_prefix else found["PATH"],
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
+        "PWD": "/tmp",
+    }
+
+
+NETWORK = """
+port = int(sys.argv[1])
+def tcp(family, address):
+    with socket.socket(family, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        client.connect(address)
+    return "connected"
+def udp(family, address):
+    with socket.socket(family, socket.SOCK_DGRAM) as client:
+        client.settimeout(0.2)
+        client.connect(address)
+        client.send(b"x")
+        client.recv(10)
+    return "answered"
+def name(host):
+    try:
+        return socket.getaddrinfo(host, 80)[0][4][0]
+    except socket.gaierror:
+        return "unknown"
+attempt("service", tcp, socket.AF_INET, ("127.0.0.1", port))
+attempt("service udp", udp, socket.AF_INET, ("127.0.0.1", port))
+attempt("any", tcp, socket.AF_INET, ("0.0.0.0", port))
+attempt("ipv6 loopback", tcp, socket.AF_INET6, ("::1", port))
+attempt("mapped", tcp, socket.AF_INET6, ("::ffff:127.0.0.1", port))
+attempt("metadata", tcp, socket.AF_INET, ("169.254.169.254", 80))
+attempt("lan", tcp, socket.AF_INET, ("192.168.0.1", 22))
+attempt("internet", tcp, socket.AF_INET, ("1.1.1.1", 53))
+attempt("internet udp", udp, socket.AF_INET, ("1.1.1.1", 53))
+attempt("ipv6", tcp, socket.AF_INET6, ("2606:4700:4700::1111", 53))
+attempt("multicast", udp, socket.AF_INET, ("224.0.0.1", 5353))
+attempt("name", name, "example.com")
+for family in range(64):
+    if family not in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+        attempt(f"family {family}", call, 41, family, socket.SOCK_RAW, 0)
+        attempt(f"family {family} + 2**32", call, 41, family + (1 << 32), socket.SOCK_RAW, 0)  # the low 32 bits count
+attempt("raw", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) and "opened")
+"""
+UNREACHABLE = {"ENETUNREACH", "EADDRNOTAVAIL"}
+
+
+@on_every_kind
+@pytest.mark.parametrize("network", Network)
+def test_h35_no_network_is_reachable_not_even_the_service(kind: Kind, network: Network) -> None:
+    port = str(urlsplit(service(kind).url).port)
+
+    found = answers(kind, NETWORK, args=(port,), network=network)
+
+    assert {found.pop(name) for name in tuple(found) if name.startswith("family")} == {"EAFNOSUPPORT"}
+    assert (found.pop("raw"), found.pop("name")) == ("EPERM", "unknown")
+    has_loopback = kind is Kind.BWRAP_EXEC or network is Network.LOOPBACK
+    local = {name: found.pop(name) for name in ("service", "service udp", "any", "ipv6 loopback", "mapped")}
+    assert set(local.values()) <= ({"ECONNREFUSED"} if has_loopback else UNREACHABLE)
+    assert set(found.values()) <= UNREACHABLE
+
+
+MEET = """
+import errno, socket, sys, time
+address = "\\0meeting" if sys.argv[2] == "abstract" else ("127.0.0.1", 4000)
+kind = socket.AF_UNIX if sys.argv[2] == "abstract" else socket.AF_INET
+def connect():
+    with socket.socket(kind) as client:
+        try:
+            client.connect(address)
+        except OSError as error:
+            return errno.errorcode[error.errno]
+    return "connected"
+if sys.argv[1] == "listen":
+    server = socket.socket(kind)
+    server.bind(address)
+    server.listen()
+    print(connect())
+    time.sleep(1.0)
+    server.setblocking(False)
+    server.accept()
+    try:
+        server.accept()
+    except BlockingIOError:
+        print("nobody else")
+else:
+    seen = set()
+    end = time.monotonic() + 0.8
+    while time.monotonic() < end:
+        seen.add(connect())
+        time.sleep(0.02)
+    print(sorted(seen))
+"""
+
+
+@on_every_kind
+def test_h36_abstract_sockets_of_other_programs_cannot_be_met(kind: Kind) -> None:
+    if kind is not Kind.BWRAP_EXEC and landlock_abi() < 6:
+        pytest.skip(f"abstract sockets are shared within a lane: Landlock ABI is {landlock_abi()}, which is below 6")
+    others = [Program(code=MEET, args=("connect", "abstract"), limits=SMALL)] * 4  # on both lanes
+
+    listener, *clients = service(kind).run_many(
+        [Program(code=MEET, args=("listen", "abstract"), limits=SMALL), *others]
+    )
+
+    assert listener.stdout == "connected\nnobody else\n"
+    assert {client.stdout for client in clients} <= {"['EPERM']\n", "['ECONNREFUSED']\n", "['ECONNREFUSED', 'EPERM']\n"}
+
+
+@on_every_kind
+def test_h37_two_servers_on_one_port_do_not_see_each_other(kind: Kind) -> None:
+    servers = [Program(code=MEET, args=("listen", "tcp"), limits=SMALL, network=Network.LOOPBACK)] * 2
+    client = Program(code=MEET, args=("connect", "tcp"), limits=SMALL, network=Network.LOOPBACK)
+
+    *served, alone = service(kind).run_many([*servers, client])
+
+    assert [result.stdout for result in served] == ["connected\nnobody else\n"] * 2
+    assert alone.stdout == "['ECONNREFUSED']\n"
+
+
+KERNEL = {
+    "h38_other_processes": (
+        """
+buffer = ctypes.create_string_buffer(64)
+vector = struct.pack("QQ", ctypes.addressof(buffer), 64)
+for name, request, pid in (("attach", 16, 1), ("seize", 0x4206, 1), ("traceme", 0, 0)):
+    attempt(name, call, 101, request, pid, 0, 0)
+attempt("process_vm_readv", call, 310, 1, vector, 1, vector, 1, 0)
+attempt("process_vm_writev", call, 311, 1, vector, 1, vector, 1, 0)
+attempt("kcmp", call, 312, 1, os.getpid(), 0, 0, 0)
+attempt("pidfd_getfd", call, 438, os.pidfd_open(os.getpid()), 0, 0)
+attempt("process_madvise", call, 440, os.pidfd_open(os.getpid()), vector, 1, 4, 0)
+""",
+        {"EPERM"},
+    ),
+    "h39_namespaces_and_mounts": (
+        """
+for name, flag in {"mnt": 0x20000, "cgroup": 0x2000000, "uts": 0x4000000, "ipc": 0x8000000, "user": 0x10000000,
+                   "pid": 0x20000000, "net": 0x40000000, "time": 0x80}.items():
+    attempt("unshare " + name, call, 272, flag)
+    attempt("clone " + name, call, 56, flag | 17, 0, 0, 0, 0)
+attempt("setns", call, 308, os.open("/proc/self/ns/net", os.O_RDONLY), 0)
+attempt("mount", call, 165, b"none", b"/tmp", b"tmpfs", 0, 0)
+attempt("umount2", call, 166, b"/tmp", 2)
+attempt("pivot_root", call, 155, b"/tmp", b"/tmp")
+attempt("chroot", call, 161, b"/tmp")
+attempt("open_tree", call, 428, -100, b"/", 1)
+attempt("move_mount", call, 429, -1, b"", -1, b"", 0)
+attempt("fsopen", call, 430, b"tmpfs", 0)
+attempt("fsmount", call, 432, -1, 0, 0)
+attempt("mount_setattr", call, 442, -1, b"/", 0, 0, 0)
+attempt("mknod", lambda: os.mknod("device", 0o60600, os.makedev(8, 0)))
+attempt("mknod null", lambda: os.mknod("null", 0o20600, os.makedev(1, 3)))
+attempt("sethostname", lambda: socket.sethostname("x"))
+""",
+        {"EPERM"},
+    ),
+    "h39_clone3": ("attempt('clone3', call, 435, bytes(88), 88)", {"ENOSYS"}),
+    "h40_kernel_interfaces": (
+        """
+empty = bytes(256)
+attempt("io_uring_setup", call, 425, 8, ctypes.create_string_buffer(256))
+attempt("bpf", call, 321, 0, empty, 64)
+attempt("userfaultfd", call, 323, 1)
+attempt("perf_event_open", call, 298, empty, 0, -1, -1, 0)
+attempt("kexec_load", call, 246, 0, 0, 0, 0)
+attempt("kexec_file_load", call, 320, -1, -1, 0, 0, 0)
+attempt("init_module", call, 175, empty, 64, b"")
+attempt("finit_module", call, 313, 0, b"", 0)
+attempt("delete_module", call, 176, b"x", 0)
+attempt("reboot", call, 169, 0xfee1dead, 672274793, 0x89abcdef, 0)
+attempt("swapon", call, 167, b"/tmp/x", 0)
+attempt("open_by_handle_at", call, 304, -100, empty, 0)
+attempt("name_to_handle_at", call, 303, -100, b"/", ctypes.create_string_buffer(256), ctypes.create_string_buffer(8), 0)
+attempt("fanotify_init", call, 300, 0, 0)
+attempt("syslog", call, 103, 3, ctypes.create_string_buffer(64), 64)
+attempt("iopl", call, 172, 3)
+attempt("clock_settime", call, 227, 0, bytes(16))
+attempt("settimeofday", call, 164, bytes(16), 0)
+attempt("adjtimex", call, 159, ctypes.create_string_buffer(256))
+attempt("quotactl", call, 179, 0, b"/", 0, 0)
+attempt("acct", call, 163, b"/tmp/x")
+""",
+        {"EPERM"},
+    ),
+    "h40_x32_calls": ("attempt('x32 getpid', call, 0x40000000 + 39)", {"ENOSYS"}),
+    "h41_keyrings": (
+        """
+for name, ring in (("thread", -1), ("process", -2), ("session", -3), ("user", -4), ("user session", -5)):
+    attempt("add_key " + name, call, 248, b"user", b"secret", b"SECRET", 6, ring)
+    attempt("search " + name, call, 250, 10, ring, b"user", b"secret", 0)
+attempt("request_key", call, 249, b"user", b"secret", b"", -3)
+attempt("join session", call, 250, 1, b"shared")
+""",
+        {"EPERM"},
+    ),
+    "h43_terminal_injection": (
+        """
+for name, number in {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C}.items():
+    for offset in (0, 1 << 32, 1 << 63):  # CVE-2019-10063: the kernel takes the low 32 bits for the request
+        attempt(f"{name} + {offset}", call, 16, 0, number + offset - (1 << 64 if offset == 1 << 63 else 0), b"x")
+""",
+        {"EPERM"},
+    ),
+    "h43_the_terminal": ("attempt('tty', os.open, '/dev/tty', os.O_RDWR)", {"ENXIO"}),
+    "h45_own_limits": (
+        """
+import resource
+for name in ("CPU", "DATA", "FSIZE", "NPROC", "NOFILE", "CORE", "MSGQUEUE"):
+    kind = getattr(resource, "RLIMIT_" + name)
+    hard = resource.getrlimit(kind)[1]
+    attempt(name, call, 302, 0, kind, struct.pack("QQ", hard, hard + 1), 0)
+attempt("nice", os.setpriority, os.PRIO_PROCESS, 0, -20)
+attempt("real time", lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)))
+attempt("affinity", lambda: os.sched_setaffinity(0, {0}))
+attempt("oom", lambda: os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), b"-1000"))
+attempt("idle io", call, 251, 1, 0, 1 << 13)
+""",
+        {"EPERM", "EACCES"},
+    ),
+}
+
+
+@on_every_kind
+@pytest.mark.parametrize("name", KERNEL)
+def test_system_calls_that_lead_outside_are_refused(kind: Kind, name: str) -> None:
+    code, expected = KERNEL[name]
+
+    assert {call: answer for call, answer in answers(kind, code).items() if answer not in expected} == {}
+
+
+@on_every_kind
+def test_h40_a_32_bit_system_call_ends_the_program(kind: Kind) -> None:
+    code = """
+import ctypes, mmap
+page = mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+page.write(bytes.fromhex("b814000000" "cd80" "c3"))  # mov eax, 20 (getpid); int 0x80; ret
+ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page)))()
+"""
+
+    result = service(kind).run(code)
+
+    assert (result.status, result.signal) == (Status.SIGNALED, 31)  # SIGSYS
+
+
+@on_every_kind
+def test_h42_a_lock_on_a_shared_read_only_file_is_seen_by_others(kind: Kind) -> None:
+    """Not stopped, and documented: two programs that work together can exchange bits this way."""
+    holder = "import fcntl, time; file = open('/usr/bin/env'); fcntl.flock(file, fcntl.LOCK_EX); time.sleep(1)"
+    seeker = """
+import fcntl, time
+end = time.monotonic() + 0.8
+while time.monotonic() < end:
+    try:
+        file = open("/usr/bin/env")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.close()
+        time.sleep(0.01)
+    except BlockingIOError:
+        print("held")
+        break
+"""
+
+    _, result = service(kind).run_many([Program(code=code, limits=SMALL) for code in (holder, seeker)])
+
+    assert result.stdout == "held\n"
+
+
+@on_every_kind
+def test_h44_no_program_gains_rights(kind: Kind) -> None:
+    code = """
+import subprocess
+def status(command):
+    lines = subprocess.run(command, capture_output=True, text=True).stdout.splitlines()
+    return dict(line.split(":\\t") for line in lines if line.startswith(("Cap", "NoNewPrivs", "Seccomp:", "Uid")))
+answers["self"] = status(["cat", "/proc/self/status"])
+answers["su"] = subprocess.run(["su", "-c", "id -u"], stdin=subprocess.DEVNULL, capture_output=True, text=True).stdout
+setuid = [entry.path for entry in os.scandir("/usr/bin") if entry.is_file() and entry.stat().st_mode & 0o6000]
+answers["found"] = len(setuid)
+for path in setuid:
+    attempt(path, lambda: os.stat(path).st_uid)
+attempt("setuid 0", os.setuid, 0)
+attempt("setgid 0", os.setgid, 0)
+attempt("setgroups", os.setgroups, [0])
+"""
+
+    found = answers(kind, code)
+
+    none = "0000000000000000"
+    status = found.pop("self")
+    assert status == {
+        "CapInh": none, "CapPrm": none, "CapEff": none, "CapBnd": none, "CapAmb": none,
+        "NoNewPrivs": "1", "Seccomp": "2", "Uid": "1000\t1000\t1000\t1000",
+    }  # fmt: skip
+    assert found.pop("su") == ""
+    assert {found.pop(name) for name in ("setuid 0", "setgid 0", "setgroups")} <= {"EPERM", "EINVAL"}
+    found.pop("found")
+    assert 1000 not in found.values()
+    assert set(found.values()) <= {65534}  # whose files they are has no name inside: their setuid bit has no effect
+
+
+@on_every_kind
+def test_h46_a_program_holds_its_three_streams_and_nothing_else(kind: Kind) -> None:
+    code = """
+answers["open"] = [fd for fd in range(1024) if os.path.exists(f"/proc/self/fd/{fd}")]
+answers["targets"] = [os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in answers["open"]]
+held = []
+try:
+    while True:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError as error:
+    answers["error"] = errno.errorcode[error.errno]
+answers["count"] = len(held)
+for fd in held: os.close(fd)
+"""
+
+    found = answers(kind, code, stdin="x")
+
+    assert found["open"] == [0, 1, 2]
+    assert found["targets"][1:] == ["pipe", "pipe"]  # type: ignore[index]
+    assert (found["error"], found["count"]) == ("EMFILE", 256 - 3)
+
+
+@on_zygotes
+def test_h46_a_session_holds_one_more_which_speaks_for_itself_alone(kind: Kind) -> None:
+    import asyncio
+
+    async def main() -> None:
+        async with service(kind).client() as sandbox, await sandbox.open(limits=SMALL) as session:
+            code = "import os; [fd for fd in range(1024) if os.path.exists(f'/proc/self/fd/{fd}')]"
+            assert (await session.run(code)).value in ("[0, 1, 2, 3]", "[0, 1, 2, 3, 4]")
+
+    asyncio.run(main())

@@ -1,0 +1,44 @@
+"""Whether this machine can run sandboxes, and a backend for tests that do."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.sandbox.backends import BackendSettings
+from verl_pivot.sandbox.bwrap_exec import BwrapExecBackend
+from verl_pivot.sandbox.execution import Program, Result
+from verl_pivot.sandbox.probe import Tier, probe
+from verl_pivot.sandbox.python_view import PythonView
+
+
+def why_no_sandbox() -> str:
+    """Empty where programs can run."""
+    try:
+        found = probe(PythonView.of())
+    except ConfigError as error:
+        return str(error)
+    return "" if found.tier <= Tier.T3 else "; ".join(obstacle.what for obstacle in found.obstacles)
+
+
+_REASON = why_no_sandbox()
+needs_sandbox = pytest.mark.skipif(bool(_REASON), reason=_REASON)
+
+
+@asynccontextmanager
+async def bwrap_backend(num_slots: int = 2) -> AsyncIterator[BwrapExecBackend]:
+    backend = BwrapExecBackend(BackendSettings(backend="bwrap_exec", num_slots=num_slots))
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.stop()
+
+
+async def run(program: Program) -> Result:
+    """In a backend of its own; skips the test where the language is not installed."""
+    async with bwrap_backend() as backend:
+        if program.language in backend.languages.missing:
+            pytest.skip(f"{backend.languages.missing[program.language]} is not installed")
+        return await backend.run(program)

@@ -1,0 +1,242 @@
+"""Sandbox services for tests: one of each kind, started when it is first asked for, ended with the test process.
+
+Each holds canaries: secrets in its environment, its token, and files in its home and working directory. Nothing that
+runs in a sandbox may ever see one.
+"""
+
+import asyncio
+import atexit
+import functools
+import json
+import os
+import pwd
+import secrets
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_pivot.sandbox.client import Sandbox
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
+from verl_pivot.sandbox.nodes import TOKEN_VARIABLE
+from verl_pivot.sandbox.privileges import DEFAULT_USER, command_as
+from verl_pivot.sandbox.process_tree import descendants
+
+ROOT = Path(__file__).parent.parent
+SMALL = Limits(wall_seconds=2.0, memory_bytes=128 * MIB)
+DEADLINE_SECONDS = 60.0
+START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+_LANGUAGES = """
+c: {compile_limits: {wall_seconds: 3.0, cpu_seconds: 3, memory_bytes: 536870912}}
+cpp: {compile_limits: {wall_seconds: 3.0, cpu_seconds: 3, memory_bytes: 536870912}}
+"""
+
+
+class Kind(StrEnum):
+    """Who starts the service, with which backend."""
+
+    ZYGOTE = "zygote"
+    """By an ordinary user, as the next."""
+    BWRAP_EXEC = "bwrap_exec"
+    BY_ROOT = "zygote_by_root"
+
+
+IS_ROOT = os.geteuid() == 0
+KINDS = tuple(kind for kind in Kind if kind is not Kind.BY_ROOT or IS_ROOT)
+on_every_kind = pytest.mark.parametrize("kind", KINDS)
+on_zygotes = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BWRAP_EXEC])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """One running service."""
+
+    url: str
+    token: str
+    pid: int
+    tier: str
+    folder: Path
+    """Its home and working directory."""
+    process: subprocess.Popen[bytes]
+
+    def client(self) -> Sandbox:
+        return Sandbox(urls=[self.url], token=self.token)
+
+    def run(self, code: str, **options: Any) -> Result:
+        """One program under SMALL limits."""
+        (result,) = self.run_many([Program(code=code, **{"limits": SMALL, **options})])
+        return result
+
+    def run_many(self, programs: Iterable[Program]) -> list[Result]:
+        async def main() -> list[Result]:
+            async with self.client() as sandbox:
+                return await sandbox.run_many(programs, deadline_seconds=DEADLINE_SECONDS)
+
+        return asyncio.run(main())
+
+    def output(self, code: str, **options: Any) -> str:
+        """What a program printed that must end well."""
+        result = self.run(code, **options)
+        assert (result.status, result.stderr) == ("ok", ""), (result.status, result.signal, result.stderr[-2000:])
+        return result.stdout
+
+    def log(self) -> str:
+        return (self.folder / "service.log").read_text(errors="replace")
+
+    def stop(self) -> None:
+        """Ask it to end; kill it if it does not."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        shutil.rmtree(self.folder)
+
+
+@functools.cache
+def service(kind: Kind = Kind.ZYGOTE) -> Service:
+    """The one of this kind that all tests share."""
+    return start_service(kind)
+
+
+def start_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2, wrapper: Sequence[str] = ()) -> Service:
+    """A new one; it ends with this process at the latest.
+
+    Args:
+        arguments: More of them for `verl-pivot sandbox serve`.
+        wrapper: A command that runs the service's command.
+    """
+    folder = _service_folder()
+    token = canary()
+    backend = "zygote" if kind is Kind.BY_ROOT else kind.value
+    serve = [sys.executable, "-m", "verl_pivot.cli", "sandbox", "serve", "--backend", backend, "--lanes", str(lanes)]
+    serve += ["--languages", str(folder / "languages.yaml"), *arguments]
+    if not wrapper:
+        serve += ["--die-with-parent", str(os.getpid())]
+    command = serve if kind is Kind.BY_ROOT else command_as(DEFAULT_USER, [*wrapper, *serve])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"API_KEY": canary(), TOKEN_VARIABLE: token}
+    with (folder / "service.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, env=environment, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log
+        )
+    assert process.stdout is not None
+    readable, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+    line = process.stdout.readline() if readable else b""
+    if not line:
+        process.kill()
+        raise RuntimeError(f"the service did not start: {(folder / 'service.log').read_text()}")
+    ready = json.loads(line)
+    pid, tier = (ready["pid"], ready["tier"])
+    started = Service(url=ready["url"], token=token, pid=pid, tier=tier, folder=folder, process=process)
+    atexit.register(lambda: started.stop() if folder.exists() else None)
+    return started
+
+
+def canary() -> str:
+    """A secret that a program can look for without knowing it: see CANARY."""
+    return f"canary-{secrets.token_hex(16)}"
+
+
+CANARY = "canar[y]-[0-9a-f]{32}"
+"""A regular expression that matches every canary and not itself."""
+
+
+def _service_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="sandbox-test-", dir="/var/tmp"))
+    (folder / "secret.txt").write_text(canary())
+    (folder / canary()).touch()
+    (folder / "languages.yaml").write_text(_LANGUAGES)
+    if IS_ROOT:
+        account = pwd.getpwnam(DEFAULT_USER)
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, account.pw_uid, account.pw_gid)
+    return folder
+
+
+MARK = "open('/proc/self/comm', 'w').write({marker!r})\n"
+"""First line of a program whose processes are to be found from outside: forks and threads inherit the name."""
+
+
+def marked(code: str) -> tuple[str, str]:
+    """(marker, the program that carries it)."""
+    marker = f"m{secrets.token_hex(6)}"
+    return marker, MARK.format(marker=marker) + code
+
+
+def processes_named(marker: str) -> list[int]:
+    """Process ids on this machine with the marker, whoever their parents are."""
+    found = []
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit() and Path("/proc", entry, "comm").read_text().strip() == marker:
+                found.append(int(entry))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def until(is_true: Callable[[], bool], *, seconds: float = 5.0) -> bool:
+    """Whether it becomes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if is_true():
+            return True
+        time.sleep(0.02)
+    return is_true()
+
+
+def assert_no_survivors(marker: str) -> None:
+    assert until(lambda: processes_named(marker) == []), f"still alive: {processes_named(marker)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Processes of a service with zygotes, by what they do."""
+
+    bwraps: tuple[int, ...]
+    """bubblewrap's own, one or two per lane."""
+    supervisors: tuple[int, ...]
+    zygotes: tuple[int, ...]
+    pods: tuple[int, ...]
+    """Shims and programs: forks of the supervisors and of the zygotes."""
+
+
+def parts(running: Service) -> Parts:
+    """Read from /proc."""
+    groups: dict[str, list[int]] = {"bwraps": [], "supervisors": [], "zygotes": [], "pods": []}
+    for pid in descendants(running.pid):
+        try:
+            groups[_part(pid)].append(pid)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return Parts(**{name: tuple(pids) for name, pids in groups.items()})
+
+
+def _part(pid: int) -> str:
+    command = _command(pid)
+    if "/bwrap" in command.split("\0")[0]:
+        return "bwraps"
+    if not command or command == _command(_parent(pid)):  # it has none while it ends
+        return "pods"
+    return "zygotes" if "lane.zygote import main" in command else "supervisors"
+
+
+def _command(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])

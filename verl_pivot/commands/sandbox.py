@@ -1,0 +1,260 @@
+"""Commands `verl-pivot sandbox serve | start | status | stop`: one node's service, or one on each of a cluster."""
+
+import asyncio
+import json
+import os
+import resource
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verl_pivot.commands.sandbox_bench import bench_command
+from verl_pivot.errors import ConfigError, SandboxError
+from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
+
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.backends import BackendSettings
+    from verl_pivot.sandbox.service import ServiceSettings
+
+HANDED_TOKEN = "VERL_PIVOT_SANDBOX_HANDED_TOKEN"
+"""Environment: from a service of root to the ordinary user's that it becomes."""
+PR_SET_PDEATHSIG = 1
+
+sandbox_app = typer.Typer(
+    help="Run model-written programs in isolation: a service on each node, found by its URL and a token.",
+    no_args_is_help=True,
+)
+Urls = Annotated[
+    list[str] | None, typer.Option("--url", help=f"Of a service; repeatable. Without one: {URLS_VARIABLE}.")
+]
+OnRay = Annotated[bool, typer.Option("--ray", help="The services that `start --ray` keeps on a Ray cluster.")]
+Address = Annotated[str, typer.Option(help="With --ray: of the cluster, host:port; auto is the one of this machine.")]
+Name = Annotated[str, typer.Option(help="With --ray: of these services, where a cluster has several.")]
+TokenFile = Annotated[Path | None, typer.Option(help=f"Holds the token. Without one: {TOKEN_VARIABLE}.")]
+
+sandbox_app.command("bench")(bench_command)
+
+
+@sandbox_app.command("serve")
+def serve_command(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    token_file: TokenFile = None,
+    backend: Annotated[str, typer.Option(help="zygote (fast Python), bwrap_exec, or module:Class.")] = "zygote",
+    lanes: Annotated[int | None, typer.Option(min=1, help="Groups of executions; one per core by default.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Executions at once; as many as the memory allows by default.")
+    ] = None,
+    min_tier: Annotated[str, typer.Option(help="Least isolation to start with; see `verl-pivot doctor`.")] = "T3",
+    languages: Annotated[Path | None, typer.Option(help="YAML of more languages.")] = None,
+    preload: Annotated[str, typer.Option(help="Packages imported before a program comes.")] = "numpy,sympy",
+    memory_mib: Annotated[
+        int | None, typer.Option(min=256, help="For all programs together; half of the machine's by default.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="When started by root: run as this user instead of the default one.")
+    ] = None,
+    node: Annotated[str, typer.Option(help="Name of this node in results; host:port by default.")] = "",
+    max_queued: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 8192,
+    max_mib: Annotated[int, typer.Option(min=64, help="Of requests and unread results held at once.")] = 256,
+    max_sessions: Annotated[int, typer.Option(min=0, help="Open at once.")] = 1024,
+    session_idle_seconds: Annotated[float, typer.Option(min=1.0, help="Until an unused session is closed.")] = 600.0,
+    drain_seconds: Annotated[float, typer.Option(min=0.0, help="For running programs at the end.")] = 10.0,
+    ready_file: Annotated[
+        Path | None, typer.Option(help="Write there what is printed when it is ready: url, pid, tier as JSON.")
+    ] = None,
+    die_with_parent: Annotated[
+        int | None, typer.Option(metavar="PID", help="End when this process, the parent, does.")
+    ] = None,
+) -> None:
+    """Serve programs on this node until SIGTERM; prints one line of JSON when it is ready.
+
+    Example: verl-pivot sandbox serve --host 0.0.0.0 --port 8650 --token-file token.txt
+    """
+    from verl_pivot.sandbox.answers import Bounds
+    from verl_pivot.sandbox.backends import BackendSettings
+    from verl_pivot.sandbox.privileges import drop_root
+    from verl_pivot.sandbox.service import ServiceSettings
+
+    if os.geteuid() == 0:
+        os.environ[HANDED_TOKEN] = read_token(token_file)  # the user it becomes may not read the file
+    drop_root(user)
+    if die_with_parent is not None:
+        _die_with(die_with_parent)
+    settings = ServiceSettings(
+        token=os.environ.pop(HANDED_TOKEN, "") or read_token(token_file),
+        host=host,
+        port=port,
+        node=node,
+        backend_name=backend,
+        bounds=Bounds(max_queued=max_queued, max_bytes=max_mib * 1024**2),
+        max_sessions=max_sessions,
+        session_idle_seconds=session_idle_seconds,
+        drain_seconds=drain_seconds,
+    )
+    backend_settings = BackendSettings(
+        backend=backend,
+        num_lanes=lanes,
+        num_slots=slots,
+        min_tier=min_tier,
+        preload=tuple(name.strip() for name in preload.split(",") if name.strip()),
+        memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
+        languages_file=languages,
+    )
+    asyncio.run(_serve(settings, backend_settings, ready_file))
+
+
+async def _serve(settings: "ServiceSettings", backend_settings: "BackendSettings", ready_file: Path | None) -> None:
+    from verl_pivot.sandbox.backends import make_backend
+    from verl_pivot.sandbox.service import Service
+
+    _allow_many_files()
+    backend = make_backend(backend_settings)
+    service = Service(settings, backend)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, service.stop_requested.set)
+    await service.start()
+    try:
+        ready = json.dumps({"url": service.url, "pid": os.getpid(), "tier": backend.tier})
+        if ready_file is not None:
+            _write(ready_file, ready)
+        typer.echo(ready)
+        await service.stop_requested.wait()
+    finally:
+        await service.stop()
+
+
+def _allow_many_files() -> None:
+    """Connections, pipes and sessions together are more than the usual soft limit of 1024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _write(ready_file: Path, ready: str) -> None:
+    """Whoever waits for the file never reads half of it."""
+    partial = ready_file.with_suffix(".partial")
+    try:
+        partial.write_text(ready + "\n")
+        partial.rename(ready_file)
+    except OSError as error:
+        message = f"--ready-file {ready_file} cannot be written by uid {os.geteuid()}: {error.strerror}"
+        raise ConfigError(f"{message}; choose another folder") from error
+
+
+def _die_with(parent: int) -> None:
+    """Ask the kernel for SIGTERM at the parent's end; leave at once if that was before."""
+    import ctypes
+
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        raise ConfigError(f"--die-with-parent {parent}: that is not the parent (it may have ended); give the parent's")
+
+
+def read_token(token_file: Path | None) -> str:
+    """From the file, else from the environment: never from an argument, which every user of the machine can read."""
+    if token_file is None:
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        if not token:
+            raise ConfigError(f"no token: give --token-file, or set {TOKEN_VARIABLE}, to at least 16 characters")
+        return token
+    try:
+        return token_file.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"--token-file {token_file} cannot be read: {error.strerror}") from error
+
+
+@sandbox_app.command("start")
+def start_command(
+    serve_options: Annotated[
+        list[str] | None, typer.Argument(metavar="-- SERVE_OPTIONS", help="More options of `serve`, for every node.")
+    ] = None,
+    ray: OnRay = False,
+    address: Address = "auto",
+    name: Name = "default",
+    backend: Annotated[str | None, typer.Option(help="As of `serve`.")] = None,
+    lanes: Annotated[int | None, typer.Option(min=1, help="Per node, as of `serve`.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Per node, as of `serve`.")] = None,
+    min_tier: Annotated[str | None, typer.Option(help="As of `serve`.")] = None,
+    wait_seconds: Annotated[float, typer.Option(min=0.0, help="For every node to serve.")] = 300.0,
+) -> None:
+    """Keep one service on each node of a Ray cluster, also on nodes that join later; returns when all serve.
+
+    Example: verl-pivot sandbox start --ray --lanes 8 -- --max-sessions 256
+    """
+    if not ray:
+        raise ConfigError(
+            "sandbox start is for a Ray cluster: add --ray; on one machine use `verl-pivot sandbox serve`, or nothing: "
+            "a client starts its own service"
+        )
+    from verl_pivot.commands import sandbox_ray
+
+    given = {"--backend": backend, "--lanes": lanes, "--slots": slots, "--min-tier": min_tier}
+    arguments = [word for option, value in given.items() if value is not None for word in (option, str(value))]
+    sandbox_ray.start(address, name, [*arguments, *(serve_options or [])], wait_seconds)
+
+
+@sandbox_app.command("status")
+def status_command(url: Urls = None, ray: OnRay = False, address: Address = "auto", name: Name = "default") -> None:
+    """Show what each service says of its health; exit code 1 if one does not answer.
+
+    Example: verl-pivot sandbox status --url http://127.0.0.1:8650
+    """
+    if ray:
+        from verl_pivot.commands import sandbox_ray
+
+        sandbox_ray.show(address, name)
+        return
+    import httpx
+
+    num_failed = 0
+    for address in _urls(url):
+        try:
+            answer = httpx.get(f"{address}/healthz", timeout=5.0, trust_env=False)
+            typer.echo(f"{address} {answer.text.strip()}")
+            num_failed += answer.status_code != 200
+        except httpx.HTTPError as error:
+            num_failed += 1
+            typer.echo(f"{address} does not answer: {error}; start it with `verl-pivot sandbox serve`", err=True)
+    if num_failed:
+        raise typer.Exit(1)
+
+
+@sandbox_app.command("stop")
+def stop_command(
+    url: Urls = None,
+    token_file: TokenFile = None,
+    ray: OnRay = False,
+    address: Address = "auto",
+    name: Name = "default",
+) -> None:
+    """Ask each service to stop: it takes nothing more, and lets what runs end for a while.
+
+    Example: verl-pivot sandbox stop --url http://127.0.0.1:8650 --token-file token.txt
+    """
+    if ray:
+        from verl_pivot.commands import sandbox_ray
+
+        sandbox_ray.stop(address, name)
+        return
+    import httpx
+
+    headers = {"Authorization": f"Bearer {read_token(token_file)}"}
+    for address in _urls(url):
+        try:
+            answer = httpx.post(f"{address}/v1/stop", headers=headers, content=b"", timeout=5.0, trust_env=False)
+        except httpx.HTTPError as error:
+            raise SandboxError(f"{address} does not answer: {error}; it may have stopped already") from error
+        if answer.status_code != 202:
+            raise ConfigError(f"{address} refused to stop ({answer.status_code}); give the token it was started with")
+        typer.echo(f"{address} is stopping")
+
+
+def _urls(given: list[str] | None) -> list[str]:
+    listed = given or os.environ.get(URLS_VARIABLE, "").split(",")
+    urls = [url.strip().rstrip("/") for url in listed if url.strip()]
+    if not urls:
+        raise ConfigError(f"no service named: give --url, or set {URLS_VARIABLE}")
+    return urls

@@ -1,0 +1,97 @@
+"""Options of `verl-pivot sandbox start | status | stop` with --ray -> what happens on the cluster, as a table."""
+
+import secrets
+import time
+from collections.abc import Sequence
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from verl_pivot.errors import SandboxError
+from verl_pivot.sandbox import ray_nodes
+from verl_pivot.sandbox.nodes import NAME_VARIABLE
+from verl_pivot.sandbox.placement import Phase, Place
+
+POLL_SECONDS = 0.5
+
+
+def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float) -> None:
+    """Return when every node serves.
+
+    Raises:
+        ConfigError: If there is no cluster, or the sandbox runs with other options.
+        SandboxError: If a node does not serve in time, or was given up.
+    """
+    with ray_nodes.connected(address):
+        ray_nodes.start_supervisor(name, arguments, secrets.token_urlsafe(24))
+        places = _wait(name, time.monotonic() + wait_seconds)
+    _show(places)
+    others = [place for place in places if place.phase is not Phase.SERVING]
+    if others or not places:
+        raise SandboxError(_unfinished(name, others, len(places)))
+    named = "" if name == ray_nodes.DEFAULT_NAME else f" with {NAME_VARIABLE}={name}"
+    typer.echo(f"Sandbox() in any process of this cluster{named} finds them by itself.")
+
+
+def show(address: str, name: str) -> None:
+    """Raises SandboxError if one node does not serve."""
+    with ray_nodes.connected(address):
+        places = ray_nodes.places(name)
+    _show(places)
+    others = [place for place in places if place.phase is not Phase.SERVING]
+    if others or not places:
+        raise SandboxError(_unfinished(name, others, len(places)))
+
+
+def stop(address: str, name: str) -> None:
+    """Return when all services have ended."""
+    with ray_nodes.connected(address), Console(stderr=True).status("running programs may end"):
+        num_places = len(ray_nodes.places(name))
+        ray_nodes.stop_supervisor(name)
+    typer.echo(f"sandbox {name!r} has ended on {num_places} nodes")
+
+
+def _wait(name: str, until: float) -> list[Place]:
+    """The places when nothing is under way any more, or as they are then."""
+    with Console(stderr=True).status("starting") as status:
+        while True:
+            places = ray_nodes.places(name)
+            num_serving = sum(place.phase is Phase.SERVING for place in places)
+            status.update(f"{num_serving} of {len(places)} nodes serve")
+            if time.monotonic() > until or (places and all(place.phase.is_decided for place in places)):
+                return places
+            time.sleep(POLL_SECONDS)
+
+
+def _show(places: Sequence[Place]) -> None:
+    table = Table()
+    for header in ("node", "url", "tier", "state"):
+        table.add_column(header, no_wrap=True)
+    for header in ("slots", "queued", "running"):
+        table.add_column(header, justify="right")
+    for place in sorted(places, key=lambda place: (place.address, place.node_id)):
+        table.add_row(*_row(place))
+    Console().print(table)
+    for place in places:
+        if place.problem:
+            problem = " ".join(place.problem.split())
+            typer.echo(f"{place.node_id[:8]} failed {place.num_failures} times in a row, the latest: {problem}")
+
+
+def _row(place: Place) -> tuple[str, ...]:
+    health = place.health
+    if health is None:
+        return place.node_id[:8], place.address, "", place.phase, "", "", ""
+    counts = (str(health.slots), str(health.queued), str(health.in_flight))
+    return place.node_id[:8], place.url, health.tier, place.phase, *counts
+
+
+def _unfinished(name: str, others: Sequence[Place], num_places: int) -> str:
+    if not num_places:
+        return f"the supervisor of sandbox {name!r} knows of no node yet: ask again in a moment"
+    nodes = "; ".join(f"{place.node_id[:8]} at {place.address} is {place.phase}" for place in others)
+    return (
+        f"{num_places - len(others)} of {num_places} nodes serve; {nodes}: mend what the table says and start again "
+        f"(nodes that serve go on), or end all by `verl-pivot sandbox stop --ray --name {name}`"
+    )

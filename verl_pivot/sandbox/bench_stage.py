@@ -1,0 +1,158 @@
+"""What the parts of the bench share: its sizes, one backend in this process, one service in its own, and progress."""
+
+import asyncio
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from verl_pivot.sandbox.backends import BackendSettings
+from verl_pivot.sandbox.client import Sandbox
+from verl_pivot.sandbox.local_service import LocalService, acquire, release
+from verl_pivot.sandbox.zygote import ZygoteBackend
+
+Advance = Callable[[int], None]
+LOG_SECONDS = 30.0
+"""Between lines of progress where there is no terminal."""
+QUIET_SECONDS = 15.0
+"""At most, for the service to end what was cancelled."""
+_EXECUTIONS = re.compile(r"^sandbox_executions_total\{.*\} (\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much is measured; the defaults are what the targets are stated for."""
+
+    num_rounds: int = 5
+    """Of two things in turn."""
+    num_bwrap_science: int = 18
+    """Calls in one round, as the next four."""
+    num_bwrap_bare: int = 200
+    num_backend_calls: int = 1000
+    num_alone: int = 100
+    """With one in flight."""
+    num_http_calls: int = 2000
+    num_clients: int = 64
+    num_calls: int = 45_000
+    """Submitted at once."""
+    num_sleepers: int = 1000
+    num_cells: int = 1000
+    num_forks: int = 100
+    num_honest: int = 200
+    num_hostile: int = 32
+    """Of one kind at a time."""
+    num_soak: int = 10_000
+    num_soak_warm_up: int = 500
+
+
+QUICK = Sizes(
+    num_rounds=2,
+    num_bwrap_science=3,
+    num_bwrap_bare=12,
+    num_backend_calls=60,
+    num_alone=20,
+    num_http_calls=100,
+    num_calls=500,
+    num_sleepers=100,
+    num_cells=50,
+    num_forks=10,
+    num_honest=20,
+    num_hostile=8,
+    num_soak=300,
+    num_soak_warm_up=100,
+)
+"""A smoke run: every row, none of them to be quoted."""
+
+
+class Stage:
+    """Starts each thing when it is first asked for; `close` ends them all."""
+
+    def __init__(self, sizes: Sizes, *, num_lanes: int, seed: int, console: Console) -> None:
+        self.sizes = sizes
+        self.rng = random.Random(seed)
+        self._num_lanes = num_lanes
+        self._console = console
+        self._backend: ZygoteBackend | None = None
+        self._service: LocalService | None = None
+
+    async def backend(self) -> ZygoteBackend:
+        if self._backend is None:
+            self._backend = ZygoteBackend(BackendSettings(num_lanes=self._num_lanes))
+            await self._backend.start()
+        return self._backend
+
+    async def service(self) -> LocalService:
+        """In a process of its own, and with no other backend beside it."""
+        await self._stop_backend()
+        return await self.service_and_backend()
+
+    async def service_and_backend(self) -> LocalService:
+        """To measure both in turn."""
+        if self._service is None:
+            self._service = await asyncio.to_thread(acquire, ("--lanes", str(self._num_lanes)))
+        return self._service
+
+    def client(self) -> Sandbox:
+        """Of the service, which must have been started."""
+        assert self._service is not None
+        return Sandbox([self._service.url], self._service.token, rng=random.Random(self.rng.random()))
+
+    async def num_executions(self) -> int:
+        """That ended with a result, as the service itself counts them."""
+        return int(sum(float(count) for count in _EXECUTIONS.findall(await self._metrics())))
+
+    async def wait_quiet(self) -> None:
+        """Return when nothing runs or waits in the service."""
+        end = time.monotonic() + QUIET_SECONDS
+        while time.monotonic() < end:
+            lines = (await self._metrics()).splitlines()
+            if {"sandbox_in_flight 0.0", "sandbox_queued 0.0", "sandbox_sessions_open 0.0"} <= set(lines):
+                return
+            await asyncio.sleep(0.05)
+
+    async def _metrics(self) -> str:
+        assert self._service is not None
+        async with httpx.AsyncClient(trust_env=False, timeout=30.0) as http:
+            return (await http.get(f"{self._service.url}/metrics")).text
+
+    @contextmanager
+    def steps(self, what: str, num_steps: int) -> Iterator[Advance]:
+        """A bar on a terminal, in a log file a line now and then; yields what to call with how many are done."""
+        bar = Progress(
+            *(TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()),
+            console=self._console,
+            disable=not self._console.is_terminal,
+            transient=True,
+        )
+        task = bar.add_task("", total=num_steps)
+        begin = logged_at = time.monotonic()
+        num_done = 0
+
+        def advance(num_new: int) -> None:
+            nonlocal logged_at, num_done
+            num_done += num_new
+            bar.update(task, advance=num_new)
+            if bar.disable and time.monotonic() - logged_at > LOG_SECONDS:
+                logged_at = time.monotonic()
+                self._console.print(f"{what}: {num_done} of {num_steps}", highlight=False)
+
+        with bar:
+            yield advance
+        self._console.print(f"{what}: {num_steps} in {time.monotonic() - begin:.1f} s", highlight=False)
+
+    async def close(self) -> None:
+        await self._stop_backend()
+        service, self._service = self._service, None
+        if service is not None:
+            await asyncio.to_thread(release, service)
+
+    async def _stop_backend(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            await backend.stop()

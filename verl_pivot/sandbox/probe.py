@@ -1,0 +1,241 @@
+"""This machine -> the isolation tier that it offers, and what stands in the way of a better one, with its remedy."""
+
+import functools
+import os
+import platform
+import stat
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.lane.kernel import landlock_abi
+from verl_pivot.lane.seccomp import filter_bytes
+from verl_pivot.sandbox.bwrap import MINIMUM_VERSION, exec_command, find_bwrap, parse_version
+from verl_pivot.sandbox.execution import MIB
+from verl_pivot.sandbox.obstacles import Obstacle, explain, old_version_note
+from verl_pivot.sandbox.python_view import PythonView
+
+_ATTEMPT_SECONDS = 20.0
+_SYSCTLS = (
+    "user/max_user_namespaces",
+    "kernel/unprivileged_userns_clone",
+    "kernel/apparmor_restrict_unprivileged_userns",
+)
+
+
+class Tier(StrEnum):
+    """Isolation, best first: a smaller one is stronger."""
+
+    T1 = "T1"
+    """Namespaces, /proc, seccomp and cgroups."""
+    T2 = "T2"
+    """As T1, with resource limits and a watchdog in place of cgroups."""
+    T3 = "T3"
+    """As T2, without /proc in the sandbox. The least that programs run under."""
+    T4 = "T4"
+    """No user namespaces; Landlock and seccomp would work. Nothing runs here."""
+    T5 = "T5"
+    """None of these. Nothing runs here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What bubblewrap said when it was to run `true`."""
+
+    exit_code: int
+    stderr: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """All that the tier follows from."""
+
+    bwrap: Path | None
+    version: tuple[int, int, int] | None
+    is_setuid: bool
+    with_proc: Attempt | None
+    """None where bubblewrap cannot be used at all."""
+    without_proc: Attempt | None
+    """Made only after the first one failed."""
+    sysctls: Mapping[str, str]
+    """Those that exist."""
+    container: str
+    """`docker`, `kubernetes`, or empty."""
+    machine: str
+    has_seccomp: bool
+    landlock_abi: int
+    has_cgroups: bool
+    """A cgroup v2 of our own with the memory and pids controllers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What a backend can count on.
+
+    Example:
+        Probe(tier=Tier.T2, summary="tier T2, bubblewrap 0.8.0", obstacles=(Obstacle(what="no cgroup ...", ...),))
+    """
+
+    tier: Tier
+    summary: str
+    """One line for doctor and /healthz."""
+    obstacles: tuple[Obstacle, ...]
+    """Between this tier and the one above."""
+    version: tuple[int, int, int] = (0, 0, 0)
+    """Of bubblewrap."""
+
+
+def probe(python: PythonView) -> Probe:
+    """Try it; under a second where bubblewrap works."""
+    return judge(observe(python))
+
+
+def require_tier(found: Probe, min_tier: str) -> None:
+    """Raise ConfigError, with cause and remedy, unless `found` is `min_tier` or better."""
+    allowed = (Tier.T1, Tier.T2, Tier.T3)
+    if min_tier not in allowed:
+        raise ConfigError(f"min_tier must be T1, T2 or T3, got {min_tier!r}: below T3 there is no sandbox")
+    if found.tier > min_tier:
+        causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
+        raise ConfigError(f"the sandbox needs tier {min_tier}, and this machine offers {found.tier}. {causes}")
+
+
+def judge(observed: Observed) -> Probe:
+    """The tier that the observations allow, and no better one."""
+    unusable = _unusable(observed)
+    if unusable is not None or observed.with_proc is None:
+        return _without_namespaces(observed, unusable)
+    if observed.with_proc.exit_code == 0 and observed.has_cgroups:
+        return _result(observed, Tier.T1, ())
+    if observed.with_proc.exit_code == 0:
+        what = "this process has no cgroup v2 of its own with the memory and pids controllers"
+        remedy = "start it with `systemd-run --user --scope -p Delegate=yes`; without, a watchdog bounds the memory"
+        return _result(observed, Tier.T2, (Obstacle(what=what, remedy=remedy),))
+    obstacle = explain(observed.with_proc.stderr, observed.sysctls, observed.container)
+    if observed.without_proc is not None and observed.without_proc.exit_code == 0:
+        return _result(observed, Tier.T3, (obstacle,))
+    return _without_namespaces(observed, obstacle)
+
+
+def _unusable(observed: Observed) -> Obstacle | None:
+    """Why bubblewrap was not even tried."""
+    what = remedy = ""
+    if observed.bwrap is None:
+        what, remedy = "bubblewrap is not installed in /usr/bin or /usr/local/bin", "sudo apt-get install -y bubblewrap"
+    elif observed.is_setuid:
+        what, remedy = f"{observed.bwrap} is setuid root (CVE-2026-41163)", f"sudo chmod u-s {observed.bwrap}"
+    elif observed.version is None or observed.version < MINIMUM_VERSION:
+        needed = ".".join(map(str, MINIMUM_VERSION))
+        what, remedy = f"{observed.bwrap} is older than {needed}", f"install bubblewrap {needed} or later"
+    elif observed.machine != "x86_64":
+        what, remedy = (
+            f"the system call filter is for x86_64, not {observed.machine}",
+            "use x86_64 nodes for the sandbox",
+        )
+    elif not observed.has_seccomp:
+        what, remedy = "the kernel has no seccomp filters", "boot a kernel with CONFIG_SECCOMP_FILTER=y"
+    return Obstacle(what=what, remedy=remedy) if what else None
+
+
+def _without_namespaces(observed: Observed, obstacle: Obstacle | None) -> Probe:
+    tier = Tier.T4 if observed.landlock_abi > 0 and observed.has_seccomp else Tier.T5
+    return _result(observed, tier, (obstacle,) if obstacle is not None else ())
+
+
+def _result(observed: Observed, tier: Tier, obstacles: tuple[Obstacle, ...]) -> Probe:
+    version = observed.version or (0, 0, 0)
+    summary = f"tier {tier}, bubblewrap {'.'.join(map(str, version))}" if observed.version else f"tier {tier}"
+    note = old_version_note(version) if observed.version else ""
+    landlock = f", Landlock ABI {observed.landlock_abi}" if observed.landlock_abi else ", no Landlock"
+    return Probe(tier=tier, summary=summary + note + landlock, obstacles=obstacles, version=version)
+
+
+def observe(python: PythonView) -> Observed:
+    """Look at this machine and start bubblewrap once or twice."""
+    bwrap = _bwrap()
+    version = _version(bwrap) if bwrap is not None else None
+    is_setuid = bwrap is not None and bool(bwrap.stat().st_mode & stat.S_ISUID)
+    with_proc = without_proc = None
+    if bwrap is not None and version is not None and not is_setuid and platform.machine() == "x86_64":
+        attempt = functools.partial(_attempt, python, bwrap, version)
+        with_proc = attempt(mount_proc=True)
+        without_proc = attempt(mount_proc=False) if with_proc.exit_code != 0 else None
+    return Observed(
+        bwrap=bwrap,
+        version=version,
+        is_setuid=is_setuid,
+        with_proc=with_proc,
+        without_proc=without_proc,
+        sysctls=_sysctls(),
+        container=_container(),
+        machine=platform.machine(),
+        has_seccomp=Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+        or with_proc == Attempt(exit_code=0, stderr=""),
+        landlock_abi=landlock_abi(),
+        has_cgroups=_has_cgroups(),
+    )
+
+
+def _bwrap() -> Path | None:
+    try:
+        return find_bwrap()
+    except ConfigError:
+        return None
+
+
+def _version(bwrap: Path) -> tuple[int, int, int]:
+    run = subprocess.run([bwrap, "--version"], capture_output=True, text=True, check=False, env={})
+    return parse_version(run.stdout + run.stderr)
+
+
+def _attempt(python: PythonView, bwrap: Path, version: tuple[int, int, int], *, mount_proc: bool) -> Attempt:
+    """The command that programs get, with nothing in it."""
+    command = exec_command(
+        python,
+        ("/usr/bin/true",),
+        bwrap=bwrap,
+        version=version,
+        tmp_bytes=MIB,
+        seccomp=filter_bytes(),
+        mount_proc=mount_proc,
+    )
+    try:
+        run = subprocess.run(
+            command.argv,
+            env={},
+            pass_fds=command.pass_fds,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_ATTEMPT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return Attempt(exit_code=1, stderr=f"bwrap did not end within {_ATTEMPT_SECONDS:.0f} s")
+    finally:
+        command.close()
+    return Attempt(exit_code=run.returncode, stderr=run.stderr)
+
+
+def _sysctls() -> dict[str, str]:
+    paths = {name: Path("/proc/sys", name) for name in _SYSCTLS}
+    return {name.replace("/", "."): path.read_text().strip() for name, path in paths.items() if path.exists()}
+
+
+def _container() -> str:
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    return "docker" if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() else ""
+
+
+def _has_cgroups() -> bool:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        if line.startswith("0::"):
+            folder = Path("/sys/fs/cgroup", line[3:].lstrip("/"))
+            controllers = folder / "cgroup.controllers"
+            if not controllers.exists() or not os.access(folder, os.W_OK):
+                return False
+            return {"memory", "pids"} <= set(controllers.read_text().split())
+    return False

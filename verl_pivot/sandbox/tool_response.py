@@ -1,0 +1,73 @@
+"""A Result -> the text that the policy reads in its `<tool_response>`."""
+
+from signal import Signals
+
+from verl_pivot.sandbox.execution import Result, Status
+
+_REASONS = {
+    Status.TIMEOUT: "time-out error, it did not end within its time limit",
+    Status.CPU_LIMIT: "time-out error, it used up its processor time",
+    Status.MEMORY_LIMIT: "memory error, it used more memory than allowed",
+    Status.OUTPUT_LIMIT: "output error, it wrote more than allowed",
+    Status.COMPILE_ERROR: "compile error",
+    Status.COMPILE_TIMEOUT: "compile time-out error, the compiler did not end within its time limit",
+    Status.SESSION_KILLED: "session error, the interpreter had to be restarted and all variables are lost",
+}
+
+
+def render_tool_response(result: Result, *, max_characters: int = 4096, with_time: bool = True) -> str:
+    """What rStar2-Agent's tools answer (arXiv:2508.20722, section 2.1, and the frame of its released code).
+
+    Four responses, a line for each part that is not empty:
+
+    | stdout           | Tool call success, stdout: TEXT, execution time: 0.05s                            |
+    | displayed value  | the same; TEXT ends with the repr of the last expression, as a notebook shows it  |
+    | error, traceback | Tool call failure, reason: execution error, exit code 1, stdout, stderr: TRACEBACK |
+    | time-out         | Tool call failure, reason: time-out error, it did not end within its time limit   |
+
+    Each reason holds the word "error", by which resampling on correct tells failed calls, and no success does by
+    itself. The released code gives failures of programs an empty reason, and its service's time-outs one without it.
+
+    Args:
+        max_characters: Of stdout, stderr and the compiler's output each; the middle is left out, and it says so.
+        with_time: Whether the execution time is told; without it equal programs give equal texts.
+    """
+    value = _cut(result.value or "", 0, max_characters)
+    stdout = _cut(result.stdout, result.stdout_bytes if result.stdout_truncated else 0, max_characters)
+    stderr = _cut(result.stderr, result.stderr_bytes if result.stderr_truncated else 0, max_characters)
+    failed = result.status is not Status.OK
+    parts = (
+        ("reason", _reason(result) if failed else ""),
+        ("compiler", _cut(result.compile_output, 0, max_characters) if failed else ""),
+        ("stdout", "\n".join(text for text in (stdout, value) if text)),
+        ("stderr", stderr),
+        ("execution time", f"{result.timing.wall_seconds:.2f}s" if with_time else ""),
+    )
+    lines = [f"{name}: {text}" for name, text in parts if text]
+    return "\n".join(["Tool call failure" if failed else "Tool call success", *lines])
+
+
+def _reason(result: Result) -> str:
+    if result.status is Status.SIGNALED and result.signal is not None:
+        return f"execution error, ended by signal {_signal_name(result.signal)}"
+    if result.status is Status.ERROR and result.exit_code is not None:
+        return f"execution error, exit code {result.exit_code}"
+    return _REASONS.get(result.status, "execution error")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name
+    except ValueError:  # a real-time signal between the two that have names
+        return str(number)
+
+
+def _cut(text: str, num_bytes: int, max_characters: int) -> str:
+    """`text` without its last newline and with its middle left out; `num_bytes` > 0 if the sandbox cut it already."""
+    text = text.removesuffix("\n")
+    if len(text) > max_characters:
+        head = max_characters // 2
+        tail = max_characters - head
+        left_out = len(text) - max_characters
+        text = f"{text[:head]}\n... [{left_out} characters left out] ...\n{text[len(text) - tail :]}"
+    return f"{text}\n... [cut off: {num_bytes} bytes were written]" if num_bytes else text

@@ -1,0 +1,213 @@
+"""HTTP to the nodes: bodies -> lines of answers; asks for the health of those that do not answer."""
+
+import asyncio
+import contextlib
+import io
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import NoReturn
+
+import aiohttp
+
+from verl_pivot.sandbox.failures import Failure
+from verl_pivot.sandbox.nodes import Node
+from verl_pivot.sandbox.wire import (
+    HEARTBEAT_SECONDS,
+    LOAD_HEADER,
+    CancelBody,
+    Health,
+    Line,
+    decode_health,
+    decode_line,
+    encode,
+)
+
+CONNECT_SECONDS = 5.0
+SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS
+"""A node that sends no byte of an answer for so long is taken for dead."""
+KEEP_ALIVE_SECONDS = 30.0
+"""Shorter than the service's, so that it does not close what is about to be used."""
+LARGE_BODY_BYTES = 256 * 1024
+
+
+class TransportError(Exception):
+    """A node did not answer as the service does; says nothing about the request."""
+
+
+class RefusedError(Exception):
+    """A node refused a request as a whole."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+class Transport:
+    """The connections of one client."""
+
+    def __init__(self, nodes: Sequence[Node], rng: random.Random) -> None:
+        self.on_ready: Callable[[], None] = lambda: None
+        """Called when a node can be used (again)."""
+        self.on_trouble: Callable[[], None] = lambda: None
+        """Called when a node fails."""
+        self._rng = rng
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+        )
+        self._stream_timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS
+        )
+        self._cell_timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
+        self._became_ready = asyncio.Event()
+        self._watches: dict[Node, asyncio.Task[None]] = {}
+        for node in nodes:
+            self.watch(node)
+
+    async def close(self) -> None:
+        tasks = list(self._watches.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._http.close()
+
+    async def wait_ready(self, nodes: Sequence[Node]) -> None:
+        """Return when one of them can be used."""
+        while not any(node.is_ready for node in nodes):
+            self._became_ready.clear()
+            await self._became_ready.wait()
+
+    async def post_batch(self, node: Node, body: bytes) -> AsyncIterator[list[Line]]:
+        """The lines of the answer, as they come.
+
+        Raises:
+            TransportError: If it breaks off.
+            RefusedError: If the node refuses the request as a whole.
+        """
+        try:
+            async with self._http.post(
+                f"{node.url}/v1/run", data=_payload(body), headers=_authorization(node), timeout=self._stream_timeout
+            ) as response:
+                if response.status != 200:
+                    _refuse(response.status, await response.read())
+                node.report(int(response.headers.get(LOAD_HEADER, "0")), time.monotonic())
+                async for lines in _split(response.content):
+                    yield [decode_line(line) for line in lines if line]
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise TransportError(_describe(error)) from error
+        node.breaker.succeeded()
+
+    async def post(self, node: Node, path: str, body: bytes) -> Line:
+        """The one line that answers a session's request, however long it takes; raises as post_batch does."""
+        try:
+            async with self._http.post(
+                node.url + path, data=_payload(body), headers=_authorization(node), timeout=self._cell_timeout
+            ) as response:
+                answer = await response.read()
+                if response.status != 200:
+                    _refuse(response.status, answer)
+                return decode_line(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise TransportError(_describe(error)) from error
+
+    async def post_cancel(self, node: Node, client: str, ids: list[str]) -> None:
+        """As well as it goes: a node that does not hear it runs them for nothing."""
+        body = encode(CancelBody(client=client, ids=ids))
+        with contextlib.suppress(TransportError, RefusedError, TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self.post(node, "/v1/cancel", body)
+
+    async def delete(self, node: Node, path: str) -> None:
+        """As well as it goes: the node closes what nobody uses by itself."""
+        with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
+            timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
+            async with self._http.delete(node.url + path, headers=_authorization(node), timeout=timeout) as response:
+                await response.read()
+
+    def failed(self, node: Node, problem: str) -> None:
+        """Count it against the node; after some in a row it gets nothing until it is well."""
+        node.last_problem = problem
+        node.breaker.failed()
+        self.on_trouble()
+        if node.breaker.is_open:
+            self.watch(node)
+
+    def trip(self, node: Node, problem: str) -> None:
+        """The node says itself that it stops."""
+        node.last_problem = problem
+        node.breaker.trip()
+        self.on_trouble()
+        self.watch(node)
+
+    def watch(self, node: Node) -> None:
+        """Ask for its health until it can be used."""
+        if node not in self._watches and not node.is_gone:
+            self._watches[node] = asyncio.create_task(self._until_ready(node))
+
+    def forget(self, node: Node) -> None:
+        """It is no longer one of the client's."""
+        node.is_gone = True
+        if node in self._watches:
+            self._watches.pop(node).cancel()
+
+    async def _until_ready(self, node: Node) -> None:
+        while True:
+            if node.breaker.num_failures:
+                await asyncio.sleep(node.breaker.probe_seconds(self._rng))
+            try:
+                health = await self._health(node)
+            except TransportError as error:
+                node.last_problem = str(error)
+                node.breaker.failed()
+            else:
+                node.learn(health.slots)
+                del self._watches[node]
+                self._became_ready.set()
+                self.on_ready()
+                return
+
+    async def _health(self, node: Node) -> Health:
+        timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
+        try:
+            async with self._http.get(f"{node.url}/healthz", timeout=timeout) as response:
+                body = await response.read()
+                if response.status != 200:
+                    raise TransportError(f"its health is {response.status}: {body[:200]!r}")
+                return decode_health(body)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise TransportError(_describe(error)) from error
+
+
+def _authorization(node: Node) -> dict[str, str]:
+    return {"Authorization": f"Bearer {node.token}"}
+
+
+def _payload(body: bytes) -> bytes | io.BytesIO:
+    """Large ones are written piece by piece, so that others are served between."""
+    return body if len(body) < LARGE_BODY_BYTES else io.BytesIO(body)
+
+
+async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+    """The complete lines of each chunk; a long line is joined once, not with each chunk."""
+    pieces: list[bytes] = []
+    async for chunk in content.iter_any():
+        if b"\n" not in chunk:
+            pieces.append(chunk)
+            continue
+        *lines, rest = b"".join([*pieces, chunk]).split(b"\n")
+        pieces = [rest]
+        yield lines
+
+
+def _refuse(status: int, answer: bytes) -> NoReturn:
+    """Raise what an HTTP status other than 200 says."""
+    failure = decode_line(answer).failure if answer.startswith(b"{") else None
+    if failure is None:
+        raise TransportError(f"it answered {status}: {answer[:200]!r}; is it a sandbox service?")
+    raise RefusedError(failure)
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -1,0 +1,279 @@
+"""HTTP bodies <-> Programs, Results and Failures, as JSON with base64 for bytes; unknown fields are refused."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from typing import Any, NamedTuple, TypeVar, get_type_hints
+
+import msgspec
+
+from verl_pivot.errors import SandboxRequestError
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState
+from verl_pivot.sandbox.failures import Failure, FailureKind
+
+MAX_ITEMS = 64
+"""Of one batch."""
+MAX_BODY_BYTES = 32 * 1024**2
+MAX_ID_LENGTH = 64
+MAX_DEADLINE_SECONDS = 86_400.0
+LOAD_HEADER = "X-Sandbox-Load"
+"""Requests that wait or run as a batch arrives, itself included."""
+HEARTBEAT_SECONDS = 5.0
+"""An empty line after so long without one: the client sees that the service lives, the service that the client does."""
+
+ValueT = TypeVar("ValueT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One program of a batch."""
+
+    id: str
+    program: Program
+    deadline_seconds: float
+    num_bytes: int
+    """Of its JSON."""
+    fingerprint: int
+    """Tells two programs under one id apart."""
+
+
+class Refused(NamedTuple):
+    """An item that is not run."""
+
+    id: str | None
+    """None if it has no usable one."""
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What one POST /v1/run asks for."""
+
+    client: str
+    items: tuple[Item, ...]
+    refused: tuple[Refused, ...]
+
+
+class Line(msgspec.Struct, frozen=True):
+    """One line of the answer; exactly one of result, session and failure is set."""
+
+    id: str | None = None
+    result: Result | None = None
+    session: SessionState | None = None
+    failure: Failure | None = None
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of /healthz."""
+
+    status: str
+    """ok or draining."""
+    tier: str
+    backend: str
+    slots: int
+    queued: int
+    in_flight: int
+    version: str
+
+
+def _strict(cls: type, **types: object) -> type[msgspec.Struct]:
+    """A struct with the fields of the dataclass `cls` that refuses unknown ones, which a dataclass would let pass.
+
+    A field with a default may be absent, so that the default is stated once, in `cls`.
+    """
+    hints = get_type_hints(cls) | types
+    described: list[Any] = []
+    for item in fields(cls):
+        optional = item.default is not MISSING or item.default_factory is not MISSING
+        hint = hints[item.name]
+        described.append((item.name, hint | msgspec.UnsetType, msgspec.UNSET) if optional else (item.name, hint))
+    return msgspec.defstruct(cls.__name__, described, kw_only=True, forbid_unknown_fields=True)
+
+
+def _given(struct: msgspec.Struct) -> dict[str, Any]:
+    values = {name: getattr(struct, name) for name in struct.__struct_fields__}
+    return {name: value for name, value in values.items() if value is not msgspec.UNSET}
+
+
+_WireLimits = _strict(Limits)
+_decode_program = msgspec.json.Decoder(_strict(Program, limits=_WireLimits)).decode
+
+
+class _Item(msgspec.Struct, forbid_unknown_fields=True):
+    id: str
+    program: msgspec.Raw
+    deadline_seconds: float
+
+
+class _Id(msgspec.Struct):
+    id: str
+
+
+class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+    client: str
+    requests: list[msgspec.Raw]
+
+
+class CancelBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """POST /v1/cancel."""
+
+    client: str
+    ids: list[str]
+
+
+class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """POST /v1/sessions; the client names the session, so that a retry opens no second one."""
+
+    client: str
+    id: str
+    deadline_seconds: float
+    limits: msgspec.Raw = msgspec.Raw(b"{}")
+    network: Network = Network.NONE
+
+
+class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """POST /v1/sessions/{id}/run."""
+
+    client: str
+    id: str
+    """Of this request, not of the session."""
+    deadline_seconds: float
+    epoch: int
+    code: str
+    wall_seconds: float
+    files: dict[str, bytes] = {}
+    fetch: tuple[str, ...] = ()
+
+
+class ForkBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """POST /v1/sessions/{id}/fork."""
+
+    client: str
+    id: str
+    """Of the new branch."""
+    deadline_seconds: float
+    epoch: int
+
+
+def decode(body: bytes, kind: type[ValueT], what: str) -> ValueT:
+    """The JSON `body` as a `kind`.
+
+    Raises:
+        SandboxRequestError: If it is not one; says where.
+    """
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise SandboxRequestError(f"{what} is refused: {error}") from error
+
+
+def decode_limits(raw: msgspec.Raw) -> Limits:
+    """Raises SandboxRequestError if a limit is unknown or out of range."""
+    return Limits(**_given(decode(bytes(raw), _WireLimits, "limits")))
+
+
+def check_envelope(client: str, request_id: str, deadline_seconds: float) -> None:
+    """Raise SandboxRequestError unless the two ids and the deadline are usable."""
+    for name, value in (("client", client), ("id", request_id)):
+        if not 0 < len(value) <= MAX_ID_LENGTH or not value.isascii():
+            raise SandboxRequestError(f"{name} must be 1 to {MAX_ID_LENGTH} ASCII characters, got {value[:80]!r}")
+    if not (math.isfinite(deadline_seconds) and 0.0 < deadline_seconds <= MAX_DEADLINE_SECONDS):
+        raise SandboxRequestError(
+            f"deadline_seconds must be in (0, {MAX_DEADLINE_SECONDS:.0f}], got {deadline_seconds}"
+        )
+
+
+def decode_batch(body: bytes) -> Batch:
+    """What a POST /v1/run asks for; a wrong item does not stop the others.
+
+    Raises:
+        SandboxRequestError: If the body as a whole cannot be used.
+    """
+    envelope = decode(body, _Batch, "the body")
+    if not 0 < len(envelope.requests) <= MAX_ITEMS:
+        raise SandboxRequestError(f"a batch holds 1 to {MAX_ITEMS} requests, got {len(envelope.requests)}")
+    check_envelope(envelope.client, "batch", 1.0)
+    ids = [_id_of(bytes(raw)) for raw in envelope.requests]
+    items, refused = [], []
+    for index, (item_id, raw) in enumerate(zip(ids, envelope.requests, strict=True)):
+        if ids.count(item_id) > 1 and item_id is not None:
+            continue
+        try:
+            items.append(_decode_item(raw, f"requests[{index}]", envelope.client))
+        except SandboxRequestError as error:
+            refused.append(Refused(item_id, Failure(kind=FailureKind.INVALID_REQUEST, message=str(error))))
+    refused += [
+        Refused(item_id, _duplicate(item_id, times)) for item_id, times in Counter(ids).items() if item_id and times > 1
+    ]
+    return Batch(client=envelope.client, items=tuple(items), refused=tuple(refused))
+
+
+def _duplicate(item_id: str, times: int) -> Failure:
+    message = f"id {item_id!r} occurs {times} times in one batch; give each request its own"
+    return Failure(kind=FailureKind.INVALID_REQUEST, message=message)
+
+
+def _id_of(raw: bytes) -> str | None:
+    try:
+        return msgspec.json.decode(raw, type=_Id).id[:MAX_ID_LENGTH]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _decode_item(raw: msgspec.Raw, where: str, client: str) -> Item:
+    num_bytes = len(memoryview(raw))
+    item = decode(bytes(raw), _Item, where)
+    check_envelope(client, item.id, item.deadline_seconds)
+    text = bytes(item.program)
+    return Item(
+        id=item.id,
+        program=decode_program(text, where),
+        deadline_seconds=item.deadline_seconds,
+        num_bytes=num_bytes,
+        fingerprint=hash(text),
+    )
+
+
+def decode_program(text: bytes, where: str) -> Program:
+    """Raises SandboxRequestError, which begins with `where`, if it is not a Program."""
+    try:
+        values = _given(_decode_program(text))
+        if "limits" in values:
+            values["limits"] = Limits(**_given(values["limits"]))
+        return Program(**values)
+    except (ValueError, RecursionError) as error:
+        raise SandboxRequestError(f"{where}: {error}") from error
+
+
+def encode(value: object) -> bytes:
+    """Raises SandboxRequestError if a text holds a lone surrogate, which UTF-8 cannot carry."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError as error:
+        raise SandboxRequestError(f"a text holds a lone surrogate ({error}); encode it as UTF-8 first") from error
+
+
+def encode_item(item_id: str, program: bytes, deadline_seconds: float) -> bytes:
+    """One element of `requests`; `program` is encoded already, once for all tries."""
+    return encode(_Item(id=item_id, program=msgspec.Raw(program), deadline_seconds=deadline_seconds))
+
+
+def encode_batch(client: str, items: Sequence[bytes]) -> bytes:
+    return encode(_Batch(client=client, requests=[msgspec.Raw(item) for item in items]))
+
+
+def encode_line(item_id: str | None, outcome: Result | SessionState | Failure) -> bytes:
+    """One line of the answer, with its newline."""
+    line: Mapping[str, object]
+    if isinstance(outcome, Failure):
+        told = {"kind": outcome.kind, "message": outcome.message, "retryable": outcome.kind.retryable}
+        line = {"id": item_id, "failure": {**told, "retry_after_seconds": outcome.retry_after_seconds}}
+    else:
+        line = {"id": item_id, "result" if isinstance(outcome, Result) else "session": outcome}
+    return msgspec.json.encode(line) + b"\n"
+
+
+decode_line = msgspec.json.Decoder(Line).decode
+"""Raises msgspec.DecodeError if it is none."""
+decode_health = msgspec.json.Decoder(Health).decode
