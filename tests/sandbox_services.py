@@ -102,6 +102,8 @@ class Service:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         shutil.rmtree(self.folder)
 
 
@@ -137,7 +139,11 @@ def start_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2, wra
     line = process.stdout.readline() if readable else b""
     if not line:
         process.kill()
-        raise RuntimeError(f"the service did not start: {(folder / 'service.log').read_text()}")
+        process.wait()
+        process.stdout.close()
+        said = (folder / "service.log").read_text()
+        shutil.rmtree(folder)
+        raise RuntimeError(f"the service did not start: {said}")
     ready = json.loads(line)
     pid, tier = (ready["pid"], ready["tier"])
     started = Service(url=ready["url"], token=token, pid=pid, tier=tier, folder=folder, process=process)
@@ -207,16 +213,17 @@ class Parts:
     """Processes of a service with zygotes, by what they do."""
 
     bwraps: tuple[int, ...]
-    """bubblewrap's own, one or two per lane."""
+    """bubblewrap's own, two per lane."""
     supervisors: tuple[int, ...]
     zygotes: tuple[int, ...]
-    pods: tuple[int, ...]
-    """Shims and programs: forks of the supervisors and of the zygotes."""
+    shims: tuple[int, ...]
+    """First processes of pods."""
+    programs: tuple[int, ...]
 
 
 def parts(running: Service) -> Parts:
     """Read from /proc."""
-    groups: dict[str, list[int]] = {"bwraps": [], "supervisors": [], "zygotes": [], "pods": []}
+    groups: dict[str, list[int]] = {"bwraps": [], "supervisors": [], "zygotes": [], "shims": [], "programs": []}
     for pid in descendants(running.pid):
         try:
             groups[_part(pid)].append(pid)
@@ -226,17 +233,15 @@ def parts(running: Service) -> Parts:
 
 
 def _part(pid: int) -> str:
-    command = _command(pid)
-    if "/bwrap" in command.split("\0")[0]:
+    numbers = _field(pid, "NSpid")  # one for each pid namespace, from ours inwards: lanes are in one, pods in another
+    if len(numbers) > 2:
+        return "shims" if numbers[-1] == "1" else "programs"
+    if _field(pid, "Name") == ["bwrap"]:
         return "bwraps"
-    if not command or command == _command(_parent(pid)):  # it has none while it ends
-        return "pods"
-    return "zygotes" if "lane.zygote import main" in command else "supervisors"
+    (parent,) = _field(pid, "PPid")
+    return "supervisors" if _field(int(parent), "Name") == ["bwrap"] else "zygotes"
 
 
-def _command(pid: int) -> str:
-    return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+def _field(pid: int, name: str) -> list[str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(line for line in lines if line.startswith(f"{name}:")).split()[1:]

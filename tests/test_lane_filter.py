@@ -82,10 +82,6 @@ def test_other_architectures_are_killed_and_x32_does_not_exist() -> None:
     assert decide(seccomp.filter_bytes(), 0x40000000) == ERRNO | errno.ENOSYS
 
 
-def test_setsid_does_nothing_and_says_so_to_nobody() -> None:
-    assert decide(seccomp.filter_bytes(), 112) == ERRNO
-
-
 @given(NUMBERS, st.integers(min_value=0, max_value=2**64 - 1), st.integers(min_value=0, max_value=2**64 - 1))
 def test_the_zygotes_filter_and_the_programs_are_together_the_whole(number: int, first: int, second: int) -> None:
     zygote = decide(seccomp.zygote_filter_bytes(), number, first, second)

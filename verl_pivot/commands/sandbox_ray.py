@@ -14,6 +14,8 @@ from verl_pivot.sandbox.nodes import NAME_VARIABLE
 from verl_pivot.sandbox.placement import Phase, Place
 
 POLL_SECONDS = 0.5
+TRIES = 2
+"""Starts of a node's service that the command waits for; the supervisor tries more often."""
 
 
 def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float) -> None:
@@ -21,7 +23,7 @@ def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float
 
     Raises:
         ConfigError: If there is no cluster, or the sandbox runs with other options.
-        SandboxError: If a node does not serve in time, or was given up.
+        SandboxError: If a node does not serve in time, or failed to start.
     """
     with ray_nodes.connected(address):
         ray_nodes.start_supervisor(name, arguments, secrets.token_urlsafe(24))
@@ -59,9 +61,13 @@ def _wait(name: str, until: float) -> list[Place]:
             places = ray_nodes.places(name)
             num_serving = sum(place.phase is Phase.SERVING for place in places)
             status.update(f"{num_serving} of {len(places)} nodes serve")
-            if time.monotonic() > until or (places and all(place.phase.is_decided for place in places)):
+            if time.monotonic() > until or (places and all(map(_is_settled, places))):
                 return places
             time.sleep(POLL_SECONDS)
+
+
+def _is_settled(place: Place) -> bool:
+    return place.phase is Phase.SERVING or place.num_failures >= TRIES
 
 
 def _show(places: Sequence[Place]) -> None:
@@ -92,6 +98,6 @@ def _unfinished(name: str, others: Sequence[Place], num_places: int) -> str:
         return f"the supervisor of sandbox {name!r} knows of no node yet: ask again in a moment"
     nodes = "; ".join(f"{place.node_id[:8]} at {place.address} is {place.phase}" for place in others)
     return (
-        f"{num_places - len(others)} of {num_places} nodes serve; {nodes}: mend what the table says and start again "
-        f"(nodes that serve go on), or end all by `verl-pivot sandbox stop --ray --name {name}`"
+        f"{num_places - len(others)} of {num_places} nodes serve; {nodes}; mend what is said above (they are tried "
+        f"again now and then, at once by another start), or `verl-pivot sandbox stop --ray --name {name}`"
     )

@@ -107,6 +107,8 @@ class Job:
         self._forked_at = 0.0
         self._exited_at: float | None = None
         self._killed_by: str | None = None
+        self._paused_at: float | None = None
+        self._paused_seconds = 0.0
         self._timer = Timer(lambda: None)
         self.request = ask_for_process(zygote, self, pod, task, stdin=stdin, outputs=outputs, is_first=is_first)
         for output in outputs:
@@ -119,6 +121,15 @@ class Job:
             self._end_pod()
             self._timer.cancel()
             self._timer = self._loop.after(ANSWER_SECONDS, self._zygote.replace)  # it owes us the news of the end
+
+    def pause(self) -> None:
+        """Its processes are stopped: time stands still for its wall limit."""
+        self._paused_at = time.monotonic()
+
+    def resume(self) -> None:
+        if self._paused_at is not None:
+            self._paused_seconds += time.monotonic() - self._paused_at
+            self._paused_at = None
 
     def on_forked(self, pid: int) -> None:
         self.pid = pid
@@ -153,8 +164,12 @@ class Job:
 
     def _on_wall(self) -> None:
         """The time in which it was ready and no core was free is not its own, up to once its limit."""
+        if self._paused_at is not None:
+            self.resume()
+            self.pause()
         starved = starved_seconds(self.pid) if self._has_proc and self.pid is not None else 0.0
-        missing = self._wall_seconds + min(starved, self._wall_seconds) - (time.monotonic() - self._forked_at)
+        allowed = self._wall_seconds + min(starved + self._paused_seconds, self._wall_seconds)
+        missing = allowed - (time.monotonic() - self._forked_at)
         if missing > 0.001:
             self._timer = self._loop.after(missing, self._on_wall)
         else:

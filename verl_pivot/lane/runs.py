@@ -3,6 +3,7 @@
 import base64
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,6 +37,10 @@ class Run:
         self.limits: dict[str, Any] = self.program["limits"]
         self.pod: Pod | None = None
         self.job: Job | None = None
+        self.arrived_at = time.monotonic()
+        self.cpu_seconds = 0.0
+        self.used_bytes = 0
+        """Both as of the last look."""
         self.is_restarted = False
         """Its second start, with all of its memory limit set aside."""
         self.is_cancelled = False
@@ -44,6 +49,8 @@ class Run:
 
     def start(self, loop: Loop, pod: Pod, zygote: Zygote, *, has_proc: bool) -> None:
         """Begin in a fresh pod."""
+        self.cpu_seconds = 0.0
+        self._queue_seconds = time.monotonic() - self.arrived_at
         self._loop, self._zygote, self._has_proc = loop, zygote, has_proc
         self.pod = pod
         self._result = {}
@@ -85,6 +92,14 @@ class Run:
         """End it for a limit; "evicted" gives its memory to others and lets it start again."""
         if self.job is not None:
             self.job.kill(reason)
+
+    def pause(self) -> None:
+        if self.job is not None:
+            self.job.pause()
+
+    def resume(self) -> None:
+        if self.job is not None:
+            self.job.resume()
 
     def refuse(self, reason: str) -> None:
         """It does not even start."""
@@ -181,7 +196,7 @@ class Run:
     def _finish(self, result: dict[str, Any]) -> None:
         self._end_pod()
         self.job = None
-        self._on_end(self, result)
+        self._on_end(self, {**result, "queue_seconds": self._queue_seconds})
 
 
 def resource_limits(limits: dict[str, Any]) -> dict[str, int]:

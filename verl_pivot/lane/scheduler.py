@@ -10,14 +10,17 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from verl_pivot.lane.background import Background
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import lower_priority, process_state, sample_pod
+from verl_pivot.lane.watchdog import Sample, lower_priority, process_state, sample_pod
 from verl_pivot.lane.zygotes import Zygote
 
-_FOREGROUND_CPU_SECONDS = 0.05
-_WATCH_SECONDS = 0.05
+_FOREGROUND_CPU_SECONDS = 0.02
+_MANY_PROCESSES = 16
+_NUM_BACKGROUND = 2
+_WATCH_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
 _WATCH_COST = 10
 """Watching takes at most a tenth of the lane's time."""
@@ -56,6 +59,7 @@ class Scheduler:
         self._waiting: deque[Run] = deque()
         self._running: dict[int, Run] = {}
         self._foreground: dict[int, Run] = {}
+        self._background = Background(loop, _NUM_BACKGROUND)
         self._is_looking = False
         self._is_watching = False
         self._used_bytes = 0
@@ -92,6 +96,7 @@ class Scheduler:
         """Forget a run that has ended; True if it will be started once more."""
         self._running.pop(run.id, None)
         self._foreground.pop(run.id, None)
+        self._background.remove(run)
         if run.is_restarted:
             self._reserved_bytes -= run.memory_bytes
         if is_evicted:
@@ -136,43 +141,59 @@ class Scheduler:
             self._loop.after(_WATCH_SECONDS, self._watch)
 
     def _look(self) -> None:
-        """Who in the foreground sleeps makes room for another."""
+        """Who in the foreground sleeps, or has had its share, makes room for another."""
         self._is_looking = False
         for run in tuple(self._foreground.values()):
-            pid = run.pid
-            if pid is None:
-                continue
-            look = process_state(pid)
-            if look.is_asleep or look.cpu_seconds > _FOREGROUND_CPU_SECONDS:
-                del self._foreground[run.id]
+            if run.pid is not None:
+                look = process_state(run.pid)
+                if look.is_asleep:
+                    del self._foreground[run.id]
+                elif look.cpu_seconds > _FOREGROUND_CPU_SECONDS:
+                    self._send_to_background(run)
         self.pump()
 
     def _watch(self) -> None:
         """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
         begin = time.monotonic()
-        runs = (run for run in self._running.values() if run.pid is not None)
-        watched: tuple[Watched, ...] = (*runs, *self.watched_sessions())
-        used: list[tuple[int, Watched]] = []
-        for each in watched:
-            sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes)
-            used.append((sample.memory_bytes, each))
-            if sample.memory_bytes > each.memory_bytes:
-                each.kill("memory_limit")
-            if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
-                self._send_to_background(each)
-        self._used_bytes = sum(size for size, _ in used)
+        used = [(self._examine_run(run), run) for run in tuple(self._running.values()) if run.pid is not None]
+        sessions = [(self._examine_session(session), session) for session in self.watched_sessions()]
+        self._used_bytes = sum(size for size, _ in (*used, *sessions))
         if self._used_bytes > self._memory_bytes:
-            self._evict_largest(used)
+            self._evict_largest([*((size, run) for size, run in used if not run.is_restarted), *sessions])
         self._is_watching = bool(self._running) or bool(self.watched_sessions())
         if self._is_watching:
             self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.monotonic() - begin)), self._watch)
 
-    def _send_to_background(self, each: "Watched") -> None:
-        lower_priority(each.shim_pid, each.pid)
-        if isinstance(each, Run):
-            self._foreground.pop(each.id, None)
+    def _examine_run(self, run: Run) -> int:
+        """Its memory. Those that compute go to the background, and come back when they sleep."""
+        if self._background.is_stopped(run):
+            return run.used_bytes
+        sample = self._sample(run)
+        computed = sample.cpu_seconds - run.cpu_seconds
+        run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
+        if computed > _FOREGROUND_CPU_SECONDS or sample.num_processes > _MANY_PROCESSES:
+            self._send_to_background(run)
+        elif computed == 0.0:
+            self._background.remove(run)
+        return sample.memory_bytes
 
-    def _evict_largest(self, used: "list[tuple[int, Watched]]") -> None:
-        candidates = [(size, each) for size, each in used if not (isinstance(each, Run) and each.is_restarted)]
-        if candidates:
-            max(candidates, key=lambda pair: pair[0])[1].kill("evicted")
+    def _examine_session(self, session: Watched) -> int:
+        sample = self._sample(session)
+        if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
+            lower_priority(session.shim_pid, session.pid)
+        return sample.memory_bytes
+
+    def _sample(self, each: Watched) -> Sample:
+        sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes)
+        if sample.memory_bytes > each.memory_bytes:
+            each.kill("memory_limit")
+        return sample
+
+    def _send_to_background(self, run: Run) -> None:
+        self._foreground.pop(run.id, None)
+        if run.pid is not None:
+            self._background.add(run)
+
+    def _evict_largest(self, used: list[tuple[int, Watched]]) -> None:
+        if used:
+            max(used, key=lambda pair: pair[0])[1].kill("evicted")

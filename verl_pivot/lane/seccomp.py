@@ -11,7 +11,7 @@ _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data, low 32 bits
 
-_CLONE, _CLONE3, _IOCTL, _SOCKET, _SETSID = 56, 435, 16, 41, 112
+_CLONE, _CLONE3, _IOCTL, _SOCKET = 56, 435, 16, 41
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: CVE-2017-5226
 _SOCKET_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6; no netlink, packet, alg, vsock
@@ -85,9 +85,6 @@ def _rules() -> dict[int, bytes]:
     rules = {number: _instruction(_RETURN, _ERRNO | errno.EPERM) for numbers in _DENIED.values() for number in numbers}
     # glibc falls back to clone, whose flags a filter can see.
     rules[_CLONE3] = _instruction(_RETURN, _ERRNO | errno.ENOSYS)
-    # A session of its own would be a scheduling group of its own (autogroup), and nice would not hold it back: setsid
-    # succeeds and does nothing. There is no terminal to get rid of.
-    rules[_SETSID] = _instruction(_RETURN, _ERRNO)
     return rules | {_CLONE: _clone(), _IOCTL: _ioctl(), _SOCKET: _socket()}
 
 

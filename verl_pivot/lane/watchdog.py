@@ -16,6 +16,7 @@ class Sample:
     memory_bytes: int
     """Above what a fresh interpreter shares with its zygote."""
     cpu_seconds: float
+    num_processes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,8 @@ class ProcessState:
 
     is_asleep: bool
     cpu_seconds: float
+    group: int
+    """Its process group."""
 
 
 def process_state(pid: int) -> ProcessState:
@@ -31,8 +34,9 @@ def process_state(pid: int) -> ProcessState:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
-        return ProcessState(is_asleep=True, cpu_seconds=0.0)
-    return ProcessState(is_asleep=stat[0] in b"SDTZX", cpu_seconds=(int(stat[11]) + int(stat[12])) / _TICKS)
+        return ProcessState(is_asleep=True, cpu_seconds=0.0, group=0)
+    cpu_seconds = (int(stat[11]) + int(stat[12])) / _TICKS
+    return ProcessState(is_asleep=stat[0] in b"SDTZX", cpu_seconds=cpu_seconds, group=int(stat[2]))
 
 
 def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int) -> Sample:
@@ -44,7 +48,8 @@ def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int) -> Sample:
         shared_bytes: Resident memory of the zygote, which each forked process shows as its own.
     """
     private, shared, cpu_seconds = 0, 0, 0.0
-    for number in programs(shim_pid, pid):
+    processes = programs(shim_pid, pid)
+    for number in processes:
         try:
             _, resident, mapped, *_ = Path(f"/proc/{number}/statm").read_bytes().split()
         except (FileNotFoundError, ProcessLookupError):
@@ -52,7 +57,8 @@ def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int) -> Sample:
         private += max(0, (int(resident) - int(mapped)) * _PAGE_BYTES - shared_bytes)
         shared = max(shared, int(mapped) * _PAGE_BYTES)
         cpu_seconds += process_state(number).cpu_seconds
-    return Sample(memory_bytes=private + max(0, shared - _MAPPED_LIBRARIES_BYTES), cpu_seconds=cpu_seconds)
+    memory_bytes = private + max(0, shared - _MAPPED_LIBRARIES_BYTES)
+    return Sample(memory_bytes=memory_bytes, cpu_seconds=cpu_seconds, num_processes=len(processes))
 
 
 _MAPPED_LIBRARIES_BYTES = 96 * 1024**2
@@ -77,6 +83,12 @@ def _children(pid: int) -> list[int]:
         return [int(child) for task in tasks for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def process_groups(shim_pid: int, pid: int | None) -> set[int]:
+    """Those that a pod's processes have made; never ours, in which nobody but the shim can be."""
+    groups = {process_state(number).group for number in programs(shim_pid, pid)}
+    return groups - {0, os.getpgrp()}
 
 
 def lower_priority(shim_pid: int, pid: int | None) -> None:

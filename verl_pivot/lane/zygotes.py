@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from verl_pivot.lane.loop import Callback, Loop, Timer
 from verl_pivot.lane.passing import receive, send
+from verl_pivot.lane.pods import send_signal
 from verl_pivot.lane.watchdog import resident_bytes
 
 ANSWER_SECONDS = 10.0
@@ -65,7 +66,7 @@ class Zygote:
         self._timer.cancel()
         self._loop.forget(self._channel.fileno())
         self._channel.close()
-        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        send_signal(self._pidfd, signal.SIGKILL)
         os.close(self._pidfd)
         self._start()
         for child in lost:

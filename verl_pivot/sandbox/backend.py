@@ -27,7 +27,14 @@ class Backend(Protocol):
         ...
 
     async def run_cell(
-        self, session_id: str, code: str, *, epoch: int, wall_seconds: float, files: dict[str, bytes], fetch: tuple[str, ...]
+        self,
+        session_id: str,
+        code: str,
+        *,
+        epoch: int,
+        wall_seconds: float,
+        files: dict[str, bytes],
+        fetch: tuple[str, ...],
     ) -> Result:
         """Run one cell.
 

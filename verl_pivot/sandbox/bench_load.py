@@ -186,7 +186,7 @@ def _honesty_rows(groups: list[Answers]) -> list[Row]:
     """Told times against seen ones; the last group is of calls that waited nowhere but in the service."""
     num_too_long = sum(told > seen for answers in groups for told, seen in answers.told_and_seen())
     shares = [told / seen for told, seen in groups[-1].told_and_seen()]
-    note = f"queue, setup and run time of {len(shares)} results, {NUM_QUEUED} calls of one client; p50"
+    note = f"queue, setup and run time, p50 of {len(shares)} calls of one client"
     return [
         Row(part="calls", name="results that tell more time than was seen", value=num_too_long, target=at_most(0)),
         Row(

@@ -178,7 +178,7 @@ class Executions:
     def _ended(self, execution: Execution, started: float, task: "asyncio.Task[Outcome | Failure]") -> None:
         outcome = (execution.stopped_for or _ABANDONED) if task.cancelled() else task.result()
         if isinstance(outcome, Result):
-            timing = replace(outcome.timing, queue_seconds=started - execution.arrived)
+            timing = replace(outcome.timing, queue_seconds=outcome.timing.queue_seconds + started - execution.arrived)
             outcome = replace(outcome, timing=timing, node=self.node)
         self.num_running -= 1
         self._rate.observe(time.monotonic() - started)

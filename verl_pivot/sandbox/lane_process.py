@@ -102,10 +102,10 @@ class LaneProcess:
         with suppress(ProcessLookupError):  # it has ended, and asyncio has not noticed yet
             self._process.kill()
 
-    async def ended(self) -> str:
-        """Return when it has died, with what it said last."""
-        await asyncio.wait({self._answers})
-        return await self._errors
+    async def has_ended(self, seconds: float) -> bool:
+        """Whether it dies within that time."""
+        done, _ = await asyncio.wait({self._answers}, timeout=seconds)
+        return bool(done)
 
     async def _read_errors(self) -> str:
         """The end of what it wrote to stderr."""

@@ -1,4 +1,4 @@
-"""Alive nodes and the health of their services -> which services to start and to end, and when to give up on one."""
+"""Alive nodes and the health of their services -> which services to start and to end, and when to try again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,9 +8,10 @@ from verl_pivot.sandbox.wire import Health
 
 MAX_FAILED_CHECKS = 3
 """Of one service in a row; then it is ended and started anew."""
-MAX_FAILURES = 6
-"""Of one node's service in a row; then it is left alone until somebody asks for it again."""
-SHORTEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+MAX_FAILURES = 5
+"""Of one node's service in a row; then it is left alone for long, or until somebody asks for it."""
+FAILED_SECONDS = 600.0
+SHORTEST_PAUSE_SECONDS = 1.0
 """Before the start after a failure; doubles with each in a row."""
 STABLE_SECONDS = 60.0
 """A service that served for so long has made up for the failures before."""
@@ -25,12 +26,8 @@ class Phase(StrEnum):
     SERVING = "serving"
     ENDING = "ending"
     """It stopped answering, and is ended before another is started."""
-    GIVEN_UP = "given up"
-
-    @property
-    def is_decided(self) -> bool:
-        """It does not change unless something happens."""
-        return self in (Phase.SERVING, Phase.GIVEN_UP)
+    FAILED = "failed"
+    """Too often in a row."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,7 +39,7 @@ class Place:
     """The node's, where its service listens."""
     phase: Phase = Phase.WAITING
     start_at: float = 0.0
-    """On the supervisor's monotonic clock, while it waits."""
+    """On the supervisor's monotonic clock, while it waits or failed."""
     url: str = ""
     """Empty unless it serves."""
     health: Health | None = None
@@ -69,8 +66,10 @@ class Place:
         """It did not start, or it is no good any more."""
         self.num_failures += 1
         self.url, self.health, self.num_failed_checks, self.problem = "", None, 0, problem
-        self.phase = Phase.GIVEN_UP if self.num_failures >= MAX_FAILURES else Phase.WAITING
-        self.start_at = now + min(SHORTEST_PAUSE_SECONDS * 2 ** (self.num_failures - 1), LONGEST_PAUSE_SECONDS)
+        if self.num_failures < MAX_FAILURES:
+            self.phase, self.start_at = Phase.WAITING, now + SHORTEST_PAUSE_SECONDS * 2 ** (self.num_failures - 1)
+        else:
+            self.phase, self.start_at = Phase.FAILED, now + FAILED_SECONDS
 
     def check_passed(self, health: Health, now: float) -> None:
         self.health, self.num_failed_checks = health, 0
@@ -82,8 +81,8 @@ class Place:
         self.problem = problem
 
     def try_again(self) -> None:
-        """Somebody asks for a node that was given up."""
-        if self.phase is Phase.GIVEN_UP:
+        """Somebody asks for it: what was before does not count."""
+        if self.phase in (Phase.WAITING, Phase.FAILED):
             self.phase, self.num_failures, self.start_at = Phase.WAITING, 0, 0.0
 
 
@@ -107,10 +106,10 @@ def plan(alive: Mapping[str, str], places: Mapping[str, Place], now: float) -> P
     """
     known = [places[node_id] for node_id in alive if node_id in places]
     joined = [node_id for node_id in alive if node_id not in places]
-    due = [place.node_id for place in known if place.phase is Phase.WAITING and place.start_at <= now]
-    silent = [place for place in known if place.num_failed_checks >= MAX_FAILED_CHECKS]
+    idle = [place for place in known if place.phase in (Phase.WAITING, Phase.FAILED)]
+    serving = [place for place in known if place.phase is Phase.SERVING]
     return Plan(
         forget=tuple(node_id for node_id in places if node_id not in alive),
-        start=(*joined, *due),
-        end=tuple(place.node_id for place in silent if place.phase is Phase.SERVING),
+        start=(*joined, *(place.node_id for place in idle if place.start_at <= now)),
+        end=tuple(place.node_id for place in serving if place.num_failed_checks >= MAX_FAILED_CHECKS),
     )

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -35,6 +37,7 @@ HEAD_RESOURCE = "node:__internal_head__"
 START_SECONDS = local_service.START_SECONDS + 60.0
 """Ray's worker has to start before the service does."""
 STOP_SECONDS = local_service.STOP_SECONDS + 10.0
+CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 """For one answer of the supervisor."""
 
@@ -124,6 +127,7 @@ def connected(address: str) -> Iterator[None]:
     if address == "local":
         raise ConfigError("--address local would start a cluster that ends with this command; use auto, or host:port")
     try:
+        _refuse_unreachable(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise ConfigError(
@@ -135,8 +139,20 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
+def _refuse_unreachable(address: str) -> None:
+    """Raise ConnectionError at once, where ray.init would try for minutes (2.60)."""
+    if address.startswith("ray://"):
+        return
+    found = canonicalize_bootstrap_address(address)
+    host, _, port = found.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConnectionError(f"{found} does not answer: {error}") from error
+
+
 def start_supervisor(name: str, arguments: Sequence[str], token: str) -> None:
-    """Let there be one; nodes that it had given up are tried again if it was there. Does not wait for the services.
+    """Let there be one; nodes that failed are tried again if it was there. Does not wait for the services.
 
     Args:
         arguments: For `verl-pivot sandbox serve` on each node.

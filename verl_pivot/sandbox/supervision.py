@@ -111,7 +111,7 @@ class Supervisor:
         return list(self._places.values())
 
     async def try_again(self) -> None:
-        """Start on the nodes that were given up, too."""
+        """Start at once where it failed before."""
         for place in self._places.values():
             place.try_again()
 

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ _STANDARD = (
 )
 _NUM_SLOTS_PER_LANE = 512
 _PING_SECONDS = 10.0
+_RESTART_SECONDS = 60.0
 _MEMORY_SHARE = 0.5
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -74,7 +76,7 @@ class ZygoteBackend:
 
     async def run(self, program: Program) -> Result:
         language = self._languages.get(program.language)
-        lane = self._idlest()
+        lane = await self._idlest()
         number, future = lane.post({"op": "run", "program": self._wire(program, language)})
         try:
             answer = await future
@@ -86,7 +88,7 @@ class ZygoteBackend:
         return self._result(answer)
 
     async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
-        lane = self._idlest()
+        lane = await self._idlest()
         self._sessions[session_id] = lane
         request = {"op": "open", "session": session_id, "limits": _fields(limits), "network": network.value}
         try:
@@ -132,10 +134,13 @@ class ZygoteBackend:
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(lane.stop() for lane in self._lanes))
 
-    def _idlest(self) -> LaneProcess:
-        living = [lane for lane in self._lanes if lane.is_alive]
-        if not living:
-            raise SandboxError("every lane of this node is starting")
+    async def _idlest(self) -> LaneProcess:
+        """The living lane with the fewest open requests; waits for one where all are starting again."""
+        deadline = time.monotonic() + _RESTART_SECONDS
+        while not (living := [lane for lane in self._lanes if lane.is_alive]):
+            if time.monotonic() > deadline:
+                raise SandboxError(f"no lane of this node has started within {_RESTART_SECONDS:.0f} s")
+            await asyncio.sleep(0.05)
         return min(living, key=lambda lane: lane.num_open)
 
     async def _keep(self, index: int) -> None:
@@ -153,12 +158,12 @@ class ZygoteBackend:
             self._lanes[index] = lane
 
     async def _until_dead(self, lane: LaneProcess) -> None:
-        while lane.is_alive:
+        """Return when it has died, or does not answer."""
+        while not await lane.has_ended(seconds=1.0):
             try:
                 await asyncio.wait_for(lane.ask({"op": "ping"}), _PING_SECONDS)
-                await asyncio.wait_for(lane.ended(), 1.0)
             except (TimeoutError, SandboxError):
-                pass
+                return
 
     async def _ask(self, session_id: str, request: dict[str, Any]) -> dict[str, Any]:
         """The answer of the session's lane."""
@@ -216,6 +221,7 @@ class ZygoteBackend:
         return Result(
             status=Status(answer["status"]),
             timing=Timing(
+                queue_seconds=answer.get("queue_seconds", 0.0),
                 setup_seconds=answer.get("setup_seconds", 0.0),
                 wall_seconds=answer["wall_seconds"],
                 cpu_seconds=answer.get("cpu_seconds"),

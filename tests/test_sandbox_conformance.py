@@ -1,0 +1,36 @@
+"""A program forked from a zygote behaves as `python main.py` does, byte for byte.
+
+The oracle is the bwrap_exec backend, which really executes the interpreter on the file, under the same limits.
+"""
+
+import functools
+
+import pytest
+
+from tests.conformance_programs import PROGRAMS
+from tests.sandbox_services import Kind, service
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
+
+LIMITS = Limits(wall_seconds=10.0, memory_bytes=512 * MIB, output_bytes=MIB)
+STDIN = "first\nsecond\n"
+
+
+@functools.cache
+def results(kind: Kind) -> dict[str, Result]:
+    """Of every program."""
+    programs = [Program(code=code, stdin=STDIN, args=("an", "argument"), limits=LIMITS) for code in PROGRAMS.values()]
+    return dict(zip(PROGRAMS, service(kind).run_many(programs), strict=True))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_does_what_it_does_under_plain_python(name: str) -> None:
+    expected, result = results(Kind.BWRAP_EXEC)[name], results(Kind.ZYGOTE)[name]
+
+    assert result.stdout == expected.stdout
+    assert result.stderr == expected.stderr
+    assert (result.status, result.exit_code, result.signal) == (expected.status, expected.exit_code, expected.signal)
+
+
+def test_there_are_enough_programs_and_most_do_something() -> None:
+    assert len(PROGRAMS) > 200
+    assert sum(result.status == "ok" for result in results(Kind.BWRAP_EXEC).values()) > 150
