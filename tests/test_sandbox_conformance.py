@@ -22,13 +22,34 @@ def results(kind: Kind) -> dict[str, Result]:
     return dict(zip(PROGRAMS, service(kind).run_many(programs), strict=True))
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+FRAMES = "the program's first frame lies on those of its zygote: a trace of all frames shows them, and they count in depth"
+PTH = "a zygote runs no .pth files of its environment, which are the environment's start-up code"
+DIFFERENCES = {
+    "faulthandler": FRAMES,
+    "recursion": FRAMES,
+    "depth_of_recursion": FRAMES,
+    "stack": FRAMES,
+    "atexit_in_c": FRAMES,
+    "atexit_exits": FRAMES,
+    "meta_path": PTH,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in DIFFERENCES])
 def test_a_program_does_what_it_does_under_plain_python(name: str) -> None:
     expected, result = results(Kind.BWRAP_EXEC)[name], results(Kind.ZYGOTE)[name]
 
     assert result.stdout == expected.stdout
     assert result.stderr == expected.stderr
     assert (result.status, result.exit_code, result.signal) == (expected.status, expected.exit_code, expected.signal)
+
+
+@pytest.mark.parametrize("name", DIFFERENCES)
+def test_the_known_differences_are_in_the_text_alone(name: str) -> None:
+    expected, result = results(Kind.BWRAP_EXEC)[name], results(Kind.ZYGOTE)[name]
+
+    assert (result.status, result.exit_code, result.signal) == (expected.status, expected.exit_code, expected.signal)
+    assert (result.stdout, result.stderr) != (expected.stdout, expected.stderr), "gone: take it off the list"
 
 
 def test_there_are_enough_programs_and_most_do_something() -> None:

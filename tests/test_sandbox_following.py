@@ -5,6 +5,7 @@ import pytest
 
 from tests.fake_backend import TOKEN, FakeBackend, serving, until
 from verl_pivot.errors import ConfigError, SandboxError
+from verl_pivot.sandbox import following as following_module
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Program
 from verl_pivot.sandbox.following import changes
@@ -60,20 +61,19 @@ async def test_calls_move_to_the_nodes_that_are_listed_when_one_dies() -> None:
     assert len(second.started) == 20
 
 
-async def test_what_runs_on_a_node_that_is_no_longer_listed_may_end() -> None:
-    async with serving(FakeBackend()) as service, serving(FakeBackend()) as other, serving(FakeBackend()) as broken:
-        discovery = FakeDiscovery(service.url, broken.url)
+async def test_what_runs_on_a_node_that_is_no_longer_listed_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following_module, "REFRESH_SECONDS", 0.01)
+    monkeypatch.setattr(following_module, "SHORTEST_REFRESH_SECONDS", 0.01)
+    async with serving(FakeBackend()) as service, serving(FakeBackend()) as other:
+        discovery = FakeDiscovery(service.url)
         async with following(discovery) as sandbox:
-            calls = [asyncio.create_task(sandbox.run("sleep 3")) for _ in range(2)]
-            await asyncio.sleep(0.2)
-            discovery.urls = (other.url,)
-            await broken.stop()
-            await asyncio.sleep(1.5)
-            moved = await sandbox.run("print 1")
-            ends = {(await call).node for call in calls}
+            call = asyncio.create_task(sandbox.run("sleep 1"))
+            await asyncio.sleep(0.3)
+            discovery.urls, asked = (other.url,), discovery.num_asked
+            await until(lambda: discovery.num_asked >= asked + 2)
+            nodes = [(await sandbox.run("print 1")).node, (await call).node]
 
-    assert moved.node == other.url.removeprefix("http://")
-    assert ends <= {service.url.removeprefix("http://"), other.url.removeprefix("http://")}
+    assert nodes == [other.url.removeprefix("http://"), service.url.removeprefix("http://")]
 
 
 async def test_nodes_stay_as_they_are_while_the_discovery_does_not_answer() -> None:

@@ -1,4 +1,4 @@
-"""Programs that try to fake results, to change those that come after them, or to break compiler and parser (H-49 to H-54)."""
+"""Programs that fake results, change what comes after them, or break compiler and parser (H-49 to H-54)."""
 
 import json
 import re
@@ -13,13 +13,12 @@ from tests.sandbox_services import (
     MARK,
     SMALL,
     Kind,
-    assert_no_survivors,
-    marked,
+    Service,
     on_every_kind,
     on_zygotes,
     service,
+    start_service,
 )
-from tests.sandbox_services import Service, start_service
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 
@@ -138,30 +137,21 @@ def test_h51_random_numbers_are_not_shared(kind: Kind) -> None:
 
 
 ODD_PROGRAMS = {
-    "patched_builtins": "import builtins\nbuiltins.len = lambda x: 42\nprint(len([]))\nbuiltins.exec = builtins.compile = None",
+    "patched_builtins": "import builtins\nbuiltins.len = builtins.exec = builtins.compile = lambda *a: 42\nprint(len([]))",
     "patched_exit": "import os, sys\nos._exit = None\nsys.exit = None\nprint('on')",
+    "patched_shutdown": "import atexit, os, threading\nthreading._shutdown = atexit._run_exitfuncs = None\nprint('on')",
+    "patched_streams": "import sys\nprint('on')\nsys.stdout.flush = sys.stdout.write = lambda *a: 1 / 0",
     "no_streams": "import sys\nsys.stdout = sys.stderr = sys.stdin = None\nprint('lost')",
     "trace": "import sys\nsys.settrace(lambda *a: 1 / 0)\ndef f(): pass\nf()",
-    "profile": "import sys\nsys.setprofile(lambda *a: None)\nprint('on')",
-    "exit_in_thread": "import sys, threading\nt = threading.Thread(target=sys.exit, args=(3,))\nt.start(); t.join(); print('on')",
-    "late_thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()\nprint('main')",
-    "exit_handler_raises": "import atexit\natexit.register(int, 'x')\natexit.register(print, 'first')",
-    "exit_handler_exits": "import atexit, os\natexit.register(os._exit, 7)",
-    "excepthook": "import sys\nsys.excepthook = lambda *a: print('hook', a[0].__name__)\n1 / 0",
     "excepthook_raises": "import sys\ndef hook(*a): raise KeyError('in hook')\nsys.excepthook = hook\n1 / 0",
+    "exit_handler_exits": "import atexit, os\natexit.register(os._exit, 7)",
     "no_main": "import sys\ndel sys.modules['__main__']\nprint(__name__)",
     "cleared_globals": "globals().clear()",
     "modules_cleared": "import sys\nsys.modules.clear()\nprint('on')",
-    "str_exit": "import sys; sys.exit('bye')",
-    "exit_object": "import sys\nclass A:\n    def __str__(self): return 'object'\nsys.exit(A())",
-    "exit_big": "import sys; sys.exit(2**70)",
-    "system_exit_subclass": "class Bye(SystemExit): pass\nraise Bye(5)",
-    "generator_exit": "raise GeneratorExit('x')",
-    "base_exception": "raise BaseException('x')",
-    "no_such_signal_handler": "import signal, os\nsignal.signal(signal.SIGTERM, lambda *a: print('term'))\nos.kill(os.getpid(), 15)\nprint('on')",
-    "stdout_closed": "import sys\nsys.stdout.close()",
-    "descriptor_closed": "import os\nprint('lost')\nos.close(1)",
-    "exec_main": "exec(open(__file__).read()) if len(open(__file__).read()) < 10 else print('read')",
+    "modules_replaced": "import sys\nfor name in list(sys.modules): sys.modules[name] = None\nprint('on')",
+    "exit_in_thread": "import os, threading\nthreading.Thread(target=os._exit, args=(3,)).start()\nwhile True: pass",
+    "exception_that_exits": "class E(Exception):\n    def __str__(self):\n        import os; os._exit(6)\nraise E()",
+    "frames_climbed": "import sys\nf = sys._getframe()\nwhile f.f_back: f = f.f_back\nf.f_locals.clear()\nprint('on')",
 }
 
 
@@ -187,7 +177,7 @@ COMPILER_ATTACKS = {
     "endless_include": (
         "c",
         '#include "/dev/urandom"\nint main(){}',
-        {Status.COMPILE_ERROR, Status.COMPILE_TIMEOUT, Status.OUTPUT_LIMIT},
+        {Status.COMPILE_ERROR, Status.COMPILE_TIMEOUT, Status.MEMORY_LIMIT},
     ),
     "endless_zero": (
         "c",

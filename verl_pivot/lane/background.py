@@ -5,13 +5,12 @@ programs compute at a time; the others are stopped, all their processes together
 which a program is stopped does not count against its wall limit, as little as time in which it has no core.
 """
 
-import os
 import signal
 from collections import deque
 
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import lower_priority, process_groups
+from verl_pivot.lane.watchdog import lower_priority, signal_groups
 
 _TURN_SECONDS = 0.1
 
@@ -30,14 +29,16 @@ class Background:
         return run in self._stopped
 
     def add(self, run: Run) -> None:
-        """It has used its share of the foreground; harmless to repeat."""
+        """It has used its share of the foreground, and has the next turn; harmless to repeat."""
         if run in self._active or run in self._stopped:
             return
-        lower_priority(run.shim_pid, run.pid)
-        self._active.append(run)
-        if len(self._active) > self._num_active:
-            self._stop(self._active.popleft())
-        if self._stopped and not self._is_turning:
+        lower_priority(run.groups)
+        if len(self._active) < self._num_active:
+            self._active.append(run)
+            return
+        self._stop(run)
+        self._stopped.appendleft(run)
+        if not self._is_turning:
             self._is_turning = True
             self._loop.after(_TURN_SECONDS, self._turn)
 
@@ -52,7 +53,9 @@ class Background:
     def _turn(self) -> None:
         self._is_turning = bool(self._stopped)
         if self._stopped:
-            self._stop(self._active.popleft())
+            last = self._active.popleft()
+            self._stop(last)
+            self._stopped.append(last)
             self._continue_next()
             self._loop.after(_TURN_SECONDS, self._turn)
 
@@ -61,18 +64,8 @@ class Background:
             run = self._stopped.popleft()
             self._active.append(run)
             run.resume()
-            _signal_all(run, signal.SIGCONT)
+            signal_groups(run.groups, signal.SIGCONT)
 
     def _stop(self, run: Run) -> None:
-        self._stopped.append(run)
         run.pause()
-        _signal_all(run, signal.SIGSTOP)
-
-
-def _signal_all(run: Run, number: int) -> None:
-    """By process groups, whose processes get it all at once: a fork bomb does not outrun it."""
-    for group in process_groups(run.shim_pid, run.pid):
-        try:
-            os.killpg(group, number)
-        except ProcessLookupError:
-            continue  # it has just ended
+        signal_groups(run.groups, signal.SIGSTOP)

@@ -40,7 +40,8 @@ class Run:
         self.arrived_at = time.monotonic()
         self.cpu_seconds = 0.0
         self.used_bytes = 0
-        """Both as of the last look."""
+        self.groups: frozenset[int] = frozenset()
+        """Its process groups. All of them as of the last look."""
         self.is_restarted = False
         """Its second start, with all of its memory limit set aside."""
         self.is_cancelled = False

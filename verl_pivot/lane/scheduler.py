@@ -14,12 +14,12 @@ from verl_pivot.lane.background import Background
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import Sample, lower_priority, process_state, sample_pod
+from verl_pivot.lane.watchdog import Sample, Snapshot, lower_priority, read_process
 from verl_pivot.lane.zygotes import Zygote
 
 _FOREGROUND_CPU_SECONDS = 0.02
 _MANY_PROCESSES = 16
-_NUM_BACKGROUND = 2
+_NUM_BACKGROUND = 1
 _WATCH_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
 _WATCH_COST = 10
@@ -141,22 +141,21 @@ class Scheduler:
             self._loop.after(_WATCH_SECONDS, self._watch)
 
     def _look(self) -> None:
-        """Who in the foreground sleeps, or has had its share, makes room for another."""
+        """Who in the foreground sleeps, or has had its share, makes room for another; `_watch` sees to the rest."""
         self._is_looking = False
         for run in tuple(self._foreground.values()):
             if run.pid is not None:
-                look = process_state(run.pid)
-                if look.is_asleep:
+                look = read_process(run.pid)
+                if look is None or look.is_asleep or look.cpu_seconds > _FOREGROUND_CPU_SECONDS:
                     del self._foreground[run.id]
-                elif look.cpu_seconds > _FOREGROUND_CPU_SECONDS:
-                    self._send_to_background(run)
         self.pump()
 
     def _watch(self) -> None:
         """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
         begin = time.monotonic()
-        used = [(self._examine_run(run), run) for run in tuple(self._running.values()) if run.pid is not None]
-        sessions = [(self._examine_session(session), session) for session in self.watched_sessions()]
+        now = Snapshot()
+        used = [(self._examine_run(now, run), run) for run in tuple(self._running.values()) if run.pid is not None]
+        sessions = [(self._examine_session(now, session), session) for session in self.watched_sessions()]
         self._used_bytes = sum(size for size, _ in (*used, *sessions))
         if self._used_bytes > self._memory_bytes:
             self._evict_largest([*((size, run) for size, run in used if not run.is_restarted), *sessions])
@@ -164,36 +163,34 @@ class Scheduler:
         if self._is_watching:
             self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.monotonic() - begin)), self._watch)
 
-    def _examine_run(self, run: Run) -> int:
+    def _examine_run(self, now: Snapshot, run: Run) -> int:
         """Its memory. Those that compute go to the background, and come back when they sleep."""
         if self._background.is_stopped(run):
             return run.used_bytes
-        sample = self._sample(run)
+        sample = _sample(now, run)
         computed = sample.cpu_seconds - run.cpu_seconds
-        run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
+        run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
         if computed > _FOREGROUND_CPU_SECONDS or sample.num_processes > _MANY_PROCESSES:
-            self._send_to_background(run)
+            self._foreground.pop(run.id, None)
+            self._background.add(run)
         elif computed == 0.0:
             self._background.remove(run)
         return sample.memory_bytes
 
-    def _examine_session(self, session: Watched) -> int:
-        sample = self._sample(session)
+    def _examine_session(self, now: Snapshot, session: Watched) -> int:
+        sample = _sample(now, session)
         if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
-            lower_priority(session.shim_pid, session.pid)
+            lower_priority(sample.groups)
         return sample.memory_bytes
-
-    def _sample(self, each: Watched) -> Sample:
-        sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes)
-        if sample.memory_bytes > each.memory_bytes:
-            each.kill("memory_limit")
-        return sample
-
-    def _send_to_background(self, run: Run) -> None:
-        self._foreground.pop(run.id, None)
-        if run.pid is not None:
-            self._background.add(run)
 
     def _evict_largest(self, used: list[tuple[int, Watched]]) -> None:
         if used:
             max(used, key=lambda pair: pair[0])[1].kill("evicted")
+
+
+def _sample(now: Snapshot, each: Watched) -> Sample:
+    """What it uses; it is killed if that is more than its limit."""
+    sample = now.sample(each.shim_pid, each.pid, each.shared_bytes, each.memory_bytes)
+    if sample.memory_bytes > each.memory_bytes:
+        each.kill("memory_limit")
+    return sample

@@ -1,12 +1,25 @@
-"""Process trees of pods -> memory and CPU time, sampled from /proc: what no rlimit bounds."""
+"""/proc -> memory, CPU time and process groups of every pod in one pass: what no rlimit bounds."""
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
-LOW_PRIORITY = 19
+_MAPPED_LIBRARIES_BYTES = 96 * 1024**2
+"""Files that a process maps count as shared, as shared memory does; more than this is taken to be memory."""
+_LOW_PRIORITY = 19
+
+
+class Process(NamedTuple):
+    """One line of /proc/PID/stat."""
+
+    pid: int
+    parent: int
+    group: int
+    is_asleep: bool
+    cpu_seconds: float
+    resident_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,91 +30,120 @@ class Sample:
     """Above what a fresh interpreter shares with its zygote."""
     cpu_seconds: float
     num_processes: int
+    groups: frozenset[int]
+    """Its process groups."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessState:
-    """One look at a process."""
+class Snapshot:
+    """All processes of the lane at one moment."""
 
-    is_asleep: bool
-    cpu_seconds: float
-    group: int
-    """Its process group."""
+    def __init__(self) -> None:
+        found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+        self._processes = {process.pid: process for process in found if process is not None}
+        self._children: dict[int, list[int]] = {}
+        for process in self._processes.values():
+            self._children.setdefault(process.parent, []).append(process.pid)
+
+    def sample(self, shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> Sample:
+        """Look at the program `pid`, its descendants, and those that the shim inherited.
+
+        Args:
+            shim_pid: PID 1 of the pod.
+            pid: Its program, if that lives.
+            shared_bytes: Resident memory of the zygote, which each forked process shows as its own.
+            limit_bytes: Only memory that seems to be above it is measured with care.
+        """
+        members = self._members(shim_pid, pid)
+        memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
+        if memory_bytes > limit_bytes:
+            memory_bytes = _exact_bytes(members, shared_bytes)
+        return Sample(
+            memory_bytes=memory_bytes,
+            cpu_seconds=sum(process.cpu_seconds for process in members),
+            num_processes=len(members),
+            groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
+        )
+
+    def _members(self, shim_pid: int, pid: int | None) -> list[Process]:
+        found: list[Process] = []
+        waiting = list(self._children.get(shim_pid, ()))
+        if pid in self._processes:
+            waiting.append(pid)
+        while waiting:
+            number = waiting.pop()
+            found.append(self._processes[number])
+            waiting += self._children.get(number, ())
+        return found
 
 
-def process_state(pid: int) -> ProcessState:
-    """A process that has ended is asleep."""
+_OWN_GROUP = os.getpgrp()
+
+
+def read_process(pid: int) -> Process | None:
+    """None if it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
+        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fields = os.read(fd, 1024).rpartition(b") ")[2].split()
+    except ProcessLookupError:
+        return None
+    finally:
+        os.close(fd)
+    return Process(
+        pid=pid,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        is_asleep=fields[0] in b"SDTZX",
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        resident_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def _exact_bytes(members: list[Process], shared_bytes: int) -> int:
+    """Private memory of each, and what they share once."""
+    private, shared = 0, 0
+    for process in members:
+        sizes = _sizes(process.pid)
+        private += max(0, sizes.resident_bytes - sizes.shared_bytes - shared_bytes)
+        shared = max(shared, sizes.shared_bytes)
+    return private + max(0, shared - _MAPPED_LIBRARIES_BYTES)
+
+
+class _Sizes(NamedTuple):
+    resident_bytes: int
+    shared_bytes: int
+
+
+def _sizes(pid: int) -> _Sizes:
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            _, resident, shared, *_ = file.read().split()
     except (FileNotFoundError, ProcessLookupError):
-        return ProcessState(is_asleep=True, cpu_seconds=0.0, group=0)
-    cpu_seconds = (int(stat[11]) + int(stat[12])) / _TICKS
-    return ProcessState(is_asleep=stat[0] in b"SDTZX", cpu_seconds=cpu_seconds, group=int(stat[2]))
+        return _Sizes(0, 0)
+    return _Sizes(int(resident) * _PAGE_BYTES, int(shared) * _PAGE_BYTES)
 
 
-def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int) -> Sample:
-    """Look at the program `pid`, its descendants, and those that the shim inherited.
+def private_bytes(pid: int) -> int:
+    """Memory of one process that it shares with no file."""
+    sizes = _sizes(pid)
+    return sizes.resident_bytes - sizes.shared_bytes
 
-    Args:
-        shim_pid: PID 1 of the pod.
-        pid: Its program, if that lives.
-        shared_bytes: Resident memory of the zygote, which each forked process shows as its own.
-    """
-    private, shared, cpu_seconds = 0, 0, 0.0
-    processes = programs(shim_pid, pid)
-    for number in processes:
+
+def signal_groups(groups: frozenset[int], number: int) -> None:
+    """The processes of a group get it all at once: a fork bomb does not outrun it."""
+    for group in groups:
         try:
-            _, resident, mapped, *_ = Path(f"/proc/{number}/statm").read_bytes().split()
-        except (FileNotFoundError, ProcessLookupError):
+            os.killpg(group, number)
+        except ProcessLookupError:
             continue  # it has just ended
-        private += max(0, (int(resident) - int(mapped)) * _PAGE_BYTES - shared_bytes)
-        shared = max(shared, int(mapped) * _PAGE_BYTES)
-        cpu_seconds += process_state(number).cpu_seconds
-    memory_bytes = private + max(0, shared - _MAPPED_LIBRARIES_BYTES)
-    return Sample(memory_bytes=memory_bytes, cpu_seconds=cpu_seconds, num_processes=len(processes))
 
 
-_MAPPED_LIBRARIES_BYTES = 96 * 1024**2
-"""Files that a process maps count as shared, as shared memory does; more than this is taken to be memory."""
-
-
-def programs(shim_pid: int, pid: int | None) -> set[int]:
-    """The processes of a pod but for its shim."""
-    found: set[int] = set()
-    waiting = [shim_pid] if pid is None else [shim_pid, pid]
-    while waiting:
-        number = waiting.pop()
-        if number not in found:
-            found.add(number)
-            waiting += _children(number)
-    return found - {shim_pid}
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = os.listdir(f"/proc/{pid}/task")
-        return [int(child) for task in tasks for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def process_groups(shim_pid: int, pid: int | None) -> set[int]:
-    """Those that a pod's processes have made; never ours, in which nobody but the shim can be."""
-    groups = {process_state(number).group for number in programs(shim_pid, pid)}
-    return groups - {0, os.getpgrp()}
-
-
-def lower_priority(shim_pid: int, pid: int | None) -> None:
-    """Let programs that have just come go first: what has used its share of the cores runs when they leave one free."""
-    for number in programs(shim_pid, pid):
+def lower_priority(groups: frozenset[int]) -> None:
+    """Let programs that have just come go first: those that computed for long run when they leave a core free."""
+    for group in groups:
         try:
-            for task in os.listdir(f"/proc/{number}/task"):
-                os.setpriority(os.PRIO_PROCESS, int(task), LOW_PRIORITY)
-        except (FileNotFoundError, ProcessLookupError):
+            os.setpriority(os.PRIO_PGRP, group, _LOW_PRIORITY)
+        except ProcessLookupError:
             continue
-
-
-def resident_bytes(pid: int) -> int:
-    """Private resident memory of one process."""
-    sizes = Path(f"/proc/{pid}/statm").read_text().split()
-    return (int(sizes[1]) - int(sizes[2])) * _PAGE_BYTES

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from verl_pivot.lane.loop import Callback, Loop, Timer
 from verl_pivot.lane.passing import receive, send
 from verl_pivot.lane.pods import send_signal
-from verl_pivot.lane.watchdog import resident_bytes
+from verl_pivot.lane.watchdog import private_bytes
 
 ANSWER_SECONDS = 10.0
 """A zygote that owes an answer for longer is replaced."""
@@ -100,7 +100,7 @@ class Zygote:
     def _on_message(self, kind: str, *rest: Any) -> None:
         if kind == "ready":
             self.is_ready = True
-            self.resident_bytes = resident_bytes(self.pid) if self._has_proc else 0
+            self.resident_bytes = private_bytes(self.pid) if self._has_proc else 0
             self._on_ready()
         elif kind == "exited":
             pid, status, cpu_seconds, peak_bytes = rest

@@ -83,6 +83,7 @@ class LaneProcess:
             self._writer.write(encode({**request, "id": number}))
         else:
             future.set_exception(SandboxError("the lane has died"))
+            future.exception()  # nobody may be waiting for it
         return number, future
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -152,7 +152,7 @@ class ZygoteBackend:
             lane = LaneProcess(self._settings)
             try:
                 await lane.start()
-            except SandboxError:
+            except (SandboxError, OSError):  # no process is left, for example; calls wait for a lane meanwhile
                 await asyncio.sleep(1.0)
                 continue
             self._lanes[index] = lane
