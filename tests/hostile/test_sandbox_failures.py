@@ -307,8 +307,8 @@ def _private_bytes(pid: int) -> int:
 
 def test_h57_a_soak_leaves_files_processes_mounts_and_memory_where_they_were() -> None:
     with own_service() as running:
-        for _ in range(6):  # warm: what is loaded once, and buffers of their usual size
-            running.run_many(MIXTURE * 2)
+        for _ in range(4):  # warm: what is loaded once, and the answers that are kept for retries
+            running.run_many(MIXTURE * 10)
         time.sleep(0.5)
         before = Figures(running)
 

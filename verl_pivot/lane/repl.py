@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from verl_pivot.lane import kernel
 from verl_pivot.lane.passing import overwrite, read_all, receive
-from verl_pivot.lane.program import open_standard_streams
+from verl_pivot.lane.program import new_main_module, open_standard_streams
 
 CELL_FILE = "<cell {}>"
 
@@ -42,7 +42,7 @@ _interrupts = _Interrupts()
 
 def serve_cells(channel: socket.socket) -> NoReturn:
     """Run one cell after the other until the channel closes."""
-    del sys.modules["__main__"].__dict__["__file__"]
+    new_main_module()
     _say(channel, {"id": 0})
     num_cells = 0
     while True:

@@ -13,7 +13,6 @@ import os
 import resource
 import select
 import signal
-import site
 import socket
 import sys
 from types import ModuleType
@@ -48,8 +47,8 @@ class Zygote:
         self._children: dict[int, int] = {}
         """pidfd -> process id"""
 
-    def serve(self) -> None:
-        """Return when the lane closes the channel."""
+    def serve(self) -> "tuple[dict[str, Any], int] | None":
+        """In the zygote, return None when the lane closes the channel; in each child, return its task and control."""
         events = select.epoll()
         events.register(self._channel, select.EPOLLIN)
         while True:
@@ -60,27 +59,29 @@ class Zygote:
                     continue
                 received = receive(self._channel)
                 if received is None:
-                    return
-                child = self._fork(received[0][0], received[1])
-                if child is not None:
-                    events.register(child, select.EPOLLIN)
+                    return None
+                (number,), fds = received
+                pid = self._fork(number, fds)
+                if pid == 0:
+                    return self._be_child(fds)
+                if pid is not None:
+                    events.register(self._adopt(number, pid), select.EPOLLIN)
+                for fd in fds:
+                    os.close(fd)
 
     def _fork(self, number: int, fds: tuple[int, ...]) -> int | None:
-        """The child's pidfd."""
+        """As fork; None if there is no child."""
         try:
-            pid = fork_into(fds[0], self._own_pidfd)
+            return fork_into(fds[0], self._own_pidfd)
         except OSError as error:
             send(self._channel, ("failed", number, str(error)))
-            pid = None
-        if pid == 0:
-            self._be_child(fds)
-        child = None
-        if pid is not None:
-            child = os.pidfd_open(pid)
-            self._children[child] = pid
-            send(self._channel, ("forked", number, pid))
-        for fd in fds:
-            os.close(fd)
+            return None
+
+    def _adopt(self, number: int, pid: int) -> int:
+        """The child's pidfd."""
+        child = os.pidfd_open(pid)
+        self._children[child] = pid
+        send(self._channel, ("forked", number, pid))
         return child
 
     def _report_exit(self, child: int) -> None:
@@ -89,8 +90,8 @@ class Zygote:
         _, status, usage = os.wait4(pid, 0)
         send(self._channel, ("exited", pid, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
 
-    def _be_child(self, fds: tuple[int, ...]) -> None:
-        """In the pod: streams, privileges, files; then the user's code, or another program's. Never returns."""
+    def _be_child(self, fds: tuple[int, ...]) -> "tuple[dict[str, Any], int]":
+        """In the pod: streams, privileges, files; the task and the control descriptor are what is left to do."""
         shim, stdin, stdout, stderr, report, payload, *control = fds
         os.dup2(stdin, 0)
         os.dup2(stdout, 1)
@@ -113,7 +114,7 @@ class Zygote:
         kept = os.dup2(control[0], 3) if control else 2
         os.closerange(kept + 1, _NUM_FDS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits["num_open_files"], limits["num_open_files"]))
-        _become(task, kept)
+        return task, kept
 
 
 def _serve_files(task: "dict[str, Any]", payload: int, report: int) -> None:
@@ -172,8 +173,6 @@ def main(channel_fd: int, modules: tuple[str, ...], has_proc: bool) -> None:
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE):
         resource.setrlimit(kind, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
-    for builtin in (site.setquit, site.setcopyright, site.sethelper):
-        builtin()  # exit, copyright, help: what -S leaves out
     for name in modules:
         try:
             _modules[name] = importlib.import_module(name)
@@ -190,4 +189,6 @@ def main(channel_fd: int, modules: tuple[str, ...], has_proc: bool) -> None:
     if has_proc:
         kernel.collapse_memory()
     send(channel, ("ready",))
-    zygote.serve()
+    child = zygote.serve()
+    if child is not None:  # out here, so that few frames of ours lie below the program's
+        _become(*child)

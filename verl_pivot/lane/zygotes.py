@@ -81,8 +81,8 @@ class Zygote:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
         call = f"main({theirs.fileno()}, {self._modules!r}, {self._has_proc})"
-        code = f"import sys; sys.path[:] = {sys.path!r}; from verl_pivot.lane.zygote import main; {call}"
-        self.pid = os.posix_spawn(sys.executable, [sys.executable, "-P", "-s", "-S", "-B", "-c", code], os.environ)
+        code = f"import sys; sys.path[:0] = {sys.path[:1]!r}; from verl_pivot.lane.zygote import main; {call}"
+        self.pid = os.posix_spawn(sys.executable, [sys.executable, "-P", "-s", "-B", "-c", code], os.environ)
         self._pidfd = os.pidfd_open(self.pid)
         theirs.close()
         self._loop.on_readable(self._channel.fileno(), self._on_readable)
