@@ -22,7 +22,9 @@ def results(kind: Kind) -> dict[str, Result]:
     return dict(zip(PROGRAMS, service(kind).run_many(programs), strict=True))
 
 
-FRAMES = "the program's first frame lies on those of its zygote: a trace of all frames shows them, and they count in depth"
+FRAMES = (
+    "the program's first frame lies on those of its zygote: a trace of all frames shows them, and they count in depth"
+)
 PTH = "a zygote runs no .pth files of its environment, which are the environment's start-up code"
 DIFFERENCES = {
     "faulthandler": FRAMES,

@@ -80,22 +80,25 @@ def assert_each_is_right(results: list[Result]) -> None:
     assert [result.stdout for result in results] == [f"{number**2}\n" for number in range(len(results))]
 
 
-async def until_spread(sandbox: Sandbox, num_nodes: int) -> Counter[str]:
-    """How many of 120 calls each node answered, once `num_nodes` take part in them."""
+async def spread(sandbox: Sandbox) -> Counter[str]:
+    """How many of 120 calls each node answered."""
+    results = await sandbox.run_many(squares(120, 0.05))
+    assert_each_is_right(results)
+    return Counter(result.node for result in results)
+
+
+async def spread_over(sandbox: Sandbox, num_nodes: int) -> Counter[str]:
+    """Once that many take part."""
     async with asyncio.timeout(40.0):
-        while True:
-            results = await sandbox.run_many(squares(120, 0.05))
-            assert_each_is_right(results)
-            spread = Counter(result.node for result in results)
-            if len(spread) == num_nodes:
-                return spread
+        while len(await spread(sandbox)) != num_nodes:  # noqa: ASYNC110  it asks for what has no event
             await asyncio.sleep(1.0)
+        return await spread(sandbox)
 
 
 async def lose_a_node(cluster: Any) -> tuple[Counter[str], Counter[str]]:
     """The spread of calls after one of three nodes was killed under load, and after another joined."""
     async with Sandbox(rng=random.Random(0)) as sandbox:
-        assert len(await until_spread(sandbox, 3)) == 3
+        assert len(await spread_over(sandbox, 3)) == 3
         under_way = asyncio.create_task(sandbox.run_many(squares(300, 0.1)))
         await asyncio.sleep(1.0)
         cluster.remove_node(sorted(cluster.worker_nodes, key=id)[0], allow_graceful=False)
@@ -103,9 +106,9 @@ async def lose_a_node(cluster: Any) -> tuple[Counter[str], Counter[str]]:
         async with asyncio.timeout(30.0):
             while len(our_services()) != 2:  # noqa: ASYNC110  processes have no event
                 await asyncio.sleep(0.2)
-        of_two = await until_spread(sandbox, 2)
+        of_two = await spread_over(sandbox, 2)
         cluster.add_node(**NODE)
-        return of_two, await until_spread(sandbox, 3)
+        return of_two, await spread_over(sandbox, 3)
 
 
 def answer_from_a_worker() -> str:

@@ -82,7 +82,7 @@ def _show(places: Sequence[Place]) -> None:
     for place in places:
         if place.problem:
             problem = " ".join(place.problem.split())
-            typer.echo(f"{place.node_id[:8]} failed {place.num_failures} times in a row, the latest: {problem}")
+            typer.echo(f"{place.node_id[:8]}, {place.num_failures} failures in a row, the latest problem: {problem}")
 
 
 def _row(place: Place) -> tuple[str, ...]:

@@ -72,8 +72,7 @@ def give_up_privileges(
         OSError: If a step fails; the process must then exit without running any of the user's code.
     """
     os.setpgid(0, 0)
-    nice = os.getpriority(os.PRIO_PROCESS, 0)
-    os.setpriority(os.PRIO_PROCESS, 0, max(nice, _NICE))  # it may not go down again: Ray's processes are at 15
+    os.nice(_NICE)  # from where the lane is, which may not go down again: Ray's processes are at 15
     os.chdir("/tmp")
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
     _limit(resource.RLIMIT_DATA, limits["data_bytes"])

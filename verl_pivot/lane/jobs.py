@@ -17,6 +17,8 @@ from verl_pivot.lane.pods import NETWORK_LOOPBACK, Pod
 from verl_pivot.lane.zygotes import ANSWER_SECONDS, Child, Zygote
 
 _FLOOD_BYTES = 1024**2
+MAX_WAITS, MAX_WAITS_OF_CROWD = 5.0, 1.0
+"""A program of many processes waits for cores that it has itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,8 @@ class Job:
         self._forked_at = 0.0
         self._exited_at: float | None = None
         self._killed_by: str | None = None
+        self.max_waits = MAX_WAITS
+        """Waiting for a core counts up to so many times the wall limit."""
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
         self._timer = Timer(lambda: None)
@@ -163,12 +167,13 @@ class Job:
         self._finish(Ending(failure="the zygote of the lane died"))
 
     def _on_wall(self) -> None:
-        """The time in which it was ready and no core was free is not its own, up to once its limit."""
+        """The time in which it was ready and no core was free is not its own, up to a multiple of its limit."""
         if self._paused_at is not None:
             self.resume()
             self.pause()
         starved = starved_seconds(self.pid) if self._has_proc and self.pid is not None else 0.0
-        allowed = self._wall_seconds + min(starved + self._paused_seconds, self._wall_seconds)
+        waited = min(starved + self._paused_seconds, self._wall_seconds * self.max_waits)
+        allowed = self._wall_seconds + waited
         missing = allowed - (time.monotonic() - self._forked_at)
         if missing > 0.001:
             self._timer = self._loop.after(missing, self._on_wall)

@@ -14,7 +14,8 @@ CLONE_NEWNET = 0x40000000
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 
-_PR_SET_SECCOMP = 22
+_PR_SET_SECCOMP, _PR_CAPBSET_DROP = 22, 24
+_NUM_CAPABILITIES = 41
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this process
 _NO_CAPABILITIES = bytes(24)
@@ -63,7 +64,9 @@ def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
 
 
 def drop_capabilities() -> None:
-    """Give up every capability. With no_new_privs set, which bubblewrap does, none comes back with an exec."""
+    """Give up every capability, and the bounding set, so that none comes back."""
+    for capability in range(_NUM_CAPABILITIES):
+        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # EINVAL where the kernel has fewer
     _check("capset", _libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 

@@ -99,6 +99,7 @@ class Lane:
             tmp_bytes=limits.get("tmp_bytes", 0),
             num_tmp_files=limits.get("num_tmp_files", 0),
             network=message.get("network", "none"),
+            has_proc=self._has_proc,
         )
 
     def _on_run_end(self, run: Run, result: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass
 
 from verl_pivot.lane import kernel
+from verl_pivot.lane.watchdog import is_exiting
 
 NETWORK_NONE, NETWORK_LOOPBACK = "none", "loopback"
 
@@ -27,6 +28,7 @@ class PodShape:
     num_tmp_files: int
     network: str
     """none, private or loopback; see sandbox/execution.py."""
+    has_proc: bool
 
     @property
     def namespaces(self) -> int:
@@ -45,7 +47,7 @@ class Pod:
     @property
     def is_alive(self) -> bool:
         """Whether its shim still runs: if not, whatever happened in the pod was not the program's doing."""
-        return send_signal(self.pidfd, 0)
+        return send_signal(self.pidfd, 0) and not (self.shape.has_proc and is_exiting(self.pid))
 
     def end(self) -> None:
         """Kill whatever is in it. Once."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from verl_pivot.lane.background import Background
+from verl_pivot.lane.jobs import MAX_WAITS_OF_CROWD
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
@@ -170,6 +171,8 @@ class Scheduler:
         sample = _sample(now, run)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
+        if sample.num_processes > _MANY_PROCESSES and run.job is not None:
+            run.job.max_waits = MAX_WAITS_OF_CROWD
         if computed > _FOREGROUND_CPU_SECONDS or sample.num_processes > _MANY_PROCESSES:
             self._foreground.pop(run.id, None)
             self._background.add(run)

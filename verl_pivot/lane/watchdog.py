@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
-_MAPPED_LIBRARIES_BYTES = 96 * 1024**2
-"""Files that a process maps count as shared, as shared memory does; more than this is taken to be memory."""
+_PF_EXITING = 0x4
 _LOW_PRIORITY = 19
 
 
@@ -56,7 +55,7 @@ class Snapshot:
         members = self._members(shim_pid, pid)
         memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
         if memory_bytes > limit_bytes:
-            memory_bytes = _exact_bytes(members, shared_bytes)
+            memory_bytes = _exact_bytes(members)
         return Sample(
             memory_bytes=memory_bytes,
             cpu_seconds=sum(process.cpu_seconds for process in members),
@@ -101,34 +100,34 @@ def read_process(pid: int) -> Process | None:
     )
 
 
-def _exact_bytes(members: list[Process], shared_bytes: int) -> int:
-    """Private memory of each, and what they share once."""
-    private, shared = 0, 0
-    for process in members:
-        sizes = _sizes(process.pid)
-        private += max(0, sizes.resident_bytes - sizes.shared_bytes - shared_bytes)
-        shared = max(shared, sizes.shared_bytes)
-    return private + max(0, shared - _MAPPED_LIBRARIES_BYTES)
+def _exact_bytes(members: list[Process]) -> int:
+    """Memory of each that is no file's, pages that several share counted once in all."""
+    return sum(_proportional_bytes(process.pid) for process in members)
 
 
-class _Sizes(NamedTuple):
-    resident_bytes: int
-    shared_bytes: int
-
-
-def _sizes(pid: int) -> _Sizes:
+def _proportional_bytes(pid: int) -> int:
     try:
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared, *_ = file.read().split()
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            fields = [line.split() for line in file]
     except (FileNotFoundError, ProcessLookupError):
-        return _Sizes(0, 0)
-    return _Sizes(int(resident) * _PAGE_BYTES, int(shared) * _PAGE_BYTES)
+        return 0  # it has just ended
+    return sum(1024 * int(field[1]) for field in fields if field[0] in (b"Pss_Anon:", b"Pss_Shmem:"))
 
 
 def private_bytes(pid: int) -> int:
     """Memory of one process that it shares with no file."""
-    sizes = _sizes(pid)
-    return sizes.resident_bytes - sizes.shared_bytes
+    with open(f"/proc/{pid}/statm", "rb") as file:
+        _, resident, shared, *_ = file.read().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether a process that is not reaped yet is on its way out."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return bool(int(file.read().rpartition(b") ")[2].split()[6]) & _PF_EXITING)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def signal_groups(groups: frozenset[int], number: int) -> None:

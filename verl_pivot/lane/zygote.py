@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # the import of typing is too much for a zygote
     from typing import Any
 
 _WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
+_ROUND_BYTES = 32 * 1024**2
 _modules: dict[str, ModuleType] = {}
 """Ours that were imported on request; programs do not find them in sys.modules."""
 _NUM_FDS = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -159,9 +160,10 @@ def reseed() -> None:
 
 
 def data_bytes() -> int:
-    """Private writable memory of this process, which RLIMIT_DATA counts too."""
+    """Private writable memory of this process, which RLIMIT_DATA counts too; rounded, so that all see one limit."""
     with open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[5]) * resource.getpagesize()
+        size = int(file.read().split()[5]) * resource.getpagesize()
+    return -(-size // _ROUND_BYTES) * _ROUND_BYTES
 
 
 def main(channel_fd: int, modules: tuple[str, ...], has_proc: bool) -> None:

@@ -25,7 +25,7 @@ DISABLE_USERNS_VERSION = (0, 8, 0)
 LIBRARY = "/sandbox"
 """Where lanes find our package."""
 SHM_BYTES = 16 * MIB
-LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN")
+LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
 PROGRAM_UID = 1000
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _FROM_ETC = ("ld.so.cache", "alternatives", "localtime")
