@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.backends import BackendSettings
+from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.service import Service, ServiceSettings
 from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Timing
-from verl_pivot.sandbox.service import Service, ServiceSettings
 
 TOKEN = "a token for tests"
 

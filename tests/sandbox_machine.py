@@ -5,12 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from verl_pivot.bubblewrap.bwrap_exec import BwrapExecBackend
+from verl_pivot.bubblewrap.probe import Tier, probe
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.backends import BackendSettings
-from verl_pivot.sandbox.bwrap_exec import BwrapExecBackend
+from verl_pivot.node.backends import BackendSettings
 from verl_pivot.sandbox.execution import Program, Result
-from verl_pivot.sandbox.probe import Tier, probe
-from verl_pivot.sandbox.python_view import PythonView
 
 
 def why_no_sandbox() -> str:

@@ -25,11 +25,11 @@ from typing import Any
 
 import pytest
 
+from verl_pivot.bubblewrap.process_tree import descendants
+from verl_pivot.node.privileges import DEFAULT_USER, command_as
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE
-from verl_pivot.sandbox.privileges import DEFAULT_USER, command_as
-from verl_pivot.sandbox.process_tree import descendants
 
 ROOT = Path(__file__).parent.parent
 SMALL = Limits(wall_seconds=2.0, memory_bytes=128 * MIB)

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from tests.sandbox_machine import needs_sandbox
-from verl_pivot.sandbox.backends import BackendSettings
+from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.zygote import ZygoteBackend
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Result, Status
-from verl_pivot.sandbox.zygote import ZygoteBackend
 
 pytestmark = needs_sandbox
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from tests.sandbox_machine import needs_sandbox
-from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.bench import PARTS, run_bench
-from verl_pivot.sandbox.bench_hostile import BOMBS
-from verl_pivot.sandbox.bench_report import (
+from verl_pivot.benchmarks.bench import PARTS, run_bench
+from verl_pivot.benchmarks.bench_hostile import BOMBS
+from verl_pivot.benchmarks.bench_report import (
     Row,
     Target,
     at_least,
@@ -31,8 +30,9 @@ from verl_pivot.sandbox.bench_report import (
     percentile,
     table,
 )
-from verl_pivot.sandbox.bench_soak import KINDS, draw
-from verl_pivot.sandbox.bench_stage import QUICK, Sizes
+from verl_pivot.benchmarks.bench_soak import KINDS, draw
+from verl_pivot.benchmarks.bench_stage import QUICK, Sizes
+from verl_pivot.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 QUICK_SECONDS = 500.0

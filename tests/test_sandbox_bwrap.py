@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.sandbox_machine import needs_sandbox
-from verl_pivot.errors import ConfigError
-from verl_pivot.lane.seccomp import filter_bytes
-from verl_pivot.sandbox.bwrap import (
+from verl_pivot.bubblewrap.bwrap import (
     BwrapCommand,
     DataFile,
     exec_command,
@@ -21,8 +19,10 @@ from verl_pivot.sandbox.bwrap import (
     parse_version,
     with_limits,
 )
+from verl_pivot.bubblewrap.python_view import PythonView
+from verl_pivot.errors import ConfigError
+from verl_pivot.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.execution import MIB, Limits
-from verl_pivot.sandbox.python_view import PythonView
 
 VIEW = PythonView(
     executable="/venv/bin/python",

@@ -15,11 +15,11 @@ from aiohttp import web
 
 from tests.fake_backend import TOKEN, FakeBackend, serving, until
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError, SessionLostError
+from verl_pivot.node.answers import Bounds
+from verl_pivot.node.service import Service
 from verl_pivot.sandbox import local_service
-from verl_pivot.sandbox.answers import Bounds
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Limits, Program, Status
-from verl_pivot.sandbox.service import Service
 
 FAKE = ("--backend", "tests.fake_backend:FakeBackend")
 

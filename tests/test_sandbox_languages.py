@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox_machine import needs_sandbox, run
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import ConfigError, SandboxRequestError
+from verl_pivot.node.languages import Languages, load_languages
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
-from verl_pivot.sandbox.languages import Languages, load_languages
-from verl_pivot.sandbox.python_view import PythonView
 
 VIEW = PythonView(executable="/venv/bin/python", bases=(Path("/usr"),), environment=None, site_packages=())
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sandbox_machine import needs_sandbox
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.privileges import become, command_as, drop_root, is_root
+from verl_pivot.node.privileges import become, command_as, drop_root, is_root
 
 ROOT = Path(__file__).parents[1]
 needs_root = pytest.mark.skipif(not is_root(), reason="only root can become someone else")
@@ -110,7 +110,7 @@ asyncio.run(main())
 
 AGAIN = """
 import os, sys
-from verl_pivot.sandbox.privileges import drop_root
+from verl_pivot.node.privileges import drop_root
 drop_root()
 print(os.getuid() != 0, sys.argv[1:], sys.flags.dev_mode, os.environ["CANARY"], os.read(int(sys.argv[1]), 9))
 """
@@ -190,7 +190,7 @@ def test_root_of_a_namespace_that_has_no_other_user_is_told_what_to_do() -> None
 @needs_root
 @needs_sandbox
 def test_an_ordinary_user_that_its_namespace_calls_root_is_no_root() -> None:
-    ask = "from verl_pivot.sandbox.privileges import is_root; import os; print(os.geteuid(), is_root())"
+    ask = "from verl_pivot.node.privileges import is_root; import os; print(os.geteuid(), is_root())"
 
     done = subprocess.run(
         command_as(

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox_machine import needs_sandbox
+from verl_pivot.bubblewrap.obstacles import Obstacle
+from verl_pivot.bubblewrap.probe import Attempt, Observed, Probe, Tier, judge, require_tier
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.obstacles import Obstacle
-from verl_pivot.sandbox.probe import Attempt, Observed, Probe, Tier, judge, require_tier
 
 OK = Attempt(exit_code=0, stderr="")
 MACHINE = Observed(
@@ -114,8 +114,8 @@ def test_no_tier_without_a_sandbox_can_be_asked_for(tier: str) -> None:
 
 
 ASK = """
-from verl_pivot.sandbox.probe import probe
-from verl_pivot.sandbox.python_view import PythonView
+from verl_pivot.bubblewrap.probe import probe
+from verl_pivot.bubblewrap.python_view import PythonView
 found = probe(PythonView.of())
 print(found.tier, *(obstacle.what for obstacle in found.obstacles))
 """

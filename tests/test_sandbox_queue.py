@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.sandbox.answers import Bounds, Kept, KeptResults
+from verl_pivot.node.answers import Bounds, Kept, KeptResults
+from verl_pivot.node.request_queue import ByteBudget, FairQueue, ServiceRate, num_ahead, retry_after_seconds
 from verl_pivot.sandbox.nodes import Breaker, Node, Window, backoff_seconds, choose_node
-from verl_pivot.sandbox.request_queue import ByteBudget, FairQueue, ServiceRate, num_ahead, retry_after_seconds
 
 
 def make_queue(*waiting: str) -> FairQueue[str]:

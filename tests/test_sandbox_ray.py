@@ -18,10 +18,10 @@ import pytest
 
 from tests.sandbox_machine import needs_sandbox
 from tests.test_sandbox_supervision import HEALTH, make_place
+from verl_pivot.cluster.supervision import Started
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Program, Result
 from verl_pivot.sandbox.nodes import NAME_VARIABLE, TOKEN_VARIABLE, URLS_VARIABLE, Listing
-from verl_pivot.sandbox.supervision import Started
 
 ROOT = Path(__file__).parents[1]
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
@@ -174,7 +174,7 @@ def test_without_a_cluster_the_command_says_at_once_what_to_do() -> None:
 
 @pytest.mark.slow
 def test_what_goes_to_ray_survives_pickle() -> None:
-    from verl_pivot.sandbox.ray_nodes import RayCluster, RayDiscovery
+    from verl_pivot.cluster.ray_nodes import RayCluster, RayDiscovery
 
     place = make_place()
     place.serves("http://a", HEALTH, 1.0)

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from tests.fake_backend import TOKEN, FakeBackend, serving, until
 from verl_pivot.cli import app
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.answers import Bounds
-from verl_pivot.sandbox.backends import BackendSettings, make_backend
-from verl_pivot.sandbox.service import Service, ServiceSettings
+from verl_pivot.node.answers import Bounds
+from verl_pivot.node.backends import BackendSettings, make_backend
+from verl_pivot.node.service import Service, ServiceSettings
 from verl_pivot.sandbox.wire import MAX_BODY_BYTES
 
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fake_backend import TOKEN, FakeBackend, serving
-from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.placement import (
+from verl_pivot.cluster.placement import (
     FAILED_SECONDS,
     MAX_FAILED_CHECKS,
     MAX_FAILURES,
@@ -18,7 +17,8 @@ from verl_pivot.sandbox.placement import (
     Plan,
     plan,
 )
-from verl_pivot.sandbox.supervision import Started, Supervisor
+from verl_pivot.cluster.supervision import Started, Supervisor
+from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.wire import Health
 
 HEALTH = Health(status="ok", tier="T2", backend="zygote", slots=4, queued=0, in_flight=0, version="1")

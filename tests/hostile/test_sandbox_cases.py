@@ -5,10 +5,8 @@ from pathlib import Path
 
 from tests.sandbox_services import ROOT
 
-TESTS = "\n".join(
-    path.read_text()
-    for path in (*Path(__file__).parent.glob("test_sandbox_*.py"), *Path(ROOT, "tests").glob("test_sandbox_*.py"))
-)
+FILES = (*Path(__file__).parent.glob("test_sandbox_*.py"), *Path(ROOT, "tests").glob("test_sandbox_*.py"))
+TESTS = "\n".join(path.read_text() for path in FILES)
 
 
 def test_every_hostile_case_has_a_test() -> None:

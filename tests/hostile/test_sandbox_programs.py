@@ -76,11 +76,13 @@ state = {
     "tmp": sorted(os.listdir("/tmp")), "shm": os.listdir("/dev/shm"),
     "argv": sys.argv, "path": sys.path, "flags": repr(sys.flags),
     "globals": sorted(globals()),
-    "hooks": [repr(sys.excepthook), repr(sys.displayhook), repr(sys.gettrace()), repr(sys.getprofile()), sys.getrecursionlimit()],
+    "hooks": [repr(sys.excepthook), repr(sys.displayhook), repr(sys.gettrace()), repr(sys.getprofile())],
+    "recursion": sys.getrecursionlimit(),
     "collector": [gc.isenabled(), gc.get_threshold()],
     "threads": threading.active_count(),
-    "signals": [repr(signal.getsignal(number)) for number in range(1, 32)], "mask": sorted(signal.pthread_sigmask(0, [])),
-    "limits": [resource.getrlimit(number) for number in range(16)],
+    "signals": [repr(signal.getsignal(number)) for number in range(1, 32)],
+    "mask": sorted(signal.pthread_sigmask(0, [])),
+    "limits": [resource.getrlimit(number) for number in range(16) if number != resource.RLIMIT_DATA],  # holds the zygote's
     "ids": [os.getpid(), os.getppid(), os.getpgid(0), os.getsid(0), os.getuid(), os.getgid(), os.umask(0o22)],
     "nice": os.getpriority(os.PRIO_PROCESS, 0), "cores": sorted(os.sched_getaffinity(0)),
     "open": [fd for fd in range(300) if os.path.exists(f"/proc/self/fd/{fd}")],
@@ -90,13 +92,15 @@ state = {
 print(re.sub(" at 0x[0-9a-f]+", "", json.dumps(state, sort_keys=True)))
 """
 VANDALISM = [
-    "import builtins, sys, json, os\nbuiltins.print = len\njson.dumps = None\nos._exit = exit\nsys.modules['re'] = None\nbuiltins.new = 1",
+    "import builtins, sys, json, os\nbuiltins.print = len\njson.dumps = None\nos._exit = exit\nbuiltins.new = 1",
+    "import sys\nsys.modules['re'] = None",
     "import sys; sys.stdout.write('unflushed' * 100); sys.stdout = None",
     "import os; os.environ['LEFT'] = '1'; os.chdir('/'); os.umask(0o777); os.nice(5)",
     "open('/tmp/left', 'w').write('x'); open('/dev/shm/left', 'w').write('x')",
     "import os, time\nif os.fork() == 0:\n    time.sleep(100)",
     "import sys, gc; sys.setrecursionlimit(50); gc.disable(); sys.settrace(lambda *a: None); sys.excepthook = None",
-    "import signal; [signal.signal(n, signal.SIG_IGN) for n in range(1, 32) if n not in (9, 19)]; signal.pthread_sigmask(0, range(1, 32))",
+    "import signal; [signal.signal(n, signal.SIG_IGN) for n in range(1, 32) if n not in (9, 19)]",
+    "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 32))",
     "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))",
     "import random, numpy; random.seed(1); numpy.random.seed(1)",
     "import atexit; atexit.register(print, 'left'); import os; os._exit(0)",
@@ -129,7 +133,8 @@ def test_h51_output_that_was_never_flushed_is_nobody_elses(kind: Kind) -> None:
 
 @on_every_kind
 def test_h51_random_numbers_are_not_shared(kind: Kind) -> None:
-    code = "import numpy, random, os, uuid; print(random.random(), numpy.random.random(), os.urandom(4), uuid.uuid4(), sep='\\n')"
+    code = "import numpy, random, os, uuid\n"
+    code += "for number in (random.random(), numpy.random.random(), os.urandom(4), uuid.uuid4()): print(number)"
 
     lines = [result.stdout.splitlines() for result in service(kind).run_many([Program(code=code, limits=SMALL)] * 8)]
 
@@ -137,7 +142,7 @@ def test_h51_random_numbers_are_not_shared(kind: Kind) -> None:
 
 
 ODD_PROGRAMS = {
-    "patched_builtins": "import builtins\nbuiltins.len = builtins.exec = builtins.compile = lambda *a: 42\nprint(len([]))",
+    "patched_builtins": "import builtins\nbuiltins.len = builtins.exec = lambda *a: 42\nprint(len([]))",
     "patched_exit": "import os, sys\nos._exit = None\nsys.exit = None\nprint('on')",
     "patched_shutdown": "import atexit, os, threading\nthreading._shutdown = atexit._run_exitfuncs = None\nprint('on')",
     "patched_streams": "import sys\nprint('on')\nsys.stdout.flush = sys.stdout.write = lambda *a: 1 / 0",
@@ -192,8 +197,8 @@ COMPILER_ATTACKS = {
     ),
     "endless_errors": (
         "c",
-        "#define A x y z;\n#define B A A A A A A A A A A\n#define C B B B B B B B B B B\n#define D C C C C C C C C C C\n"
-        "#define E D D D D D D D D D D\nE E E E E E E E E E\n",
+        "#define A x y z;\n#define B A A A A A A A A A A\n#define C B B B B B B B B B B\n"
+        "#define D C C C C C C C C C C\n#define E D D D D D D D D D D\nE E E E E E E E E E\n",
         {Status.COMPILE_ERROR, Status.COMPILE_TIMEOUT, Status.OUTPUT_LIMIT},
     ),
     "huge_program": (

@@ -1,4 +1,4 @@
-"""Cells that hang, die, lie or wreck their interpreter: never silent loss of state, never the service (H-49, H-50, H-59)."""
+"""Cells that hang, die, lie or wreck their interpreter: no state is lost in silence (H-49, H-50, H-59)."""
 
 import asyncio
 import time

@@ -151,9 +151,9 @@ def _sglang() -> Finding:
 
 def _sandbox() -> Finding:
     """Tried for real: bubblewrap runs one empty program, with the namespaces and the filter that programs get."""
+    from verl_pivot.bubblewrap.probe import Tier, probe
+    from verl_pivot.bubblewrap.python_view import PythonView
     from verl_pivot.errors import ConfigError
-    from verl_pivot.sandbox.probe import Tier, probe
-    from verl_pivot.sandbox.python_view import PythonView
 
     name = "sandbox"
     try:

@@ -15,8 +15,8 @@ from verl_pivot.errors import ConfigError, SandboxError
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
 
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.backends import BackendSettings
-    from verl_pivot.sandbox.service import ServiceSettings
+    from verl_pivot.node.backends import BackendSettings
+    from verl_pivot.node.service import ServiceSettings
 
 HANDED_TOKEN = "VERL_PIVOT_SANDBOX_HANDED_TOKEN"
 """Environment: from a service of root to the ordinary user's that it becomes."""
@@ -73,10 +73,10 @@ def serve_command(
 
     Example: verl-pivot sandbox serve --host 0.0.0.0 --port 8650 --token-file token.txt
     """
-    from verl_pivot.sandbox.answers import Bounds
-    from verl_pivot.sandbox.backends import BackendSettings
-    from verl_pivot.sandbox.privileges import drop_root
-    from verl_pivot.sandbox.service import ServiceSettings
+    from verl_pivot.node.answers import Bounds
+    from verl_pivot.node.backends import BackendSettings
+    from verl_pivot.node.privileges import drop_root
+    from verl_pivot.node.service import ServiceSettings
 
     if os.geteuid() == 0:
         os.environ[HANDED_TOKEN] = read_token(token_file)  # the user it becomes may not read the file
@@ -107,8 +107,8 @@ def serve_command(
 
 
 async def _serve(settings: "ServiceSettings", backend_settings: "BackendSettings", ready_file: Path | None) -> None:
-    from verl_pivot.sandbox.backends import make_backend
-    from verl_pivot.sandbox.service import Service
+    from verl_pivot.node.backends import make_backend
+    from verl_pivot.node.service import Service
 
     _allow_many_files()
     backend = make_backend(backend_settings)

@@ -11,7 +11,7 @@ import typer
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.bench import Report
+    from verl_pivot.benchmarks.bench import Report
 
 HANDED_FILE = "VERL_PIVOT_SANDBOX_HANDED_FILE"
 """Environment: from a bench of root to the ordinary user's that it becomes, the open file of --json."""
@@ -32,14 +32,14 @@ def bench_command(
 
     Example: verl-pivot sandbox bench --json bench.json
     """
-    from verl_pivot.sandbox.privileges import drop_root
+    from verl_pivot.node.privileges import drop_root
 
     json_fd = None if json_file is None else _opened(json_file)
     drop_root()
     from rich.console import Console
 
-    from verl_pivot.sandbox.bench import run_bench
-    from verl_pivot.sandbox.bench_stage import QUICK, Sizes
+    from verl_pivot.benchmarks.bench import run_bench
+    from verl_pivot.benchmarks.bench_stage import QUICK, Sizes
 
     sizes = QUICK if quick else Sizes()
     sizes = replace(sizes, num_calls=num_calls or sizes.num_calls, num_soak=soak or sizes.num_soak)
@@ -54,7 +54,7 @@ def bench_command(
 
 def _opened(path: Path) -> int:
     """A descriptor that outlives the loss of root; opened first, so that nothing is measured in vain."""
-    from verl_pivot.sandbox.privileges import is_root
+    from verl_pivot.node.privileges import is_root
 
     handed = os.environ.pop(HANDED_FILE, "")
     if handed:
@@ -72,7 +72,7 @@ def _opened(path: Path) -> int:
 def _print(report: "Report") -> None:
     from rich.console import Console
 
-    from verl_pivot.sandbox.bench_report import table
+    from verl_pivot.benchmarks.bench_report import table
 
     console = Console(width=None if Console().is_terminal else 160)
     console.print(table(report.rows, report.title))

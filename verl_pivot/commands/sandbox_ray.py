@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.cluster import ray_nodes
+from verl_pivot.cluster.placement import Phase, Place
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox import ray_nodes
 from verl_pivot.sandbox.nodes import NAME_VARIABLE
-from verl_pivot.sandbox.placement import Phase, Place
 
 POLL_SECONDS = 0.5
 TRIES = 2

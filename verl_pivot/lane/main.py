@@ -128,7 +128,7 @@ class Lane:
 
 
 def main(channel_fd: str, settings: str) -> None:
-    """Entry point inside bubblewrap: `settings` is JSON; see sandbox/zygote.py."""
+    """Entry point inside bubblewrap: `settings` is JSON; see node/zygote.py."""
     decoded = json.loads(settings)
     if decoded["has_proc"]:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:

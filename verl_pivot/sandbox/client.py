@@ -209,6 +209,6 @@ async def _ray_discovery() -> Discovery | None:
     """None where this process is not connected to Ray, or nobody keeps services on its cluster."""
     if "ray" not in sys.modules:
         return None
-    from verl_pivot.sandbox.ray_nodes import find_discovery
+    from verl_pivot.cluster.ray_nodes import find_discovery
 
     return await asyncio.to_thread(find_discovery)

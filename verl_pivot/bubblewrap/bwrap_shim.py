@@ -17,7 +17,7 @@ import time
 
 TYPE_CHECKING = False  # typing itself would take 10 ms
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.bwrap_run import Plan, Step
+    from verl_pivot.bubblewrap.bwrap_run import Plan, Step
 
 _PR_SET_DUMPABLE = 4
 _NICE = 10

@@ -9,11 +9,11 @@ from typing import Annotated
 import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from verl_pivot.bubblewrap.bwrap import standard_environment
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, SandboxRequestError
-from verl_pivot.sandbox.bwrap import standard_environment
 from verl_pivot.sandbox.execution import MIB, Limits, check_file_name
-from verl_pivot.sandbox.python_view import PythonView
 
 _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 _Command = Annotated[tuple[_Word, ...], Field(min_length=1)]

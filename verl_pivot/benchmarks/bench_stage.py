@@ -12,10 +12,10 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from verl_pivot.sandbox.backends import BackendSettings
+from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.zygote import ZygoteBackend
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.local_service import LocalService, acquire, release
-from verl_pivot.sandbox.zygote import ZygoteBackend
 
 Advance = Callable[[int], None]
 LOG_SECONDS = 30.0

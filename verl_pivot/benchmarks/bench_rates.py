@@ -7,14 +7,10 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from verl_pivot.errors import SandboxError
-from verl_pivot.lane.seccomp import filter_bytes
-from verl_pivot.sandbox.backend import Backend
-from verl_pivot.sandbox.backends import BackendSettings
-from verl_pivot.sandbox.bench_fork import ForkServer
-from verl_pivot.sandbox.bench_report import Row, Target, at_least, at_most, median, median_ratio, number
-from verl_pivot.sandbox.bench_stage import Advance, Stage
-from verl_pivot.sandbox.bwrap import (
+from verl_pivot.benchmarks.bench_fork import ForkServer
+from verl_pivot.benchmarks.bench_report import Row, Target, at_least, at_most, median, median_ratio, number
+from verl_pivot.benchmarks.bench_stage import Advance, Stage
+from verl_pivot.bubblewrap.bwrap import (
     DataFile,
     exec_command,
     find_bwrap,
@@ -22,10 +18,14 @@ from verl_pivot.sandbox.bwrap import (
     standard_environment,
     with_limits,
 )
+from verl_pivot.bubblewrap.python_view import PythonView
+from verl_pivot.errors import SandboxError
+from verl_pivot.lane.seccomp import filter_bytes
+from verl_pivot.node.backend import Backend
+from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.zygote import _SESSIONS, _STANDARD
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Limits, Program, Result
-from verl_pivot.sandbox.python_view import PythonView
-from verl_pivot.sandbox.zygote import _SESSIONS, _STANDARD
 
 BARE = "print(1)"
 SCIENCE = "import numpy, sympy\nprint(1)"

@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from verl_pivot.benchmarks.bench_report import Row, at_most, median, number, percentile
+from verl_pivot.benchmarks.bench_stage import Advance, Stage
+from verl_pivot.bubblewrap.process_tree import descendants
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.bench_report import Row, at_most, median, number, percentile
-from verl_pivot.sandbox.bench_stage import Advance, Stage
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits
 from verl_pivot.sandbox.local_service import LocalService
-from verl_pivot.sandbox.process_tree import descendants
 
 NUM_HONEST_AT_ONCE = 4
 RAMP_SECONDS = 2.0

@@ -5,8 +5,8 @@ import hmac
 
 from aiohttp import web
 
+from verl_pivot.node.request_queue import ByteBudget
 from verl_pivot.sandbox.failures import Failure, FailureKind
-from verl_pivot.sandbox.request_queue import ByteBudget
 from verl_pivot.sandbox.wire import MAX_BODY_BYTES
 
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from verl_pivot.sandbox.request_queue import ByteBudget
+from verl_pivot.node.request_queue import ByteBudget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from functools import partial
 from typing import NamedTuple
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.answers import Bounds, Kept, KeptResults, Outbox
+from verl_pivot.node.answers import Bounds, Kept, KeptResults, Outbox
+from verl_pivot.node.metrics import Metrics
+from verl_pivot.node.request_queue import ByteBudget, FairQueue, ServiceRate, num_ahead, retry_after_seconds
 from verl_pivot.sandbox.execution import Result, SessionState
 from verl_pivot.sandbox.failures import Failure, FailureKind
-from verl_pivot.sandbox.metrics import Metrics
-from verl_pivot.sandbox.request_queue import ByteBudget, FairQueue, ServiceRate, num_ahead, retry_after_seconds
 from verl_pivot.sandbox.wire import encode_line
 
 logger = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from verl_pivot.bubblewrap.bwrap import BwrapCommand
+from verl_pivot.bubblewrap.drain import Drain
+from verl_pivot.bubblewrap.process_tree import child_pids, num_tmp_files, usage_below
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.bwrap import BwrapCommand
-from verl_pivot.sandbox.drain import Drain
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
-from verl_pivot.sandbox.process_tree import child_pids, num_tmp_files, usage_below
 
 START_SECONDS = 60.0
 """For bubblewrap and its shim, and for the shim's work after a program; longer means that the machine is stuck."""

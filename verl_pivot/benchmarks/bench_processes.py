@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_pivot.sandbox.process_tree import child_pids, descendants
+from verl_pivot.bubblewrap.process_tree import child_pids, descendants
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 

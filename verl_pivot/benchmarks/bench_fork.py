@@ -31,7 +31,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str], code: str, environment: dict[str, str]) -> None:
         paths = [str(Path(__file__).parents[2]), *(path for path in sys.path if path)]
         main = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-        main += "from verl_pivot.sandbox.bench_fork import main; main(json.loads(sys.argv[2]), sys.argv[3])"
+        main += "from verl_pivot.benchmarks.bench_fork import main; main(json.loads(sys.argv[2]), sys.argv[3])"
         options = ["-P", "-s", "-S", "-B", "-c", main, json.dumps(paths), json.dumps(list(modules)), code]
         self._process = subprocess.Popen(
             [sys.executable, *options], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
+from verl_pivot.benchmarks.bench_processes import available_bytes, lane_bytes, status_bytes
+from verl_pivot.benchmarks.bench_report import Row, at_least, at_most, median, number, percentile
+from verl_pivot.benchmarks.bench_stage import Stage
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.bench_processes import available_bytes, lane_bytes, status_bytes
-from verl_pivot.sandbox.bench_report import Row, at_least, at_most, median, number, percentile
-from verl_pivot.sandbox.bench_stage import Stage
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Result
 from verl_pivot.sandbox.session import Session

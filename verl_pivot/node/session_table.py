@@ -5,9 +5,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from verl_pivot.errors import SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.backend import Backend
+from verl_pivot.node.backend import Backend
+from verl_pivot.node.executions import Execution, Executions, Start
 from verl_pivot.sandbox.execution import Limits, Program, Result, SessionState
-from verl_pivot.sandbox.executions import Execution, Executions, Start
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.wire import CellBody, ForkBody, OpenBody, check_envelope, decode_limits
 

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
+from verl_pivot.cluster.placement import Phase, Place, plan
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.local_service import LocalService
 from verl_pivot.sandbox.nodes import Listing
-from verl_pivot.sandbox.placement import Phase, Place, plan
 from verl_pivot.sandbox.wire import Health, decode_health
 
 CHECK_SECONDS = 2.0

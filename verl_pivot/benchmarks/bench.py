@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass
 
 from rich.console import Console
 
+from verl_pivot.benchmarks.bench_hostile import measure_hostile
+from verl_pivot.benchmarks.bench_load import measure_calls, measure_sessions, measure_sleepers
+from verl_pivot.benchmarks.bench_processes import busy_seconds
+from verl_pivot.benchmarks.bench_rates import measure_bare, measure_http, measure_science
+from verl_pivot.benchmarks.bench_report import Row
+from verl_pivot.benchmarks.bench_soak import measure_soak
+from verl_pivot.benchmarks.bench_stage import Sizes, Stage
+from verl_pivot.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
-from verl_pivot.sandbox.bench_hostile import measure_hostile
-from verl_pivot.sandbox.bench_load import measure_calls, measure_sessions, measure_sleepers
-from verl_pivot.sandbox.bench_processes import busy_seconds
-from verl_pivot.sandbox.bench_rates import measure_bare, measure_http, measure_science
-from verl_pivot.sandbox.bench_report import Row
-from verl_pivot.sandbox.bench_soak import measure_soak
-from verl_pivot.sandbox.bench_stage import Sizes, Stage
-from verl_pivot.sandbox.probe import Tier, probe, require_tier
-from verl_pivot.sandbox.python_view import PythonView
 
 Part = Callable[[Stage], Awaitable[list[Row]]]
 PARTS: Mapping[str, Part] = {

@@ -11,13 +11,13 @@ from aiohttp import web
 
 import verl_pivot
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
-from verl_pivot.sandbox.admission import RefusedError, check_token, read_body
-from verl_pivot.sandbox.answers import Bounds, Outbox
-from verl_pivot.sandbox.backend import Backend
-from verl_pivot.sandbox.executions import Execution, Executions
+from verl_pivot.node.admission import RefusedError, check_token, read_body
+from verl_pivot.node.answers import Bounds, Outbox
+from verl_pivot.node.backend import Backend
+from verl_pivot.node.executions import Execution, Executions
+from verl_pivot.node.metrics import Metrics
+from verl_pivot.node.session_table import SessionTable
 from verl_pivot.sandbox.failures import Failure, FailureKind
-from verl_pivot.sandbox.metrics import Metrics
-from verl_pivot.sandbox.session_table import SessionTable
 from verl_pivot.sandbox.wire import (
     HEARTBEAT_SECONDS,
     LOAD_HEADER,

@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_pivot.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.backends import BackendSettings
+from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.lane_process import LaneProcess
+from verl_pivot.node.languages import Language, load_languages
 from verl_pivot.sandbox.execution import (
     MAX_FILE_BYTES,
     Limits,
@@ -21,10 +25,6 @@ from verl_pivot.sandbox.execution import (
     Status,
     Timing,
 )
-from verl_pivot.sandbox.lane_process import LaneProcess
-from verl_pivot.sandbox.languages import Language, load_languages
-from verl_pivot.sandbox.probe import Tier, probe, require_tier
-from verl_pivot.sandbox.python_view import PythonView
 
 _SESSIONS = ("verl_pivot.lane.repl",)
 _STANDARD = (

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from verl_pivot.bubblewrap.bwrap import MINIMUM_VERSION, exec_command, find_bwrap, parse_version
+from verl_pivot.bubblewrap.obstacles import Obstacle, explain, old_version_note
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import ConfigError
 from verl_pivot.lane.kernel import landlock_abi
 from verl_pivot.lane.seccomp import filter_bytes
-from verl_pivot.sandbox.bwrap import MINIMUM_VERSION, exec_command, find_bwrap, parse_version
 from verl_pivot.sandbox.execution import MIB
-from verl_pivot.sandbox.obstacles import Obstacle, explain, old_version_note
-from verl_pivot.sandbox.python_view import PythonView
 
 _ATTEMPT_SECONDS = 20.0
 _SYSCTLS = (

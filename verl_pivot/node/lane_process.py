@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from verl_pivot.bubblewrap.bwrap import find_bwrap, lane_command
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import SandboxError
 from verl_pivot.lane.frames import Decoder, FrameError, encode
-from verl_pivot.sandbox.bwrap import find_bwrap, lane_command
-from verl_pivot.sandbox.python_view import PythonView
 
 _MAX_ANSWER_BYTES = 256 * 1024**2
 _READ_BYTES = 1024 * 1024

@@ -6,11 +6,11 @@ from importlib import import_module
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.backend import Backend
+from verl_pivot.node.backend import Backend
 
 BACKENDS: Mapping[str, str] = {
-    "zygote": "verl_pivot.sandbox.zygote:ZygoteBackend",
-    "bwrap_exec": "verl_pivot.sandbox.bwrap_exec:BwrapExecBackend",
+    "zygote": "verl_pivot.node.zygote:ZygoteBackend",
+    "bwrap_exec": "verl_pivot.bubblewrap.bwrap_exec:BwrapExecBackend",
 }
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_pivot.bubblewrap.memfd import sealed_memfd
+from verl_pivot.bubblewrap.python_view import VENV, PythonView, is_below
 from verl_pivot.errors import ConfigError
+from verl_pivot.node.privileges import as_ordinary_user
 from verl_pivot.sandbox.execution import MIB, Limits
-from verl_pivot.sandbox.memfd import sealed_memfd
-from verl_pivot.sandbox.privileges import as_ordinary_user
-from verl_pivot.sandbox.python_view import VENV, PythonView, is_below
 
 TRUSTED_FOLDERS = (Path("/usr/bin"), Path("/usr/local/bin"), Path("/bin"))
 """Where bwrap is looked for. Never the caller's PATH, which may name folders that others can write."""

@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from verl_pivot.benchmarks.bench_processes import Footprint, footprint
+from verl_pivot.benchmarks.bench_report import Row, Target, at_least, at_most, number
+from verl_pivot.benchmarks.bench_stage import Advance, Stage
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.bench_processes import Footprint, footprint
-from verl_pivot.sandbox.bench_report import Row, Target, at_least, at_most, number
-from verl_pivot.sandbox.bench_stage import Advance, Stage
+from verl_pivot.node.languages import load_languages
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
-from verl_pivot.sandbox.languages import load_languages
-from verl_pivot.sandbox.python_view import PythonView
 
 NUM_AT_ONCE = 32
 SETTLE_SECONDS = 15.0

@@ -2,7 +2,7 @@
 
 The service drops root before it starts anything; a sandbox that root starts nevertheless is given to `nobody` by
 `as_ordinary_user`, because the kernel does not count the processes of root: a fork bomb would take the machine.
-`python -m verl_pivot.sandbox.privileges [--user U] [--show PATH]... -- COMMAND ...` runs any command that way.
+`python -m verl_pivot.node.privileges [--user U] [--show PATH]... -- COMMAND ...` runs any command that way.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def as_ordinary_user(show: Iterable[Path] = ()) -> tuple[str, ...]:
     if not is_root():
         return ()
     source = str(Path(__file__).parent.parent.parent)
-    main = f"import sys; sys.path[:0] = [{source!r}]; from verl_pivot.sandbox.privileges import main; main()"
+    main = f"import sys; sys.path[:0] = [{source!r}]; from verl_pivot.node.privileges import main; main()"
     options = [word for path in show for word in ("--show", str(path))]
     return (sys.executable, "-P", "-s", "-B", "-c", main, "--clear-environment", *options, "--")
 
@@ -60,7 +60,7 @@ def as_ordinary_user(show: Iterable[Path] = ()) -> tuple[str, ...]:
 def command_as(user: str, command: Sequence[str], *, show: Iterable[Path] = ()) -> list[str]:
     """`command`, run as `user` where we are root, and as ourselves otherwise. `show` are folders that it needs too."""
     options = [word for path in show for word in ("--show", str(path))]
-    return [sys.executable, "-m", "verl_pivot.sandbox.privileges", "--user", user, *options, "--", *command]
+    return [sys.executable, "-m", "verl_pivot.node.privileges", "--user", user, *options, "--", *command]
 
 
 def become(user: str, *, show: Iterable[Path] = ()) -> None:
@@ -155,7 +155,7 @@ def _mount(source: str, target: Path, kind: str | None, flags: int, options: str
 
 def main() -> NoReturn:
     """Become the user and execute the command."""
-    parser = argparse.ArgumentParser(prog="python -m verl_pivot.sandbox.privileges")
+    parser = argparse.ArgumentParser(prog="python -m verl_pivot.node.privileges")
     parser.add_argument("--user", default=DEFAULT_USER)
     parser.add_argument("--show", type=Path, action="append", default=[])
     # Python may add LC_CTYPE to an environment that was empty.

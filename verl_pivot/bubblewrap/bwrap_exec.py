@@ -13,16 +13,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from verl_pivot.bubblewrap.bwrap import LIBRARY, BwrapCommand, DataFile, exec_command, find_bwrap
+from verl_pivot.bubblewrap.bwrap_run import BwrapRun, Ended, Plan, Step
+from verl_pivot.bubblewrap.memfd import sealed_memfd
+from verl_pivot.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.lane.seccomp import filter_bytes
-from verl_pivot.sandbox.backends import BackendSettings
-from verl_pivot.sandbox.bwrap import LIBRARY, BwrapCommand, DataFile, exec_command, find_bwrap
-from verl_pivot.sandbox.bwrap_run import BwrapRun, Ended, Plan, Step
+from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.languages import Language, Languages, load_languages
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
-from verl_pivot.sandbox.languages import Language, Languages, load_languages
-from verl_pivot.sandbox.memfd import sealed_memfd
-from verl_pivot.sandbox.probe import Tier, probe, require_tier
-from verl_pivot.sandbox.python_view import PythonView
 
 _SHIM = Path(__file__).with_name("bwrap_shim.py")
 _NUM_SHIMS = 1

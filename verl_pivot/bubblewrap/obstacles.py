@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from verl_pivot.sandbox.privileges import OUR_WORDS
+from verl_pivot.node.privileges import OUR_WORDS
 
 _FIXED_VERSION = (0, 12, 0)
 _SECCOMP_REMEDY = {

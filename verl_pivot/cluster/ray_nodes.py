@@ -23,11 +23,11 @@ from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from verl_pivot.cluster.placement import Place
+from verl_pivot.cluster.supervision import NodeService, Started, Supervisor
 from verl_pivot.errors import ConfigError, SandboxError
 from verl_pivot.sandbox import local_service
 from verl_pivot.sandbox.nodes import NAME_VARIABLE, Listing
-from verl_pivot.sandbox.placement import Place
-from verl_pivot.sandbox.supervision import NodeService, Started, Supervisor
 
 NAMESPACE = "verl-pivot-sandbox"
 """Of Ray's named actors; the actor's name in it is the sandbox's."""
