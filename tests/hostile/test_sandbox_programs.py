@@ -64,6 +64,7 @@ os._exit(3)
     assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 3, "[]\n")
 
 
+# All but RLIMIT_DATA, which counts in what the zygote of a lane happens to hold.
 STATE = """
 import builtins, gc, json, os, re, resource, signal, sys, threading
 state = {
@@ -82,7 +83,7 @@ state = {
     "threads": threading.active_count(),
     "signals": [repr(signal.getsignal(number)) for number in range(1, 32)],
     "mask": sorted(signal.pthread_sigmask(0, [])),
-    "limits": [resource.getrlimit(number) for number in range(16) if number != resource.RLIMIT_DATA],  # holds the zygote's
+    "limits": [resource.getrlimit(number) for number in range(16) if number != resource.RLIMIT_DATA],
     "ids": [os.getpid(), os.getppid(), os.getpgid(0), os.getsid(0), os.getuid(), os.getgid(), os.umask(0o22)],
     "nice": os.getpriority(os.PRIO_PROCESS, 0), "cores": sorted(os.sched_getaffinity(0)),
     "open": [fd for fd in range(300) if os.path.exists(f"/proc/self/fd/{fd}")],

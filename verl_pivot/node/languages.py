@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import yaml  # type: ignore[import-untyped]  # PyYAML ships no types
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from verl_pivot.bubblewrap.bwrap import standard_environment
