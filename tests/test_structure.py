@@ -1,5 +1,6 @@
 """The shape of the house: what is pure imports nothing heavy, and the README knows every file."""
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,10 @@ PURE = (
     "verl_pivot.verifiers.scoring",
     "verl_pivot.verifiers.tool_call",
     "verl_pivot.local.environment",
+    "verl_pivot.sandbox.client",
+    "verl_pivot.node.service",
+    "verl_pivot.node.zygote",
+    "verl_pivot.cluster.placement",
 )
 
 
@@ -41,6 +46,20 @@ def test_the_readme_has_a_line_for_every_module() -> None:
     ]
 
     assert missing == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "verl_pivot" / "lane").glob("*.py")), ids=lambda path: path.name)
+def test_what_runs_inside_bubblewrap_needs_the_standard_library_alone(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(node.module or "")
+
+    others = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
+
+    assert [name for name in others if not name.startswith("verl_pivot.lane")] == []
 
 
 def test_packages_import_nothing_by_themselves() -> None:
