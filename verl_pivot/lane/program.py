@@ -107,10 +107,9 @@ def _report(error: BaseException) -> int:
     exit_code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     trace = error.__traceback__ = _without_ours(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    hook = getattr(sys, "excepthook", None)
-    if hook is None:
+    hook = getattr(sys, "excepthook", _excepthook)
+    if not hasattr(sys, "excepthook"):
         _write_error("sys.excepthook is missing\n")
-        hook = _excepthook
     try:
         hook(type(error), error, trace)
     except SystemExit as leaving:
@@ -155,7 +154,7 @@ def _drop_modules() -> None:
 def _flushed(stream: object) -> bool:
     """Whether the last output could be written."""
     try:
-        if not stream.closed:  # type: ignore[attr-defined]
+        if not getattr(stream, "closed", False):
             stream.flush()  # type: ignore[attr-defined]
     except BaseException as error:  # noqa: BLE001  a program may have put anything in place of a stream
         if stream is not sys.stderr:

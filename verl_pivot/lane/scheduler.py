@@ -23,6 +23,8 @@ _MANY_PROCESSES = 16
 _NUM_BACKGROUND = 1
 _WATCH_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
+_ROOM_BYTES = 16 * 1024**2
+"""And an eighth of the limit: one process alone meets its rlimit, and always gets a MemoryError."""
 _WATCH_COST = 10
 """Watching takes at most a tenth of the lane's time."""
 _FULL_SHARE = 0.8
@@ -192,8 +194,9 @@ class Scheduler:
 
 
 def _sample(now: Snapshot, each: Watched) -> Sample:
-    """What it uses; it is killed if that is more than its limit."""
-    sample = now.sample(each.shim_pid, each.pid, each.shared_bytes, each.memory_bytes)
-    if sample.memory_bytes > each.memory_bytes:
+    """What it uses; it is killed if that is more than its limit, with some room for the kernel to say so first."""
+    limit = each.memory_bytes + each.memory_bytes // 8 + _ROOM_BYTES
+    sample = now.sample(each.shim_pid, each.pid, each.shared_bytes, limit)
+    if sample.memory_bytes > limit:
         each.kill("memory_limit")
     return sample
