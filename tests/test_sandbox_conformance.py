@@ -25,7 +25,6 @@ def results(kind: Kind) -> dict[str, Result]:
 FRAMES = (
     "the program's first frame lies on those of its zygote: a trace of all frames shows them, and they count in depth"
 )
-PTH = "a zygote runs no .pth files of its environment, which are the environment's start-up code"
 DIFFERENCES = {
     "faulthandler": FRAMES,
     "recursion": FRAMES,
@@ -33,7 +32,6 @@ DIFFERENCES = {
     "stack": FRAMES,
     "atexit_in_c": FRAMES,
     "atexit_exits": FRAMES,
-    "meta_path": PTH,
 }
 
 

@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.sandbox_services import CANARY, SMALL, Kind, on_every_kind, on_zygotes, service
+from tests.sandbox_services import CANARY, IS_ROOT, SMALL, Kind, on_every_kind, on_zygotes, service
+from verl_pivot.bubblewrap.process_tree import descendants
 from verl_pivot.lane.kernel import landlock_abi
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
@@ -461,6 +463,23 @@ attempt("setgroups", os.setgroups, [0])
     found.pop("found")
     assert 1000 not in found.values()
     assert set(found.values()) <= {65534}  # whose files they are has no name inside: their setuid bit has no effect
+
+
+def test_h44_a_service_started_by_root_is_root_no_longer() -> None:
+    if not IS_ROOT:
+        pytest.skip(f"only root can start a service as root, and this is uid {os.geteuid()}")
+    running = service(Kind.BY_ROOT)
+    family = [running.pid, *descendants(running.pid)]
+
+    statuses = [Path(f"/proc/{pid}/status").read_text() for pid in family]
+
+    assert len(family) > 5
+    assert {line for text in statuses for line in text.splitlines() if line.startswith("Uid:\t0")} == set()
+    assert {
+        line for line in statuses[0].splitlines() if line.startswith(("CapPrm", "CapEff", "NoNewPrivs", "Groups"))
+    } == {
+        *("CapPrm:\t0000000000000000", "CapEff:\t0000000000000000", "NoNewPrivs:\t1", "Groups:\t "),
+    }
 
 
 @on_every_kind

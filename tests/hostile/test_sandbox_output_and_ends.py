@@ -226,6 +226,6 @@ def test_h32_recursion_without_a_limit_is_bounded_by_memory() -> None:
 
     result = service().run(code, limits=Limits(wall_seconds=10.0, memory_bytes=128 * MIB))
 
-    # The exception and the watchdog see the same limit; either may be first.
-    ended = (result.status, result.exit_code, result.stderr[-12:])
-    assert ended in ((Status.ERROR, 1, "MemoryError\n"), (Status.MEMORY_LIMIT, None, ""))
+    # Python runs out of memory within itself: which exception it then finds words for is its own affair.
+    assert (result.status, result.exit_code) in ((Status.ERROR, 1), (Status.MEMORY_LIMIT, None))
+    assert service().output("print('well')") == "well\n"

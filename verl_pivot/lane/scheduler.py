@@ -15,11 +15,12 @@ from verl_pivot.lane.jobs import MAX_WAITS_OF_CROWD
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import Sample, Snapshot, lower_priority, read_process
+from verl_pivot.lane.watchdog import Sample, Snapshot, leave_cores_to_others, lower_priority, read_process
 from verl_pivot.lane.zygotes import Zygote
 
 _FOREGROUND_CPU_SECONDS = 0.02
-_MANY_PROCESSES = 16
+_CROWD = 12
+"""More processes than that are one."""
 _NUM_BACKGROUND = 1
 _WATCH_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
@@ -173,12 +174,14 @@ class Scheduler:
         sample = _sample(now, run)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
-        if sample.num_processes > _MANY_PROCESSES and run.job is not None:
+        is_crowd = len(sample.pids) > _CROWD
+        if is_crowd and run.job is not None:
             run.job.max_waits = MAX_WAITS_OF_CROWD
-        if computed > _FOREGROUND_CPU_SECONDS or sample.num_processes > _MANY_PROCESSES:
+            leave_cores_to_others(sample.pids)
+        if computed > _FOREGROUND_CPU_SECONDS or is_crowd:
             self._foreground.pop(run.id, None)
             self._background.add(run)
-        elif computed == 0.0:
+        elif sample.is_asleep:
             self._background.remove(run)
         return sample.memory_bytes
 
