@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from verl_pivot.bubblewrap.bwrap_exec import BwrapExecBackend
 from verl_pivot.bubblewrap.probe import Tier, probe
 from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.errors import ConfigError
 from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.bwrap_exec import BwrapExecBackend
 from verl_pivot.sandbox.execution import Program, Result
 
 

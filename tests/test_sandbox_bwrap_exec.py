@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.sandbox_machine import bwrap_backend, needs_sandbox, run
-from verl_pivot.bubblewrap.bwrap_exec import BwrapExecBackend
 from verl_pivot.bubblewrap.process_tree import descendants
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.node.backends import BackendSettings
+from verl_pivot.node.bwrap_exec import BwrapExecBackend
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
 

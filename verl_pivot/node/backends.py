@@ -10,7 +10,7 @@ from verl_pivot.node.backend import Backend
 
 BACKENDS: Mapping[str, str] = {
     "zygote": "verl_pivot.node.zygote:ZygoteBackend",
-    "bwrap_exec": "verl_pivot.bubblewrap.bwrap_exec:BwrapExecBackend",
+    "bwrap_exec": "verl_pivot.node.bwrap_exec:BwrapExecBackend",
 }
 
 

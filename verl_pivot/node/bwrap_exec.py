@@ -24,7 +24,7 @@ from verl_pivot.node.backends import BackendSettings
 from verl_pivot.node.languages import Language, Languages, load_languages
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
 
-_SHIM = Path(__file__).with_name("bwrap_shim.py")
+_SHIM = Path(__file__).parents[1] / "bubblewrap" / "bwrap_shim.py"
 _NUM_SHIMS = 1
 """Counts as a process of the sandbox too."""
 _SIGXCPU, _SIGKILL = 24, 9
