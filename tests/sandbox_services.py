@@ -13,6 +13,7 @@ import pwd
 import secrets
 import select
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -96,7 +97,7 @@ class Service:
     def stop(self) -> None:
         """Ask it to end; kill it if it does not."""
         if self.process.poll() is None:
-            self.process.terminate()
+            os.kill(self.pid, signal.SIGTERM)  # the child itself, or what its wrapper runs
             try:
                 self.process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:

@@ -389,7 +389,7 @@ def test_h60_a_suspended_service_ends_nobody_before_its_time() -> None:
         assert_each_its_own(asyncio.run(outputs_while(running, attack, count=10)))
 
 
-MASKED = ("bwrap", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
+MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
 """As Docker does: a part of /proc is covered, and the kernel lets nobody mount another /proc."""
 
 
@@ -408,7 +408,7 @@ def test_h61_with_a_masked_proc_programs_run_without_one() -> None:
 
 
 def test_h61_without_user_namespaces_the_start_is_refused_with_the_remedy() -> None:
-    no_namespaces = ("bwrap", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/", "--")
+    no_namespaces = ("bwrap", "--die-with-parent", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/", "--")
 
     with pytest.raises(RuntimeError, match=r"the sandbox needs tier T3, and this machine offers T4"):
         start_service(wrapper=no_namespaces)

@@ -15,10 +15,13 @@ from verl_pivot.lane.jobs import MAX_WAITS_OF_CROWD
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import Sample, Snapshot, leave_cores_to_others, lower_priority, read_process
+from verl_pivot.lane.watchdog import Sample, children, leave_cores_to_others, lower_priority, read_process, sample_pod
 from verl_pivot.lane.zygotes import Zygote
 
 _FOREGROUND_CPU_SECONDS = 0.02
+_FEW_CHILDREN = 3
+_NUM_UNSEEN = 64
+"""Programs at once where nobody can look at them, for want of /proc."""
 _CROWD = 12
 """More processes than that are one."""
 _NUM_BACKGROUND = 1
@@ -58,7 +61,7 @@ class Scheduler:
         self._pods = pods
         self._zygotes = zygotes
         self._has_proc = bool(settings["has_proc"])
-        self._num_foreground = int(settings["num_foreground"])
+        self._num_foreground = int(settings["num_foreground"]) if self._has_proc else _NUM_UNSEEN
         self._memory_bytes = int(settings["memory_bytes"])
         self._waiting: deque[Run] = deque()
         self._running: dict[int, Run] = {}
@@ -111,12 +114,7 @@ class Scheduler:
     def _has_room(self) -> bool:
         if self._used_bytes > self._memory_bytes * _FULL_SHARE:
             return False
-        if len(self._foreground) < self._num_foreground:
-            return True
-        if not self._is_looking:
-            self._is_looking = True
-            self._loop.after(_LOOK_SECONDS, self._look)
-        return False
+        return len(self._foreground) < self._num_foreground
 
     def _start(self, queue: deque[Run]) -> bool:
         """Start the first of `queue`, unless its zygote is not ready yet."""
@@ -136,6 +134,9 @@ class Scheduler:
             self._reserved_bytes += run.memory_bytes
         run.start(self._loop, pod, zygote, has_proc=self._has_proc)
         self.watch()
+        if not self._is_looking and self._has_proc:
+            self._is_looking = True
+            self._loop.after(_LOOK_SECONDS, self._look)
         return True
 
     def watch(self) -> None:
@@ -145,21 +146,29 @@ class Scheduler:
             self._loop.after(_WATCH_SECONDS, self._watch)
 
     def _look(self) -> None:
-        """Who in the foreground sleeps, or has had its share, makes room for another; `_watch` sees to the rest."""
-        self._is_looking = False
+        """Every few milliseconds: who in the foreground sleeps, has had its share, or becomes many, makes room."""
         for run in tuple(self._foreground.values()):
             if run.pid is not None:
-                look = read_process(run.pid)
-                if look is None or look.is_asleep or look.cpu_seconds > _FOREGROUND_CPU_SECONDS:
-                    del self._foreground[run.id]
+                self._look_at(run, run.pid)
         self.pump()
+        self._is_looking = bool(self._foreground)
+        if self._is_looking:
+            self._loop.after(_LOOK_SECONDS, self._look)
+
+    def _look_at(self, run: Run, pid: int) -> None:
+        process = read_process(pid)
+        if process is None or (process.is_asleep and not children(pid, num_threads=1)):
+            del self._foreground[run.id]
+        elif process.cpu_seconds > _FOREGROUND_CPU_SECONDS or len(children(pid, num_threads=1)) > _FEW_CHILDREN:
+            del self._foreground[run.id]
+            run.groups |= {process.group}
+            self._background.add(run)
 
     def _watch(self) -> None:
         """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
         begin = time.monotonic()
-        now = Snapshot()
-        used = [(self._examine_run(now, run), run) for run in tuple(self._running.values()) if run.pid is not None]
-        sessions = [(self._examine_session(now, session), session) for session in self.watched_sessions()]
+        used = [(self._examine_run(run), run) for run in tuple(self._running.values()) if run.pid is not None]
+        sessions = [(self._examine_session(session), session) for session in self.watched_sessions()]
         self._used_bytes = sum(size for size, _ in (*used, *sessions))
         if self._used_bytes > self._memory_bytes:
             self._evict_largest([*((size, run) for size, run in used if not run.is_restarted), *sessions])
@@ -167,11 +176,11 @@ class Scheduler:
         if self._is_watching:
             self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.monotonic() - begin)), self._watch)
 
-    def _examine_run(self, now: Snapshot, run: Run) -> int:
+    def _examine_run(self, run: Run) -> int:
         """Its memory. Those that compute go to the background, and come back when they sleep."""
         if self._background.is_stopped(run):
             return run.used_bytes
-        sample = _sample(now, run)
+        sample = _sample(run)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
         is_crowd = len(sample.pids) > _CROWD
@@ -185,8 +194,8 @@ class Scheduler:
             self._background.remove(run)
         return sample.memory_bytes
 
-    def _examine_session(self, now: Snapshot, session: Watched) -> int:
-        sample = _sample(now, session)
+    def _examine_session(self, session: Watched) -> int:
+        sample = _sample(session)
         if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
             lower_priority(sample.groups)
         return sample.memory_bytes
@@ -196,10 +205,10 @@ class Scheduler:
             max(used, key=lambda pair: pair[0])[1].kill("evicted")
 
 
-def _sample(now: Snapshot, each: Watched) -> Sample:
+def _sample(each: Watched) -> Sample:
     """What it uses; it is killed if that is more than its limit, with some room for the kernel to say so first."""
     limit = each.memory_bytes + each.memory_bytes // 8 + _ROOM_BYTES
-    sample = now.sample(each.shim_pid, each.pid, each.shared_bytes, limit)
+    sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes, limit)
     if sample.memory_bytes > limit:
         each.kill("memory_limit")
     return sample

@@ -1,4 +1,4 @@
-"""/proc -> memory, CPU time and process groups of every pod in one pass: what no rlimit bounds."""
+"""/proc -> memory, CPU time and process groups of a pod: what no rlimit bounds."""
 
 import os
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ class Process(NamedTuple):
     group: int
     is_asleep: bool
     cpu_seconds: float
+    num_threads: int
     resident_bytes: int
 
 
@@ -35,47 +36,54 @@ class Sample:
     """Its process groups."""
 
 
-class Snapshot:
-    """All processes of the lane at one moment."""
+def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> Sample:
+    """Look at the program `pid`, its descendants, and those that the shim inherited.
 
-    def __init__(self) -> None:
-        found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
-        self._processes = {process.pid: process for process in found if process is not None}
-        self._children: dict[int, list[int]] = {}
-        for process in self._processes.values():
-            self._children.setdefault(process.parent, []).append(process.pid)
+    Args:
+        shim_pid: PID 1 of the pod.
+        pid: Its program, if that lives.
+        shared_bytes: Private memory of the zygote, which each forked process shows as its own.
+        limit_bytes: Only memory that seems to be above it is measured with care.
+    """
+    members = _members(shim_pid, pid)
+    memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
+    if memory_bytes > limit_bytes:
+        memory_bytes = _exact_bytes(members)
+    return Sample(
+        memory_bytes=memory_bytes,
+        cpu_seconds=sum(process.cpu_seconds for process in members),
+        pids=tuple(process.pid for process in members),
+        is_asleep=all(process.is_asleep for process in members),
+        groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
+    )
 
-    def sample(self, shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> Sample:
-        """Look at the program `pid`, its descendants, and those that the shim inherited.
 
-        Args:
-            shim_pid: PID 1 of the pod.
-            pid: Its program, if that lives.
-            shared_bytes: Resident memory of the zygote, which each forked process shows as its own.
-            limit_bytes: Only memory that seems to be above it is measured with care.
-        """
-        members = self._members(shim_pid, pid)
-        memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
-        if memory_bytes > limit_bytes:
-            memory_bytes = _exact_bytes(members)
-        return Sample(
-            memory_bytes=memory_bytes,
-            cpu_seconds=sum(process.cpu_seconds for process in members),
-            pids=tuple(process.pid for process in members),
-            is_asleep=all(process.is_asleep for process in members),
-            groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
-        )
+def _members(shim_pid: int, pid: int | None) -> list[Process]:
+    found: dict[int, Process] = {}
+    waiting = children(shim_pid, num_threads=1)
+    if pid is not None:
+        waiting.append(pid)
+    while waiting:
+        number = waiting.pop()
+        process = read_process(number)
+        if process is not None and number not in found:
+            found[number] = process
+            waiting += children(number, process.num_threads)
+    return list(found.values())
 
-    def _members(self, shim_pid: int, pid: int | None) -> list[Process]:
-        found: list[Process] = []
-        waiting = list(self._children.get(shim_pid, ()))
-        if pid in self._processes:
-            waiting.append(pid)
-        while waiting:
-            number = waiting.pop()
-            found.append(self._processes[number])
-            waiting += self._children.get(number, ())
-        return found
+
+def children(pid: int, num_threads: int) -> list[int]:
+    """Of a process with so many threads, each of which may have some."""
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task") if num_threads > 1 else [str(pid)]
+        return [child for task in tasks for child in _children_of_task(f"/proc/{pid}/task/{task}/children")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _children_of_task(path: str) -> list[int]:
+    with open(path, "rb") as file:
+        return [int(child) for child in file.read().split()]
 
 
 _OWN_GROUP = os.getpgrp()
@@ -99,6 +107,7 @@ def read_process(pid: int) -> Process | None:
         group=int(fields[2]),
         is_asleep=fields[0] in b"SDTZX",
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        num_threads=int(fields[17]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
     )
 
