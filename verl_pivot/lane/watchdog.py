@@ -93,7 +93,7 @@ def read_process(pid: int) -> Process | None:
     """None if it has ended."""
     try:
         fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return None
     try:
         fields = os.read(fd, 1024).rpartition(b") ")[2].split()
