@@ -15,7 +15,7 @@ _ID_MAPS = (
 )
 _NO_SUID_NO_DEVICES = kernel.MS_NOSUID | kernel.MS_NODEV
 _SHARED_MEMORY_OPTIONS = b"size=16777216,mode=1777,nr_inodes="
-_NICE = 10
+_NICE = 15
 """The lane itself goes first, or a bomb would keep it from being stopped."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 

@@ -37,7 +37,7 @@ class Run:
         self.limits: dict[str, Any] = self.program["limits"]
         self.pod: Pod | None = None
         self.job: Job | None = None
-        self.arrived_at = time.monotonic()
+        self.arrived_at = self._started_at = time.monotonic()
         self.cpu_seconds = 0.0
         self.used_bytes = 0
         self.groups: frozenset[int] = frozenset()
@@ -51,7 +51,8 @@ class Run:
     def start(self, loop: Loop, pod: Pod, zygote: Zygote, *, has_proc: bool) -> None:
         """Begin in a fresh pod."""
         self.cpu_seconds = 0.0
-        self._queue_seconds = time.monotonic() - self.arrived_at
+        self._started_at = time.monotonic()
+        self._queue_seconds = self._started_at - self.arrived_at
         self._loop, self._zygote, self._has_proc = loop, zygote, has_proc
         self.pod = pod
         self._result = {}
@@ -83,6 +84,9 @@ class Run:
     @property
     def shared_bytes(self) -> int:
         return self._zygote.resident_bytes
+
+    def is_older(self, seconds: float) -> bool:
+        return time.monotonic() - self._started_at > seconds
 
     def cancel(self) -> None:
         """End it; nobody waits for its result."""

@@ -23,10 +23,11 @@ _FEW_CHILDREN = 3
 _NUM_UNSEEN = 64
 """Programs at once where nobody can look at them, for want of /proc."""
 _CROWD = 12
-"""More processes than that are one."""
-_NUM_BACKGROUND = 1
+"""More threads than that, of all processes of a pod, are one."""
 _WATCH_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
+_THREADS_SECONDS = 0.05
+"""Of several threads only the first is seen; when it has slept for so long, it is taken to speak for all."""
 _ROOM_BYTES = 16 * 1024**2
 """And an eighth of the limit: one process alone meets its rlimit, and always gets a MemoryError."""
 _WATCH_COST = 10
@@ -66,7 +67,7 @@ class Scheduler:
         self._waiting: deque[Run] = deque()
         self._running: dict[int, Run] = {}
         self._foreground: dict[int, Run] = {}
-        self._background = Background(loop, _NUM_BACKGROUND)
+        self._background = Background(loop)
         self._is_looking = False
         self._is_watching = False
         self._used_bytes = 0
@@ -102,7 +103,7 @@ class Scheduler:
     def ended(self, run: Run, *, is_evicted: bool) -> bool:
         """Forget a run that has ended; True if it will be started once more."""
         self._running.pop(run.id, None)
-        self._foreground.pop(run.id, None)
+        self._leave_foreground(run)
         self._background.remove(run)
         if run.is_restarted:
             self._reserved_bytes -= run.memory_bytes
@@ -130,6 +131,7 @@ class Scheduler:
             return True
         self._running[run.id] = run
         self._foreground[run.id] = run
+        self._background.stand_back(is_foreground_empty=False)
         if run.is_restarted:
             self._reserved_bytes += run.memory_bytes
         run.start(self._loop, pod, zygote, has_proc=self._has_proc)
@@ -155,14 +157,22 @@ class Scheduler:
         if self._is_looking:
             self._loop.after(_LOOK_SECONDS, self._look)
 
+    def _leave_foreground(self, run: Run) -> None:
+        self._foreground.pop(run.id, None)
+        self._background.stand_back(is_foreground_empty=not self._foreground)
+
     def _look_at(self, run: Run, pid: int) -> None:
         process = read_process(pid)
-        if process is None or (process.is_asleep and not children(pid, num_threads=1)):
-            del self._foreground[run.id]
-        elif process.cpu_seconds > _FOREGROUND_CPU_SECONDS or len(children(pid, num_threads=1)) > _FEW_CHILDREN:
-            del self._foreground[run.id]
+        if process is None:
+            self._leave_foreground(run)
+            return
+        num_children = len(children(pid, num_threads=1))
+        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or num_children > _FEW_CHILDREN:
+            self._leave_foreground(run)
             run.groups |= {process.group}
             self._background.add(run)
+        elif process.is_asleep and not num_children and (process.num_threads == 1 or run.is_older(_THREADS_SECONDS)):
+            self._leave_foreground(run)
 
     def _watch(self) -> None:
         """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
@@ -183,14 +193,14 @@ class Scheduler:
         sample = _sample(run)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
-        is_crowd = len(sample.pids) > _CROWD
+        is_crowd = sample.num_threads > _CROWD
         if is_crowd and run.job is not None:
             run.job.max_waits = MAX_WAITS_OF_CROWD
             leave_cores_to_others(sample.pids)
         if computed > _FOREGROUND_CPU_SECONDS or is_crowd:
-            self._foreground.pop(run.id, None)
+            self._leave_foreground(run)
             self._background.add(run)
-        elif sample.is_asleep:
+        elif sample.is_asleep and computed == 0.0:
             self._background.remove(run)
         return sample.memory_bytes
 

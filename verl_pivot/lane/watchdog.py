@@ -30,6 +30,8 @@ class Sample:
     """Above what a fresh interpreter shares with its zygote."""
     cpu_seconds: float
     pids: tuple[int, ...]
+    num_threads: int
+    """Of all its processes."""
     is_asleep: bool
     """Nobody in it is running or ready to run. Its CPU time says less: the kernel tells it in steps of 10 ms."""
     groups: frozenset[int]
@@ -53,6 +55,7 @@ def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: i
         memory_bytes=memory_bytes,
         cpu_seconds=sum(process.cpu_seconds for process in members),
         pids=tuple(process.pid for process in members),
+        num_threads=sum(process.num_threads for process in members),
         is_asleep=all(process.is_asleep for process in members),
         groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
     )
@@ -164,6 +167,7 @@ def leave_cores_to_others(pids: tuple[int, ...]) -> None:
     """For crowds: even with the lowest priority, a hundred processes have a hundred shares of a core."""
     for pid in pids:
         try:
-            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
-        except ProcessLookupError:
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+        except (FileNotFoundError, ProcessLookupError):
             continue
