@@ -32,6 +32,14 @@ async def test_programs_that_together_want_too_much_memory_all_end_well() -> Non
     assert [(result.status, result.stdout) for result in results] == [(Status.OK, "150\n")] * 6
 
 
+async def test_a_limit_larger_than_the_lane_gets_all_that_the_lane_has() -> None:
+    programs = [Program(code=FILL.format(mib=150, seconds=0.3), limits=Limits(memory_bytes=1024 * MIB))] * 4
+
+    results = await run_all(programs, memory_bytes=400 * MIB)
+
+    assert [result.stdout for result in results] == ["150\n"] * 4
+
+
 async def test_a_program_above_its_own_limit_is_told_so_and_its_neighbours_are_not_touched() -> None:
     limits = Limits(memory_bytes=64 * MIB, wall_seconds=20.0)
     children = "import os, time\nfor _ in range(4):\n    if os.fork() == 0:\n        break\n" + FILL.format(

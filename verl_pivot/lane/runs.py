@@ -50,7 +50,7 @@ class Run:
 
     def start(self, loop: Loop, pod: Pod, zygote: Zygote, *, has_proc: bool) -> None:
         """Begin in a fresh pod."""
-        self.cpu_seconds = 0.0
+        self.cpu_seconds, self.groups = 0.0, frozenset()
         self._started_at = time.monotonic()
         self._queue_seconds = self._started_at - self.arrived_at
         self._loop, self._zygote, self._has_proc = loop, zygote, has_proc

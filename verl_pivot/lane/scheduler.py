@@ -72,7 +72,8 @@ class Scheduler:
         self._is_watching = False
         self._used_bytes = 0
         self._restarts: deque[Run] = deque()
-        self._reserved_bytes = 0
+        self._reserved: dict[int, int] = {}
+        """Bytes set aside for the runs that were restarted."""
         self.watched_sessions: Callable[[], Sequence[Watched]] = tuple
 
     def add(self, run: Run) -> None:
@@ -93,7 +94,7 @@ class Scheduler:
 
     def pump(self) -> None:
         """Start what can be started now."""
-        while self._restarts and self._reserved_bytes + self._restarts[0].memory_bytes <= self._memory_bytes:
+        while self._restarts and sum(self._reserved.values()) + self._share_of(self._restarts[0]) <= self._memory_bytes:
             if not self._start(self._restarts):
                 return
         while self._waiting and self._has_room():
@@ -105,12 +106,15 @@ class Scheduler:
         self._running.pop(run.id, None)
         self._leave_foreground(run)
         self._background.remove(run)
-        if run.is_restarted:
-            self._reserved_bytes -= run.memory_bytes
+        self._reserved.pop(run.id, None)
         if is_evicted:
             run.is_restarted = True
             self._restarts.append(run)
         return is_evicted
+
+    def _share_of(self, run: Run) -> int:
+        """What is set aside for it: its limit, or all there is."""
+        return min(run.memory_bytes, self._memory_bytes)
 
     def _has_room(self) -> bool:
         if self._used_bytes > self._memory_bytes * _FULL_SHARE:
@@ -133,7 +137,7 @@ class Scheduler:
         self._foreground[run.id] = run
         self._background.stand_back(is_foreground_empty=False)
         if run.is_restarted:
-            self._reserved_bytes += run.memory_bytes
+            self._reserved[run.id] = self._share_of(run)
         run.start(self._loop, pod, zygote, has_proc=self._has_proc)
         self.watch()
         if not self._is_looking and self._has_proc:
