@@ -171,7 +171,8 @@ class Scheduler:
             self._leave_foreground(run)
             return
         num_children = len(children(pid, num_threads=1))
-        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or num_children > _FEW_CHILDREN:
+        is_growing = num_children > _FEW_CHILDREN or process.num_threads > _CROWD
+        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_growing:
             self._leave_foreground(run)
             run.groups |= {process.group}
             self._background.add(run)
