@@ -5,6 +5,7 @@ sleep S     ends after S seconds, with status ok
 hang        never ends by itself
 exit N      status error with exit code N
 refuse      SandboxRequestError
+klingon     UnsupportedLanguageError
 break       SandboxError
 break-once  SandboxError for the first run of this stdin, then ok
 bug         an exception that no backend should raise
@@ -18,7 +19,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
+from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, UnsupportedLanguageError
 from verl_pivot.node.backends import BackendSettings
 from verl_pivot.node.service import Service, ServiceSettings
 from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Timing
@@ -26,7 +27,8 @@ from verl_pivot.sandbox.execution import Limits, Network, Program, Result, Sessi
 TOKEN = "a token for tests"
 
 ERRORS: Mapping[str, Exception] = {
-    "refuse": SandboxRequestError("language 'klingon' is not known"),
+    "refuse": SandboxRequestError("this is not allowed"),
+    "klingon": UnsupportedLanguageError("language 'klingon' is not known"),
     "break": SandboxError("the lane died"),
     "break-once": SandboxError("the lane died"),
     "bug": RuntimeError("a bug"),

@@ -70,10 +70,11 @@ async def test_a_result_says_its_node_and_its_time_in_the_queue() -> None:
 
 async def test_every_failure_has_its_kind() -> None:
     async with serving(FakeBackend()) as service:
-        lines = await ask(service, *(item(verb, verb) for verb in ("refuse", "break", "bug", "lose")))
+        lines = await ask(service, *(item(verb, verb) for verb in ("refuse", "klingon", "break", "bug", "lose")))
 
     assert {name: (line["failure"]["kind"], line["failure"]["retryable"]) for name, line in lines.items()} == {
         "refuse": ("invalid_request", False),
+        "klingon": ("unsupported_language", False),
         "break": ("sandbox_error", True),
         "bug": ("sandbox_error", True),
         "lose": ("session_lost", False),

@@ -6,6 +6,7 @@ PivotError
   + EngineError    an inference engine died, timed out or answered garbage -> retried, then the job stops resumably
   + VerifierError  no reward could be decided for too long                 -> the run stops; its checkpoints stay
   + SandboxRequestError  an execution was asked for that is not allowed    -> the caller's bug, not retried
+    + UnsupportedLanguageError  no such language on this node
   + SandboxError   the sandbox could not run a program                     -> retried; then masked, never a reward
     + SessionLostError  an interpreter and its variables are gone          -> the trajectory cannot go on
 """
@@ -33,6 +34,10 @@ class VerifierError(PivotError, RuntimeError):
 
 class SandboxRequestError(PivotError, ValueError):
     """An execution was asked for that is not allowed: a limit, a file name, a language."""
+
+
+class UnsupportedLanguageError(SandboxRequestError):
+    """A program is in a language that is unknown, or whose tools are not installed on the node."""
 
 
 class SandboxError(PivotError, RuntimeError):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import NamedTuple
 
-from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
+from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, UnsupportedLanguageError
 from verl_pivot.node.answers import Bounds, Kept, KeptResults, Outbox
 from verl_pivot.node.metrics import Metrics
 from verl_pivot.node.request_queue import ByteBudget, FairQueue, ServiceRate, num_ahead, retry_after_seconds
@@ -188,6 +188,8 @@ class Executions:
     async def _outcome_of(self, execution: Execution) -> Outcome | Failure:
         try:
             return await execution.start()
+        except UnsupportedLanguageError as error:
+            return Failure(kind=FailureKind.UNSUPPORTED_LANGUAGE, message=str(error))
         except SandboxRequestError as error:
             return Failure(kind=FailureKind.INVALID_REQUEST, message=str(error))
         except SessionLostError as error:

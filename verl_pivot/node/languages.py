@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from verl_pivot.bubblewrap.bwrap import standard_environment
 from verl_pivot.bubblewrap.python_view import PythonView
 from verl_pivot.configuration import configs_dir
-from verl_pivot.errors import ConfigError, SandboxRequestError
+from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLanguageError
 from verl_pivot.sandbox.execution import MIB, Limits, check_file_name
 
 _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
@@ -91,15 +91,15 @@ class Languages:
     """Name of the language -> the tool that is not installed."""
 
     def get(self, name: str) -> Language:
-        """Raise SandboxRequestError, which names what there is, unless `name` can run here."""
+        """Raise UnsupportedLanguageError, which names what there is, unless `name` can run here."""
         if name in self.available:
             return self.available[name]
         known = ", ".join(self.available)
         if name in self.missing:
-            raise SandboxRequestError(
+            raise UnsupportedLanguageError(
                 f"language {name!r} cannot run here, where {self.missing[name]} is missing: install it, or use {known}"
             )
-        raise SandboxRequestError(f"unknown language {name!r}: use {known}, or name it in languages_file")
+        raise UnsupportedLanguageError(f"unknown language {name!r}: use {known}, or name it in languages_file")
 
 
 def load_languages(path: Path | None = None, *, python: PythonView) -> Languages:
