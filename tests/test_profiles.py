@@ -532,7 +532,7 @@ def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: sign
         command = [sys.executable, "-m", "verl_pivot.cli", "profile", str(trajectories), "--model", str(model)]
         command += ["--out", str(out), "--endpoint", server.url, "--concurrency", "2", "--samples", "2"]
         with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log)
+            process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_heed_interrupts)
             while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < 6):
                 time.sleep(0.01)
             process.send_signal(signum)
@@ -550,6 +550,11 @@ def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: sign
         said = (tmp_path / "log").read_text()
         assert "run the same command again to go on" in said
         assert "Traceback" not in said
+
+
+def _heed_interrupts() -> None:
+    """A shell's background job ignores them, and its children with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def read_lines(path: Path) -> list[str]:
