@@ -49,7 +49,9 @@ def serve_command(
     ] = None,
     min_tier: Annotated[str, typer.Option(help="Least isolation to start with; see `verl-pivot doctor`.")] = "T3",
     languages: Annotated[Path | None, typer.Option(help="YAML of more languages.")] = None,
-    preload: Annotated[str, typer.Option(help="Packages imported before a program comes.")] = "numpy,sympy",
+    preload: Annotated[
+        str, typer.Option(help="Packages imported before a program comes, if installed.")
+    ] = "numpy,sympy",
     memory_mib: Annotated[
         int | None, typer.Option(min=256, help="For all programs together; half of the machine's by default.")
     ] = None,
@@ -210,14 +212,14 @@ def status_command(url: Urls = None, ray: OnRay = False, address: Address = "aut
     import httpx
 
     num_failed = 0
-    for address in _urls(url):
+    for service in _urls(url):
         try:
-            answer = httpx.get(f"{address}/healthz", timeout=5.0, trust_env=False)
-            typer.echo(f"{address} {answer.text.strip()}")
+            answer = httpx.get(f"{service}/healthz", timeout=5.0, trust_env=False)
+            typer.echo(f"{service} {answer.text.strip()}")
             num_failed += answer.status_code != 200
         except httpx.HTTPError as error:
             num_failed += 1
-            typer.echo(f"{address} does not answer: {error}; start it with `verl-pivot sandbox serve`", err=True)
+            typer.echo(f"{service} does not answer: {error}; start it with `verl-pivot sandbox serve`", err=True)
     if num_failed:
         raise typer.Exit(1)
 
@@ -242,14 +244,14 @@ def stop_command(
     import httpx
 
     headers = {"Authorization": f"Bearer {read_token(token_file)}"}
-    for address in _urls(url):
+    for service in _urls(url):
         try:
-            answer = httpx.post(f"{address}/v1/stop", headers=headers, content=b"", timeout=5.0, trust_env=False)
+            answer = httpx.post(f"{service}/v1/stop", headers=headers, content=b"", timeout=5.0, trust_env=False)
         except httpx.HTTPError as error:
-            raise SandboxError(f"{address} does not answer: {error}; it may have stopped already") from error
+            raise SandboxError(f"{service} does not answer: {error}; it may have stopped already") from error
         if answer.status_code != 202:
-            raise ConfigError(f"{address} refused to stop ({answer.status_code}); give the token it was started with")
-        typer.echo(f"{address} is stopping")
+            raise ConfigError(f"{service} refused to stop ({answer.status_code}); give the token it was started with")
+        typer.echo(f"{service} is stopping")
 
 
 def _urls(given: list[str] | None) -> list[str]:

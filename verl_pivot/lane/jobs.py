@@ -16,7 +16,6 @@ from verl_pivot.lane.passing import memory_file
 from verl_pivot.lane.pods import NETWORK_LOOPBACK, Pod
 from verl_pivot.lane.zygotes import ANSWER_SECONDS, Child, Zygote
 
-_FLOOD_BYTES = 1024**2
 MAX_WAITS, MAX_WAITS_OF_CROWD = 5.0, 1.0
 """A program of many processes waits for cores that it has itself."""
 
@@ -148,7 +147,7 @@ class Job:
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
         self._exited_at = time.monotonic()
         for output in self.outputs:  # its own output is in the pipes; what it left behind does not count
-            output.drain(_FLOOD_BYTES)
+            output.drain()
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         self._finish(
             Ending(
@@ -184,7 +183,7 @@ class Job:
         output.read()
         if output.at_end:
             self._loop.forget(output.read_end)
-        elif output.num_bytes > max(_FLOOD_BYTES, output.max_kept_bytes):
+        elif output.is_flood:
             self.kill("output_limit")
 
     def _finish(self, ending: Ending) -> None:

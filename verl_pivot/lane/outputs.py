@@ -4,6 +4,7 @@ import os
 from typing import Any
 
 _CHUNK_BYTES = 65536
+_FLOOD_BYTES = 1024**2
 
 
 class Capture:
@@ -29,10 +30,15 @@ class Capture:
         self.kept += data[: max(room, 0)]
         return bool(data)
 
-    def drain(self, max_bytes: int) -> None:
-        """Take all that is there now, up to `max_bytes`."""
+    @property
+    def is_flood(self) -> bool:
+        """More was written than anybody may write."""
+        return self.num_bytes > max(_FLOOD_BYTES, self.max_kept_bytes)
+
+    def drain(self) -> None:
+        """Take what is there now; somebody may write on, so not without end."""
         start = self.num_bytes
-        while self.num_bytes - start < max_bytes and self.read():
+        while self.num_bytes - start < _FLOOD_BYTES and self.read():
             pass
 
     def take(self, name: str) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Run:
             self.pod = None
 
     def _compiled(self, ending: Ending) -> None:
-        outcome = self._outcome(ending)
+        outcome = self._outcome(ending, self.program["compile_limits"])
         if outcome.get("status") == "ok":
             assert self.job is not None
             self._result["compile_output"] = outcome["stdout"] + outcome["stderr"]
@@ -165,7 +165,7 @@ class Run:
         self._finish(outcome)
 
     def _ran(self, ending: Ending) -> None:
-        self._result |= self._outcome(ending)
+        self._result |= self._outcome(ending, self.limits)
         if self.program["fetch"] and self.pod is not None and "status" in self._result:
             task = {
                 "kind": "files",
@@ -183,7 +183,7 @@ class Run:
         assert self.job is not None
         self._finish(self._result | fetched_fields(self.job.request.payload, ending, self.program["fetch"]))
 
-    def _outcome(self, ending: Ending) -> dict[str, Any]:
+    def _outcome(self, ending: Ending, limits: dict[str, Any]) -> dict[str, Any]:
         assert self.job is not None
         if self.is_cancelled or ending.killed_by == "cancelled":
             return {"failure": "cancelled"}
@@ -192,11 +192,7 @@ class Run:
         shim_died = self.pod is not None and not self.pod.is_alive
         if ending.failure is not None or shim_died:
             return {"failure": ending.failure or "the pod's first process died"}
-        return (
-            outcome_fields(ending, self.limits)
-            | self.job.outputs[0].take("stdout")
-            | self.job.outputs[1].take("stderr")
-        )
+        return outcome_fields(ending, limits) | self.job.outputs[0].take("stdout") | self.job.outputs[1].take("stderr")
 
     def _finish(self, result: dict[str, Any]) -> None:
         self._end_pod()
@@ -205,7 +201,7 @@ class Run:
 
 
 def resource_limits(limits: dict[str, Any]) -> dict[str, int]:
-    """What the kernel enforces by process; see pod.ResourceLimits."""
+    """What the kernel enforces on each process; `entry` sets it."""
     return {
         "cpu_seconds": limits["cpu_seconds"],
         "data_bytes": limits["memory_bytes"],

@@ -37,7 +37,7 @@ _FULL_SHARE = 0.8
 
 
 class Watched(Protocol):
-    """What may use memory: a run or a session."""
+    """What uses memory: a run, or the sessions of a pod."""
 
     @property
     def shim_pid(self) -> int: ...

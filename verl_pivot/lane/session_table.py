@@ -26,6 +26,36 @@ class _Start:
     answer: Answer
 
 
+class PodOfSessions:
+    """The sessions that share a pod, as the scheduler watches them."""
+
+    def __init__(self, sessions: list[Session]) -> None:
+        self._sessions = sessions
+        self._pod = next(session.pod for session in sessions if session.pod is not None)
+
+    @property
+    def shim_pid(self) -> int:
+        return self._pod.pid
+
+    @property
+    def pid(self) -> int | None:
+        """The interpreter that a zygote forked, if it lives; its branches belong to the shim."""
+        return next((session.pid for session in self._sessions if not session.is_branch), None)
+
+    @property
+    def memory_bytes(self) -> int:
+        size: int = self._sessions[0].limits["memory_bytes"]
+        return size
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._sessions[0].shared_bytes
+
+    def kill(self, reason: str) -> None:
+        for session in self._sessions:
+            session.kill(reason)
+
+
 class SessionTable:
     """Answers {"missing"}, {"busy"}, {"lost": why, "epoch"}, {"refused": why}, {"failure": why}, or what was asked."""
 
@@ -41,9 +71,13 @@ class SessionTable:
         self._starts: deque[_Start] = deque()
 
     @property
-    def living(self) -> list[Session]:
-        """Those that have an interpreter of their own pod; branches are seen through it."""
-        return [session for session in self._sessions.values() if session.pod is not None]
+    def living(self) -> list["PodOfSessions"]:
+        """Pods, each with the sessions in it: a session and its branches use one memory limit together."""
+        pods: dict[int, list[Session]] = {}
+        for session in self._sessions.values():
+            if session.pod is not None:
+                pods.setdefault(session.pod.pid, []).append(session)
+        return [PodOfSessions(sessions) for sessions in pods.values()]
 
     def serve(self, message: dict[str, Any], shape: PodShape, answer: Answer) -> None:
         """Serve one request; `answer` is called once, now or later."""
@@ -77,6 +111,9 @@ class SessionTable:
         """Start interpreters once their zygote is ready."""
         while self._starts and self._zygote.is_ready:
             start = self._starts.popleft()
+            if self._sessions.get(start.session.id) is not start.session:
+                start.answer({"failure": "it was closed before it began"})
+                continue
             try:
                 pod = self._pods.make(start.session.shape)
             except OSError as error:

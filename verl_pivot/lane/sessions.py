@@ -23,8 +23,6 @@ from verl_pivot.lane.zygotes import ANSWER_SECONDS, Zygote
 
 _GRACE_SECONDS = 0.5
 """Between the interrupt of a cell and the end of its interpreter."""
-_FLOOD_BYTES = 1024**2
-
 
 KILL_REASONS = {
     "timeout": "the cell did not end within its time and would not be interrupted",
@@ -54,17 +52,13 @@ class Session:
         """Why the last interpreter is gone."""
 
     @property
-    def shim_pid(self) -> int:
-        return self.interpreter.shared.pod.pid if self.interpreter else 0
-
-    @property
     def pid(self) -> int | None:
         return self.interpreter.pid if self.interpreter else None
 
     @property
-    def memory_bytes(self) -> int:
-        size: int = self.limits["memory_bytes"]
-        return size
+    def is_branch(self) -> bool:
+        """Its interpreter was forked from another session's, and is no zygote's child."""
+        return self.interpreter is not None and self.interpreter.request is None
 
     @property
     def shared_bytes(self) -> int:
@@ -221,7 +215,7 @@ class Session:
         output.read()
         if output.at_end:
             self._loop.forget(output.read_end)
-        elif output.num_bytes > max(_FLOOD_BYTES, output.max_kept_bytes):
+        elif output.is_flood:
             self.kill("output_limit")
 
     def _answer_cell(self, interpreter: Interpreter, cell: Cell) -> None:
@@ -239,7 +233,7 @@ class Session:
         self._cell = None
         cell.timer.cancel()
         for output in interpreter.outputs:
-            output.drain(_FLOOD_BYTES)
+            output.drain()
         os.close(cell.payload)
         stdout, stderr = interpreter.outputs
         cell.answer(
@@ -267,7 +261,7 @@ class Session:
             outcome = {"status": "session_killed", "error": KILL_REASONS.get(reason, reason)}
             self._finish_cell(interpreter, self._cell, {"lost": reason} if reason == "evicted" else outcome)
         for output in interpreter.outputs:
-            output.drain(_FLOOD_BYTES)
+            output.drain()
             self._loop.forget(output.read_end)
             os.close(output.read_end)
         if interpreter.pidfd is not None:

@@ -120,7 +120,13 @@ class ZygoteBackend:
         return self._result(answer)
 
     async def fork_session(self, session_id: str, branch_id: str, *, epoch: int) -> None:
-        await self._ask(session_id, {"op": "fork", "epoch": epoch, "branch": branch_id})
+        lane = self._sessions.get(session_id)
+        try:
+            await self._ask(session_id, {"op": "fork", "epoch": epoch, "branch": branch_id})
+        except asyncio.CancelledError:
+            if lane is not None:
+                lane.post({"op": "close", "session": branch_id})
+            raise
         self._sessions[branch_id] = self._sessions[session_id]
 
     async def close_session(self, session_id: str) -> None:
@@ -275,4 +281,6 @@ def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
     """Finds an import of one of them; a miss costs a program the time of its import, and nothing else."""
     if not modules:
         return _NOTHING
-    return re.compile(rf"^\s*(?:import|from)\s+(?:[\w., ]*,\s*)?(?:{'|'.join(modules)})\b", re.MULTILINE)
+    return re.compile(
+        rf"^\s*(?:import|from)\s+(?:[\w., ]*,\s*)?(?:{'|'.join(map(re.escape, modules))})\b", re.MULTILINE
+    )

@@ -33,16 +33,6 @@ class Status(StrEnum):
     SESSION_KILLED = "session_killed"
     """The cell would not end, or ended its interpreter: the session goes on in a fresh one, with the next epoch."""
 
-    @property
-    def is_limit(self) -> bool:
-        """Cut off by a limit; everything else ended by itself."""
-        return self in _LIMITS
-
-
-_LIMITS = frozenset(
-    {Status.TIMEOUT, Status.CPU_LIMIT, Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT, Status.COMPILE_TIMEOUT}
-)
-
 
 class Network(StrEnum):
     """What an execution sees of a network; none of them reaches another machine or this one's services."""
