@@ -105,7 +105,9 @@ def serve_command(
         memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
         languages_file=languages,
     )
-    asyncio.run(_serve(settings, backend_settings, ready_file))
+    import uvloop
+
+    uvloop.run(_serve(settings, backend_settings, ready_file))
 
 
 async def _serve(settings: "ServiceSettings", backend_settings: "BackendSettings", ready_file: Path | None) -> None:

@@ -54,6 +54,8 @@ class Interpreter:
     pidfd: int | None = None
     """None until it has said hello."""
     pid: int | None = None
+    schedstat: int | None = None
+    """Tells for how long it had no core; None without /proc."""
 
     # What the zygote tells of its process.
 

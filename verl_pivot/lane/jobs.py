@@ -14,6 +14,7 @@ from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file
 from verl_pivot.lane.pods import NETWORK_LOOPBACK, Pod
+from verl_pivot.lane.watchdog import open_schedstat, starved_seconds
 from verl_pivot.lane.zygotes import ANSWER_SECONDS, Child, Zygote
 
 MAX_WAITS, MAX_WAITS_OF_CROWD = 5.0, 1.0
@@ -170,14 +171,22 @@ class Job:
         if self._paused_at is not None:
             self.resume()
             self.pause()
-        starved = starved_seconds(self.pid) if self._has_proc and self.pid is not None else 0.0
-        waited = min(starved + self._paused_seconds, self._wall_seconds * self.max_waits)
+        waited = min(self._starved_seconds() + self._paused_seconds, self._wall_seconds * self.max_waits)
         allowed = self._wall_seconds + waited
         missing = allowed - (time.monotonic() - self._forked_at)
         if missing > 0.001:
             self._timer = self._loop.after(missing, self._on_wall)
         else:
             self.kill("timeout")
+
+    def _starved_seconds(self) -> float:
+        schedstat = open_schedstat(self.pid) if self._has_proc and self.pid is not None else None
+        if schedstat is None:
+            return 0.0
+        try:
+            return starved_seconds(schedstat)
+        finally:
+            os.close(schedstat)
 
     def _on_output(self, output: Capture) -> None:
         output.read()
@@ -203,12 +212,3 @@ def failure_of(report: int) -> str | None:
     except BlockingIOError:
         text = b""
     return None if text == READY else text.decode("utf-8", "replace") or "it ended before it was ready"
-
-
-def starved_seconds(pid: int) -> float:
-    """Time that the main thread of a process was ready to run and had no core."""
-    try:
-        with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
-            return int(file.read().split()[1]) / 1e9
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0  # it has just ended

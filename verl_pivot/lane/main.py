@@ -21,7 +21,8 @@ from verl_pivot.lane.session_table import SessionTable
 from verl_pivot.lane.zygotes import Zygote
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
-_READ_BYTES = 1024 * 1024
+_READ_BYTES = 64 * 1024
+"""More would be memory of its own for each read."""
 _OOM_SCORE = 500
 """Lanes go before the trainer when the machine runs out of memory."""
 

@@ -4,13 +4,13 @@ Runs in the same process as the user's code, so that what it says is as trustwor
 as data, and the interpreter's life is judged by the kernel alone.
 """
 
+import _signal  # type: ignore[import-not-found]  # signal.signal makes two enums each time
 import ast
 import builtins
 import json
 import linecache
 import marshal
 import os
-import signal
 import socket
 import sys
 import threading
@@ -69,7 +69,7 @@ def _run_cell(code: str, number: int, max_bytes: int) -> dict[str, Any]:
     """{"value": repr of the last expression or None, "error": traceback or None}."""
     name = CELL_FILE.format(number)
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
-    signal.signal(signal.SIGINT, _interrupts)
+    _signal.signal(_signal.SIGINT, _interrupts)
     value, error = None, None
     try:
         _interrupts.is_running = True

@@ -13,12 +13,13 @@ from typing import Any
 
 from verl_pivot.lane.frames import FrameError
 from verl_pivot.lane.interpreters import Answer, Cell, Interpreter, SharedPod, new_channel, read_answer, receive_words
-from verl_pivot.lane.jobs import ask_for_process, failure_of, starved_seconds
+from verl_pivot.lane.jobs import ask_for_process, failure_of
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file, send
 from verl_pivot.lane.pods import Pod, PodShape, send_signal
 from verl_pivot.lane.runs import resource_limits
+from verl_pivot.lane.watchdog import open_schedstat, starved_seconds
 from verl_pivot.lane.zygotes import ANSWER_SECONDS, Zygote
 
 _GRACE_SECONDS = 0.5
@@ -183,6 +184,7 @@ class Session:
         except ProcessLookupError:
             self.kill("the interpreter ended")
             return
+        interpreter.schedstat = open_schedstat(pid) if self._has_proc else None
         self._loop.on_readable(interpreter.pidfd, partial(self._on_end, interpreter, "the interpreter ended"))
         answer, self._on_hello = self._on_hello, None
         if answer is not None:
@@ -209,7 +211,8 @@ class Session:
             cell.timer = self._loop.after(_GRACE_SECONDS, lambda: self.kill("timeout"))
 
     def _starved(self) -> float:
-        return starved_seconds(self.pid) if self.pid is not None and self._has_proc else 0.0
+        schedstat = self.interpreter.schedstat if self.interpreter else None
+        return 0.0 if schedstat is None else starved_seconds(schedstat)
 
     def _on_output(self, interpreter: Interpreter, output: Capture) -> None:
         output.read()
@@ -267,6 +270,8 @@ class Session:
         if interpreter.pidfd is not None:
             self._loop.forget(interpreter.pidfd)
             os.close(interpreter.pidfd)
+        if interpreter.schedstat is not None:
+            os.close(interpreter.schedstat)
         self._fail_hello(interpreter)
 
     def _fail_hello(self, interpreter: Interpreter) -> None:

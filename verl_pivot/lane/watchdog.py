@@ -145,6 +145,22 @@ def is_exiting(pid: int) -> bool:
         return True
 
 
+def open_schedstat(pid: int) -> int | None:
+    """What the kernel counts of a process's main thread, for starved_seconds; None if it has ended."""
+    try:
+        return os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def starved_seconds(schedstat: int) -> float:
+    """Time that it was ready to run and had no core."""
+    try:
+        return int(os.pread(schedstat, 100, 0).split()[1]) / 1e9
+    except ProcessLookupError:
+        return 0.0  # it has just ended
+
+
 def signal_groups(groups: frozenset[int], number: int) -> None:
     """The processes of a group get it all at once: a fork bomb does not outrun it."""
     for group in groups:

@@ -73,7 +73,9 @@ class Executions:
         return self._rate.wait_seconds(len(self._queue))
 
     def is_live(self, client: str, request_id: str) -> bool:
-        return (client, request_id) in self._live
+        """Whether it waits or runs, and is not being stopped."""
+        execution = self._live.get((client, request_id))
+        return execution is not None and execution.stopped_for is None
 
     def submit(self, execution: Execution, outbox: Outbox) -> None:
         """Answer into `outbox` once there is an outcome; at once if it is refused or known."""

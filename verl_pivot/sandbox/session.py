@@ -137,6 +137,8 @@ class Session:
         self._node = node
         self._limits = limits
         self._is_closed = False
+        self._abandoned: str | None = None
+        """Id of a request that was cancelled, of which the node may not know yet."""
         node.num_sessions += 1
 
     async def __aenter__(self) -> "Session":
@@ -196,10 +198,16 @@ class Session:
     async def _ask(self, verb: str, body: CellBody | ForkBody) -> Line:
         if self._is_closed:
             raise SandboxRequestError(f"session {self.id} is closed; open another")
+        if self._abandoned is not None:
+            await self._asker.transport.post_cancel(self._node, self._asker.client, [self._abandoned])
+            self._abandoned = None
         try:
             _, line = await self._asker.ask([self._node], f"/v1/sessions/{self.id}/{verb}", body, _REFUSED)
         except TransportError as error:
             raise SessionLostError(f"session {self.id} is lost with its node {self._node.url}: {error}") from error
+        except asyncio.CancelledError:
+            self._abandoned = body.id
+            raise
         if line.failure is not None:
             raise self._error(line.failure)
         return line
