@@ -59,13 +59,10 @@ def _raise_loopback() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def give_up_privileges(
-    limits: dict[str, int], *, scope: int | None, seccomp: kernel.SeccompFilter, has_proc: bool
-) -> None:
+def give_up_privileges(*, scope: int | None, seccomp: kernel.SeccompFilter, has_proc: bool) -> None:
     """In the order that the kernel allows.
 
     Args:
-        limits: See runs.resource_limits.
         scope: Landlock ruleset, if the kernel has one for sockets.
 
     Raises:
@@ -74,12 +71,8 @@ def give_up_privileges(
     os.setpgid(0, 0)
     os.nice(_NICE)  # from where the lane is, which may not go down again: Ray's processes are at 15
     os.chdir("/tmp")
-    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
-    _limit(resource.RLIMIT_DATA, limits["data_bytes"])
-    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
     if has_proc:
         _enter_user_namespace()
-    _limit(resource.RLIMIT_NPROC, limits["num_processes"])  # counted per user namespace, so only from here on
     if scope is not None:
         kernel.restrict_to(scope)
     kernel.drop_capabilities()
@@ -93,6 +86,14 @@ def _enter_user_namespace() -> None:
         fd = os.open(path, os.O_WRONLY)
         os.write(fd, text)
         os.close(fd)
+
+
+def accept_limits(limits: dict[str, int]) -> None:
+    """See runs.resource_limits; that of open files comes last, when the descriptors that are needed are known."""
+    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
+    _limit(resource.RLIMIT_DATA, limits["data_bytes"])
+    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    _limit(resource.RLIMIT_NPROC, limits["num_processes"])  # counted per user namespace
 
 
 def _limit(kind: int, soft: int, hard: int | None = None) -> None:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_pivot.lane.frames import FrameError, Message, decode_object
-from verl_pivot.lane.jobs import Request
 from verl_pivot.lane.loop import Timer
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.pods import Pod
+from verl_pivot.lane.processes import Process
 
 _MAX_ANSWER_BYTES = 64 * 1024**2
 _CREDENTIALS = struct.Struct("3i")
@@ -49,7 +49,7 @@ class Interpreter:
     outputs: tuple[Capture, Capture]
     on_end: Callable[["Interpreter", str], None]
     """Called when it is seen to be dead."""
-    request: Request | None = None
+    process: Process | None = None
     """None for a branch, which no zygote forked."""
     pidfd: int | None = None
     """None until it has said hello."""

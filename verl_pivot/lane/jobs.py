@@ -1,6 +1,5 @@
 """One process in a pod: its streams, its end, and what ended it."""
 
-import marshal
 import os
 import signal
 import time
@@ -9,26 +8,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from verl_pivot.lane.entry import READY
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.passing import memory_file
-from verl_pivot.lane.pods import NETWORK_LOOPBACK, Pod
+from verl_pivot.lane.processes import Process
 from verl_pivot.lane.watchdog import open_schedstat, starved_seconds
-from verl_pivot.lane.zygotes import ANSWER_SECONDS, Child, Zygote
+from verl_pivot.lane.zygotes import ANSWER_SECONDS
 
 MAX_WAITS, MAX_WAITS_OF_CROWD = 5.0, 1.0
 """A program of many processes waits for cores that it has itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What is kept of the request for a process: two descriptors, for the asker to close."""
-
-    payload: int
-    """The memory file of the task; helpers and sessions answer in it."""
-    report: int
-    """Reads READY once the process is in its pod without privileges, or why it is not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,46 +34,13 @@ class Ending:
     peak_bytes: int = 0
 
 
-def ask_for_process(
-    zygote: Zygote,
-    child: Child,
-    pod: Pod,
-    task: dict[str, Any],
-    *,
-    stdin: bytes,
-    outputs: tuple[Capture, Capture],
-    is_first: bool = True,
-    control: int | None = None,
-) -> Request:
-    """Have `zygote` fork a process for `task` into `pod`; closes the ends that only the process needs.
-
-    The first process of a pod furnishes it.
-    """
-    stdin_fd = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    shape = pod.shape
-    place = {
-        "namespaces": shape.namespaces,
-        "furnish": (shape.tmp_bytes, shape.num_tmp_files) if is_first else None,
-        "raises_loopback": shape.network == NETWORK_LOOPBACK,
-    }
-    payload = memory_file(marshal.dumps(task | place))
-    report, report_write_end = os.pipe()
-    os.set_blocking(report, False)
-    passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end, report_write_end)
-    zygote.fork(child, (pod.pidfd, *passed, payload, *(() if control is None else (control,))))
-    for fd in passed:
-        os.close(fd)
-    return Request(payload=payload, report=report)
-
-
 class Job:
-    """Forks one process in `pod` and calls `on_end` once, when it has ended."""
+    """Gives `process` its task and calls `on_end` once, when it has ended."""
 
     def __init__(
         self,
         loop: Loop,
-        zygote: Zygote,
-        pod: Pod,
+        process: Process,
         task: dict[str, Any],
         *,
         wall_seconds: float,
@@ -95,14 +49,13 @@ class Job:
         on_end: Callable[[Ending], None],
         end_pod: Callable[[], None],
         has_proc: bool,
-        is_first: bool = True,
     ) -> None:
         self._loop = loop
         self._wall_seconds = wall_seconds
         self._on_end = on_end
         self._end_pod = end_pod
         self._has_proc = has_proc
-        self._zygote = zygote
+        self.process = process
         self.outputs = outputs
         self.pid: int | None = None
         self._asked_at = time.monotonic()
@@ -114,9 +67,9 @@ class Job:
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
         self._timer = Timer(lambda: None)
-        self.request = ask_for_process(zygote, self, pod, task, stdin=stdin, outputs=outputs, is_first=is_first)
         for output in outputs:
             loop.on_readable(output.read_end, partial(self._on_output, output))
+        process.give(self, task, stdin=stdin, outputs=outputs)
 
     def kill(self, reason: str) -> None:
         """End it and whatever it started; the first reason counts."""
@@ -124,7 +77,9 @@ class Job:
             self._killed_by = reason
             self._end_pod()
             self._timer.cancel()
-            self._timer = self._loop.after(ANSWER_SECONDS, self._zygote.replace)  # it owes us the news of the end
+            self._timer = self._loop.after(
+                ANSWER_SECONDS, self.process.zygote.replace
+            )  # it owes us the news of the end
 
     def pause(self) -> None:
         """Its processes are stopped: time stands still for its wall limit."""
@@ -152,7 +107,7 @@ class Job:
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         self._finish(
             Ending(
-                failure=None if self._killed_by else failure_of(self.request.report),
+                failure=None if self._killed_by else self.process.failure(),
                 killed_by=self._killed_by if was_killed or self._killed_by == "output_limit" else None,
                 status=status,
                 wall_seconds=self._exited_at - self._forked_at,
@@ -200,15 +155,5 @@ class Job:
         for output in self.outputs:
             self._loop.forget(output.read_end)
             os.close(output.read_end)
-        os.close(self.request.report)
         self._on_end(ending)
-        os.close(self.request.payload)
-
-
-def failure_of(report: int) -> str | None:
-    """Why a process did not come as far as the user's code; None if it did."""
-    try:
-        text = os.read(report, 1024)
-    except BlockingIOError:
-        text = b""
-    return None if text == READY else text.decode("utf-8", "replace") or "it ended before it was ready"
+        self.process.close()

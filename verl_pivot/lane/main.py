@@ -18,6 +18,7 @@ from verl_pivot.lane.pods import PodMaker, PodShape
 from verl_pivot.lane.runs import Run
 from verl_pivot.lane.scheduler import Scheduler
 from verl_pivot.lane.session_table import SessionTable
+from verl_pivot.lane.spares import Spares
 from verl_pivot.lane.zygotes import Zygote
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
@@ -36,14 +37,14 @@ class Lane:
         self._outgoing: deque[memoryview] = deque()
         self._has_proc = bool(settings["has_proc"])
         self._loop = Loop()
-        self._pods = PodMaker()
+        spares = Spares(self._loop, PodMaker())
         self._zygotes = {
             name: self._start_zygote(tuple(modules), settings) for name, modules in settings["zygotes"].items()
         }
-        self._scheduler = Scheduler(self._loop, self._pods, self._zygotes, settings)
+        self._scheduler = Scheduler(self._loop, spares, self._zygotes, settings)
         self._sessions = SessionTable(
             self._loop,
-            self._pods,
+            spares,
             self._zygotes[settings["session_zygote"]],
             has_proc=self._has_proc,
             on_start=self._scheduler.watch,

@@ -12,7 +12,7 @@ from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.pods import Pod, PodShape
-from verl_pivot.lane.zygotes import Zygote
+from verl_pivot.lane.processes import Process
 
 _FILES_SECONDS = 10.0
 _COMPILE_STATUS = {
@@ -48,13 +48,14 @@ class Run:
         self._result: dict[str, Any] = {}
         self._on_end = on_end
 
-    def start(self, loop: Loop, pod: Pod, zygote: Zygote, *, has_proc: bool) -> None:
-        """Begin in a fresh pod."""
+    def start(self, loop: Loop, process: Process, *, has_proc: bool) -> None:
+        """Begin in the fresh pod of `process`."""
         self.cpu_seconds, self.groups = 0.0, frozenset()
         self._started_at = time.monotonic()
         self._queue_seconds = self._started_at - self.arrived_at
-        self._loop, self._zygote, self._has_proc = loop, zygote, has_proc
-        self.pod = pod
+        self._loop, self._zygote, self._has_proc = loop, process.zygote, has_proc
+        self.pod = process.pod
+        self._first: Process | None = process
         self._result = {}
         compile_argv = self.program.get("compile")
         if compile_argv:
@@ -131,12 +132,11 @@ class Run:
         self, task: dict[str, Any], on_end: Callable[[Ending], None], limits: dict[str, Any], *, stdin: bytes
     ) -> None:
         assert self.pod is not None
-        is_first = self.job is None
+        process, self._first = self._first or Process(self._loop, self._zygote, self.pod, is_first=False), None
         keep = limits["output_bytes"]
         self.job = Job(
             self._loop,
-            self._zygote,
-            self.pod,
+            process,
             {**task, "limits": resource_limits(limits)},
             wall_seconds=limits["wall_seconds"],
             stdin=stdin,
@@ -144,7 +144,6 @@ class Run:
             on_end=on_end,
             end_pod=self._end_pod,
             has_proc=self._has_proc,
-            is_first=is_first,
         )
 
     def _end_pod(self) -> None:
@@ -181,7 +180,7 @@ class Run:
 
     def _fetched(self, ending: Ending) -> None:
         assert self.job is not None
-        self._finish(self._result | fetched_fields(self.job.request.payload, ending, self.program["fetch"]))
+        self._finish(self._result | fetched_fields(self.job.process.payload, ending, self.program["fetch"]))
 
     def _outcome(self, ending: Ending, limits: dict[str, Any]) -> dict[str, Any]:
         assert self.job is not None

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from verl_pivot.lane.background import Background
 from verl_pivot.lane.jobs import MAX_WAITS_OF_CROWD
 from verl_pivot.lane.loop import Loop
-from verl_pivot.lane.pods import PodMaker
 from verl_pivot.lane.runs import Run
+from verl_pivot.lane.spares import Spares
 from verl_pivot.lane.watchdog import Sample, children, leave_cores_to_others, lower_priority, read_process, sample_pod
 from verl_pivot.lane.zygotes import Zygote
 
@@ -57,9 +57,9 @@ class Watched(Protocol):
 class Scheduler:
     """Runs wait in order of arrival; see the module's docstring."""
 
-    def __init__(self, loop: Loop, pods: PodMaker, zygotes: dict[str, Zygote], settings: dict[str, Any]) -> None:
+    def __init__(self, loop: Loop, spares: Spares, zygotes: dict[str, Zygote], settings: dict[str, Any]) -> None:
         self._loop = loop
-        self._pods = pods
+        self._spares = spares
         self._zygotes = zygotes
         self._has_proc = bool(settings["has_proc"])
         self._num_foreground = int(settings["num_foreground"]) if self._has_proc else _NUM_UNSEEN
@@ -129,16 +129,17 @@ class Scheduler:
             return False
         queue.popleft()
         try:
-            pod = self._pods.make(run.shape)
+            process = self._spares.take(zygote, run.shape)
         except OSError as error:
-            run.refuse(f"no pod can be started: {error}")
+            run.refuse(f"no process can be made: {error}")
             return True
         self._running[run.id] = run
         self._foreground[run.id] = run
         self._background.stand_back(is_foreground_empty=False)
         if run.is_restarted:
             self._reserved[run.id] = self._share_of(run)
-        run.start(self._loop, pod, zygote, has_proc=self._has_proc)
+        run.start(self._loop, process, has_proc=self._has_proc)
+        self._spares.prepare(zygote, run.shape)
         self.watch()
         if not self._is_looking and self._has_proc:
             self._is_looking = True

@@ -10,9 +10,11 @@ from verl_pivot.lane.interpreters import Answer
 from verl_pivot.lane.jobs import Ending, Job
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
-from verl_pivot.lane.pods import PodMaker, PodShape
+from verl_pivot.lane.pods import PodShape
+from verl_pivot.lane.processes import Process
 from verl_pivot.lane.runs import decoded, fetched_fields, resource_limits
 from verl_pivot.lane.sessions import Session
+from verl_pivot.lane.spares import Spares
 from verl_pivot.lane.zygotes import Zygote
 
 _FILES_SECONDS = 10.0
@@ -60,10 +62,10 @@ class SessionTable:
     """Answers {"missing"}, {"busy"}, {"lost": why, "epoch"}, {"refused": why}, {"failure": why}, or what was asked."""
 
     def __init__(
-        self, loop: Loop, pods: PodMaker, zygote: Zygote, *, has_proc: bool, on_start: Callable[[], None]
+        self, loop: Loop, spares: Spares, zygote: Zygote, *, has_proc: bool, on_start: Callable[[], None]
     ) -> None:
         self._loop = loop
-        self._pods = pods
+        self._spares = spares
         self._zygote = zygote
         self._has_proc = has_proc
         self._on_start = on_start
@@ -115,11 +117,12 @@ class SessionTable:
                 start.answer({"failure": "it was closed before it began"})
                 continue
             try:
-                pod = self._pods.make(start.session.shape)
+                process = self._spares.take(self._zygote, start.session.shape)
             except OSError as error:
-                start.answer({"failure": f"no pod can be started: {error}"})
+                start.answer({"failure": f"no process can be made: {error}"})
                 continue
-            start.session.start(pod, self._zygote, start.answer)
+            start.session.start(process, start.answer)
+            self._spares.prepare(self._zygote, start.session.shape)
             self._on_start()
 
     def _serve_started(
@@ -159,12 +162,11 @@ class SessionTable:
         job: Job
 
         def on_end(ending: Ending) -> None:
-            answer(fetched_fields(job.request.payload, ending, [*message["files"], *message["fetch"]]))
+            answer(fetched_fields(job.process.payload, ending, [*message["files"], *message["fetch"]]))
 
         job = Job(
             self._loop,
-            self._zygote,
-            pod,
+            Process(self._loop, self._zygote, pod, is_first=False),
             task,
             wall_seconds=_FILES_SECONDS,
             stdin=b"",
@@ -172,5 +174,4 @@ class SessionTable:
             on_end=on_end,
             end_pod=partial(session.kill, "its files could not be moved in time"),
             has_proc=self._has_proc,
-            is_first=False,
         )

@@ -13,14 +13,14 @@ from typing import Any
 
 from verl_pivot.lane.frames import FrameError
 from verl_pivot.lane.interpreters import Answer, Cell, Interpreter, SharedPod, new_channel, read_answer, receive_words
-from verl_pivot.lane.jobs import ask_for_process, failure_of
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.outputs import Capture
 from verl_pivot.lane.passing import memory_file, send
 from verl_pivot.lane.pods import Pod, PodShape, send_signal
+from verl_pivot.lane.processes import Process
 from verl_pivot.lane.runs import resource_limits
 from verl_pivot.lane.watchdog import open_schedstat, starved_seconds
-from verl_pivot.lane.zygotes import ANSWER_SECONDS, Zygote
+from verl_pivot.lane.zygotes import ANSWER_SECONDS
 
 _GRACE_SECONDS = 0.5
 """Between the interrupt of a cell and the end of its interpreter."""
@@ -59,7 +59,7 @@ class Session:
     @property
     def is_branch(self) -> bool:
         """Its interpreter was forked from another session's, and is no zygote's child."""
-        return self.interpreter is not None and self.interpreter.request is None
+        return self.interpreter is not None and self.interpreter.process is None
 
     @property
     def shared_bytes(self) -> int:
@@ -73,19 +73,18 @@ class Session:
     def pod(self) -> Pod | None:
         return self.interpreter.shared.pod if self.interpreter else None
 
-    def start(self, pod: Pod, zygote: Zygote, answer: Answer) -> None:
+    def start(self, process: Process, answer: Answer) -> None:
         """Begin an interpreter in a fresh pod; `answer` gets {} or {"failure": why}."""
         ours, theirs = new_channel()
         outputs = self._captures()
         task = {"kind": "cells", "files": {}, "limits": resource_limits(self.limits)}
         self._on_hello = answer
-        self._zygote = zygote
-        interpreter = Interpreter(shared=SharedPod(pod), channel=ours, outputs=outputs, on_end=self._on_end)
-        interpreter.request = ask_for_process(
-            zygote, interpreter, pod, task, stdin=b"", outputs=outputs, control=theirs.fileno()
-        )
-        theirs.close()
+        self._zygote = process.zygote
+        interpreter = Interpreter(shared=SharedPod(process.pod), channel=ours, outputs=outputs, on_end=self._on_end)
+        interpreter.process = process
         self._adopt(interpreter)
+        process.give(interpreter, task, stdin=b"", outputs=outputs, control=theirs.fileno())
+        theirs.close()
 
     def run_cell(self, code: str, wall_seconds: float, answer: Answer) -> None:
         """Run one cell in the interpreter, which is idle."""
@@ -276,11 +275,10 @@ class Session:
 
     def _fail_hello(self, interpreter: Interpreter) -> None:
         failure = self.last_reason
-        if interpreter.request is not None:
+        if interpreter.process is not None:
             said = interpreter.outputs[1].take("stderr")["stderr"]
-            failure = failure_of(interpreter.request.report) or said or failure
-            os.close(interpreter.request.report)
-            os.close(interpreter.request.payload)
+            failure = interpreter.process.failure() or said or failure
+            interpreter.process.close()
         answer, self._on_hello = self._on_hello, None
         if answer is not None:
             answer({"failure": f"the session's interpreter did not start: {failure}"})

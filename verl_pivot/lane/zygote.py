@@ -1,8 +1,9 @@
 """The zygote: a warm interpreter with its imports done, which forks one child per program into a pod.
 
-It reads requests (a number, with the pod's pidfd, the streams, a report and a memory file that holds the task) and
-answers with the child's process id, later with its exit status, as the kernel reports it to a parent. It runs none of
-the user's code itself, and imports little: every page that it has is paid for at each fork.
+It reads requests (a number and the place, with the pod's pidfd and the child's ends for its order and report) and
+answers with the child's process id, later with its exit status, as the kernel reports it to a parent. The child locks
+itself up and then waits for its order: the streams, and a memory file that holds the task. The zygote runs none of the
+user's code itself, and imports little: every page that it has is paid for at each fork.
 """
 
 import binascii
@@ -18,7 +19,7 @@ import sys
 from types import ModuleType
 
 from verl_pivot.lane import kernel
-from verl_pivot.lane.entry import READY, fork_into, furnish, give_up_privileges
+from verl_pivot.lane.entry import READY, accept_limits, fork_into, furnish, give_up_privileges
 from verl_pivot.lane.files import end_everyone_else, fetch_files, write_files
 from verl_pivot.lane.passing import overwrite, read_all, receive, send
 from verl_pivot.lane.program import become_fresh, run_main
@@ -26,9 +27,11 @@ from verl_pivot.lane.seccomp import program_filter_bytes, zygote_filter_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # the import of typing is too much for a zygote
-    from typing import Any
+    from typing import Any, NoReturn
 
 _WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
+_CONTROL, _ORDERS, _REPORT = 3, 3, 4
+"""Descriptors of a child. The first two at different times."""
 _ROUND_BYTES = 32 * 1024**2
 _modules: dict[str, ModuleType] = {}
 """Ours that were imported on request; programs do not find them in sys.modules."""
@@ -61,10 +64,11 @@ class Zygote:
                 received = receive(self._channel)
                 if received is None:
                     return None
-                (number,), fds = received
+                (number, place), fds = received
                 pid = self._fork(number, fds)
                 if pid == 0:
-                    return self._be_child(fds)
+                    self._lock_up(place, fds)
+                    return self._take_task()
                 if pid is not None:
                     events.register(self._adopt(number, pid), select.EPOLLIN)
                 for fd in fds:
@@ -91,41 +95,63 @@ class Zygote:
         _, status, usage = os.wait4(pid, 0)
         send(self._channel, ("exited", pid, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
 
-    def _be_child(self, fds: tuple[int, ...]) -> "tuple[dict[str, Any], int]":
-        """In the pod: streams, privileges, files; the task and the control descriptor are what is left to do."""
-        shim, stdin, stdout, stderr, report, payload, *control = fds
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-        os.dup2(stderr, 2)
+    def _lock_up(self, place: "tuple[Any, ...]", fds: tuple[int, ...]) -> None:
+        """Enter the pod for good, without privileges and without any descriptor but those for orders and report."""
+        shim, orders, report = fds
+        namespaces, tmp, raises_loopback = place
+        try:
+            kernel.setns(shim, namespaces)
+            if tmp:
+                furnish(*tmp, has_proc=self._has_proc, raises_loopback=raises_loopback)
+            give_up_privileges(scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
+        except OSError as error:
+            _fail(report, error)
+        os.dup2(orders, _ORDERS)
+        os.dup2(report, _REPORT)  # came last, and has the largest number: nothing has overwritten it
+        os.closerange(_REPORT + 1, _NUM_FDS)
+        reseed()
+
+    def _take_task(self) -> "tuple[dict[str, Any], int]":
+        """Wait for it; the task and the last descriptor to keep, with streams, limits and files as the task says."""
+        orders = socket.socket(fileno=_ORDERS)
+        received = receive(orders)
+        orders.detach()
+        if received is None:
+            os._exit(0)  # nobody needs it
+        *streams, payload = received[1][:4]
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
         try:
             task = marshal.loads(read_all(payload))
             limits = task["limits"]
             limits["data_bytes"] += self._data_bytes
-            kernel.setns(shim, task["namespaces"])
-            if task["furnish"]:
-                furnish(*task["furnish"], has_proc=self._has_proc, raises_loopback=task["raises_loopback"])
-            give_up_privileges(limits, scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
+            accept_limits(limits)
             if task["kind"] == "files":
-                _serve_files(task, payload, report)
+                _serve_files(task, payload)
             write_files(task["files"])
         except (OSError, ValueError) as error:
-            os.write(report, f"{type(error).__name__}: {error}".encode())
-            os._exit(1)
-        os.write(report, READY)
-        kept = os.dup2(control[0], 3) if control else 2
-        os.closerange(kept + 1, _NUM_FDS)
+            _fail(_REPORT, error)
+        os.write(_REPORT, READY)
+        control = received[1][4:]
+        last = os.dup2(control[0], _CONTROL) if control else 2
+        os.closerange(last + 1, _NUM_FDS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits["num_open_files"], limits["num_open_files"]))
-        return task, kept
+        return task, last
 
 
-def _serve_files(task: "dict[str, Any]", payload: int, report: int) -> None:
+def _fail(report: int, error: Exception) -> "NoReturn":
+    os.write(report, f"{type(error).__name__}: {error}".encode())
+    os._exit(1)
+
+
+def _serve_files(task: "dict[str, Any]", payload: int) -> None:
     """Put files and fetch others; the answer replaces the task. Never returns."""
     import json
 
     if task["alone"]:
         end_everyone_else()
     write_files(task["files"])
-    os.write(report, READY)
+    os.write(_REPORT, READY)
     contents, errors = fetch_files(task["fetch"], task["max_bytes"])
     encoded = {name: binascii.b2a_base64(content, newline=False).decode() for name, content in contents.items()}
     overwrite(payload, json.dumps({"files": encoded, "file_errors": errors}).encode())
@@ -134,10 +160,8 @@ def _serve_files(task: "dict[str, Any]", payload: int, report: int) -> None:
 
 def _become(task: "dict[str, Any]", control: int) -> None:
     if task["kind"] == "cells":
-        reseed()
         _modules["verl_pivot.lane.repl"].serve_cells(socket.socket(fileno=control))
     if task["kind"] == "python":
-        reseed()
         run_main(task["code"], task["argv"])
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)

@@ -18,6 +18,9 @@ ANSWER_SECONDS = 10.0
 class Child(Protocol):
     """Who waits for a forked process."""
 
+    @property
+    def is_spare(self) -> bool: ...
+
     def on_forked(self, pid: int) -> None: ...
 
     def on_fork_failed(self, reason: str) -> None: ...
@@ -44,13 +47,13 @@ class Zygote:
         self._timer = Timer(lambda: None)
         self._start()
 
-    def fork(self, child: Child, fds: tuple[int, ...]) -> None:
-        """Ask for a process in a pod; see lane/zygote.py for the descriptors. The answers come to `child`."""
+    def fork(self, child: Child, place: tuple[Any, ...], fds: tuple[int, int, int]) -> None:
+        """Ask for a process in a pod; see lane/zygote.py for what it takes. The answers come to `child`."""
         self._num_forks += 1
         self._asked[self._num_forks] = child
         self._expect_answers()
         try:
-            send(self._channel, (self._num_forks,), fds)
+            send(self._channel, (self._num_forks, place), fds)
         except OSError:
             self.replace()
 
@@ -105,10 +108,14 @@ class Zygote:
         elif kind == "exited":
             pid, status, cpu_seconds, peak_bytes = rest
             self._running.pop(pid).on_exited(status, cpu_seconds, peak_bytes)
-            if self._num_forks >= self._max_forks and not self._asked and not self._running:
+            if self._num_forks >= self._max_forks and not self._asked and self._has_only_spares:
                 self.replace()
         else:
             self._answer_fork(kind, *rest)
+
+    @property
+    def _has_only_spares(self) -> bool:
+        return all(child.is_spare for child in self._running.values())
 
     def _answer_fork(self, kind: str, number: int, outcome: Any) -> None:
         child = self._asked.pop(number)
