@@ -28,6 +28,9 @@ _HUGE_PAGE_BYTES = 2 * 1024**2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc_with_gil = ctypes.PyDLL(None, use_errno=True)
+# Looked up here once, not in each child.
+_capset, _clone, _madvise, _mount, _pause = _libc.capset, _libc.clone, _libc.madvise, _libc.mount, _libc.pause
+_prctl, _setns, _syscall, _unshare = _libc.prctl, _libc.setns, _libc.syscall, _libc.unshare
 
 
 def fork() -> int:
@@ -44,30 +47,30 @@ def fork() -> int:
 def clone_to_pause(stack: int, flags: int) -> tuple[int, int]:
     """A process that runs nothing but pause(2) on `stack`, which grows downwards: its id and its pidfd."""
     pidfd = ctypes.c_int(-1)
-    pause, top = ctypes.cast(_libc.pause, ctypes.c_void_p), ctypes.c_void_p(stack)
-    pid: int = _libc.clone(pause, top, ctypes.c_int(flags), None, ctypes.byref(pidfd))
+    pause, top = ctypes.cast(_pause, ctypes.c_void_p), ctypes.c_void_p(stack)
+    pid: int = _clone(pause, top, ctypes.c_int(flags), None, ctypes.byref(pidfd))
     _check("clone", pid)
     return pid, pidfd.value
 
 
 def unshare(flags: int) -> None:
-    _check("unshare", _libc.unshare(flags))
+    _check("unshare", _unshare(flags))
 
 
 def setns(fd: int, flags: int) -> None:
-    _check("setns", _libc.setns(fd, flags))
+    _check("setns", _setns(fd, flags))
 
 
 def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
     """Mount a new file system of `kind` on `target`."""
-    _check("mount", _libc.mount(kind, target, kind, flags, options))
+    _check("mount", _mount(kind, target, kind, flags, options))
 
 
 def drop_capabilities() -> None:
     """Give up every capability, and the bounding set, so that none comes back."""
     for capability in range(_NUM_CAPABILITIES):
-        _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # EINVAL where the kernel has fewer
-    _check("capset", _libc.capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
+        _prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # EINVAL where the kernel has fewer
+    _check("capset", _capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
 
 
 class SeccompFilter:
@@ -79,12 +82,12 @@ class SeccompFilter:
 
     def install(self) -> None:
         """For this process and its children; needs no_new_privs, which bubblewrap has set on everything in a lane."""
-        _check("seccomp", _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._program, 0, 0))
+        _check("seccomp", _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, self._program, 0, 0))
 
 
 def landlock_abi() -> int:
     """Version of Landlock, 0 where the kernel has none."""
-    version: int = _libc.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
+    version: int = _syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_CREATE_RULESET_VERSION)
     return max(version, 0)
 
 
@@ -93,14 +96,14 @@ def abstract_socket_scope() -> int | None:
     if landlock_abi() < _LANDLOCK_ABI_WITH_SCOPES:
         return None
     attributes = struct.pack("=QQQ", 0, 0, _LANDLOCK_SCOPED_ABSTRACT_UNIX_SOCKET)
-    fd: int = _libc.syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    fd: int = _syscall(_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
     _check("landlock_create_ruleset", fd)
     return fd
 
 
 def restrict_to(ruleset: int) -> None:
     """Enforce a Landlock ruleset on this process."""
-    _check("landlock_restrict_self", _libc.syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0))
+    _check("landlock_restrict_self", _syscall(_LANDLOCK_RESTRICT_SELF, ruleset, 0))
 
 
 def collapse_memory() -> None:
@@ -112,7 +115,7 @@ def collapse_memory() -> None:
             start, end = (int(address, 16) for address in addresses.split(b"-"))
             first = -(-start // _HUGE_PAGE_BYTES) * _HUGE_PAGE_BYTES
             for address in range(first, end - _HUGE_PAGE_BYTES + 1, _HUGE_PAGE_BYTES):
-                _libc.madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE_PAGE_BYTES), _MADV_COLLAPSE)
+                _madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE_PAGE_BYTES), _MADV_COLLAPSE)
 
 
 def _check(what: str, outcome: int) -> None:

@@ -1,5 +1,6 @@
 """Source code -> what `python main.py` would do with it, in a forked process that never comes back."""
 
+import _thread
 import atexit
 import builtins
 import gc
@@ -22,6 +23,7 @@ _FLUSH_FAILED = 120
 _OURS = "verl_pivot"
 _preloaded: frozenset[str] = frozenset()
 """Names of the modules that every program finds loaded; the others are its own."""
+_num_preloaded_exit_functions = 0
 
 
 def become_fresh() -> None:
@@ -29,12 +31,13 @@ def become_fresh() -> None:
 
     Done once by the zygote, which prints nothing and imports nothing afterwards: its children find it so.
     """
-    global _preloaded
+    global _preloaded, _num_preloaded_exit_functions
     for name in [name for name in sys.modules if name.split(".")[0] == _OURS]:
         del sys.modules[name]
     sys.path[0] = os.path.dirname(MAIN_PATH)
     sys.dont_write_bytecode = False
     _preloaded = frozenset(sys.modules) - {"__main__"}
+    _num_preloaded_exit_functions = _num_exit_functions()
     read_end, write_end = os.pipe()
     saved = [os.dup(fd) for fd in range(3)]
     for fd, end in enumerate((read_end, write_end, write_end)):
@@ -44,6 +47,11 @@ def become_fresh() -> None:
         os.dup2(original, fd)
     for fd in (read_end, write_end, *saved):
         os.close(fd)
+
+
+def _num_exit_functions() -> int:
+    threading = sys.modules.get("threading")
+    return atexit._ncallbacks() + (len(threading._threading_atexits) if threading is not None else 0)
 
 
 def open_standard_streams() -> None:
@@ -133,8 +141,8 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
 def _finalized(exit_code: int) -> int:
     """Shut down as the interpreter does, but for the modules that the zygote had loaded; the exit code."""
     threading = sys.modules.get("threading")
-    if threading is not None:
-        _guarded(lambda: threading._shutdown(), threading)
+    if threading is not None and (_count_threads() or _num_exit_functions() != _num_preloaded_exit_functions):
+        _guarded(lambda: threading._shutdown(), threading)  # else nobody sees that it was called
     _guarded(_run_exit_functions, atexit)
     stdout, stderr = sys.stdout, sys.stderr
     _guarded(_drop_modules, sys)
@@ -199,6 +207,7 @@ def _end(exit_code: int) -> None:
 # What is called after the user's code is bound before it: a program may replace any name of a module.
 _excepthook = sys.__excepthook__
 _run_exit_functions = atexit._run_exitfuncs
+_count_threads = _thread._count
 _signal = signal.signal
 _kill = os.kill
 _getpid = os.getpid

@@ -188,7 +188,8 @@ class Run:
             return {"failure": "cancelled"}
         if ending.killed_by == "evicted":
             return {"evicted": True}
-        shim_died = self.pod is not None and not self.pod.is_alive
+        # Who is killed may have been so with its pod.
+        shim_died = os.WIFSIGNALED(ending.status) and self.pod is not None and not self.pod.is_alive
         if ending.failure is not None or shim_died:
             return {"failure": ending.failure or "the pod's first process died"}
         return outcome_fields(ending, limits) | self.job.outputs[0].take("stdout") | self.job.outputs[1].take("stderr")

@@ -155,7 +155,7 @@ class Scheduler:
     def _look(self) -> None:
         """Every few milliseconds: who in the foreground sleeps, has had its share, or becomes many, makes room."""
         for run in tuple(self._foreground.values()):
-            if run.pid is not None:
+            if run.pid is not None and run.is_older(_LOOK_SECONDS):
                 self._look_at(run, run.pid)
         self.pump()
         self._is_looking = bool(self._foreground)
