@@ -1,6 +1,7 @@
 """A program -> its result: compile if there is something to compile, run, fetch files; all in one pod."""
 
 import base64
+import math
 import os
 import signal
 import time
@@ -42,6 +43,8 @@ class Run:
         self.used_bytes = 0
         self.groups: frozenset[int] = frozenset()
         """Its process groups. All of them as of the last look."""
+        self.is_crowd = False
+        """It has so many threads or processes that their number is its weight."""
         self.is_restarted = False
         """Its second start, with all of its memory limit set aside."""
         self.is_cancelled = False
@@ -50,7 +53,7 @@ class Run:
 
     def start(self, loop: Loop, process: Process, *, has_proc: bool) -> None:
         """Begin in the fresh pod of `process`."""
-        self.cpu_seconds, self.groups = 0.0, frozenset()
+        self.cpu_seconds, self.groups, self.is_crowd = 0.0, frozenset(), False
         self._started_at = time.monotonic()
         self._queue_seconds = self._started_at - self.arrived_at
         self._loop, self._zygote, self._has_proc = loop, process.zygote, has_proc
@@ -85,6 +88,11 @@ class Run:
     @property
     def shared_bytes(self) -> int:
         return self._zygote.resident_bytes
+
+    @property
+    def attained_seconds(self) -> float:
+        """CPU time that it has had; without end for a crowd, whose dead processes nobody counts."""
+        return math.inf if self.is_crowd else self.cpu_seconds
 
     def is_older(self, seconds: float) -> bool:
         return time.monotonic() - self._started_at > seconds

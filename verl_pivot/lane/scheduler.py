@@ -18,7 +18,7 @@ from verl_pivot.lane.spares import Spares
 from verl_pivot.lane.watchdog import Sample, children, leave_cores_to_others, lower_priority, read_process, sample_pod
 from verl_pivot.lane.zygotes import Zygote
 
-_FOREGROUND_CPU_SECONDS = 0.02
+_FOREGROUND_CPU_SECONDS = 0.03
 _FEW_CHILDREN = 3
 _NUM_UNSEEN = 64
 """Programs at once where nobody can look at them, for want of /proc."""
@@ -175,6 +175,7 @@ class Scheduler:
         is_growing = num_children > _FEW_CHILDREN or process.num_threads > _CROWD
         if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_growing:
             self._leave_foreground(run)
+            run.cpu_seconds = process.cpu_seconds
             run.groups |= {process.group}
             self._background.add(run)
         elif process.is_asleep and not num_children and (process.num_threads == 1 or run.is_older(_THREADS_SECONDS)):
@@ -199,11 +200,11 @@ class Scheduler:
         sample = _sample(run)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
-        is_crowd = sample.num_threads > _CROWD
-        if is_crowd and run.job is not None:
+        if sample.num_threads > _CROWD and run.job is not None:
+            run.is_crowd = True
             run.job.max_waits = MAX_WAITS_OF_CROWD
             leave_cores_to_others(sample.pids)
-        if computed > _FOREGROUND_CPU_SECONDS or is_crowd:
+        if computed > _FOREGROUND_CPU_SECONDS or run.is_crowd:
             self._leave_foreground(run)
             self._background.add(run)
         elif sample.is_asleep and computed == 0.0:
