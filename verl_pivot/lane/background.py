@@ -12,9 +12,11 @@ import time
 
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import lower_priority, signal_groups
+from verl_pivot.lane.watchdog import cpu_seconds_of, lower_priority, signal_groups
 
 _TURN_SECONDS = 0.1
+_SHORT_TURN_SECONDS = 0.03
+"""Of those that have not had much."""
 _SURE_SECONDS = 0.02
 """Of each turn, whatever is in the foreground."""
 _MUCH_CPU_SECONDS = 0.25
@@ -32,6 +34,8 @@ class Background:
         self._is_running = False
         """Unless it stands back."""
         self._sure_until = 0.0
+        self._had_at_start = 0.0
+        """CPU time of the current one when its turn began."""
         self._is_foreground_empty = True
         self._timer = Timer(lambda: None)
 
@@ -74,10 +78,25 @@ class Background:
             self._is_running = False
         self._current = chosen
         self._latest_turns[chosen] = now
+        self._had_at_start = chosen.cpu_seconds
         self._sure_until = now + _SURE_SECONDS
         self._obey()
         self._loop.after(_SURE_SECONDS, self._obey)
-        self._timer = self._loop.after(_TURN_SECONDS, self._begin_turn)
+        turn = _TURN_SECONDS if chosen.attained_seconds > _MUCH_CPU_SECONDS else _SHORT_TURN_SECONDS
+        self._timer = self._loop.after(turn, self._end_turn)
+
+    def _end_turn(self) -> None:
+        """Who did nothing sleeps and needs no turn, or had no chance; its turn is over all the same."""
+        current = self._current
+        if current is not None and self._is_running:
+            had = cpu_seconds_of(current.pids)
+            if current.has_threads and had <= self._had_at_start:
+                current.unused_seconds += _SHORT_TURN_SECONDS
+                if self._is_foreground_empty:
+                    self.remove(current)
+                    return
+            current.cpu_seconds = max(current.cpu_seconds, had)
+        self._begin_turn()
 
     def _obey(self) -> None:
         """Stop or continue the current one, as it must."""

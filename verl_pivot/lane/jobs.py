@@ -14,8 +14,8 @@ from verl_pivot.lane.processes import Process
 from verl_pivot.lane.watchdog import open_schedstat, starved_seconds
 from verl_pivot.lane.zygotes import ANSWER_SECONDS
 
-MAX_WAITS, MAX_WAITS_OF_CROWD = 5.0, 1.0
-"""A program of many processes waits for cores that it has itself."""
+_MAX_WAITS = 5.0
+"""Waiting for a core counts up to so many times the wall limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +62,8 @@ class Job:
         self._forked_at = 0.0
         self._exited_at: float | None = None
         self._killed_by: str | None = None
-        self.max_waits = MAX_WAITS
-        """Waiting for a core counts up to so many times the wall limit."""
+        self.is_crowd = False
+        """A program of many processes waits for the cores that it has itself."""
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
         self._timer = Timer(lambda: None)
@@ -126,7 +126,8 @@ class Job:
         if self._paused_at is not None:
             self.resume()
             self.pause()
-        waited = min(self._starved_seconds() + self._paused_seconds, self._wall_seconds * self.max_waits)
+        starved = 0.0 if self.is_crowd else self._starved_seconds()
+        waited = min(starved + self._paused_seconds, self._wall_seconds * _MAX_WAITS)
         allowed = self._wall_seconds + waited
         missing = allowed - (time.monotonic() - self._forked_at)
         if missing > 0.001:

@@ -40,9 +40,15 @@ class Run:
         self.job: Job | None = None
         self.arrived_at = self._started_at = time.monotonic()
         self.cpu_seconds = 0.0
+        self.unused_seconds = 0.0
+        """Of turns on the core."""
         self.used_bytes = 0
         self.groups: frozenset[int] = frozenset()
-        """Its process groups. All of them as of the last look."""
+        """Its process groups."""
+        self.pids: tuple[int, ...] = ()
+        """All of these as of the last look."""
+        self.has_threads = False
+        """So that nobody sees whether it sleeps."""
         self.is_crowd = False
         """It has so many threads or processes that their number is its weight."""
         self.is_restarted = False
@@ -53,7 +59,7 @@ class Run:
 
     def start(self, loop: Loop, process: Process, *, has_proc: bool) -> None:
         """Begin in the fresh pod of `process`."""
-        self.cpu_seconds, self.groups, self.is_crowd = 0.0, frozenset(), False
+        self.cpu_seconds, self.groups, self.pids, self.has_threads, self.is_crowd = 0.0, frozenset(), (), False, False
         self._started_at = time.monotonic()
         self._queue_seconds = self._started_at - self.arrived_at
         self._loop, self._zygote, self._has_proc = loop, process.zygote, has_proc
@@ -91,8 +97,8 @@ class Run:
 
     @property
     def attained_seconds(self) -> float:
-        """CPU time that it has had; without end for a crowd, whose dead processes nobody counts."""
-        return math.inf if self.is_crowd else self.cpu_seconds
+        """CPU time that it has had or left unused; without end for a crowd, whose dead processes nobody counts."""
+        return math.inf if self.is_crowd else self.cpu_seconds + self.unused_seconds
 
     def is_older(self, seconds: float) -> bool:
         return time.monotonic() - self._started_at > seconds

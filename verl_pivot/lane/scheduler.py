@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from verl_pivot.lane.background import Background
-from verl_pivot.lane.jobs import MAX_WAITS_OF_CROWD
 from verl_pivot.lane.loop import Loop
 from verl_pivot.lane.runs import Run
 from verl_pivot.lane.spares import Spares
-from verl_pivot.lane.watchdog import Sample, children, leave_cores_to_others, lower_priority, read_process, sample_pod
+from verl_pivot.lane.watchdog import Processes, Sample, lower_priority, num_children, read_process
 from verl_pivot.lane.zygotes import Zygote
 
 _FOREGROUND_CPU_SECONDS = 0.03
@@ -27,7 +26,7 @@ _CROWD = 12
 _WATCH_SECONDS = 0.02
 _LOOK_SECONDS = 0.005
 _THREADS_SECONDS = 0.05
-"""Of several threads only the first is seen; when it has slept for so long, it is taken to speak for all."""
+"""Of several threads only the first is seen: whether they sleep is found out in the background, from then on."""
 _ROOM_BYTES = 16 * 1024**2
 """And an eighth of the limit: one process alone meets its rlimit, and always gets a MemoryError."""
 _WATCH_COST = 10
@@ -171,39 +170,41 @@ class Scheduler:
         if process is None:
             self._leave_foreground(run)
             return
-        num_children = len(children(pid, num_threads=1))
-        is_growing = num_children > _FEW_CHILDREN or process.num_threads > _CROWD
-        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_growing:
+        num_forked = num_children(pid) if process.num_threads == 1 else 0
+        is_growing = num_forked > _FEW_CHILDREN or process.num_threads > _CROWD
+        is_hidden = process.num_threads > 1 and run.is_older(_THREADS_SECONDS)
+        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_growing or is_hidden:
             self._leave_foreground(run)
             run.cpu_seconds = process.cpu_seconds
-            run.groups |= {process.group}
+            run.is_crowd = is_growing
+            run.groups, run.pids, run.has_threads = frozenset({process.group}), (pid,), process.num_threads > 1
             self._background.add(run)
-        elif process.is_asleep and not num_children and (process.num_threads == 1 or run.is_older(_THREADS_SECONDS)):
+        elif process.is_asleep and not num_forked and process.num_threads == 1:
             self._leave_foreground(run)
 
     def _watch(self) -> None:
         """Memory of every pod against its limit and the lane's; CPU time against a share of the foreground."""
-        begin = time.monotonic()
-        used = [(self._examine_run(run), run) for run in tuple(self._running.values()) if run.pid is not None]
-        sessions = [(self._examine_session(session), session) for session in self.watched_sessions()]
+        begin = time.thread_time()
+        now = Processes()
+        used = [(self._examine_run(run, now), run) for run in tuple(self._running.values()) if run.pid is not None]
+        sessions = [(self._examine_session(session, now), session) for session in self.watched_sessions()]
         self._used_bytes = sum(size for size, _ in (*used, *sessions))
         if self._used_bytes > self._memory_bytes:
             self._evict_largest([*((size, run) for size, run in used if not run.is_restarted), *sessions])
         self._is_watching = bool(self._running) or bool(self.watched_sessions())
         if self._is_watching:
-            self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.monotonic() - begin)), self._watch)
+            self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.thread_time() - begin)), self._watch)
 
-    def _examine_run(self, run: Run) -> int:
+    def _examine_run(self, run: Run, now: Processes) -> int:
         """Its memory. Those that compute go to the background, and come back when they sleep."""
         if self._background.is_stopped(run):
             return run.used_bytes
-        sample = _sample(run)
+        sample = _sample(run, now)
         computed = sample.cpu_seconds - run.cpu_seconds
-        run.cpu_seconds, run.used_bytes, run.groups = sample.cpu_seconds, sample.memory_bytes, sample.groups
+        run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
+        run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)
         if sample.num_threads > _CROWD and run.job is not None:
-            run.is_crowd = True
-            run.job.max_waits = MAX_WAITS_OF_CROWD
-            leave_cores_to_others(sample.pids)
+            run.is_crowd = run.job.is_crowd = True
         if computed > _FOREGROUND_CPU_SECONDS or run.is_crowd:
             self._leave_foreground(run)
             self._background.add(run)
@@ -211,8 +212,8 @@ class Scheduler:
             self._background.remove(run)
         return sample.memory_bytes
 
-    def _examine_session(self, session: Watched) -> int:
-        sample = _sample(session)
+    def _examine_session(self, session: Watched, now: Processes) -> int:
+        sample = _sample(session, now)
         if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
             lower_priority(sample.groups)
         return sample.memory_bytes
@@ -222,10 +223,10 @@ class Scheduler:
             max(used, key=lambda pair: pair[0])[1].kill("evicted")
 
 
-def _sample(each: Watched) -> Sample:
+def _sample(each: Watched, now: Processes) -> Sample:
     """What it uses; it is killed if that is more than its limit, with some room for the kernel to say so first."""
     limit = each.memory_bytes + each.memory_bytes // 8 + _ROOM_BYTES
-    sample = sample_pod(each.shim_pid, each.pid, each.shared_bytes, limit)
+    sample = now.sample(each.shim_pid, each.pid, each.shared_bytes, limit)
     if sample.memory_bytes > limit:
         each.kill("memory_limit")
     return sample

@@ -33,60 +33,73 @@ class Sample:
     num_threads: int
     """Of all its processes."""
     is_asleep: bool
-    """Nobody in it is running or ready to run. Its CPU time says less: the kernel tells it in steps of 10 ms."""
+    """Nobody in it is running or ready to run; of several threads only the first is seen, so never with those. Its CPU
+    time says less: the kernel tells it in steps of 10 ms."""
     groups: frozenset[int]
     """Its process groups."""
 
 
-def sample_pod(shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> Sample:
-    """Look at the program `pid`, its descendants, and those that the shim inherited.
+class Processes:
+    """Every process of the lane at one moment.
 
-    Args:
-        shim_pid: PID 1 of the pod.
-        pid: Its program, if that lives.
-        shared_bytes: Private memory of the zygote, which each forked process shows as its own.
-        limit_bytes: Only memory that seems to be above it is measured with care.
+    Read from one list of all, not by way of their threads: what was ever looked up below /proc/PID/task makes the
+    kernel search when each of the threads ends, and a thread bomb would take the lane's core with it.
     """
-    members = _members(shim_pid, pid)
-    memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
-    if memory_bytes > limit_bytes:
-        memory_bytes = _exact_bytes(members)
-    return Sample(
-        memory_bytes=memory_bytes,
-        cpu_seconds=sum(process.cpu_seconds for process in members),
-        pids=tuple(process.pid for process in members),
-        num_threads=sum(process.num_threads for process in members),
-        is_asleep=all(process.is_asleep for process in members),
-        groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
-    )
+
+    def __init__(self) -> None:
+        found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+        self._by_pid = {process.pid: process for process in found if process is not None}
+        self._children: dict[int, list[Process]] = {}
+        for process in self._by_pid.values():
+            self._children.setdefault(process.parent, []).append(process)
+
+    def sample(self, shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> Sample:
+        """The program `pid`, its descendants, and those that the shim inherited.
+
+        Args:
+            shim_pid: PID 1 of the pod.
+            pid: Its program, if that lives.
+            shared_bytes: Private memory of the zygote, which each forked process shows as its own.
+            limit_bytes: Only memory that seems to be above it is measured with care.
+        """
+        members = self._members(shim_pid, pid)
+        memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
+        if memory_bytes > limit_bytes:
+            memory_bytes = _exact_bytes(members)
+        return Sample(
+            memory_bytes=memory_bytes,
+            cpu_seconds=sum(process.cpu_seconds for process in members),
+            pids=tuple(process.pid for process in members),
+            num_threads=sum(process.num_threads for process in members),
+            is_asleep=all(process.is_asleep and process.num_threads == 1 for process in members),
+            groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
+        )
+
+    def _members(self, shim_pid: int, pid: int | None) -> list[Process]:
+        waiting = list(self._children.get(shim_pid, ()))
+        if pid in self._by_pid:
+            waiting.append(self._by_pid[pid])
+        found: dict[int, Process] = {}
+        while waiting:
+            process = waiting.pop()
+            if process.pid not in found:
+                found[process.pid] = process
+                waiting += self._children.get(process.pid, ())
+        return list(found.values())
 
 
-def _members(shim_pid: int, pid: int | None) -> list[Process]:
-    found: dict[int, Process] = {}
-    waiting = children(shim_pid, num_threads=1)
-    if pid is not None:
-        waiting.append(pid)
-    while waiting:
-        number = waiting.pop()
-        process = read_process(number)
-        if process is not None and number not in found:
-            found[number] = process
-            waiting += children(number, process.num_threads)
-    return list(found.values())
+def cpu_seconds_of(pids: tuple[int, ...]) -> float:
+    """Together, of those that live."""
+    return sum(process.cpu_seconds for pid in pids if (process := read_process(pid)) is not None)
 
 
-def children(pid: int, num_threads: int) -> list[int]:
-    """Of a process with so many threads, each of which may have some."""
+def num_children(pid: int) -> int:
+    """Of its main thread."""
     try:
-        tasks = os.listdir(f"/proc/{pid}/task") if num_threads > 1 else [str(pid)]
-        return [child for task in tasks for child in _children_of_task(f"/proc/{pid}/task/{task}/children")]
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return len(file.read().split())
     except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def _children_of_task(path: str) -> list[int]:
-    with open(path, "rb") as file:
-        return [int(child) for child in file.read().split()]
+        return 0
 
 
 _OWN_GROUP = os.getpgrp()
@@ -176,14 +189,4 @@ def lower_priority(groups: frozenset[int]) -> None:
         try:
             os.setpriority(os.PRIO_PGRP, group, _LOW_PRIORITY)
         except ProcessLookupError:
-            continue
-
-
-def leave_cores_to_others(pids: tuple[int, ...]) -> None:
-    """For crowds: even with the lowest priority, a hundred processes have a hundred shares of a core."""
-    for pid in pids:
-        try:
-            for thread in os.listdir(f"/proc/{pid}/task"):
-                os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
-        except (FileNotFoundError, ProcessLookupError):
             continue
