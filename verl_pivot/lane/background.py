@@ -12,7 +12,7 @@ import time
 
 from verl_pivot.lane.loop import Loop, Timer
 from verl_pivot.lane.runs import Run
-from verl_pivot.lane.watchdog import cpu_seconds_of, lower_priority, signal_groups
+from verl_pivot.lane.watchdog import are_asleep, cpu_seconds_of, lower_priority, signal_groups
 
 _TURN_SECONDS = 0.1
 _SHORT_TURN_SECONDS = 0.03
@@ -92,7 +92,7 @@ class Background:
             had = cpu_seconds_of(current.pids)
             if current.has_threads and had <= self._had_at_start:
                 current.unused_seconds += _SHORT_TURN_SECONDS
-                if self._is_foreground_empty:
+                if not current.is_crowd and are_asleep(current.pids):
                     self.remove(current)
                     return
             current.cpu_seconds = max(current.cpu_seconds, had)

@@ -8,6 +8,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 0x4
 _LOW_PRIORITY = 19
+_ASLEEP = frozenset((b"S", b"D", b"T", b"Z", b"X"))
 
 
 class Process(NamedTuple):
@@ -93,6 +94,18 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
     return sum(process.cpu_seconds for pid in pids if (process := read_process(pid)) is not None)
 
 
+def are_asleep(pids: tuple[int, ...]) -> bool:
+    """Whether all their threads sleep. Not for many threads, nor often: see Processes."""
+    return all(state in _ASLEEP for pid in pids for state in _thread_states(pid))
+
+
+def _thread_states(pid: int) -> list[bytes]:
+    try:
+        return [_fields(f"/proc/{pid}/task/{thread}/stat")[0] for thread in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def num_children(pid: int) -> int:
     """Of its main thread."""
     try:
@@ -108,24 +121,27 @@ _OWN_GROUP = os.getpgrp()
 def read_process(pid: int) -> Process | None:
     """None if it has ended."""
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        fields = _fields(f"/proc/{pid}/stat")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    try:
-        fields = os.read(fd, 1024).rpartition(b") ")[2].split()
-    except ProcessLookupError:
-        return None
-    finally:
-        os.close(fd)
     return Process(
         pid=pid,
         parent=int(fields[1]),
         group=int(fields[2]),
-        is_asleep=fields[0] in b"SDTZX",
+        is_asleep=fields[0] in _ASLEEP,
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         num_threads=int(fields[17]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
     )
+
+
+def _fields(path: str) -> list[bytes]:
+    """Of a line as in /proc/PID/stat, from the state on."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 1024).rpartition(b") ")[2].split()
+    finally:
+        os.close(fd)
 
 
 def _exact_bytes(members: list[Process]) -> int:
@@ -152,8 +168,7 @@ def private_bytes(pid: int) -> int:
 def is_exiting(pid: int) -> bool:
     """Whether a process that is not reaped yet is on its way out."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return bool(int(file.read().rpartition(b") ")[2].split()[6]) & _PF_EXITING)
+        return bool(int(_fields(f"/proc/{pid}/stat")[6]) & _PF_EXITING)
     except (FileNotFoundError, ProcessLookupError):
         return True
 
