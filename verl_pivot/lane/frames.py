@@ -8,6 +8,7 @@ Message: TypeAlias = dict[str, Any]
 """A JSON object between two parts of our own; strangers' words are checked where they are read."""
 
 _LENGTH = struct.Struct(">I")
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class FrameError(ValueError):
@@ -16,7 +17,7 @@ class FrameError(ValueError):
 
 def encode(message: Message) -> bytes:
     """One frame: its length, then JSON."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = _to_json(message).encode()
     return _LENGTH.pack(len(body)) + body
 
 
@@ -46,7 +47,7 @@ class Decoder:
 def decode_object(body: bytes) -> Message:
     """Raise FrameError unless `body` is a JSON object."""
     try:
-        message = json.loads(body)
+        message = json.loads(body.decode())
     except (ValueError, RecursionError) as error:
         raise FrameError(f"a frame is no JSON: {error}") from error
     if not isinstance(message, dict):

@@ -14,6 +14,7 @@ from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
 from verl_pivot.node.admission import RefusedError, check_token, read_body
 from verl_pivot.node.answers import Bounds, Outbox
 from verl_pivot.node.backend import Backend
+from verl_pivot.node.cell_sockets import CellSockets
 from verl_pivot.node.executions import Execution, Executions
 from verl_pivot.node.metrics import Metrics
 from verl_pivot.node.session_table import SessionTable
@@ -149,6 +150,9 @@ class Service:
         app.router.add_post("/v1/stop", self._stop_request)
         app.router.add_post("/v1/sessions", self._open)
         app.router.add_post("/v1/sessions/{id}/run", self._cell)
+        sockets = CellSockets(self._cell_line)
+        app.on_shutdown.append(sockets.close)
+        app.router.add_get("/v1/sessions/{id}/cells", sockets.handle)
         app.router.add_post("/v1/sessions/{id}/fork", self._fork)
         app.router.add_delete("/v1/sessions/{id}", self._close)
         return app
@@ -165,8 +169,7 @@ class Service:
             return _json(encode_line(None, error.failure), status=error.status)
         except SandboxRequestError as error:
             self.metrics.failed(FailureKind.INVALID_REQUEST)
-            failure = Failure(kind=FailureKind.INVALID_REQUEST, message=str(error))
-            return _json(encode_line(None, failure), status=400)
+            return _json(encode_line(None, _invalid(error)), status=400)
 
     async def _read(self, request: web.Request) -> bytes:
         body = await read_body(request, self._executions.budget, self._settings.body_seconds)
@@ -237,6 +240,14 @@ class Service:
         body = decode(await self._read(request), CellBody, "the body")
         return await self._answer(self._sessions.run_cell(request.match_info["id"], body))
 
+    async def _cell_line(self, session_id: str, body: bytes) -> bytes:
+        self.metrics.request_bytes.inc(len(body))
+        try:
+            cell = self._sessions.run_cell(session_id, decode(body, CellBody, "the message"))
+        except SandboxRequestError as error:
+            cell = _invalid(error)
+        return await self._line(cell)
+
     async def _fork(self, request: web.Request) -> web.Response:
         body = decode(await self._read(request), ForkBody, "the body")
         return await self._answer(self._sessions.fork(request.match_info["id"], body))
@@ -249,14 +260,17 @@ class Service:
         return _json(b"{}" if failure is None else encode_line(None, failure))
 
     async def _answer(self, execution: Execution | Failure) -> web.Response:
-        """One line, once there is an outcome."""
+        return _json(await self._line(execution))
+
+    async def _line(self, execution: Execution | Failure) -> bytes:
+        """Once there is an outcome."""
         outbox = Outbox(1, self._executions.budget)
         try:
             if isinstance(execution, Failure):
                 self._executions.refuse(None, execution, outbox)
             else:
                 self._executions.submit(execution, outbox)
-            return _json(await outbox.take())
+            return await outbox.take()
         finally:
             if outbox.num_missing and isinstance(execution, Execution):
                 self._executions.leave(outbox, execution.client, [execution.id])
@@ -280,6 +294,10 @@ class Service:
     async def _stop_request(self, request: web.Request) -> web.Response:
         self.stop_requested.set()
         return _json(b'{"stopping":true}', status=202)
+
+
+def _invalid(error: SandboxRequestError) -> Failure:
+    return Failure(kind=FailureKind.INVALID_REQUEST, message=str(error))
 
 
 def _json(body: bytes, status: int = 200) -> web.Response:

@@ -12,11 +12,12 @@ from uuid import uuid4
 import msgspec
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
+from verl_pivot.sandbox.cell_socket import CellSocket
 from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.nodes import Node, backoff_seconds, choose_node
 from verl_pivot.sandbox.transport import RefusedError, Transport, TransportError
-from verl_pivot.sandbox.wire import CellBody, ForkBody, Line, OpenBody, encode
+from verl_pivot.sandbox.wire import MAX_CELL_BYTES, CellBody, ForkBody, Line, OpenBody, encode
 
 MAX_TRANSPORT_FAILURES = 3
 """Of one request in a row; a session cannot go to another node."""
@@ -43,9 +44,17 @@ class Asker:
     rng: random.Random
 
     async def ask(
-        self, nodes: Sequence[Node], path: str, body: OpenBody | CellBody | ForkBody, retried: frozenset[FailureKind]
+        self,
+        nodes: Sequence[Node],
+        path: str,
+        body: OpenBody | CellBody | ForkBody,
+        retried: frozenset[FailureKind],
+        socket: CellSocket | None = None,
     ) -> Answer:
         """What the first node that takes the request says; the same id each time.
+
+        Args:
+            socket: Takes the request instead of a POST, if it is free and the request small enough.
 
         Raises:
             TransportError: If nothing answered several times in a row.
@@ -61,7 +70,7 @@ class Asker:
                     num_attempts += 1
                     retry_after = None
                     try:
-                        line = await self._post(node, path, body, deadline)
+                        line = await self._send(node, path, body, deadline, socket)
                         if line.failure is None or line.failure.kind not in retried:
                             return Answer(node, line)
                         problem, num_broken = f"{node.url}: {line.failure.kind}: {line.failure.message}", 0
@@ -94,10 +103,20 @@ class Asker:
             refused_by.clear()
         return choose_node([node for node in ready if node not in refused_by], self.rng, time.monotonic())
 
-    async def _post(self, node: Node, path: str, body: OpenBody | CellBody | ForkBody, deadline: float) -> Line:
+    async def _send(
+        self,
+        node: Node,
+        path: str,
+        body: OpenBody | CellBody | ForkBody,
+        deadline: float,
+        socket: CellSocket | None,
+    ) -> Line:
         left = max(deadline - time.monotonic(), 0.001)
+        data = encode(msgspec.structs.replace(body, deadline_seconds=left))
+        if socket is not None and socket.is_free and len(data) <= MAX_CELL_BYTES:
+            return await socket.ask(data)
         try:
-            return await self.transport.post(node, path, encode(msgspec.structs.replace(body, deadline_seconds=left)))
+            return await self.transport.post(node, path, data)
         except RefusedError as error:
             return Line(failure=error.failure)
 
@@ -136,6 +155,7 @@ class Session:
         self._asker = asker
         self._node = node
         self._limits = limits
+        self._socket = CellSocket(asker.transport, node, state.id)
         self._is_closed = False
         self._abandoned: str | None = None
         """Id of a request that was cancelled, of which the node may not know yet."""
@@ -177,7 +197,7 @@ class Session:
             files=dict(cell.files),
             fetch=cell.fetch,
         )
-        result = (await self._ask("run", body)).result
+        result = (await self._ask("run", body, self._socket)).result
         if result is None or result.session is None:
             raise SessionLostError(f"{self._node.url} answered for session {self.id} without saying its state")
         self.epoch = result.session.epoch
@@ -193,16 +213,18 @@ class Session:
         if not self._is_closed:
             self._is_closed = True
             self._node.num_sessions -= 1
+            await self._socket.close()
             await self._asker.transport.delete(self._node, f"/v1/sessions/{self.id}?client={self._asker.client}")
 
-    async def _ask(self, verb: str, body: CellBody | ForkBody) -> Line:
+    async def _ask(self, verb: str, body: CellBody | ForkBody, socket: CellSocket | None = None) -> Line:
         if self._is_closed:
             raise SandboxRequestError(f"session {self.id} is closed; open another")
         if self._abandoned is not None:
             await self._asker.transport.post_cancel(self._node, self._asker.client, [self._abandoned])
             self._abandoned = None
         try:
-            _, line = await self._asker.ask([self._node], f"/v1/sessions/{self.id}/{verb}", body, _REFUSED)
+            path = f"/v1/sessions/{self.id}/{verb}"
+            _, line = await self._asker.ask([self._node], path, body, _REFUSED, socket)
         except TransportError as error:
             raise SessionLostError(f"session {self.id} is lost with its node {self._node.url}: {error}") from error
         except asyncio.CancelledError:

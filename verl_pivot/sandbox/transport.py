@@ -5,6 +5,7 @@ import contextlib
 import io
 import random
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
@@ -62,6 +63,7 @@ class Transport:
         )
         self._cell_timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
         self._became_ready = asyncio.Event()
+        self._sockets: weakref.WeakSet[aiohttp.ClientWebSocketResponse] = weakref.WeakSet()
         self._watches: dict[Node, asyncio.Task[None]] = {}
         for node in nodes:
             self.watch(node)
@@ -71,6 +73,8 @@ class Transport:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        for socket in tuple(self._sockets):
+            await socket.close()
         await self._http.close()
 
     async def wait_ready(self, nodes: Sequence[Node]) -> None:
@@ -111,6 +115,19 @@ class Transport:
                 return decode_line(answer)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise TransportError(_describe(error)) from error
+
+    async def open_socket(self, node: Node, path: str) -> aiohttp.ClientWebSocketResponse:
+        """Raises aiohttp.ClientError, OSError or TimeoutError."""
+        async with asyncio.timeout(CONNECT_SECONDS):
+            socket = await self._http.ws_connect(
+                node.url + path,
+                headers=_authorization(node),
+                heartbeat=SILENCE_SECONDS,
+                max_msg_size=0,
+                timeout=aiohttp.ClientWSTimeout(ws_close=0.0),  # a node that runs a cell reads nothing
+            )
+        self._sockets.add(socket)
+        return socket
 
     async def post_cancel(self, node: Node, client: str, ids: list[str]) -> None:
         """As well as it goes: a node that does not hear it runs them for nothing."""
