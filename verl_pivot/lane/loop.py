@@ -28,6 +28,8 @@ class Loop:
         self._epoll = select.epoll()
         self._readers: dict[int, Callback] = {}
         self._writers: dict[int, Callback] = {}
+        self._forgotten: set[int] = set()
+        """While events are served: what is known of these is of files that had their numbers before."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self.is_running = True
@@ -51,6 +53,7 @@ class Loop:
         self._writers.pop(fd, None)
         if self._readers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
+            self._forgotten.add(fd)
 
     def after(self, seconds: float, callback: Callback) -> Timer:
         timer = Timer(callback)
@@ -59,10 +62,12 @@ class Loop:
 
     def run_once(self, max_seconds: float) -> None:
         """Wait for events, call what they are for, then the timers that are due."""
-        for fd, event in self._epoll.poll(min(max_seconds, self._seconds_to_timer())):
-            if event & ~select.EPOLLOUT and (reader := self._readers.get(fd)):
+        events = self._epoll.poll(min(max_seconds, self._seconds_to_timer()))
+        self._forgotten.clear()
+        for fd, event in events:
+            if event & ~select.EPOLLOUT and fd not in self._forgotten and (reader := self._readers.get(fd)):
                 reader()
-            if event & select.EPOLLOUT and (writer := self._writers.get(fd)):
+            if event & select.EPOLLOUT and fd not in self._forgotten and (writer := self._writers.get(fd)):
                 writer()
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
