@@ -5,7 +5,11 @@ from pathlib import Path
 
 from tests.sandbox_services import ROOT
 
-FILES = (*Path(__file__).parent.glob("test_sandbox_*.py"), *Path(ROOT, "tests").glob("test_sandbox_*.py"))
+FILES = (
+    *Path(__file__).parent.glob("test_sandbox_*.py"),
+    *Path(ROOT, "tests").glob("test_sandbox_*.py"),
+    *Path(ROOT, "tests").glob("test_lane_*.py"),
+)
 TESTS = "\n".join(path.read_text() for path in FILES)
 
 
