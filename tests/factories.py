@@ -47,6 +47,7 @@ def make_turn(
     expert: Message = CALL,
     tools: Sequence[JsonObject] = (FIND_ORDER,),
     verifier: str = "tool_call",
+    verifier_options: JsonObject | None = None,
     metadata: JsonObject | None = None,
 ) -> Turn:
     return Turn(
@@ -56,6 +57,7 @@ def make_turn(
         expert=expert,
         tools=tuple(tools),
         verifier=verifier,
+        verifier_options=verifier_options or {},
         metadata=metadata or {},
     )
 

@@ -197,7 +197,7 @@ def test_a_rule_that_makes_no_sense_is_refused(setting: dict[str, float], text: 
 
 
 def test_a_row_holds_the_turn_and_its_profile() -> None:
-    turn = make_turn(index=3, metadata={"seed": 3}, verifier="shop")
+    turn = make_turn(index=3, metadata={"seed": 3}, verifier="shop", verifier_options={"mode": "strict"})
     profile = make_profile((0.0, 0.5, 0.5, 1.0, None))
 
     row = turn_to_row(turn, split="train", profile=profile, num_prompt_tokens=100)
@@ -207,6 +207,7 @@ def test_a_row_holds_the_turn_and_its_profile() -> None:
     assert {name: row[name] for name in SCHEMA.names if name not in ("prompt", "tools", "expert")} == {
         "data_source": "verl_pivot/shop",
         "verifier": "shop",
+        "verifier_options": '{"mode": "strict"}',
         "metadata": '{"seed": 3}',
         "trajectory_id": "shop-1",
         "turn_index": 3,

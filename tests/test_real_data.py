@@ -17,7 +17,9 @@ from verl_pivot.data.formats import read_trajectories
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.turns import split_key, turns
 from verl_pivot.types import Json, Message, Role, ToolCall, Turn
-from verl_pivot.verifiers.tool_call import tool_call
+from verl_pivot.verifiers.registry import get_verifier
+
+tool_call = get_verifier("tool_call")
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 AIRLINE = DATA / "tau_airline" / "gpt-4o-airline.jsonl"

@@ -1,13 +1,14 @@
 """verifiers.registry: names of one's own, and clear refusals."""
 
 import pickle
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.factories import make_turn
 from verl_pivot.errors import ConfigError
-from verl_pivot.types import Message, Turn, Verdict
+from verl_pivot.types import JsonObject, Message, Turn, Verdict
 from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules, register
 
 OWN = """
@@ -25,8 +26,42 @@ def test_an_unknown_name_is_refused_with_the_known_ones_and_the_remedy() -> None
         get_verifier("tool_cal")
 
 
-def test_the_builtin_verifier_survives_pickle() -> None:
-    assert pickle.loads(pickle.dumps(get_verifier("tool_call"))) is get_verifier("tool_call")
+async def test_the_builtin_verifier_survives_pickle() -> None:
+    copy = pickle.loads(pickle.dumps(get_verifier("tool_call", {"mode": "name_only"})))
+
+    turn = make_turn()
+    assert (await copy(turn.expert, turn)).reason == "accepted"
+
+
+def test_the_same_options_give_the_same_verifier() -> None:
+    options = {"mode": "nemo_gym", "threshold": 0.3}
+
+    assert get_verifier("tool_call", options) is get_verifier("tool_call", dict(reversed(options.items())))
+    assert get_verifier("tool_call", options) is not get_verifier("tool_call")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("tool_call", {"mode": "fuzzy"}, "options of verifier 'tool_call': mode: Input should be 'functional'"),
+        ("tool_call", {"treshold": 0.1}, "treshold: Extra inputs are not permitted; it knows accepted, dates"),
+        ("tool_call", {"threshold": 2}, "threshold: Input should be less than or equal to 1"),
+    ],
+)
+def test_options_that_a_verifier_does_not_take_are_refused_with_their_place(
+    name: str, options: JsonObject, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        get_verifier(name, options)
+
+
+def test_a_verifier_without_options_refuses_any(tmp_path: Path) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(OWN.replace("always_undecided", "plain"))
+    load_verifier_modules([str(path)])
+
+    with pytest.raises(ConfigError, match=r"verifier 'plain' takes no options, got \['mode'\]"):
+        get_verifier("plain", {"mode": "strict"})
 
 
 async def test_a_file_of_ones_own_registers_its_verifier(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from tests.factories import make_turn
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
-from verl_pivot.verifiers.tool_call import equal, tool_call
+from verl_pivot.verifiers.json_values import equal
+from verl_pivot.verifiers.registry import get_verifier
 
 
 def call(name: str, /, **arguments: Json) -> ToolCall:
@@ -16,6 +17,8 @@ def call(name: str, /, **arguments: Json) -> ToolCall:
 def say(text: str = "", *calls: ToolCall) -> Message:
     return Message(role=Role.ASSISTANT, content=text, tool_calls=calls)
 
+
+tool_call = get_verifier("tool_call")
 
 REFUND = call("refund", order_id=17, amount=9.5)
 FIND = call("find", name="Ann")
@@ -46,7 +49,7 @@ async def test_the_same_action_is_accepted(expert: Message, action: Message) -> 
          "refund.order_id: '17', expected 17"),
         (say("", FIND), say("", call("lookup", name="Ann")), "wrong_tool", "lookup, expected find"),
         (say("", FIND), say("", FIND, FIND), "wrong_number_of_calls", "2 calls, expected 1"),
-        (say("", FIND), say("Who?"), "message_instead_of_call", "expected find"),
+        (say("", FIND), say("Who?"), "message_instead_of_call", "1 calls are expected"),
         (say("Done."), say("Done.", FIND), "call_instead_of_message", "called find"),
         (say("Done."), say(""), "empty_message", "neither a call nor text"),
     ],

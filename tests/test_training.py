@@ -37,22 +37,20 @@ def done(result: CompletedProcess[str]) -> str:
 
 MOODY = """
 from verl_pivot.types import Verdict
-from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.tool_call import tool_call
+from verl_pivot.verifiers.registry import get_verifier, register
 
 @register("moody")
 async def moody(action, turn):
     if len(action.content) % 4 == 0:
         return Verdict(score=None, reason="no_judge")
-    return await tool_call(action, turn)
+    return await get_verifier("tool_call")(action, turn)
 """
 
 
 PATCHY = """
 from itertools import count
 from verl_pivot.types import Verdict
-from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.tool_call import tool_call
+from verl_pivot.verifiers.registry import get_verifier, register
 
 calls = count()
 
@@ -60,7 +58,7 @@ calls = count()
 async def patchy(action, turn):
     if not 8 <= next(calls) < 12:
         return Verdict(score=None, reason="no_judge")
-    return await tool_call(action, turn)
+    return await get_verifier("tool_call")(action, turn)
 """
 
 

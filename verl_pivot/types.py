@@ -90,6 +90,8 @@ class Trajectory:
     """Whether the outcome was right; None where the source does not say."""
     verifier: str = "tool_call"
     """Registered name of the verifier that compares actions with the expert's."""
+    verifier_options: JsonObject = field(default_factory=dict)
+    """What that verifier takes; checked when it is first asked for."""
     metadata: JsonObject = field(default_factory=dict)
     """What the verifier needs beside the messages, such as the seed of the environment."""
     expert_turns: Literal["all", "last"] = "all"
@@ -115,6 +117,7 @@ class Turn:
     """The demonstrated action."""
     tools: tuple[JsonObject, ...] = ()
     verifier: str = "tool_call"
+    verifier_options: JsonObject = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -24,6 +24,9 @@ def import_command(
         Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
     ] = "keep",
     verifier: Annotated[str, typer.Option(help="Verifier of rows that name none.")] = "tool_call",
+    verifier_options: Annotated[
+        str, typer.Option(help='JSON object of what that verifier takes, such as {"mode": "name_only"}.')
+    ] = "{}",
     tools: Annotated[Path | None, typer.Option(help="JSON list of tool schemas, for rows that bring none.")] = None,
     outcome: Annotated[
         Literal["passed", "all"], typer.Option(help="'all' keeps trajectories whose outcome failed, too.")
@@ -38,10 +41,24 @@ def import_command(
 
     refuse_overwriting(out, files)
     options = ImportOptions(
-        format=format, thinking=thinking, verifier=verifier, tools=_read_tools(tools), outcome=outcome
+        format=format,
+        thinking=thinking,
+        verifier=verifier,
+        verifier_options=_read_options(verifier_options),
+        tools=_read_tools(tools),
+        outcome=outcome,
     )
     report = import_rows(_rows_with_progress(files), out, options)
     _print_import(report, out)
+
+
+def _read_options(text: str) -> "JsonObject":
+    from verl_pivot.data.storage import BadRowError, as_object, decode_json
+
+    try:
+        return as_object(decode_json(text), "it")
+    except BadRowError as error:
+        raise ConfigError(f"--verifier-options {text} is no JSON object: {error}") from error
 
 
 def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":

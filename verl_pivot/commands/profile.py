@@ -157,7 +157,7 @@ def _count_turns(job: Job, writer: "ProfileWriter", console: "Console") -> "Turn
     num_turns = num_left = 0
     with console.status(f"reading {job.trajectories}"):
         for turn in job.turns():
-            get_verifier(turn.verifier)
+            get_verifier(turn.verifier, turn.verifier_options)
             num_turns += 1
             num_left += TurnKey(turn.trajectory_id, turn.index) not in writer.done
     return TurnCounts(num_turns=num_turns, num_left=num_left)

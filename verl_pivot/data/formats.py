@@ -144,6 +144,7 @@ def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
         "tools": list(trajectory.tools),
         "passed": trajectory.passed,
         "verifier": trajectory.verifier,
+        "verifier_options": trajectory.verifier_options,
         "metadata": trajectory.metadata,
         "expert_turns": trajectory.expert_turns,
     }
@@ -168,6 +169,7 @@ def parse_trajectory(obj: Json) -> Trajectory:
         tools=parse_tools(row.get("tools")),
         passed=passed,
         verifier=verifier,
+        verifier_options=as_object(row.get("verifier_options"), "verifier_options"),
         metadata=as_object(row.get("metadata"), "metadata"),
         expert_turns="last" if expert_turns == "last" else "all",
     )

@@ -27,6 +27,7 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("tools", pyarrow.string(), nullable=False),
         pyarrow.field("expert", pyarrow.string(), nullable=False),
         pyarrow.field("verifier", pyarrow.string(), nullable=False),
+        pyarrow.field("verifier_options", pyarrow.string(), nullable=False),
         pyarrow.field("metadata", pyarrow.string(), nullable=False),
         pyarrow.field("trajectory_id", pyarrow.string(), nullable=False),
         pyarrow.field("turn_index", pyarrow.int64(), nullable=False),
@@ -40,7 +41,7 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("ability", pyarrow.string(), nullable=False),
     ]
 )
-_TURN_COLUMNS = ("trajectory_id", "turn_index", "prompt", "expert", "tools", "verifier", "metadata")
+_TURN_COLUMNS = ("trajectory_id", "turn_index", "prompt", "expert", "tools", "verifier", "verifier_options", "metadata")
 _ROWS_PER_GROUP = 512
 
 
@@ -54,6 +55,7 @@ def turn_to_row(turn: Turn, *, split: Split, profile: TurnProfile | None, num_pr
         "tools": encode_json(list(turn.tools)),
         "expert": encode_json(turn.expert.as_dict()),
         "verifier": turn.verifier,
+        "verifier_options": encode_json(turn.verifier_options),
         "metadata": encode_json(turn.metadata),
         "trajectory_id": turn.trajectory_id,
         "turn_index": turn.index,
@@ -83,6 +85,7 @@ def row_to_turn(row: Mapping[str, Any]) -> Turn:
         expert=parse_message(decode_json(row["expert"])),
         tools=parse_tools(str(row["tools"])),
         verifier=str(row["verifier"]),
+        verifier_options=as_object(decode_json(row["verifier_options"]), "verifier_options"),
         metadata=as_object(decode_json(row["metadata"]), "metadata"),
     )
 

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -19,6 +19,7 @@ Format: TypeAlias = Literal["openai", "nemo-gym"]
 _MESSAGES = ("messages", "traj", "trajectory")
 _IDS = ("id", "trajectory_id", "uuid")
 _TASKS = ("task_id", "instance_id")
+_VERIFIER = {"name", "options"}
 _OUTCOMES = ("passed", "resolved", "reward")
 # The opening tag is optional: some templates put it into the prompt, as `rollout.actions` reads it too.
 _THINKING = re.compile(r"^\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
@@ -32,6 +33,7 @@ class ImportOptions:
     """None: told by each row."""
     thinking: Literal["keep", "strip"] = "keep"
     verifier: str = "tool_call"
+    verifier_options: JsonObject = field(default_factory=dict)
     tools: tuple[JsonObject, ...] = ()
     outcome: Literal["passed", "all"] = "passed"
 
@@ -72,13 +74,15 @@ def _from_openai(row: JsonObject, place: Place, options: ImportOptions) -> Parse
     tools = _tools(row, options)
     metadata = as_object(_decoded(row.get("metadata"), "metadata") or {}, "metadata")
     identity = _identity(row, place, merged, tools)
+    verifier = _verifier(row, options)
     provenance = metadata.get(PROVENANCE) or {**_provenance(place, identity), **_notes(row)}
     trajectory = Trajectory(
         id=identity.id,
         messages=merged,
         tools=tools,
         passed=_outcome(row),
-        verifier=_verifier(row, options),
+        verifier=verifier.name,
+        verifier_options=verifier.options,
         metadata={**metadata, PROVENANCE: provenance},
         expert_turns="last" if row.get("expert_turns") == "last" else "all",
     )
@@ -92,13 +96,15 @@ def _from_nemo_gym(row: JsonObject, place: Place, options: ImportOptions) -> Par
     tools = _tools(as_object(row.get(nemo_gym.PARAMS), nemo_gym.PARAMS), options)
     metadata = as_object(row.get("metadata") or {}, "metadata")
     identity = _identity(row, place, messages, tools, ids=nemo_gym.IDS)
+    verifier = _verifier(row, options)
     used = {nemo_gym.PARAMS, *nemo_gym.ACTIONS, "metadata", "response"}
     others = {key: value for key, value in row.items() if key not in used}
     trajectory = Trajectory(
         id=identity.id,
         messages=messages,
         tools=tools,
-        verifier=_verifier(row, options),
+        verifier=verifier.name,
+        verifier_options=verifier.options,
         metadata={**others, **metadata, PROVENANCE: _provenance(place, identity)},
         expert_turns="last",
     )
@@ -150,11 +156,21 @@ def _tools(row: JsonObject, options: ImportOptions) -> tuple[JsonObject, ...]:
     return parse_tools(row.get("tools")) or options.tools
 
 
-def _verifier(row: JsonObject, options: ImportOptions) -> str:
+class _Verifier(NamedTuple):
+    name: str
+    options: JsonObject
+
+
+def _verifier(row: JsonObject, options: ImportOptions) -> _Verifier:
+    """The row's own, a name or {"name", "options"}; else the one of the import."""
     verifier = row.get("verifier")
-    if verifier is not None and not isinstance(verifier, str):
-        raise BadRowError("bad_verifier", f"verifier must be a name, got {kind_of(verifier)}")
-    return verifier or options.verifier
+    if verifier is None or verifier == options.verifier:
+        return _Verifier(options.verifier, options.verifier_options)
+    if isinstance(verifier, str):
+        return _Verifier(verifier, {})
+    if not isinstance(verifier, dict) or not isinstance(verifier.get("name"), str) or verifier.keys() - _VERIFIER:
+        raise BadRowError("bad_verifier", f'verifier must be a name or {{"name", "options"}}, got {kind_of(verifier)}')
+    return _Verifier(str(verifier["name"]), as_object(verifier.get("options") or {}, "verifier.options"))
 
 
 def _outcome(row: JsonObject) -> bool | None:

@@ -87,6 +87,9 @@ async def _candidate(turn: Turn, source: CandidateSource) -> Candidate:
         num_prompt_tokens: int | None = profile.num_prompt_tokens
     else:
         num_prompt_tokens = None if source.count_prompt_tokens is None else source.count_prompt_tokens(turn)
+    expert_verdict = None
+    if source.check_verifier:
+        expert_verdict = await get_verifier(turn.verifier, turn.verifier_options)(turn.expert, turn)
     return Candidate(
         trajectory_id=turn.trajectory_id,
         index=turn.index,
@@ -94,7 +97,7 @@ async def _candidate(turn: Turn, source: CandidateSource) -> Candidate:
         split=split_of(split_key(turn), seed=source.seed, validation_share=source.validation_share),
         num_prompt_tokens=num_prompt_tokens,
         profile=profile,
-        expert_verdict=await get_verifier(turn.verifier)(turn.expert, turn) if source.check_verifier else None,
+        expert_verdict=expert_verdict,
     )
 
 

@@ -4,7 +4,7 @@ import hashlib
 from typing import Literal, TypeAlias
 
 from verl_pivot.data.storage import encode_json
-from verl_pivot.types import JsonObject, Message, Role, Trajectory, Turn
+from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory, Turn
 
 Split: TypeAlias = Literal["train", "validation"]
 
@@ -27,6 +27,7 @@ def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
             expert=trajectory.messages[position],
             tools=trajectory.tools,
             verifier=trajectory.verifier,
+            verifier_options=trajectory.verifier_options,
             metadata=trajectory.metadata,
         )
         for index, position in (numbered if trajectory.expert_turns == "all" else numbered[-1:])
@@ -58,7 +59,8 @@ def fingerprint(turn: Turn) -> str:
     expert = _without_ids(turn.expert)
     expert.pop("reasoning_content", None)
     state = [_without_ids(message) for message in turn.state]
-    text = encode_json([turn.verifier, list(turn.tools), list(state), expert], sort_keys=True)
+    verifier: Json = [turn.verifier, turn.verifier_options] if turn.verifier_options else turn.verifier
+    text = encode_json([verifier, list(turn.tools), list(state), expert], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -2,13 +2,17 @@
 
 import importlib
 import importlib.util
+import json
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.types import Message, Turn, Verdict
+from verl_pivot.types import JsonObject, Message, Turn, Verdict
 
 
 class Verifier(Protocol):
@@ -22,46 +26,77 @@ class Verifier(Protocol):
     async def __call__(self, action: Message, turn: Turn) -> Verdict: ...
 
 
-VerifierT = TypeVar("VerifierT", bound=Verifier)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Entry:
+    """What stands under a name: a verifier, or what makes one from options."""
 
-_verifiers: dict[str, Verifier] = {}
+    source: Callable[..., Any]
+    options: type[BaseModel] | None
+
+
+_entries: dict[str, _Entry] = {}
+_made: dict[tuple[str, str], Verifier] = {}
 _builtin = {"tool_call": "verl_pivot.verifiers.tool_call"}
+Source = TypeVar("Source", bound=Callable[..., Any])
 
 
-def register(name: str) -> Callable[[VerifierT], VerifierT]:
+def register(name: str, *, options: type[BaseModel] | None = None) -> Callable[[Source], Source]:
     """Make a verifier selectable by name: ``verl-pivot import --verifier <name>``.
+
+    Args:
+        name: Must be free.
+        options: A model of options; what is decorated then makes a verifier from an instance of it. Without, what is
+            decorated is the verifier.
 
     Raises:
         ConfigError: If another verifier has the name already.
     """
 
-    def decorator(verifier: VerifierT) -> VerifierT:
-        known = _verifiers.get(name)
-        if known is not None and _qualified_name(known) != _qualified_name(verifier):
+    def decorator(source: Source) -> Source:
+        known = _entries.get(name)
+        if known is not None and _qualified_name(known.source) != _qualified_name(source):
             raise ConfigError(
-                f"verifier {name!r} is registered twice, by {_qualified_name(known)} and "
-                f"{_qualified_name(verifier)}; rename one of them"
+                f"verifier {name!r} is registered twice, by {_qualified_name(known.source)} and "
+                f"{_qualified_name(source)}; rename one of them"
             )
-        _verifiers[name] = verifier
-        return verifier
+        _entries[name] = _Entry(source=source, options=options)
+        return source
 
     return decorator
 
 
-def get_verifier(name: str) -> Verifier:
-    """The verifier registered under ``name``.
+def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
+    """The verifier registered under ``name``, the same one for the same options.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is none, or it does not take these options.
     """
-    if name not in _verifiers and name in _builtin:
+    key = (name, json.dumps(options or {}, sort_keys=True))
+    if key not in _made:
+        _made[key] = _make(name, options or {})
+    return _made[key]
+
+
+def _make(name: str, options: JsonObject) -> Verifier:
+    if name not in _entries and name in _builtin:
         importlib.import_module(_builtin[name])
-    if name not in _verifiers:
+    if name not in _entries:
         raise ConfigError(
-            f"unknown verifier {name!r}; known: {sorted({*_verifiers, *_builtin})}. One of your own is registered by "
+            f"unknown verifier {name!r}; known: {sorted({*_entries, *_builtin})}. One of your own is registered by "
             "the module that defines it: name that with --verifier-module, or pivot.verifier_modules in training"
         )
-    return _verifiers[name]
+    entry = _entries[name]
+    if entry.options is None:
+        if options:
+            raise ConfigError(f"verifier {name!r} takes no options, got {sorted(options)}")
+        return cast(Verifier, entry.source)
+    try:
+        return cast(Verifier, entry.source(entry.options.model_validate(options)))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the options"
+        known = ", ".join(sorted(entry.options.model_fields))
+        raise ConfigError(f"options of verifier {name!r}: {place}: {first['msg']}; it knows {known}") from error
 
 
 def load_verifier_modules(modules: Iterable[str]) -> None:
@@ -98,5 +133,5 @@ def _import_file(path: Path) -> None:
     loader.exec_module(module)
 
 
-def _qualified_name(verifier: Verifier) -> str:
-    return f"{getattr(verifier, '__module__', '')}.{getattr(verifier, '__qualname__', type(verifier).__qualname__)}"
+def _qualified_name(source: object) -> str:
+    return f"{getattr(source, '__module__', '')}.{getattr(source, '__qualname__', type(source).__qualname__)}"

@@ -19,4 +19,4 @@ async def score_completion(text: str, ended: bool, turn: Turn) -> Verdict:
     action = parse_action(text, ended=ended)
     if isinstance(action, Malformed):
         return Verdict(score=0.0, reason=action.reason, detail=action.detail)
-    return await get_verifier(turn.verifier)(action, turn)
+    return await get_verifier(turn.verifier, turn.verifier_options)(action, turn)

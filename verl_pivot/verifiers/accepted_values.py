@@ -1,0 +1,51 @@
+"""A call against lists of accepted values per argument, as the Berkeley Function-Calling Leaderboard has them.
+
+The row's `accepted` holds one object per expected call: {tool: {argument: [value, ...]}}. The empty text among the
+values means that the argument may be left out, and is no value. In an accepted value that is an object, each key has
+such a list again. Stricter than the leaderboard's checker, which takes an empty text for such an argument, and drops
+case, spaces and punctuation of texts.
+"""
+
+from collections.abc import Mapping
+
+from verl_pivot.types import Json, JsonObject, ToolCall
+from verl_pivot.verifiers.json_values import equal
+
+_LEFT_OUT = ""
+
+
+def is_accepted(call: ToolCall, accepted: JsonObject) -> bool:
+    """Whether `accepted`, of one call, allows it."""
+    (name, arguments), *_ = accepted.items()
+    return call.name == name and _allows_object(arguments, call.arguments)
+
+
+def is_broken(accepted: JsonObject) -> bool:
+    """Whether it is none: it names not exactly one tool, or holds no lists."""
+    if len(accepted) != 1:
+        return True
+    (arguments,) = accepted.values()
+    return not isinstance(arguments, dict) or not all(isinstance(values, list) for values in arguments.values())
+
+
+def _allows_object(accepted: Json, actual: Mapping[str, Json]) -> bool:
+    if not isinstance(accepted, dict) or actual.keys() - accepted.keys():
+        return False
+    return all(
+        _allows_any(values, actual[name]) if name in actual else _LEFT_OUT in values
+        for name, values in accepted.items()
+        if isinstance(values, list)
+    )
+
+
+def _allows_any(values: Json, actual: Json) -> bool:
+    assert isinstance(values, list), values
+    return any(_allows(value, actual) for value in values if value != _LEFT_OUT)
+
+
+def _allows(accepted: Json, actual: Json) -> bool:
+    if isinstance(accepted, dict):
+        return isinstance(actual, dict) and _allows_object(accepted, actual)
+    if isinstance(accepted, list):
+        return isinstance(actual, list) and len(actual) == len(accepted) and all(map(_allows, accepted, actual))
+    return equal(actual, accepted)
