@@ -3,11 +3,12 @@
 #   make test         formatting, types and the whole test suite
 #   make check        the same without the tests that start verl, Ray or SGLang
 #   make bench-sandbox    what the sandbox must reach, measured; for a quiet machine with two cores
+#   make bench-verifiers  verdicts per minute
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check lint bench-sandbox clean
+.PHONY: quickstart test check lint bench-sandbox bench-verifiers clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -26,6 +27,9 @@ lint: .venv/ready
 bench-sandbox: .venv/ready
 	mkdir -p outputs
 	$(BIN)/python -m verl_pivot.cli sandbox bench --json outputs/sandbox-bench.json
+
+bench-verifiers: .venv/ready
+	$(BIN)/python -m tests.benchmarks.bench_tool_call
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

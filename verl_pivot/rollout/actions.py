@@ -4,7 +4,7 @@ import json
 import re
 from dataclasses import dataclass
 
-from verl_pivot.types import Json, Message, Role, ToolCall
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _TAG = re.compile(r"</?tool_call>")
@@ -46,8 +46,8 @@ def parse_action(text: str, *, ended: bool) -> Message | Malformed:
 
 def _parse_call(block: str) -> ToolCall | Malformed:
     try:
-        call: Json = json.loads(block)
-    except (json.JSONDecodeError, RecursionError) as error:
+        call: Json = json.loads(block, object_pairs_hook=_without_doubles)
+    except (ValueError, RecursionError) as error:
         return Malformed(reason="malformed_call", detail=f"not JSON: {error}")
     if not isinstance(call, dict):
         return Malformed(reason="malformed_call", detail="a call must be a JSON object")
@@ -55,3 +55,12 @@ def _parse_call(block: str) -> ToolCall | Malformed:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return Malformed(reason="malformed_call", detail='a call needs "name" (text) and "arguments" (object)')
     return ToolCall(name=name, arguments=arguments)
+
+
+def _without_doubles(pairs: list[tuple[str, Json]]) -> JsonObject:
+    """Refuse an object in which a name stands twice: readers differ in which of the values they take."""
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+    return values
