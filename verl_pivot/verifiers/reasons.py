@@ -27,6 +27,8 @@ class Reason(StrEnum):
     WRONG_TYPE = "wrong_type"
     WRONG_VALUE = "wrong_value"
     NOT_IDENTICAL = "not_identical"
+    NO_ANSWER = "no_answer"
+    SEVERAL_ANSWERS = "several_answers"
 
     BROKEN_GOLD = "broken_gold"
     """Undecided: the row itself cannot be compared with."""

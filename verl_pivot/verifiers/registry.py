@@ -36,7 +36,7 @@ class _Entry:
 
 _entries: dict[str, _Entry] = {}
 _made: dict[tuple[str, str], Verifier] = {}
-_builtin = {"tool_call": "verl_pivot.verifiers.tool_call"}
+_builtin = {"qa": "verl_pivot.verifiers.qa", "tool_call": "verl_pivot.verifiers.tool_call"}
 Source = TypeVar("Source", bound=Callable[..., Any])
 
 
