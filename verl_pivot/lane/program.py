@@ -24,6 +24,8 @@ _OURS = "verl_pivot"
 _preloaded: frozenset[str] = frozenset()
 """Names of the modules that every program finds loaded; the others are its own."""
 _num_preloaded_exit_functions = 0
+_shutdown: object = None
+"""threading's, as it came."""
 
 
 def become_fresh() -> None:
@@ -31,13 +33,14 @@ def become_fresh() -> None:
 
     Done once by the zygote, which prints nothing and imports nothing afterwards: its children find it so.
     """
-    global _preloaded, _num_preloaded_exit_functions
+    global _preloaded, _num_preloaded_exit_functions, _shutdown
     for name in [name for name in sys.modules if name.split(".")[0] == _OURS]:
         del sys.modules[name]
     sys.path[0] = os.path.dirname(MAIN_PATH)
     sys.dont_write_bytecode = False
     _preloaded = frozenset(sys.modules) - {"__main__"}
     _num_preloaded_exit_functions = _num_exit_functions()
+    _shutdown = getattr(sys.modules.get("threading"), "_shutdown", None)
     read_end, write_end = os.pipe()
     saved = [os.dup(fd) for fd in range(3)]
     for fd, end in enumerate((read_end, write_end, write_end)):
@@ -141,8 +144,8 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
 def _finalized(exit_code: int) -> int:
     """Shut down as the interpreter does, but for the modules that the zygote had loaded; the exit code."""
     threading = sys.modules.get("threading")
-    if threading is not None and (_count_threads() or _num_exit_functions() != _num_preloaded_exit_functions):
-        _guarded(lambda: threading._shutdown(), threading)  # else nobody sees that it was called
+    if threading is not None and _needs_shutdown(threading):
+        _guarded(lambda: threading._shutdown(), threading)
     _guarded(_run_exit_functions, atexit)
     stdout, stderr = sys.stdout, sys.stderr
     _guarded(_drop_modules, sys)
@@ -150,6 +153,12 @@ def _finalized(exit_code: int) -> int:
         if stream is not None and not _flushed(stream):
             exit_code = _FLUSH_FAILED
     return exit_code
+
+
+def _needs_shutdown(threading: types.ModuleType) -> bool:
+    """Whether anybody would see that it is called, or has replaced it."""
+    is_original = threading.__dict__.get("_shutdown") is _shutdown
+    return bool(_count_threads()) or not is_original or _num_exit_functions() != _num_preloaded_exit_functions
 
 
 def _drop_modules() -> None:
