@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox_machine import bwrap_backend, needs_sandbox, run
+from tests.sandbox_machine import FORKS, bwrap_backend, needs_sandbox, run
 from verl_pivot.bubblewrap.process_tree import descendants
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.node.backends import BackendSettings
@@ -78,20 +78,6 @@ if 0 not in children:
     result = await run(Program(code=code, limits=Limits(memory_bytes=128 * MIB)))
 
     assert (result.status, result.stdout) == (Status.OK, f"{80 << 20}\n")
-
-
-FORKS = """
-import os, time
-count = 0
-try:
-    for _ in range(60):  # were the limit not to hold, this would still end
-        if os.fork() == 0:
-            time.sleep(5)
-            os._exit(0)
-        count += 1
-except BlockingIOError:
-    print(count)
-"""
 
 
 @needs_sandbox

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,19 @@ def run(*command: str, show: tuple[Path, ...] = (ROOT,)) -> subprocess.Completed
         text=True,
         check=False,
         timeout=120,
+    )
+
+
+def run_command(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """As root."""
+    return subprocess.run(
+        command,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
 
 
@@ -82,25 +96,13 @@ def test_root_files_beneath_a_closed_home_stay_out_of_reach() -> None:
 def test_the_dropped_process_runs_sandboxes_and_its_limit_on_processes_holds() -> None:
     code = """
 import asyncio
-from tests.sandbox_machine import bwrap_backend
+from tests.sandbox_machine import FORKS, bwrap_backend
 from verl_pivot.sandbox.execution import Limits, Program
-
-BOMB = '''
-import os, time
-count = 0
-try:
-    for _ in range(60):  # were the limit not to hold, this would still end
-        if os.fork() == 0:
-            time.sleep(5)
-            os._exit(0)
-        count += 1
-except BlockingIOError:
-    print(count)
-'''
 
 async def main():
     async with bwrap_backend() as backend:
-        results = await asyncio.gather(*(backend.run(Program(code=BOMB, limits=Limits(num_processes=9))) for _ in "ab"))
+        program = Program(code=FORKS, limits=Limits(num_processes=9))
+        results = await asyncio.gather(backend.run(program), backend.run(program))
         print(*[(result.status.value, result.stdout) for result in results])
 
 asyncio.run(main())
@@ -156,15 +158,7 @@ def test_root_that_may_not_mount_is_told_what_to_do(tmp_path: Path) -> None:
     closed.chmod(0o700)
     container = ["bwrap", "--dev-bind", "/", "/", "--cap-drop", "CAP_SYS_ADMIN", "--"]
 
-    done = subprocess.run(
-        [*container, *command_as("nobody", ["true"], show=[closed / "needed"])],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_command([*container, *command_as("nobody", ["true"], show=[closed / "needed"])])
 
     assert done.returncode == 1
     assert "this root may not mount (CAP_SYS_ADMIN): put the Python environment where all may read it" in done.stderr
@@ -175,15 +169,7 @@ def test_root_that_may_not_mount_is_told_what_to_do(tmp_path: Path) -> None:
 def test_root_of_a_namespace_that_has_no_other_user_is_told_what_to_do() -> None:
     container = ["bwrap", "--unshare-user", "--uid", "0", "--dev-bind", "/", "/", "--"]
 
-    done = subprocess.run(
-        [*container, *command_as("nobody", ["true"])],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_command([*container, *command_as("nobody", ["true"])])
 
     assert done.returncode == 1
     assert "start as an ordinary user" in done.stderr
@@ -194,19 +180,8 @@ def test_root_of_a_namespace_that_has_no_other_user_is_told_what_to_do() -> None
 def test_an_ordinary_user_that_its_namespace_calls_root_is_no_root() -> None:
     ask = "from verl_pivot.node.privileges import is_root; import os; print(os.geteuid(), is_root())"
 
-    done = subprocess.run(
-        command_as(
-            "nobody",
-            ["bwrap", "--unshare-user", "--uid", "0", "--dev-bind", "/", "/", "--", sys.executable, "-c", ask],
-            show=[ROOT],
-        ),
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    inside = ["bwrap", "--unshare-user", "--uid", "0", "--dev-bind", "/", "/", "--", sys.executable, "-c", ask]
+    done = run_command(command_as("nobody", inside, show=[ROOT]))
 
     assert done.stdout == "0 False\n", done.stderr
 

@@ -144,8 +144,8 @@ def _without_ours(trace: types.TracebackType | None) -> types.TracebackType | No
 def _finalized(exit_code: int) -> int:
     """Shut down as the interpreter does, but for the modules that the zygote had loaded; the exit code."""
     threading = sys.modules.get("threading")
-    if threading is not None and _needs_shutdown(threading):
-        _guarded(lambda: threading._shutdown(), threading)
+    if threading is not None:
+        _guarded(lambda: _end_threads(threading), threading)
     _guarded(_run_exit_functions, atexit)
     stdout, stderr = sys.stdout, sys.stderr
     _guarded(_drop_modules, sys)
@@ -155,10 +155,11 @@ def _finalized(exit_code: int) -> int:
     return exit_code
 
 
-def _needs_shutdown(threading: types.ModuleType) -> bool:
-    """Whether anybody would see that it is called, or has replaced it."""
-    is_original = threading.__dict__.get("_shutdown") is _shutdown
-    return bool(_count_threads()) or not is_original or _num_exit_functions() != _num_preloaded_exit_functions
+def _end_threads(threading: types.ModuleType) -> None:
+    """Wait for them, unless nobody would see that it was done."""
+    is_replaced = threading._shutdown is not _shutdown
+    if is_replaced or _count_threads() or _num_exit_functions() != _num_preloaded_exit_functions:
+        threading._shutdown()
 
 
 def _drop_modules() -> None:

@@ -7,15 +7,10 @@ leak: almost any text passes 0.1; true passes for 1; an empty message passes for
 
 from collections import Counter
 
-from verl_pivot.types import Json, ToolCall
+from verl_pivot.types import Json
 from verl_pivot.verifiers.reasons import Reason
 
 FLOAT_TOLERANCE = 1e-6
-
-
-def is_accepted(call: ToolCall, expected: ToolCall, threshold: float) -> bool:
-    """Whether the name is equal, and every argument in its way."""
-    return call.name == expected.name and difference(call.arguments, expected.arguments, threshold) is None
 
 
 def difference(actual: Json, expected: Json, threshold: float) -> Reason | None:
