@@ -8,18 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory
-from verl_pivot.data.formats import (
+from verl_pivot.data.messages import (
     check_conversation,
     parse_message,
-    parse_trajectory,
-    read_trajectories,
-    trajectory_as_dict,
 )
-from verl_pivot.data.importing import ImportReport, import_rows, rejected_path
-from verl_pivot.data.rows import ImportOptions, parse_row
 from verl_pivot.data.storage import BadRowError, Place, RawRow, read_rows
 from verl_pivot.data.tools import check_arguments, parse_tools
+from verl_pivot.data.trajectories import parse_trajectory, read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
+from verl_pivot.formats.importing import ImportReport, import_rows, rejected_path
+from verl_pivot.formats.rows import ImportOptions, parse_row
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 
 JSON = st.recursive(

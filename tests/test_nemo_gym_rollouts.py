@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.factories import CALL, make_turn
-from verl_pivot.data.nemo_gym import conversation
+from verl_pivot.formats.nemo_gym import read_nemo_gym
 from verl_pivot.types import Message, Role, ToolCall
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -39,7 +39,7 @@ def sampled(row: dict[str, Any]) -> Message:
 @pytest.mark.parametrize("index", range(5))
 async def test_a_rollout_gets_the_reward_that_nemo_gym_gave_it(index: int) -> None:
     row = rollouts(SINGLE_STEP)[index]
-    *state, expert = conversation(row)
+    *state, expert = read_nemo_gym(row).messages
     verifier = get_verifier("tool_call", {"mode": "nemo_gym", "threshold": THRESHOLD})
 
     verdict = await verifier(sampled(row), make_turn(state=state, expert=expert))

@@ -15,15 +15,15 @@ from typer.testing import CliRunner, Result
 from tests.factories import CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory, make_turn
 from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
-from verl_pivot.data.formats import trajectory_as_dict
 from verl_pivot.data.pivots import AGENT_NAME_IN_FILE, SCHEMA, row_to_turn, turn_to_row
-from verl_pivot.data.profile_writer import open_profile
-from verl_pivot.data.profiles import ProfileSettings, file_sha256
-from verl_pivot.data.selection import Candidate, Decision, SelectionRule, select
-from verl_pivot.data.summary import Outcome
+from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import Split, turns
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
+from verl_pivot.profiling.summary import Outcome
+from verl_pivot.profiling.writer import open_profile
 from verl_pivot.rollout.engine import Sampling
+from verl_pivot.selection.decisions import Candidate, Decision, SelectionRule, select
 from verl_pivot.types import Message, Role, Trajectory, TurnProfile, Verdict
 
 ACCEPTED = Verdict(score=1.0, reason="accepted")

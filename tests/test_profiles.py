@@ -20,9 +20,11 @@ from typer.testing import CliRunner
 from tests.fake_engine import Answer, fake_server, openai_answer, sglang_sample
 from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
-from verl_pivot.data.formats import trajectory_as_dict
-from verl_pivot.data.profile_writer import ProfileWriter, open_profile
-from verl_pivot.data.profiles import (
+from verl_pivot.data.trajectories import trajectory_as_dict
+from verl_pivot.data.turns import turns
+from verl_pivot.errors import ConfigError, DataError, EngineError
+from verl_pivot.profiling.profiler import EnginePool, Profiler, Totals, profile_turns, turn_seed
+from verl_pivot.profiling.profiles import (
     ProfileSettings,
     TurnKey,
     parse_profile,
@@ -30,10 +32,8 @@ from verl_pivot.data.profiles import (
     read_profiles,
     read_settings,
 )
-from verl_pivot.data.profiling import EnginePool, Profiler, Totals, profile_turns, turn_seed
-from verl_pivot.data.summary import Outcome, clustered_mean, outcome, summarize
-from verl_pivot.data.turns import turns
-from verl_pivot.errors import ConfigError, DataError, EngineError
+from verl_pivot.profiling.summary import Outcome, clustered_mean, outcome, summarize
+from verl_pivot.profiling.writer import ProfileWriter, open_profile
 from verl_pivot.rollout.engine import Completion, Sampling
 from verl_pivot.rollout.rendering import ActionText
 from verl_pivot.types import JsonObject, Message, Role, Sample, Trajectory, Turn, TurnProfile, Verdict

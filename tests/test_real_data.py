@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from verl_pivot.cli import app
-from verl_pivot.data.formats import read_trajectories
 from verl_pivot.data.pivots import row_to_turn
+from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.data.turns import split_key, turns
 from verl_pivot.types import Json, Message, Role, ToolCall, Turn
 from verl_pivot.verifiers.registry import get_verifier

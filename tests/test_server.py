@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from tests.tiny_model import write_model, write_tokenizer
 from verl_pivot.cli import app
-from verl_pivot.data.profiles import read_profiles
 from verl_pivot.errors import EngineError
 from verl_pivot.local.environment import GRPC_PORT, SHIMS, activate_shims, cpu_engine_variables, has_accelerator
 from verl_pivot.local.server import end_process_group, server_environment, server_flags, sglang_server
+from verl_pivot.profiling.profiles import read_profiles
 from verl_pivot.rollout.engine import Sampling
 from verl_pivot.rollout.sglang_engine import SGLangEngine
 

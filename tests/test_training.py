@@ -11,7 +11,7 @@ from tests.factories import ANSWER, USER, make_trajectory
 from tests.launching import cli, launch, step_metrics, training
 from tests.sandbox_machine import needs_sandbox
 from tests.tiny_model import set_end_tokens, write_model
-from verl_pivot.data.profiles import read_profiles
+from verl_pivot.profiling.profiles import read_profiles
 from verl_pivot.types import Message, Role
 
 pytestmark = pytest.mark.slow

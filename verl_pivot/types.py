@@ -61,7 +61,7 @@ class Message:
             raise ValueError(f"only an assistant message has tool calls or reasoning, got role {self.role.value!r}")
 
     def as_dict(self) -> JsonObject:
-        """The OpenAI shape that chat templates and `data.formats.parse_message` read."""
+        """The OpenAI shape that chat templates and `data.messages.parse_message` read."""
         message: JsonObject = {"role": self.role.value, "content": self.content}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning

@@ -40,7 +40,7 @@ def arguments(value: Json) -> list[JsonObject]:
         (b"[" * 100_000, "not_json", "nested too deeply"),
         (b'{"reward": ' + b"9" * 5000 + b"}", "not_json", "not JSON: Exceeds the limit"),
         (b"[1, 2]", "not_an_object", "a row must be a JSON object, got a list"),
-        (b"{}", "no_messages", "none of messages, traj, trajectory; the row has no keys"),
+        (b"{}", "unknown_format", "a row with no keys is of no known format; name one with --format"),
         (b'{"id": "bad", "messages": "[{]"}', "not_json", "messages: not JSON"),
         (b'{"id": "bad", "messages": {"role": "user"}}', "not_a_list", "messages must be a JSON list"),
         (b'{"id": "bad", "messages": []}', "no_messages", "the list of messages is empty"),

@@ -11,15 +11,15 @@ from verl_pivot.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from verl_pivot.data.importing import ImportReport
     from verl_pivot.data.storage import RawRow
+    from verl_pivot.formats.importing import ImportReport
     from verl_pivot.types import JsonObject
 
 
 def import_command(
     files: Annotated[list[Path], typer.Argument(help="JSON lines or parquet.")],
     out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
-    format: Annotated[Literal["openai", "nemo-gym"] | None, typer.Option(help="Told by each row unless given.")] = None,
+    format: Annotated[str | None, typer.Option(help="Told by each row unless given.")] = None,
     thinking: Annotated[
         Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
     ] = "keep",
@@ -36,8 +36,8 @@ def import_command(
 
     Example: verl-pivot import runs/*.jsonl --tools tools.json --out trajectories.jsonl
     """
-    from verl_pivot.data.importing import import_rows
-    from verl_pivot.data.rows import ImportOptions
+    from verl_pivot.formats.importing import import_rows
+    from verl_pivot.formats.rows import ImportOptions
 
     refuse_overwriting(out, files)
     options = ImportOptions(
@@ -85,7 +85,7 @@ def _rows_with_progress(files: list[Path]) -> "Iterator[RawRow]":
 def _print_import(report: "ImportReport", out: Path) -> None:
     from rich.console import Console
 
-    from verl_pivot.data.importing import rejected_path
+    from verl_pivot.formats.importing import rejected_path
 
     console = Console()
     table = counts_table(f"{report.num_rows} rows")

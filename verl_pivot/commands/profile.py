@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import TurnCounts
-    from verl_pivot.data.profile_writer import ProfileWriter
-    from verl_pivot.data.profiles import ProfileSettings
-    from verl_pivot.data.profiling import Totals
+    from verl_pivot.profiling.profiler import Totals
+    from verl_pivot.profiling.profiles import ProfileSettings
+    from verl_pivot.profiling.writer import ProfileWriter
     from verl_pivot.rollout.engine import Engine
     from verl_pivot.rollout.http import Retries
     from verl_pivot.types import JsonObject, Turn
@@ -44,7 +44,7 @@ class Job:
     server_flags: tuple[str, ...]
 
     def turns(self) -> "Iterator[Turn]":
-        from verl_pivot.data.formats import read_trajectories
+        from verl_pivot.data.trajectories import read_trajectories
         from verl_pivot.data.turns import turns
 
         for trajectory in islice(read_trajectories(self.trajectories), self.limit):
@@ -87,7 +87,7 @@ def profile_command(
 
     Example: verl-pivot profile trajectories.jsonl --model Qwen/Qwen3-8B --out profile.jsonl
     """
-    from verl_pivot.data.profiles import ProfileSettings, file_sha256
+    from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
     from verl_pivot.rollout.engine import Sampling
     from verl_pivot.rollout.http import Retries
     from verl_pivot.verifiers.registry import load_verifier_modules
@@ -128,10 +128,10 @@ def run_profile(job: Job) -> None:
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import print_summary
-    from verl_pivot.data.profile_writer import open_profile
-    from verl_pivot.data.profiles import iter_profiles
-    from verl_pivot.data.profiling import Totals
-    from verl_pivot.data.summary import summarize
+    from verl_pivot.profiling.profiler import Totals
+    from verl_pivot.profiling.profiles import iter_profiles
+    from verl_pivot.profiling.summary import summarize
+    from verl_pivot.profiling.writer import open_profile
     from verl_pivot.verifiers.judge_usage import usage_lines
 
     console, totals, begin = Console(stderr=True), Totals(), time.monotonic()
@@ -154,7 +154,7 @@ def run_profile(job: Job) -> None:
 def _count_turns(job: Job, writer: "ProfileWriter", console: "Console") -> "TurnCounts":
     """Read the whole input once, so that broken lines and unknown verifiers stop the run before it begins."""
     from verl_pivot.commands.profile_display import TurnCounts
-    from verl_pivot.data.profiles import TurnKey
+    from verl_pivot.profiling.profiles import TurnKey
     from verl_pivot.verifiers.registry import get_verifier
 
     num_turns = num_left = 0
@@ -169,7 +169,7 @@ def _count_turns(job: Job, writer: "ProfileWriter", console: "Console") -> "Turn
 def _measure(job: Job, writer: "ProfileWriter", counts: "TurnCounts", totals: "Totals", console: "Console") -> float:
     """Returns when sampling began (time.monotonic), start of the server not included."""
     from verl_pivot.commands.profile_display import progress
-    from verl_pivot.data.profiling import EnginePool, Profiler, profile_turns
+    from verl_pivot.profiling.profiler import EnginePool, Profiler, profile_turns
     from verl_pivot.rollout.rendering import PromptRenderer
 
     with console.status(f"loading the tokenizer of {job.settings.model}"):

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from verl_pivot.data.profiling import Totals
-from verl_pivot.data.summary import Outcome, ProfileSummary
+from verl_pivot.profiling.profiler import Totals
+from verl_pivot.profiling.summary import Outcome, ProfileSummary
 
 _LOG_SECONDS = 30.0
 _NUM_REASONS = 5

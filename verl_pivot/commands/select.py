@@ -11,7 +11,7 @@ from verl_pivot.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from verl_pivot.data.selection import SelectionReport
+    from verl_pivot.selection.decisions import SelectionReport
     from verl_pivot.types import Trajectory, Turn
 
 
@@ -41,7 +41,8 @@ def select_command(
 
     Example: verl-pivot select trajectories.jsonl --profile profile.jsonl --out pivots.parquet
     """
-    from verl_pivot.data.selecting import (
+    from verl_pivot.selection.decisions import SelectionRule, select
+    from verl_pivot.selection.selecting import (
         CandidateSource,
         OutputPaths,
         gather_candidates,
@@ -50,7 +51,6 @@ def select_command(
         require_some,
         write_selection,
     )
-    from verl_pivot.data.selection import SelectionRule, select
     from verl_pivot.verifiers.judge_usage import usage_lines
     from verl_pivot.verifiers.registry import load_verifier_modules
 
@@ -116,8 +116,8 @@ def _prompt_counter(model: str | None, max_prompt_tokens: int | None) -> "Callab
 def _trajectories_with_progress(path: Path, doing: str) -> "Iterable[Trajectory]":
     from rich.progress import track
 
-    from verl_pivot.data.formats import read_trajectories
     from verl_pivot.data.storage import num_rows
+    from verl_pivot.data.trajectories import read_trajectories
 
     return track(read_trajectories(path), description=f"{doing} {path.name}", total=num_rows(path), transient=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from verl_pivot.data.formats import parse_message
+from verl_pivot.data.messages import parse_message
 from verl_pivot.data.storage import as_list, as_object, decode_json, encode_json
 from verl_pivot.data.tools import parse_tools
 from verl_pivot.data.turns import Split

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Protocol
 
-from verl_pivot.data.profile_writer import ProfileWriter
-from verl_pivot.data.profiles import ProfileSettings, TurnKey
 from verl_pivot.errors import EngineError
+from verl_pivot.profiling.profiles import ProfileSettings, TurnKey
+from verl_pivot.profiling.writer import ProfileWriter
 from verl_pivot.rollout.engine import Completion, Engine, Sampling
 from verl_pivot.types import Sample, Turn, TurnProfile
 from verl_pivot.verifiers.scoring import score_completion

@@ -1,4 +1,4 @@
-"""profile.jsonl -> ProfileSettings and TurnProfiles; `data.profile_writer` writes it."""
+"""profile.jsonl -> ProfileSettings and TurnProfiles; `profiling.writer` writes it."""
 
 import math
 from collections.abc import Iterator

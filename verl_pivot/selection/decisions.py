@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from verl_pivot.data.summary import Outcome, outcome
 from verl_pivot.data.turns import Split
 from verl_pivot.errors import ConfigError
+from verl_pivot.profiling.summary import Outcome, outcome
 from verl_pivot.types import TurnProfile, Verdict
 
 

@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import Path
 
 from verl_pivot.data.pivots import turn_to_row, writing_pivots
-from verl_pivot.data.plots import draw_pass_rates
-from verl_pivot.data.profiles import TurnKey, file_sha256, iter_profiles, read_settings
-from verl_pivot.data.selection import Candidate, Decision, Selection, SelectionReport, SelectionRule
 from verl_pivot.data.storage import replacing
 from verl_pivot.data.turns import fingerprint, split_key, split_of, turns
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, read_settings
+from verl_pivot.selection.decisions import Candidate, Decision, Selection, SelectionReport, SelectionRule
+from verl_pivot.selection.plots import draw_pass_rates
 from verl_pivot.types import Sample, Trajectory, Turn, TurnProfile, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 

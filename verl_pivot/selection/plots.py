@@ -8,8 +8,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from verl_pivot.data.selection import Candidate, Decision
-from verl_pivot.data.summary import Outcome, outcome
+from verl_pivot.profiling.summary import Outcome, outcome
+from verl_pivot.selection.decisions import Candidate, Decision
 
 # Distinguishable without colour vision too (Okabe and Ito).
 _COLOURS = {Outcome.ALWAYS_WRONG: "#D55E00", Outcome.MIXED: "#0072B2", Outcome.ALWAYS_RIGHT: "#009E73"}

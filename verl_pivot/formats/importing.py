@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TextIO
 
-from verl_pivot.data.formats import trajectory_as_dict
-from verl_pivot.data.rows import ImportOptions, ParsedRow, parse_row
 from verl_pivot.data.storage import BadRowError, Place, RawRow, encode_json, replacing
+from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
+from verl_pivot.formats.rows import ImportOptions, ParsedRow, parse_row
 from verl_pivot.types import Trajectory
 
 

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from verl_pivot.data.profiles import (
+from verl_pivot.data.storage import encode_json
+from verl_pivot.errors import ConfigError
+from verl_pivot.profiling.profiles import (
     KIND,
     VERSION,
     ProfileSettings,
@@ -18,8 +20,6 @@ from verl_pivot.data.profiles import (
     profile_as_dict,
     read_settings,
 )
-from verl_pivot.data.storage import encode_json
-from verl_pivot.errors import ConfigError
 from verl_pivot.types import JsonObject, TurnProfile
 
 _SYNC_SECONDS = 10.0

@@ -1,32 +1,53 @@
-"""NeMo Gym's Responses rows -> the messages before one action, and the expert's action."""
+"""Format `nemo-gym`: NeMo Gym's Responses rows, the input before one action and the expert's action."""
 
 from collections.abc import Iterable
 
-from verl_pivot.data.formats import parse_call, parse_message, text_of
+from verl_pivot.data.messages import parse_call, parse_message, text_of
 from verl_pivot.data.storage import BadRowError, as_list, as_object
+from verl_pivot.formats.pieces import decoded_object, first_name, folded
+from verl_pivot.formats.registry import Conversation, register_format
 from verl_pivot.types import JsonObject, Message, Role
 
-PARAMS = "responses_create_params"
-ACTIONS = ("expected_action", "expected_answer")
-IDS = ("trajectory_id", "source_trajectory_uid", "uuid", "id")
+_PARAMS = "responses_create_params"
+_ACTIONS = ("expected_action", "expected_answer")
+_IDS = ("trajectory_id", "source_trajectory_uid", "uuid", "id")
+_TASKS = ("task_id", "instance_id")
 
 
-def conversation(row: JsonObject) -> tuple[Message, ...]:
-    """The state and, as the last message, the expected action; one response's items are one assistant message.
+@register_format("nemo-gym", detect=lambda row: _PARAMS in row)
+def read_nemo_gym(row: JsonObject) -> Conversation:
+    """A row is one candidate; the reward that a rollout file adds is the policy's, not the expert's.
 
     Raises:
         BadRowError: If the row breaks the format of NeMo Gym's pivot environments.
     """
-    params = as_object(row.get(PARAMS), PARAMS)
+    used = {_PARAMS, *_ACTIONS, "metadata", "response", "verifier", "verifier_options"}
+    return Conversation(
+        messages=_conversation(row),
+        tools=as_object(row.get(_PARAMS), _PARAMS).get("tools"),
+        id=first_name(row, _IDS),
+        task=first_name(row, _TASKS),
+        expert_turns="last",
+        metadata={
+            **{key: value for key, value in row.items() if key not in used},
+            **decoded_object(row.get("metadata"), "metadata"),
+        },
+        columns=frozenset(row.keys() - {"response"}),
+    )
+
+
+def _conversation(row: JsonObject) -> tuple[Message, ...]:
+    """The state and, as the last message, the expected action; one response's items are one assistant message."""
+    params = as_object(row.get(_PARAMS), _PARAMS)
     if params.get("previous_response_id") is not None:
         raise BadRowError("state_elsewhere", "previous_response_id is set: the state is not in the row")
-    state = _folded(_state_pieces(params))
+    state = folded(_state_pieces(params))
     thinking = None
     if state and state[-1].role is Role.ASSISTANT:
         if state[-1].content or state[-1].tool_calls:
             raise BadRowError("state_ends_in_assistant", "the input ends with the assistant's own message or call")
         thinking = state.pop()
-    action = _folded([*([thinking] if thinking else []), *_action_pieces(row)])
+    action = folded([*([thinking] if thinking else []), *_action_pieces(row)])
     return (*state, *action)
 
 
@@ -75,7 +96,7 @@ def _thinking(item: JsonObject) -> str:
 
 
 def _action_pieces(row: JsonObject) -> Iterable[Message]:
-    action, answer = (row.get(key) for key in ACTIONS)
+    action, answer = (row.get(key) for key in _ACTIONS)
     if action is None and isinstance(answer, str) and answer:
         return [Message(role=Role.ASSISTANT, content=answer)]
     if action is None:
@@ -94,31 +115,3 @@ def _action_pieces(row: JsonObject) -> Iterable[Message]:
                 "unknown_action",
                 f"expected_action of type {kind!r}; known: function_call, message, function_call_batch",
             )
-
-
-def _folded(pieces: Iterable[Message]) -> list[Message]:
-    """Neighbouring pieces of one response joined: its thinking, then its text, then its calls."""
-    messages: list[Message] = []
-    for piece in pieces:
-        joined = join_pieces(messages[-1], piece) if messages else None
-        if joined is None:
-            messages.append(piece)
-        else:
-            messages[-1] = joined
-    return messages
-
-
-def join_pieces(first: Message, second: Message) -> Message | None:
-    """Two pieces of one assistant turn as one message, or None where that would change their order."""
-    if first.role is not Role.ASSISTANT or second.role is not Role.ASSISTANT:
-        return None
-    if second.reasoning is not None and (first.reasoning is not None or first.content or first.tool_calls):
-        return None
-    if second.content and (first.content or first.tool_calls):
-        return None
-    return Message(
-        role=Role.ASSISTANT,
-        content=first.content or second.content,
-        reasoning=second.reasoning if first.reasoning is None else first.reasoning,
-        tool_calls=(*first.tool_calls, *second.tool_calls),
-    )

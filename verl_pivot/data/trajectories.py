@@ -1,0 +1,62 @@
+"""trajectories.jsonl <-> Trajectory: what the import writes and every later stage reads."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_pivot.data.messages import parse_message
+from verl_pivot.data.storage import BadRowError, as_list, as_object, read_rows
+from verl_pivot.data.tools import parse_tools
+from verl_pivot.errors import DataError
+from verl_pivot.types import Json, JsonObject, Trajectory
+
+
+def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
+    """The line of a trajectories file."""
+    return {
+        "id": trajectory.id,
+        "messages": [message.as_dict() for message in trajectory.messages],
+        "tools": list(trajectory.tools),
+        "passed": trajectory.passed,
+        "verifier": trajectory.verifier,
+        "verifier_options": trajectory.verifier_options,
+        "metadata": trajectory.metadata,
+        "expert_turns": trajectory.expert_turns,
+    }
+
+
+def parse_trajectory(obj: Json) -> Trajectory:
+    """The inverse of `trajectory_as_dict`.
+
+    Raises:
+        BadRowError: If it is anything else.
+    """
+    row = as_object(obj, "a trajectory")
+    identity, verifier, passed = row.get("id"), row.get("verifier"), row.get("passed")
+    expert_turns = row.get("expert_turns")
+    if not isinstance(identity, str) or not isinstance(verifier, str) or not isinstance(passed, bool | None):
+        raise BadRowError("bad_trajectory", "it needs id (text), verifier (text) and passed (true, false or null)")
+    if expert_turns not in ("all", "last"):
+        raise BadRowError("bad_trajectory", f"expert_turns must be 'all' or 'last', got {expert_turns!r}")
+    return Trajectory(
+        id=identity,
+        messages=tuple(parse_message(message) for message in as_list(row.get("messages"), "messages")),
+        tools=parse_tools(row.get("tools")),
+        passed=passed,
+        verifier=verifier,
+        verifier_options=as_object(row.get("verifier_options"), "verifier_options"),
+        metadata=as_object(row.get("metadata"), "metadata"),
+        expert_turns="last" if expert_turns == "last" else "all",
+    )
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """What `verl-pivot import` wrote.
+
+    Raises:
+        DataError: If the file is missing or one line is no trajectory.
+    """
+    for row in read_rows(path):
+        try:
+            yield parse_trajectory(row.decoded())
+        except DataError as error:
+            raise DataError(f"{row.place} is no trajectory ({error}); write it with `verl-pivot import`") from error
