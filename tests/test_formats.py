@@ -12,11 +12,11 @@ from verl_pivot.data.messages import (
     check_conversation,
     parse_message,
 )
-from verl_pivot.data.storage import BadRowError, Place, RawRow, read_rows
+from verl_pivot.data.storage import BadRowError, Place, RawRow
 from verl_pivot.data.tools import check_arguments, parse_tools
 from verl_pivot.data.trajectories import parse_trajectory, read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
-from verl_pivot.formats.importing import ImportReport, import_rows, rejected_path
+from verl_pivot.formats.importing import ImportReport, import_files, rejected_path
 from verl_pivot.formats.rows import ImportOptions, parse_row
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 
@@ -283,7 +283,7 @@ def test_an_import_can_be_imported_again(tmp_path: Path) -> None:
     import_all([{**openai_row(), "metadata": {"seed": 3}, "verifier": verifier}], tmp_path)
     first = list(read_trajectories(tmp_path / "out.jsonl"))
 
-    report = import_rows(read_rows(tmp_path / "out.jsonl"), tmp_path / "again.jsonl", ImportOptions())
+    report = import_files([tmp_path / "out.jsonl"], tmp_path / "again.jsonl", ImportOptions())
 
     assert list(read_trajectories(tmp_path / "again.jsonl")) == first
     assert (first[0].verifier, first[0].verifier_options) == ("tool_call", {"mode": "strict"})
@@ -311,7 +311,7 @@ def test_parquet_is_read_as_json_strings_or_as_structs(tmp_path: Path, native: b
     columns = row if native else {**row, "messages": json.dumps(row["messages"]), "tools": json.dumps(row["tools"])}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([columns]), tmp_path / "in.parquet")
 
-    import_rows(read_rows(tmp_path / "in.parquet"), tmp_path / "out.jsonl", ImportOptions())
+    import_files([tmp_path / "in.parquet"], tmp_path / "out.jsonl", ImportOptions())
 
     trajectory = next(read_trajectories(tmp_path / "out.jsonl"))
     assert trajectory.messages == make_trajectory().messages
@@ -455,7 +455,7 @@ def read_one(row: JsonObject, options: ImportOptions = ImportOptions()) -> Traje
 def import_all(rows: list[JsonObject], folder: Path, options: ImportOptions = ImportOptions()) -> ImportReport:  # noqa: B008
     path = folder / "in.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return import_rows(read_rows(path), folder / "out.jsonl", options)
+    return import_files([path], folder / "out.jsonl", options)
 
 
 def split_by(trajectory: Trajectory) -> Json:

@@ -197,11 +197,14 @@ def test_a_disk_that_fills_up_leaves_the_old_import_and_no_half_of_a_new_one(tmp
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (tmp_path / "out.jsonl").write_text("from before")
 
-    done = on_a_small_disk("import", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl")
+    done = on_a_small_disk("import", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", kib=64)
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {tmp_path / 'out.jsonl'} cannot be written: File too large; free some space")
+    assert "run the same command again to go on" in done.stderr
     assert (tmp_path / "out.jsonl").read_text() == "from before"
+    assert run_import(tmp_path / "in.jsonl").exit_code == 0
+    assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [row["id"] for row in rows]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
@@ -259,8 +262,8 @@ def run_import(path: Path, *options: str) -> Result:
     return CliRunner().invoke(app, ["import", str(path), "--out", str(path.with_name("out.jsonl")), *options])
 
 
-def on_a_small_disk(*command: object) -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own whose files cannot grow beyond 16 KiB."""
-    limited = f"ulimit -f 16 && exec {sys.executable} -m verl_pivot.cli " + " ".join(map(str, command))
+def on_a_small_disk(*command: object, kib: int = 16) -> subprocess.CompletedProcess[str]:
+    """The command as a process of its own whose files cannot grow beyond some KiB."""
+    limited = f"ulimit -f {kib} && exec {sys.executable} -m verl_pivot.cli " + " ".join(map(str, command))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, env=environment, check=False)

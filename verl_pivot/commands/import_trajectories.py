@@ -1,5 +1,6 @@
 """Command `verl-pivot import`: recorded trajectories of others -> trajectories.jsonl, and what was refused."""
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -9,17 +10,18 @@ from verl_pivot.commands.tables import counts_table, refuse_overwriting
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from verl_pivot.data.storage import RawRow
     from verl_pivot.formats.importing import ImportReport
     from verl_pivot.types import JsonObject
 
 
 def import_command(
-    files: Annotated[list[Path], typer.Argument(help="JSON lines or parquet.")],
+    files: Annotated[list[Path], typer.Argument(help="JSON lines, JSON (also compressed) or parquet.")],
     out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
-    format: Annotated[str | None, typer.Option(help="Told by each row unless given.")] = None,
+    format: Annotated[
+        str | None, typer.Option(help="Name of a format; told by each row unless given. A wrong one lists all.")
+    ] = None,
     thinking: Annotated[
         Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
     ] = "keep",
@@ -31,24 +33,38 @@ def import_command(
     outcome: Annotated[
         Literal["passed", "all"], typer.Option(help="'all' keeps trajectories whose outcome failed, too.")
     ] = "passed",
+    format_module: Annotated[
+        list[str] | None, typer.Option(help="Module or .py file that registers formats of your own; repeatable.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores unless given.")] = None,
 ) -> None:
     """Read recorded trajectories into our normal form; every row that is refused is written with its reason.
 
+    An import that was interrupted goes on when it is run again.
+
     Example: verl-pivot import runs/*.jsonl --tools tools.json --out trajectories.jsonl
     """
-    from verl_pivot.formats.importing import import_rows
+    from verl_pivot.data.parallel import num_cores
+    from verl_pivot.formats.importing import import_files
+    from verl_pivot.formats.registry import format_named
     from verl_pivot.formats.rows import ImportOptions
+    from verl_pivot.loading import load_modules
 
     refuse_overwriting(out, files)
     options = ImportOptions(
         format=format,
+        format_modules=tuple(format_module or ()),
         thinking=thinking,
         verifier=verifier,
         verifier_options=_read_options(verifier_options),
         tools=_read_tools(tools),
         outcome=outcome,
     )
-    report = import_rows(_rows_with_progress(files), out, options)
+    load_modules(options.format_modules, "format")
+    if format is not None:
+        format_named(format)
+    with _progress(files) as on_rows:
+        report = import_files(files, out, options, workers=workers or num_cores(), on_rows=on_rows)
     _print_import(report, out)
 
 
@@ -73,13 +89,16 @@ def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
         raise ConfigError(f"--tools {path} is no JSON list of tool schemas: {error}") from error
 
 
-def _rows_with_progress(files: list[Path]) -> "Iterator[RawRow]":
-    from rich.progress import track
+@contextmanager
+def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
+    """Yields what to call with the number of rows that are done."""
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.data.storage import num_rows
 
-    from verl_pivot.data.storage import num_rows, read_rows
-
-    for file in files:
-        yield from track(read_rows(file), description=f"reading {file.name}", total=num_rows(file), transient=True)
+    counts = [num_rows(file) for file in files]
+    total = None if None in counts else sum(count or 0 for count in counts)
+    with progress_bar("rows", total) as on_rows:
+        yield on_rows
 
 
 def _print_import(report: "ImportReport", out: Path) -> None:
@@ -89,6 +108,9 @@ def _print_import(report: "ImportReport", out: Path) -> None:
 
     console = Console()
     table = counts_table(f"{report.num_rows} rows")
+    for name, count in report.formats.most_common():
+        table.add_row(f"read as {name}", str(count), "")
+    table.add_section()
     table.add_row("kept", str(report.num_kept), f"{report.num_turns} pivot candidates in {out}")
     if report.num_unknown_outcome:
         table.add_row("  of unknown outcome", str(report.num_unknown_outcome), "taken for passed")

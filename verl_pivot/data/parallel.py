@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from itertools import chain, islice
 from multiprocessing import get_context
 from typing import TypeVar
 
@@ -32,7 +33,7 @@ def map_in_order(
     Args:
         function: Of a module's top level, as other processes have to find it.
         items: Read as they are needed. Each should be worth a tenth of a second or more.
-        workers: Processes; 1 stays in this one.
+        workers: Processes; 1, or a single item, stays in this one.
         prepare: What each process does first, such as loading verifiers.
 
     Raises:
@@ -41,15 +42,17 @@ def map_in_order(
     """
     if workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {workers}")
-    if workers == 1:
+    items = iter(items)
+    first = list(islice(items, 2))
+    if workers == 1 or len(first) < 2:
         if prepare is not None:
             prepare()
-        yield from map(function, items)
+        yield from map(function, chain(first, items))
         return
     context = get_context("spawn")  # a fork would copy the threads' locks of pyarrow and DuckDB
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(os.getpid(), prepare))
     try:
-        yield from _results(pool, function, items, workers)
+        yield from _results(pool, function, chain(first, items), workers)
     except BrokenProcessPool as error:
         raise DataError(
             "a worker process was killed, perhaps as memory was short: take fewer --workers and run the same "
@@ -57,6 +60,11 @@ def map_in_order(
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _results(pool: ProcessPoolExecutor, function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:

@@ -1,14 +1,16 @@
 """Files -> rows with their places, and outputs that appear whole or not at all."""
 
 import errno
+import io
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
+import ijson
 import pyarrow
 import pyarrow.parquet
 
@@ -16,6 +18,9 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.types import Json, JsonObject
 
 _BATCH_ROWS = 256
+_CHUNK_BYTES = 1 << 22
+_COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
+_JSON = {".json", ".traj"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +32,8 @@ class Place:
     """
 
     file: str
-    unit: Literal["line", "row"]
-    """A line of JSON lines, a row of parquet."""
+    unit: Literal["line", "row", "item"]
+    """A line of JSON lines, a row of parquet, an item of a JSON array."""
     number: int
     """From 1."""
 
@@ -50,7 +55,7 @@ class RawRow:
 
     place: Place
     raw: bytes | JsonObject
-    """A line, or the columns of a parquet row."""
+    """A line, the columns of a parquet row, or an item of an array."""
 
     def decoded(self) -> JsonObject:
         """The row as an object.
@@ -62,38 +67,96 @@ class RawRow:
 
 
 def read_rows(path: Path) -> Iterator[RawRow]:
-    """Every row of a parquet or JSON lines file; blank lines are none.
+    """Every row of a file: JSON lines, a JSON array, one JSON object, or parquet; blank lines are none.
+
+    JSON may be compressed (.gz, .bz2, .zst, .lz4).
 
     Raises:
         DataError: If the file is missing, empty or cannot be read.
     """
     number = 0
     try:
-        for row in _parquet_rows(path) if path.suffix == ".parquet" else _lines(path):
+        for row in _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path):
             number = row.place.number
             yield row
-    except (OSError, pyarrow.ArrowException) as error:
+    except (OSError, EOFError, pyarrow.ArrowException, ijson.JSONError) as error:
         raise DataError(f"{path} cannot be read (after row {number}): {error}") from error
     if number == 0:
         raise DataError(f"{path} is empty; leave it out, or write it again")
 
 
 def num_rows(path: Path) -> int | None:
-    """Rows of a file for a progress bar; None where it cannot be read."""
+    """Rows of a file for a progress bar; None where only reading it would tell."""
     try:
         if path.suffix == ".parquet":
             return int(pyarrow.parquet.ParquetFile(path).metadata.num_rows)
+        if path.suffix in _COMPRESSED | _JSON:
+            return None
         with path.open("rb") as file:
             return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
     except (OSError, pyarrow.ArrowException):
         return None
 
 
-def _lines(path: Path) -> Iterator[RawRow]:
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if text := line.removeprefix(b"\xef\xbb\xbf").strip():
-                yield RawRow(place=Place(file=str(path), unit="line", number=number), raw=text)
+def in_chunks(rows: Iterable[RawRow]) -> Iterator[tuple[RawRow, ...]]:
+    """Neighbouring rows together, as work for another process: 256, or fewer where they are large.
+
+    Where a chunk ends depends on the rows alone, so that a job that goes on finds the same ones.
+    """
+    chunk: list[RawRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row.raw) if isinstance(row.raw, bytes) else 0
+        if len(chunk) == _BATCH_ROWS or size > _CHUNK_BYTES:
+            yield tuple(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield tuple(chunk)
+
+
+def _json_rows(path: Path) -> Iterator[RawRow]:
+    with _opened(path) as file:
+        kind = _kind_of_json(path, file)
+        if kind == "array":
+            for number, item in enumerate(ijson.items(file, "item", use_float=True), start=1):
+                yield RawRow(place=Place(file=str(path), unit="item", number=number), raw=item)
+        elif kind == "object":
+            yield RawRow(place=Place(file=str(path), unit="line", number=1), raw=file.read())
+        else:
+            for number, line in enumerate(file, start=1):
+                if text := line.removeprefix(b"\xef\xbb\xbf").strip():
+                    yield RawRow(place=Place(file=str(path), unit="line", number=number), raw=text)
+
+
+_Peekable: TypeAlias = "io.BufferedReader[Any]"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Peekable]:
+    if path.suffix in _COMPRESSED:
+        path.stat()  # pyarrow says less of a missing file
+        with io.BufferedReader(pyarrow.input_stream(str(path), compression="detect"), 1 << 20) as file:
+            yield file
+    else:
+        with io.BufferedReader(path.open("rb", buffering=0), 1 << 16) as file:
+            yield file
+
+
+def _kind_of_json(path: Path, file: _Peekable) -> Literal["array", "object", "lines"]:
+    """By the first bytes of a file that is called .json or .traj; others, and logs that are misnamed, are lines."""
+    suffixes = {suffix for suffix in path.suffixes if suffix not in _COMPRESSED}
+    if not suffixes & _JSON:
+        return "lines"
+    begin = file.peek(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if begin.startswith(b"["):
+        return "array"
+    first_line, newline, _ = begin.partition(b"\n")
+    try:
+        json.loads(first_line)
+    except ValueError:
+        return "object" if newline else "lines"
+    return "lines"
 
 
 def _parquet_rows(path: Path) -> Iterator[RawRow]:
@@ -111,7 +174,7 @@ def decode_json(text: str | bytes, *, reason: str = "not_json", what: str = "the
         BadRowError: If it is anything else; `reason` and `what` tell where.
     """
     try:
-        value: Json = json.loads(text if isinstance(text, str) else text.decode(), parse_constant=_refuse_constant)
+        value: Json = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError as error:
         raise BadRowError(reason, f"{what}: nested too deeply") from error
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError and a number with too many digits
@@ -121,6 +184,9 @@ def decode_json(text: str | bytes, *, reason: str = "not_json", what: str = "the
 
 def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is no JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def encode_json(value: Json, *, sort_keys: bool = False) -> str:
@@ -176,21 +242,32 @@ def replacing(path: Path) -> Iterator[Path]:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        _make_folder(path.parent)
+        make_folder(path.parent)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
-        raise ConfigError(
-            f"{path} cannot be written: {error.strerror or error}; free some space there, or choose another --out "
-            "(nothing that was there before has been changed)"
-        ) from error
+        raise unwritable(path, error) from error
     finally:
         _remove(temporary)
 
 
-def _make_folder(path: Path) -> None:
+def unwritable(path: Path, error: Exception, then: str = "or choose another --out") -> ConfigError:
+    """What to say where an output cannot be written, and what to do about it."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigError(
+        f"{path} cannot be written: {why}; free some space there, {then} "
+        "(nothing that was there before has been changed)"
+    )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, where they are not there.
+
+    Raises:
+        NotADirectoryError: If a file of that name is in the way.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:

@@ -12,7 +12,7 @@ from verl_pivot.data.storage import BadRowError, Place, RawRow, as_object, encod
 from verl_pivot.data.tools import check_arguments, parse_tools, refuse_nulls
 from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.formats.pieces import decoded, join_pieces
-from verl_pivot.formats.registry import Conversation, detected_format, format_named
+from verl_pivot.formats.registry import Conversation, Format, detected_format, format_named
 from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 
 _VERIFIER_COLUMNS = frozenset({"verifier", "verifier_options"})
@@ -27,6 +27,8 @@ class ImportOptions:
 
     format: str | None = None
     """Registered name; None: told by each row."""
+    format_modules: tuple[str, ...] = ()
+    """Modules that register formats of one's own."""
     thinking: Literal["keep", "strip"] = "keep"
     verifier: str = "tool_call"
     verifier_options: JsonObject = field(default_factory=dict)
@@ -36,6 +38,7 @@ class ImportOptions:
 
 class ParsedRow(NamedTuple):
     trajectory: Trajectory
+    format: str
     scores: tuple[float, ...]
     """Of published samples at the last turn; empty where there are none."""
     num_merged: int
@@ -54,7 +57,7 @@ def parse_row(row: RawRow, options: ImportOptions) -> ParsedRow:
         found = detected_format(columns) if options.format is None else format_named(options.format)
         if row.place.unit == "row":
             _refuse_mangled(columns)
-        parsed = _as_trajectory(found.read(columns), columns, row.place, options)
+        parsed = _as_trajectory(found, columns, row.place, options)
         check_conversation(parsed.trajectory.messages)
         check_arguments(parsed.trajectory.messages, parsed.trajectory.tools)
     except RecursionError as error:
@@ -62,7 +65,8 @@ def parse_row(row: RawRow, options: ImportOptions) -> ParsedRow:
     return parsed
 
 
-def _as_trajectory(found: Conversation, row: JsonObject, place: Place, options: ImportOptions) -> ParsedRow:
+def _as_trajectory(format: Format, row: JsonObject, place: Place, options: ImportOptions) -> ParsedRow:
+    found = format.read(row)
     messages = _merge_split_turns([_with_thinking(message, options) for message in found.messages])
     tools = parse_tools(found.tools) or options.tools
     identity = _identity(found, place, messages, tools)
@@ -79,7 +83,7 @@ def _as_trajectory(found: Conversation, row: JsonObject, place: Place, options: 
         expert_turns=found.expert_turns,
     )
     ignored = frozenset(row.keys() - found.columns - _VERIFIER_COLUMNS)
-    return ParsedRow(trajectory, found.scores, len(found.messages) - len(messages), ignored)
+    return ParsedRow(trajectory, format.name, found.scores, len(found.messages) - len(messages), ignored)
 
 
 def _refuse_mangled(value: Json) -> None:

@@ -1,17 +1,15 @@
 """The contract of a verifier, and the registry: name -> Verifier."""
 
 import importlib
-import importlib.util
 import json
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.loading import load_modules
 from verl_pivot.types import JsonObject, Message, Turn, Verdict
 
 
@@ -121,32 +119,7 @@ def load_verifier_modules(modules: Iterable[str]) -> None:
     Raises:
         ConfigError: If one cannot be found.
     """
-    for module in modules:
-        if module.endswith(".py"):
-            _import_file(Path(module))
-        else:
-            try:
-                importlib.import_module(module)
-            except ModuleNotFoundError as error:
-                raise ConfigError(
-                    f"verifier module {module!r} cannot be imported ({error}); "
-                    "give a dotted name on PYTHONPATH or the path of a .py file"
-                ) from error
-
-
-def _import_file(path: Path) -> None:
-    name = f"verl_pivot_verifiers_{path.stem}_{abs(hash(str(path.resolve())))}"
-    if name in sys.modules:
-        return
-    if not path.is_file():
-        raise ConfigError(f"verifier module {str(path)!r} is no file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    loader = spec.loader if spec else None
-    assert spec is not None, path
-    assert loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
+    load_modules(modules, "verifier")
 
 
 def _qualified_name(source: object) -> str:

@@ -1,0 +1,97 @@
+"""Trajectories of any number for benchmarks: a shop's clerk at work, 20 turns each, and what a policy would do there."""
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from verl_pivot.data.storage import encode_json
+from verl_pivot.data.trajectories import parse_trajectory
+from verl_pivot.data.turns import turns
+from verl_pivot.profiling.profiles import KIND, VERSION, ProfileSettings, file_sha256
+from verl_pivot.rollout.engine import Sampling
+from verl_pivot.types import JsonObject
+
+NUM_TURNS = 20
+_WORDS = (
+    "order parcel refund customer address morning delivery payment invoice stock shelf colour size blue red late early "
+    "please confirm check again number card bank street city week month return label printer paper box glass broken"
+).split()
+_ARGUMENTS = {"find_order": "order_id", "find_customer": "customer_id", "refund": "order_id", "send_mail": "customer_id"}
+TOOLS: list[JsonObject] = [
+    {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": f"{name.replace('_', ' ')} in the shop's database.",
+            "parameters": {
+                "type": "object",
+                "properties": {argument: {"type": "integer"}, "note": {"type": "string"}},
+                "required": [argument],
+            },
+        },
+    }
+    for name, argument in _ARGUMENTS.items()
+]
+
+
+def openai_row(number: int) -> JsonObject:
+    """One row of a log, the same for a number wherever it is asked for; about 9 kB."""
+    rng = random.Random(number)
+    messages: list[JsonObject] = [
+        {"role": "system", "content": f"You work in a shop. {_text(rng, 80)}"},
+        {"role": "user", "content": f"Customer {number}: {_text(rng, 30)}"},
+    ]
+    for turn in range(NUM_TURNS - 1):
+        name = rng.choice(list(_ARGUMENTS))
+        arguments = json.dumps({_ARGUMENTS[name]: rng.randrange(10**6), "note": _text(rng, 6)})
+        call = {"id": f"call_{turn}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        result = json.dumps({"status": "done", "found": _text(rng, 20)})
+        messages.append({"role": "tool", "tool_call_id": f"call_{turn}", "name": name, "content": result})
+    messages.append({"role": "assistant", "content": _text(rng, 25)})
+    return {"id": f"shop-{number}", "task_id": str(number // 4), "messages": messages, "tools": TOOLS, "passed": True}
+
+
+def write_rows(path: Path, numbers: range) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for number in numbers:
+            file.write(encode_json(openai_row(number)) + "\n")
+
+
+def profile_lines(trajectories: Path, *, num_samples: int = 8) -> Iterator[str]:
+    """A profile of every turn: three in ten are mixed, as PivotRL reports (71 % give no signal)."""
+    settings = ProfileSettings(
+        model="synthetic",
+        input_sha256=file_sha256(trajectories),
+        num_samples=num_samples,
+        sampling=Sampling(),
+        max_prompt_tokens=32768,
+        chat_template_kwargs={},
+    )
+    yield encode_json({"kind": KIND, "version": VERSION, "settings": settings.as_dict()})
+    with trajectories.open("rb") as file:
+        for line in file:
+            for turn in turns(parse_trajectory(json.loads(line))):
+                yield _profile_line(turn.trajectory_id, turn.index, num_samples)
+
+
+def _profile_line(trajectory_id: str, index: int, num_samples: int) -> str:
+    rng = random.Random(f"{trajectory_id}/{index}")
+    kind = rng.random()
+    rate = rng.random() if kind < 0.29 else float(kind < 0.7)
+    samples: list[JsonObject] = []
+    for _ in range(num_samples):
+        is_right = rng.random() < rate
+        reason = "accepted" if is_right else "wrong_value"
+        text = f'<tool_call>{{"name": "find_order", "arguments": {{"order_id": {rng.randrange(10**6)}}}}}</tool_call>'
+        samples.append(
+            {"text": text, "score": float(is_right), "reason": reason, "detail": "", "num_tokens": rng.randrange(20, 60)}
+        )
+    return encode_json(
+        {"trajectory_id": trajectory_id, "turn_index": index, "num_prompt_tokens": 600 + 90 * index, "samples": samples}
+    )
+
+
+def _text(rng: random.Random, num_words: int) -> str:
+    return " ".join(rng.choices(_WORDS, k=num_words))

@@ -1,0 +1,44 @@
+"""Progress of a command: a bar on a terminal, in a log file a line now and then."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+_LOG_SECONDS = 30.0
+
+
+@contextmanager
+def progress_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
+    """Yields what to call with a number of things that are done; on stderr.
+
+    Args:
+        doing: What is counted, such as "rows".
+        total: How many there will be; None where only the end tells.
+    """
+    console = Console(stderr=True)
+    bar = Progress(
+        *(TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")),
+        *(TextColumn("left:"), TimeRemainingColumn()),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
+    task = bar.add_task("", total=total)
+    num_done, begin = 0, time.monotonic()
+    logged_at = begin
+
+    def on_done(count: int) -> None:
+        nonlocal num_done, logged_at
+        num_done += count
+        now = time.monotonic()
+        rate = f"{num_done / max(now - begin, 1e-9):.0f}/s"
+        bar.update(task, advance=count, description=rate)
+        if bar.disable and now - logged_at > _LOG_SECONDS:
+            logged_at = now
+            console.print(f"{doing}: {num_done}{'' if total is None else f' of {total}'}, {rate}", highlight=False)
+
+    with bar:
+        yield on_done

@@ -1,0 +1,170 @@
+"""A long job's unfinished outputs in `<out>.unfinished`: after kill -9 it goes on and ends with the same bytes."""
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from verl_pivot import __version__
+from verl_pivot.data.storage import make_folder, unwritable
+from verl_pivot.errors import ConfigError
+from verl_pivot.types import Json, JsonObject
+
+_SCHEMA = """
+create table if not exists state (name text primary key, value text not null);
+create table if not exists sizes (name text primary key, size integer not null);
+"""
+_MIB_CACHED = 64
+_FINISHED = "finished"
+
+
+class Journal:
+    """Files that grow, and a database that says how far they are valid; both move on in one commit.
+
+    Example:
+        with open_journal(out, settings) as journal:
+            lines = journal.append_to("lines.jsonl")
+            done = journal.state.get("done", 0)  # 0, or what the commit before the interruption said
+            ...
+            journal.commit({"done": done + 1})
+            journal.finish({"lines.jsonl": out})
+    """
+
+    def __init__(self, folder: Path, database: sqlite3.Connection, state: JsonObject) -> None:
+        self.folder = folder
+        self.database = database
+        """For tables of the job's own: what is written to them counts from the next commit on."""
+        self.state = state
+        """What the last commit said; empty at the beginning."""
+        self._files: dict[str, BinaryIO] = {}
+
+    def append_to(self, name: str) -> BinaryIO:
+        """The file of that name, cut to what the last commit knew of it."""
+        known = self.database.execute("select size from sizes where name = ?", (name,)).fetchone()
+        size = known[0] if known else 0
+        file = (self.folder / name).open("ab")
+        if file.tell() < size:
+            raise ConfigError(f"{self.folder / name} is shorter than it was: delete {self.folder} to begin anew")
+        file.truncate(size)
+        self._files[name] = file
+        return file
+
+    def commit(self, state: JsonObject) -> None:
+        """Everything appended so far is valid, and `state` says what it means."""
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        sizes = [(name, file.tell()) for name, file in self._files.items()]
+        self.database.executemany("insert or replace into sizes values (?, ?)", sizes)
+        self.database.execute("insert or replace into state values ('state', ?)", (json.dumps(state),))
+        self.database.commit()
+        self.state = state
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether an interrupted `finish` is all that is left to do."""
+        return bool(self.state.get(_FINISHED))
+
+    def finish(self, outputs: Mapping[str, Path | None]) -> None:
+        """Put the files in their places, or away (None), and remove the folder; may be interrupted and repeated."""
+        if not self.is_finished:
+            self.commit({**self.state, _FINISHED: True})
+        for name, place in outputs.items():
+            unfinished = self.folder / name
+            if place is not None and unfinished.exists():
+                unfinished.replace(place)
+        self.discard()
+
+    def discard(self) -> None:
+        """Nothing of it is wanted."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+        self.database.close()
+        shutil.rmtree(self.folder)
+
+    def close(self) -> None:
+        """What was committed stays for the next run."""
+        for file in self._files.values():
+            file.close()
+        self.database.close()
+
+
+@contextmanager
+def open_journal(out: Path, settings: JsonObject) -> Iterator[Journal]:
+    """The unfinished job of `out`: a new one, or the one that was interrupted if its settings were the same.
+
+    Args:
+        out: What the job will write.
+        settings: Everything that the output depends on, inputs included. A journal of others is begun anew.
+
+    Raises:
+        ConfigError: If another process is at it, or it cannot be written: what is there stays, to go on with.
+    """
+    folder = journal_path(out)
+    try:
+        make_folder(out.parent)
+        make_folder(folder)
+        with _locked(folder, out):
+            journal = _open(folder, _digest(settings))
+            with closing(journal):
+                yield journal
+    except (OSError, sqlite3.OperationalError) as error:
+        raise unwritable(out, error, "run the same command again to go on") from error
+
+
+def journal_path(out: Path) -> Path:
+    return out.with_name(f"{out.name}.unfinished")
+
+
+def input_identity(path: Path) -> Json:
+    """What tells that an input is the same as before an interruption: its name, size and time of change."""
+    try:
+        found = path.stat()
+    except OSError:
+        return [str(path), None, None]  # whoever reads it will say so
+    return [str(path.resolve()), found.st_size, found.st_mtime_ns]
+
+
+@contextmanager
+def _locked(folder: Path, out: Path) -> Iterator[None]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError as error:
+        raise ConfigError(f"{out} is being written by another process; wait for it, or choose another --out") from error
+    finally:
+        os.close(descriptor)
+
+
+def _open(folder: Path, digest: str) -> Journal:
+    database = _connect(folder)
+    found = dict(database.execute("select name, value from state"))
+    if found.get("settings") not in (None, digest):
+        database.close()
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        database, found = _connect(folder), {}
+    database.execute("insert or ignore into state values ('settings', ?)", (digest,))
+    database.commit()
+    return Journal(folder, database, json.loads(found.get("state", "{}")))
+
+
+def _connect(folder: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(folder / "journal.sqlite")
+    database.execute("pragma synchronous = full")
+    database.execute(f"pragma cache_size = {-_MIB_CACHED * 1024}")
+    database.executescript(_SCHEMA)
+    return database
+
+
+def _digest(settings: JsonObject) -> str:
+    text = json.dumps([__version__, settings], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
