@@ -67,7 +67,7 @@ def make_profile(
     *,
     trajectory_id: str = "shop-1",
     index: int = 0,
-    num_prompt_tokens: int = 100,
+    num_prompt_tokens: int | None = 100,
 ) -> TurnProfile:
     return TurnProfile(
         trajectory_id=trajectory_id,

@@ -2,32 +2,52 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
+import duckdb
 import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from tests.factories import CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory, make_turn
+from tests.factories import CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory
 from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
-from verl_pivot.data.pivots import AGENT_NAME_IN_FILE, SCHEMA, row_to_turn, turn_to_row
+from verl_pivot.data.pivots import AGENT_NAME_IN_FILE, SCHEMA, PivotNumbers, pivot_rows, row_to_turn
+from verl_pivot.data.storage import Place, RawRow, encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import Split, turns
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
+from verl_pivot.profiling.profiles import ProfileSettings, file_sha256, profile_as_dict
 from verl_pivot.profiling.summary import Outcome
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.rollout.engine import Sampling
-from verl_pivot.selection.decisions import Candidate, Decision, SelectionRule, select
-from verl_pivot.types import Message, Role, Trajectory, TurnProfile, Verdict
+from verl_pivot.selection.candidates import CANDIDATES
+from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
+from verl_pivot.selection.profile_table import profiles_of
+from verl_pivot.selection.tables import create_tables
+from verl_pivot.types import JsonObject, Message, Role, Trajectory, TurnProfile, Verdict
 
 ACCEPTED = Verdict(score=1.0, reason="accepted")
 REFUSED = Verdict(score=0.0, reason="empty_message", detail="neither a call nor text")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A row of each of the tables that a selection reads."""
+
+    columns: JsonObject
+    profile: TurnProfile | None
+
+
+class Selection(NamedTuple):
+    decisions: tuple[Decision, ...]
+    report: SelectionReport
 
 
 def make_candidate(
@@ -41,14 +61,37 @@ def make_candidate(
     expert_verdict: Verdict | None = ACCEPTED,
 ) -> Candidate:
     return Candidate(
-        trajectory_id=name,
-        index=index,
-        fingerprint=fingerprint or f"{name}:{index}",
-        split=split,
-        num_prompt_tokens=num_prompt_tokens,
-        profile=None if scores is None else make_profile(scores, trajectory_id=name, index=index),
-        expert_verdict=expert_verdict,
+        columns={
+            "trajectory_id": name,
+            "turn_index": index,
+            "fingerprint": sha256((fingerprint or f"{name}:{index}").encode()).digest(),  # type: ignore[dict-item]
+            "split": split,
+            "num_prompt_tokens": num_prompt_tokens,
+            "expert_checked": expert_verdict is not None,
+            "expert_score": expert_verdict and expert_verdict.score,
+            "expert_reason": expert_verdict and expert_verdict.reason,
+            "expert_detail": expert_verdict and expert_verdict.detail,
+        },
+        profile=None
+        if scores is None
+        else make_profile(scores, trajectory_id=name, index=index, num_prompt_tokens=num_prompt_tokens),
     )
+
+
+def select(candidates: Sequence[Candidate], rule: SelectionRule) -> Selection:
+    rows = [{**candidate.columns, "row": row} for row, candidate in enumerate(candidates)]
+    lines = [encode_json(profile_as_dict(each.profile)).encode() for each in candidates if each.profile is not None]
+    place = Place(file="profile.jsonl", unit="line", number=2)
+    with duckdb.connect() as database:
+        create_tables(database)
+        made = pyarrow.Table.from_pylist(rows, schema=CANDIDATES)
+        measured = profiles_of(tuple(RawRow(place=place, raw=line) for line in lines))
+        database.execute("insert into candidates from made")
+        database.execute("insert into profiles from measured")
+        del made, measured
+        report = decide(database, rule)
+        found = database.execute("select decision from decisions order by row, turn_index").fetchall()
+    return Selection(tuple(Decision(decision) for (decision,) in found), report)
 
 
 @pytest.mark.parametrize(
@@ -175,8 +218,8 @@ def test_what_is_kept_obeys_the_rule_of_the_paper(
         assert kept == pivots
     else:
         for name in ("t0", "t1", "t2"):
-            of_one = [c for c in kept if c.trajectory_id == name]
-            assert len(of_one) == min(cap, sum(c.trajectory_id == name for c in pivots))
+            of_one = [c for c in kept if c.columns["trajectory_id"] == name]
+            assert len(of_one) == min(cap, sum(c.columns["trajectory_id"] == name for c in pivots))
 
 
 @pytest.mark.parametrize(
@@ -196,21 +239,22 @@ def test_a_rule_that_makes_no_sense_is_refused(setting: dict[str, float], text: 
 # Rows
 
 
-def test_a_row_holds_the_turn_and_its_profile() -> None:
-    turn = make_turn(index=3, metadata={"seed": 3}, verifier="shop", verifier_options={"mode": "strict"})
-    profile = make_profile((0.0, 0.5, 0.5, 1.0, None))
+def test_a_row_holds_the_turn_and_its_numbers() -> None:
+    trajectory = replace(make_trajectory(metadata={"seed": 3}, verifier="shop"), verifier_options={"mode": "strict"})
+    numbers = PivotNumbers("train", 0.25, 0.5, 0.125**0.5, 0.125, 100)
 
-    row = turn_to_row(turn, split="train", profile=profile, num_prompt_tokens=100)
+    (row,) = pivot_rows(trajectory, {1: numbers})
 
-    assert list(row) == SCHEMA.names
-    assert json.loads(str(row["prompt"])) == [message.as_dict() for message in turn.state]
+    assert sorted(row) == sorted(SCHEMA.names)
+    assert row["prompt"] == encode_json([message.as_dict() for message in trajectory.messages[:4]])
+    assert row["expert"] == encode_json(trajectory.messages[4].as_dict())
     assert {name: row[name] for name in SCHEMA.names if name not in ("prompt", "tools", "expert")} == {
         "data_source": "verl_pivot/shop",
         "verifier": "shop",
         "verifier_options": '{"mode": "strict"}',
         "metadata": '{"seed": 3}',
         "trajectory_id": "shop-1",
-        "turn_index": 3,
+        "turn_index": 1,
         "pass_rate": 0.25,
         "reward_mean": 0.5,
         "reward_std": 0.125**0.5,
@@ -223,12 +267,14 @@ def test_a_row_holds_the_turn_and_its_profile() -> None:
 
 
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.none() | st.text() | st.integers()))
-def test_row_to_turn_is_the_inverse_of_turn_to_row(content: str, thinking: str, metadata: dict[str, str]) -> None:
-    state = (SYSTEM, Message(role=Role.USER, content=content), CALL, RESULT)
+def test_row_to_turn_is_the_inverse_of_pivot_rows(content: str, thinking: str, metadata: dict[str, str]) -> None:
+    user = Message(role=Role.USER, content=content)
     expert = Message(role=Role.ASSISTANT, content=content, reasoning=thinking)
-    turn = make_turn(state=state, expert=expert, metadata=dict(metadata))
+    trajectory = make_trajectory(messages=(SYSTEM, user, CALL, RESULT, expert), metadata=dict(metadata))
 
-    assert row_to_turn(turn_to_row(turn, split="train", profile=None, num_prompt_tokens=None)) == turn
+    rows = pivot_rows(trajectory, {0: PivotNumbers("train"), 1: PivotNumbers("validation")})
+
+    assert tuple(map(row_to_turn, rows)) == turns(trajectory)
 
 
 def test_a_row_of_another_file_is_no_pivot() -> None:

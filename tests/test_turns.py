@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory, make_turn
-from verl_pivot.data.turns import PROVENANCE, fingerprint, split_key, split_of, turns
+from verl_pivot.data.turns import PROVENANCE, fingerprints, split_key, split_of, turns
 from verl_pivot.types import Message, Role, ToolCall
 
 
@@ -67,24 +67,34 @@ def test_the_split_follows_the_task_that_the_import_noted() -> None:
 
 
 def test_a_fingerprint_ignores_ids_of_calls_and_the_experts_thinking() -> None:
-    def turn(call_id: str, thinking: str | None) -> str:
+    def last(call_id: str, thinking: str | None) -> bytes:
         call = ToolCall(id=call_id, name="find_order", arguments={"order_id": 17})
         asked = Message(role=Role.ASSISTANT, tool_calls=(call,))
         result = Message(role=Role.TOOL, content="{}", tool_call_id=call_id)
-        return fingerprint(make_turn(state=(USER, asked, result), expert=replace(asked, reasoning=thinking)))
+        return fingerprints(make_trajectory(messages=(USER, asked, result, replace(asked, reasoning=thinking))))[-1]
 
-    assert turn("a", "hm") == turn("b", None)
+    assert last("a", "hm") == last("b", None)
 
 
 def test_a_fingerprint_tells_state_tools_verifier_and_action_apart() -> None:
-    turn = make_turn()
+    trajectory = make_trajectory(messages=(SYSTEM, USER, CALL))
     others = [
-        replace(turn, state=(USER,)),
-        replace(turn, tools=()),
-        replace(turn, verifier="shop"),
-        replace(turn, expert=ANSWER),
-        replace(turn, state=(SYSTEM, Message(role=Role.USER, content="Where is order 18?"))),
+        replace(trajectory, messages=(USER, CALL)),
+        replace(trajectory, tools=()),
+        replace(trajectory, verifier="shop"),
+        replace(trajectory, verifier_options={"mode": "strict"}),
+        replace(trajectory, messages=(SYSTEM, USER, ANSWER)),
+        replace(trajectory, messages=(SYSTEM, Message(role=Role.USER, content="Where is order 18?"), CALL)),
     ]
 
-    assert len({fingerprint(each) for each in [turn, *others]}) == 6
-    assert fingerprint(replace(turn, trajectory_id="shop-2", index=5)) == fingerprint(turn)
+    assert len({fingerprints(each) for each in [trajectory, *others]}) == 7
+    assert fingerprints(replace(trajectory, id="shop-2", metadata={"file": "x"})) == fingerprints(trajectory)
+
+
+def test_each_turn_has_a_fingerprint_of_its_own_and_the_last_one_may_stand_alone() -> None:
+    trajectory = make_trajectory(messages=(SYSTEM, USER, CALL, RESULT, ANSWER))
+
+    first, second = fingerprints(trajectory)
+
+    assert first == fingerprints(replace(trajectory, messages=(SYSTEM, USER, CALL)))[0] != second
+    assert fingerprints(replace(trajectory, expert_turns="last")) == (second,)

@@ -224,7 +224,15 @@ def test_a_disk_that_fills_up_leaves_the_old_pivots_and_no_half_of_new_ones(tmp_
     assert done.stderr.startswith(f"error: {tmp_path / 'pivots.parquet'} cannot be written: ")
     assert done.stderr.count("\n") == 1
     assert (tmp_path / "pivots.parquet").read_text() == "from before"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.jsonl", "pivots.parquet"]
+    names = ["out.jsonl", "pivots.parquet"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names, "pivots.parquet.unfinished"]
+    again = CliRunner().invoke(
+        app, ["select", *map(str, paths), "--keep", "all", "--max-prompt-tokens", "0", "--validation-share", "0.5"]
+    )
+    assert again.exit_code == 0, again.output
+    rows = [pyarrow.parquet.read_table(tmp_path / f"pivots{name}.parquet").num_rows for name in ("", ".validation")]
+    assert sum(rows) == num_rows
+    assert "pivots.parquet.unfinished" not in [path.name for path in tmp_path.iterdir()]
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:

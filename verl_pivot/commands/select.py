@@ -9,10 +9,8 @@ from verl_pivot.commands.tables import counts_table, refuse_overwriting
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from verl_pivot.selection.decisions import SelectionReport
-    from verl_pivot.types import Trajectory, Turn
+    from verl_pivot.selection.selecting import SelectionJob
 
 
 def select_command(
@@ -21,7 +19,8 @@ def select_command(
     profile: Annotated[Path | None, typer.Option(help="What `verl-pivot profile` wrote.")] = None,
     lambda_diff: Annotated[float, typer.Option(help="Pivots have a mean reward below this, in (0, 1].")] = 1.0,
     keep: Annotated[
-        Literal["pivots", "all"], typer.Option(help="'all' switches the filters on rewards off.")
+        Literal["pivots", "unsolved", "all"],
+        typer.Option(help="'unsolved' drops only what every sample got right; 'all' drops nothing by reward."),
     ] = "pivots",
     max_per_trajectory: Annotated[
         int | None, typer.Option(help="Keep those of highest reward variance; no cap unless given.")
@@ -29,6 +28,10 @@ def select_command(
     max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are refused; 0 is no limit.")] = 4096,
     model: Annotated[str | None, typer.Option(help="Whose tokenizer counts prompts that have no profile.")] = None,
     validation_share: Annotated[float, typer.Option(help="Share of the trajectories, in [0, 1).")] = 0.1,
+    split_by: Annotated[
+        Literal["task", "trajectory"],
+        typer.Option(help="What never falls into both splits: all trajectories of a task, or each by itself."),
+    ] = "task",
     seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
     check_verifier: Annotated[
         bool, typer.Option(help="Refuse turns whose verifier refuses the expert's own action.")
@@ -36,90 +39,71 @@ def select_command(
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers; may be repeated.")
     ] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores unless given.")] = None,
 ) -> None:
     """Choose the turns worth training on: mixed rewards, and a mean below lambda_diff.
 
+    A selection that was interrupted goes on when it is run again.
+
     Example: verl-pivot select trajectories.jsonl --profile profile.jsonl --out pivots.parquet
     """
-    from verl_pivot.selection.decisions import SelectionRule, select
-    from verl_pivot.selection.selecting import (
-        CandidateSource,
-        OutputPaths,
-        gather_candidates,
-        profiles_of,
-        report_of,
-        require_some,
-        write_selection,
-    )
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.data.parallel import num_cores
+    from verl_pivot.selection.candidates import CandidateSettings
+    from verl_pivot.selection.decisions import SelectionRule
+    from verl_pivot.selection.selecting import OutputPaths, SelectionJob, select_pivots
     from verl_pivot.verifiers.judge_usage import usage_lines
-    from verl_pivot.verifiers.registry import load_verifier_modules
 
     refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
-    settings: dict[str, object] = {
-        "trajectories": str(trajectories),
-        "profile": None if profile is None else str(profile),
-        "model": model,
-        "validation_share": validation_share,
-        "seed": seed,
-        "check_verifier": check_verifier,
-    }
-    rule = SelectionRule(
-        lambda_diff=lambda_diff,
-        keep=keep,
-        max_per_trajectory=max_per_trajectory,
-        max_prompt_tokens=max_prompt_tokens or None,
+    job = SelectionJob(
+        trajectories=trajectories,
+        profile=profile,
+        paths=OutputPaths(train=out),
+        rule=SelectionRule(
+            lambda_diff=lambda_diff,
+            keep=keep,
+            max_per_trajectory=max_per_trajectory,
+            max_prompt_tokens=max_prompt_tokens or None,
+        ),
+        settings=CandidateSettings(
+            model=model,
+            check_verifier=check_verifier,
+            seed=seed,
+            validation_share=validation_share,
+            split_by=split_by,
+            verifier_modules=tuple(verifier_module or ()),
+        ),
+        workers=workers or num_cores(),
     )
-    if profile is None and keep == "pivots":
-        raise ConfigError(
-            "the pivots are told by the profile: run `verl-pivot profile` and give its file with "
-            "--profile, or take every turn with --keep all"
-        )
-    load_verifier_modules(verifier_module or [])
-    source = CandidateSource(
-        profiles=None if profile is None else profiles_of(profile, trajectories),
-        count_prompt_tokens=_prompt_counter(model, rule.max_prompt_tokens) if profile is None else None,
-        check_verifier=check_verifier,
-        seed=seed,
-        validation_share=validation_share,
-    )
-    candidates = gather_candidates(_trajectories_with_progress(trajectories, "reading"), source)
-    selection = select(candidates, rule)
-    _print_selection(selection.report)
+    _check(job)
+    job.settings.prepare()
+    report = select_pivots(job, progress_bar)
+    _print_selection(report)
     for line in usage_lines():
         typer.echo(line)
-    require_some(selection.report, validation_share=validation_share)
-    paths, report = OutputPaths(train=out), report_of(selection, rule, settings)
-    write_selection(_trajectories_with_progress(trajectories, "writing"), candidates, selection, paths, report)
+    paths = job.paths
     typer.echo(
         f"Wrote {paths.train}, {paths.validation.name}, {paths.report.name}"
         + (f", {paths.picture.name}" if profile else "")
         + "."
     )
-    if not selection.report.num_validation:
+    if not report.num_validation:
         typer.echo("The validation split is empty, as asked for: train with data.val_files of your own.")
 
 
-def _prompt_counter(model: str | None, max_prompt_tokens: int | None) -> "Callable[[Turn], int] | None":
-    if model is None:
-        if max_prompt_tokens is not None:
-            raise ConfigError(
-                "prompts are counted in tokens and nothing was profiled: give --model, the policy whose "
-                "tokenizer counts them, or --max-prompt-tokens 0 to leave them unchecked"
-            )
-        return None
-    from verl_pivot.rollout.rendering import PromptRenderer
-
-    renderer = PromptRenderer(model)
-    return lambda turn: len(renderer.prompt_ids(turn))
-
-
-def _trajectories_with_progress(path: Path, doing: str) -> "Iterable[Trajectory]":
-    from rich.progress import track
-
-    from verl_pivot.data.storage import num_rows
-    from verl_pivot.data.trajectories import read_trajectories
-
-    return track(read_trajectories(path), description=f"{doing} {path.name}", total=num_rows(path), transient=True)
+def _check(job: "SelectionJob") -> None:
+    if job.profile is not None:
+        return
+    if job.rule.keep != "all":
+        raise ConfigError(
+            "the pivots are told by the profile: run `verl-pivot profile` and give its file with "
+            "--profile, or take every turn with --keep all"
+        )
+    if job.rule.max_prompt_tokens is not None and job.settings.model is None:
+        raise ConfigError(
+            "prompts are counted in tokens and nothing was profiled: give --model, the policy whose "
+            "tokenizer counts them, or --max-prompt-tokens 0 to leave them unchecked"
+        )
 
 
 def _print_selection(report: "SelectionReport") -> None:

@@ -71,14 +71,19 @@ class Journal:
         """Whether an interrupted `finish` is all that is left to do."""
         return bool(self.state.get(_FINISHED))
 
-    def finish(self, outputs: Mapping[str, Path | None]) -> None:
-        """Put the files in their places, or away (None), and remove the folder; may be interrupted and repeated."""
+    def finish(self, outputs: Mapping[str, Path]) -> None:
+        """Put the files in their places, an empty one by leaving none there, and remove the folder.
+
+        Files that are not named go with the folder. May be interrupted and repeated.
+        """
         if not self.is_finished:
             self.commit({**self.state, _FINISHED: True})
         for name, place in outputs.items():
             unfinished = self.folder / name
-            if place is not None and unfinished.exists():
+            if unfinished.exists() and unfinished.stat().st_size:
                 unfinished.replace(place)
+            elif unfinished.exists():
+                place.unlink(missing_ok=True)
         self.discard()
 
     def discard(self) -> None:

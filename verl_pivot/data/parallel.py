@@ -11,7 +11,7 @@ from itertools import chain, islice
 from multiprocessing import get_context
 from typing import TypeVar
 
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -37,7 +37,7 @@ def map_in_order(
         prepare: What each process does first, such as loading verifiers.
 
     Raises:
-        DataError: If a process was killed, as the kernel does where memory is short.
+        ConfigError: If a process was killed, as the kernel does where memory is short.
         Exception: Whatever `function` raised first.
     """
     if workers < 1:
@@ -54,7 +54,7 @@ def map_in_order(
     try:
         yield from _results(pool, function, chain(first, items), workers)
     except BrokenProcessPool as error:
-        raise DataError(
+        raise ConfigError(
             "a worker process was killed, perhaps as memory was short: take fewer --workers and run the same "
             "command again"
         ) from error

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow
 import pyarrow.parquet
@@ -11,9 +11,9 @@ import pyarrow.parquet
 from verl_pivot.data.messages import parse_message
 from verl_pivot.data.storage import as_list, as_object, decode_json, encode_json
 from verl_pivot.data.tools import parse_tools
-from verl_pivot.data.turns import Split
+from verl_pivot.data.turns import Split, turns
 from verl_pivot.errors import DataError
-from verl_pivot.types import JsonObject, Turn, TurnProfile
+from verl_pivot.types import JsonObject, Trajectory, Turn
 
 AGENT_NAME = "pivot_turn"
 """The agent loop that samples one turn: `rollout.pivot_turn`."""
@@ -45,33 +45,54 @@ _TURN_COLUMNS = ("trajectory_id", "turn_index", "prompt", "expert", "tools", "ve
 _ROWS_PER_GROUP = 512
 
 
-def turn_to_row(turn: Turn, *, split: Split, profile: TurnProfile | None, num_prompt_tokens: int | None) -> JsonObject:
-    """One row of pivots.parquet; the profile's numbers are null for a turn without a decided sample."""
-    if profile is not None and not profile.scores:
-        profile = None
+class PivotNumbers(NamedTuple):
+    """What a selection knows of a turn beside the turn; the profile's numbers are None where nothing was decided."""
+
+    split: Split
+    pass_rate: float | None = None
+    reward_mean: float | None = None
+    reward_std: float | None = None
+    reward_var: float | None = None
+    num_prompt_tokens: int | None = None
+
+
+def pivot_rows(trajectory: Trajectory, numbers: Mapping[int, PivotNumbers]) -> Iterator[JsonObject]:
+    """Rows of pivots.parquet for those turns of a trajectory that have numbers, in their order.
+
+    Args:
+        trajectory: Whose messages are the states.
+        numbers: [turn index]
+    """
+    # Each state begins with the one before it: every message is encoded once.
+    encoded = [encode_json(message.as_dict()) for message in trajectory.messages]
+    shared = _shared_columns(trajectory)
+    for turn in turns(trajectory):
+        if turn.index in numbers:
+            position = len(turn.state)
+            yield {
+                **shared,
+                "prompt": f"[{', '.join(encoded[:position])}]",
+                "expert": encoded[position],
+                "turn_index": turn.index,
+                **numbers[turn.index]._asdict(),
+            }
+
+
+def _shared_columns(trajectory: Trajectory) -> JsonObject:
     return {
-        "data_source": f"verl_pivot/{turn.verifier}",
-        "prompt": encode_json([message.as_dict() for message in turn.state]),
-        "tools": encode_json(list(turn.tools)),
-        "expert": encode_json(turn.expert.as_dict()),
-        "verifier": turn.verifier,
-        "verifier_options": encode_json(turn.verifier_options),
-        "metadata": encode_json(turn.metadata),
-        "trajectory_id": turn.trajectory_id,
-        "turn_index": turn.index,
-        "pass_rate": profile.pass_rate if profile else None,
-        "reward_mean": profile.reward_mean if profile else None,
-        "reward_std": profile.reward_std if profile else None,
-        "reward_var": profile.reward_var if profile else None,
-        "num_prompt_tokens": num_prompt_tokens,
+        "data_source": f"verl_pivot/{trajectory.verifier}",
+        "tools": encode_json(list(trajectory.tools)),
+        "verifier": trajectory.verifier,
+        "verifier_options": encode_json(trajectory.verifier_options),
+        "metadata": encode_json(trajectory.metadata),
+        "trajectory_id": trajectory.id,
         "agent_name": AGENT_NAME_IN_FILE,
-        "split": split,
         "ability": "agent",
     }
 
 
 def row_to_turn(row: Mapping[str, Any]) -> Turn:
-    """The turn in a row of pivots.parquet, as parquet or verl hands it over; the inverse of `turn_to_row`.
+    """The turn in a row of pivots.parquet, as parquet or verl hands it over; the inverse of `pivot_rows`.
 
     Raises:
         DataError: If the row is none.
@@ -91,21 +112,21 @@ def row_to_turn(row: Mapping[str, Any]) -> Turn:
 
 
 class PivotWriter:
-    """Appends rows to a parquet file, a row group at a time."""
+    """Appends tables to a parquet file, a row group at a time."""
 
     def __init__(self, writer: pyarrow.parquet.ParquetWriter) -> None:
-        self._rows: list[JsonObject] = []
+        self._waiting = SCHEMA.empty_table()
         self._writer = writer
 
-    def append(self, row: JsonObject) -> None:
-        self._rows.append(row)
-        if len(self._rows) == _ROWS_PER_GROUP:
+    def append(self, table: pyarrow.Table) -> None:
+        self._waiting = pyarrow.concat_tables([self._waiting, table])
+        if self._waiting.num_rows >= _ROWS_PER_GROUP:
             self.flush()
 
     def flush(self) -> None:
-        if self._rows:
-            self._writer.write_table(pyarrow.Table.from_pylist(self._rows, schema=SCHEMA))
-            self._rows = []
+        if self._waiting.num_rows:
+            self._writer.write_table(self._waiting)
+            self._waiting = SCHEMA.empty_table()
 
 
 @contextmanager

@@ -98,8 +98,8 @@ def num_rows(path: Path) -> int | None:
         return None
 
 
-def in_chunks(rows: Iterable[RawRow]) -> Iterator[tuple[RawRow, ...]]:
-    """Neighbouring rows together, as work for another process: 256, or fewer where they are large.
+def in_chunks(rows: Iterable[RawRow], num_rows: int = 256) -> Iterator[tuple[RawRow, ...]]:
+    """Neighbouring rows together, as work for another process; fewer than `num_rows` where they are large.
 
     Where a chunk ends depends on the rows alone, so that a job that goes on finds the same ones.
     """
@@ -108,7 +108,7 @@ def in_chunks(rows: Iterable[RawRow]) -> Iterator[tuple[RawRow, ...]]:
     for row in rows:
         chunk.append(row)
         size += len(row.raw) if isinstance(row.raw, bytes) else 0
-        if len(chunk) == _BATCH_ROWS or size > _CHUNK_BYTES:
+        if len(chunk) == num_rows or size > _CHUNK_BYTES:
             yield tuple(chunk)
             chunk, size = [], 0
     if chunk:

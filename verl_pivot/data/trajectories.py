@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from verl_pivot.data.messages import parse_message
-from verl_pivot.data.storage import BadRowError, as_list, as_object, read_rows
+from verl_pivot.data.storage import BadRowError, RawRow, as_list, as_object, read_rows
 from verl_pivot.data.tools import parse_tools
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject, Trajectory
@@ -55,8 +55,16 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     Raises:
         DataError: If the file is missing or one line is no trajectory.
     """
-    for row in read_rows(path):
-        try:
-            yield parse_trajectory(row.decoded())
-        except DataError as error:
-            raise DataError(f"{row.place} is no trajectory ({error}); write it with `verl-pivot import`") from error
+    yield from map(read_trajectory, read_rows(path))
+
+
+def read_trajectory(row: RawRow) -> Trajectory:
+    """One line of what `verl-pivot import` wrote.
+
+    Raises:
+        DataError: If it is no trajectory, naming its place.
+    """
+    try:
+        return parse_trajectory(row.decoded())
+    except DataError as error:
+        raise DataError(f"{row.place} is no trajectory ({error}); write it with `verl-pivot import`") from error

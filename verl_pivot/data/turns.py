@@ -1,6 +1,7 @@
 """Trajectory -> Turn: every assistant turn of the expert's is a pivot candidate (PivotRL, section 3.1)."""
 
 import hashlib
+from dataclasses import replace
 from typing import Literal, TypeAlias
 
 from verl_pivot.data.storage import encode_json
@@ -51,17 +52,24 @@ def split_key(turn: Turn) -> str:
     return key if isinstance(key, str) else turn.trajectory_id
 
 
-def fingerprint(turn: Turn) -> str:
-    """Equal for turns that train the same: same state, tools, verifier and action.
+def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
+    """[num_turns] digests of `turns(trajectory)`, equal for turns that train the same: state, tools, verifier, action.
 
     Ids of calls are random and the expert's thinking is never compared, so neither counts.
     """
-    expert = _without_ids(turn.expert)
-    expert.pop("reasoning_content", None)
-    state = [_without_ids(message) for message in turn.state]
-    verifier: Json = [turn.verifier, turn.verifier_options] if turn.verifier_options else turn.verifier
-    text = encode_json([verifier, list(turn.tools), list(state), expert], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+    before = hashlib.sha256(_framed([trajectory.verifier, trajectory.verifier_options, list(trajectory.tools)]))
+    digests = []
+    for position, message in enumerate(trajectory.messages):
+        if message.role is Role.ASSISTANT and position > 0:
+            action = before.copy()
+            action.update(_framed(["action", _without_ids(replace(message, reasoning=None))]))
+            digests.append(action.digest())
+        before.update(_framed(_without_ids(message)))
+    return tuple(digests if trajectory.expert_turns == "all" else digests[-1:])
+
+
+def _framed(value: Json) -> bytes:
+    return encode_json(value, sort_keys=True).encode() + b"\n"
 
 
 def _without_ids(message: Message) -> JsonObject:

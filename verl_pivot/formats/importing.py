@@ -111,15 +111,16 @@ def import_files(
     outputs = {_KEPT: out, _REJECTED: rejected_path(out)}
     with open_journal(out, settings) as journal:
         report = ImportReport.parse(journal.state)
-        if not journal.is_finished:
-            rows = (row for path in files for row in read_rows(path))
-            _import_rows(rows, journal, report, options, workers, on_rows)
-        if not report.num_kept:
+        try:
+            if not journal.is_finished:
+                rows = (row for path in files for row in read_rows(path))
+                _import_rows(rows, journal, report, options, workers, on_rows)
+            if not report.num_kept:
+                raise _nothing_left(report, out)
+        except DataError:
             journal.finish({_REJECTED: outputs[_REJECTED]})
-            _remove_empty(outputs[_REJECTED])
-            raise _nothing_left(report, out)
+            raise
         journal.finish(outputs)
-        _remove_empty(outputs[_REJECTED])
     return report
 
 
@@ -253,11 +254,6 @@ class _KnownTurns:
             f"turn {row.trajectory_id}:{twin[0]} (trajectory:turn) is in {twin[1]} already; "
             "give each row an id of its own",
         )
-
-
-def _remove_empty(path: Path) -> None:
-    if path.exists() and path.stat().st_size == 0:
-        path.unlink()
 
 
 def _nothing_left(report: ImportReport, out: Path) -> DataError:

@@ -1,15 +1,14 @@
 """Candidates with their profiles -> which of them are pivots, and why each of the others is not."""
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from verl_pivot.data.turns import Split
+import duckdb
+
 from verl_pivot.errors import ConfigError
-from verl_pivot.profiling.summary import Outcome, outcome
-from verl_pivot.types import TurnProfile, Verdict
+from verl_pivot.profiling.summary import Outcome
 
 
 class Decision(StrEnum):
@@ -40,8 +39,8 @@ class SelectionRule:
     """
 
     lambda_diff: float = 1.0
-    keep: Literal["pivots", "all"] = "pivots"
-    """"all" turns the three filters on rewards off."""
+    keep: Literal["pivots", "unsolved", "all"] = "pivots"
+    """"unsolved" drops what every sample got right, as rStar2-Agent's stage 3 does; "all" drops nothing by reward."""
     max_per_trajectory: int | None = None
     max_prompt_tokens: int | None = 4096
     """None: not checked."""
@@ -56,28 +55,8 @@ class SelectionRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """What the selection has to know of one turn; the messages stay in their file."""
-
-    trajectory_id: str
-    index: int
-    fingerprint: str
-    split: Split
-    num_prompt_tokens: int | None = None
-    """None: not counted."""
-    profile: TurnProfile | None = None
-    """None: not profiled."""
-    expert_verdict: Verdict | None = None
-    """What the verifier says of the expert's own action; None: not asked."""
-
-    @property
-    def id(self) -> str:
-        return f"{self.trajectory_id}:{self.index}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionReport:
-    """Counts: the decisions add up to all candidates, and so do the signals over the profiled ones."""
+    """Counts: the decisions add up to all candidates, and so do the outcomes over the profiled ones."""
 
     num_candidates: int
     num_by_decision: dict[Decision, int]
@@ -91,93 +70,81 @@ class SelectionReport:
     """[reason] the first such turn, with the verifier's detail."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Selection:
-    decisions: tuple[Decision, ...]
-    """[num_candidates]"""
-    report: SelectionReport
+_JUDGED = """
+create or replace temp view judged as
+select candidates.* exclude (num_prompt_tokens), profiles.* exclude (trajectory_id, turn_index, num_prompt_tokens),
+    coalesce(profiles.num_prompt_tokens, candidates.num_prompt_tokens) as num_prompt_tokens,
+    case when outcome = 'undecided' or (expert_checked and expert_score is null) then 'undecided'
+         when expert_score <> 1 then 'expert_refused' end as refusal
+from candidates left join profiles using (trajectory_id, turn_index)
+"""
+_DECISIONS = """
+create or replace table decisions as
+with numbered as (
+    select *, row_number() over (partition by fingerprint, refusal is null order by row, turn_index) as copy from judged
+), filtered as (
+    select * exclude (copy, refusal), case
+        when refusal is not null then refusal
+        when copy > 1 then 'duplicate'
+        when num_prompt_tokens > $max_prompt_tokens then 'overlong'
+        when $keep = 'all' then 'kept'
+        when outcome in ('undecided', 'overlong', 'always right') then replace(outcome, ' ', '_')
+        when $keep = 'unsolved' then 'kept'
+        when outcome = 'always wrong' then 'always_wrong'
+        when reward_mean < $lambda_diff then 'kept'
+        else 'too_easy' end as decision
+    from numbered
+), ranked as (
+    select *, row_number() over (
+        partition by trajectory_id, decision = 'kept' order by coalesce(reward_var, 0) desc, turn_index) as rank
+    from filtered
+)
+select * exclude (decision, rank),
+    case when decision = 'kept' and rank > $max_per_trajectory then 'over_cap' else decision end as decision
+from ranked
+"""
+_REFUSED = """
+select expert_reason, count(*), arg_min(
+    'turn ' || trajectory_id || ':' || turn_index || ': ' || coalesce(nullif(expert_detail, ''), expert_reason),
+    {'row': row, 'turn_index': turn_index})
+from decisions
+where expert_checked and expert_score is distinct from 1 and decision in ('undecided', 'expert_refused')
+group by expert_reason order by min({'row': row, 'turn_index': turn_index})
+"""
 
 
-def select(candidates: Sequence[Candidate], rule: SelectionRule) -> Selection:
-    """Put every candidate through the filters, in the order of `Decision`."""
-    seen: set[str] = set()
-    decisions = [_filter(candidate, rule, seen) for candidate in candidates]
-    if rule.max_per_trajectory is not None:
-        for position in _over_cap(candidates, decisions, rule.max_per_trajectory):
-            decisions[position] = Decision.OVER_CAP
-    return Selection(decisions=tuple(decisions), report=_report(candidates, decisions))
+def decide(database: duckdb.DuckDBPyConnection, rule: SelectionRule) -> SelectionReport:
+    """Put every candidate through the filters, in the order of `Decision`.
 
-
-def _filter(candidate: Candidate, rule: SelectionRule, seen: set[str]) -> Decision:
-    profile, verdict = candidate.profile, candidate.expert_verdict
-    if profile is not None and profile.samples and not profile.scores:
-        return Decision.UNDECIDED
-    if verdict is not None and verdict.score != 1.0:
-        return Decision.UNDECIDED if verdict.score is None else Decision.EXPERT_REFUSED
-    if candidate.fingerprint in seen:
-        return Decision.DUPLICATE
-    seen.add(candidate.fingerprint)
-    if rule.max_prompt_tokens is not None and (candidate.num_prompt_tokens or 0) > rule.max_prompt_tokens:
-        return Decision.OVERLONG
-    if rule.keep == "all":
-        return Decision.KEPT
-    return _filter_rewards(profile, rule.lambda_diff)
-
-
-def _filter_rewards(profile: TurnProfile | None, lambda_diff: float) -> Decision:
-    assert profile is not None, "candidates without a profile have no rewards to filter"
-    match outcome(profile):
-        case Outcome.ALWAYS_RIGHT:
-            return Decision.ALWAYS_RIGHT
-        case Outcome.ALWAYS_WRONG:
-            return Decision.ALWAYS_WRONG
-        case Outcome.UNDECIDED:
-            return Decision.UNDECIDED
-        case Outcome.OVERLONG:  # longer than the profile's own limit, so that nothing was sampled
-            return Decision.OVERLONG
-        case Outcome.MIXED:
-            return Decision.KEPT if profile.reward_mean < lambda_diff else Decision.TOO_EASY
-
-
-def _over_cap(candidates: Sequence[Candidate], decisions: Sequence[Decision], cap: int) -> list[int]:
-    """[num_over] positions beyond each trajectory's `cap` kept turns of highest variance, ties by index."""
-    of_trajectory: dict[str, list[int]] = {}
-    for position, (candidate, decision) in enumerate(zip(candidates, decisions, strict=True)):
-        if decision is Decision.KEPT:
-            of_trajectory.setdefault(candidate.trajectory_id, []).append(position)
-
-    def rank(position: int) -> tuple[float, int]:
-        profile = candidates[position].profile
-        variance = profile.reward_var if profile is not None and profile.scores else 0.0
-        return -variance, candidates[position].index
-
-    return [position for kept in of_trajectory.values() for position in sorted(kept, key=rank)[cap:]]
-
-
-def _report(candidates: Sequence[Candidate], decisions: Sequence[Decision]) -> SelectionReport:
-    by_decision = Counter(decisions)
-    by_outcome = Counter(outcome(c.profile) for c in candidates if c.profile is not None)
-    splits = Counter(c.split for c, o in zip(candidates, decisions, strict=True) if o is Decision.KEPT)
-    refused = [
-        (candidate, candidate.expert_verdict)
-        for candidate, decision in zip(candidates, decisions, strict=True)
-        if candidate.expert_verdict is not None
-        and candidate.expert_verdict.score != 1.0
-        and decision in (Decision.UNDECIDED, Decision.EXPERT_REFUSED)
-    ]
+    Args:
+        database: With the tables `candidates` and `profiles` (`selection.tables`); `decisions` is added to it, every
+            candidate with its profile and its decision.
+        rule: Which of them are pivots.
+    """
+    database.execute(_JUDGED)
+    database.execute(
+        _DECISIONS,
+        {
+            "keep": rule.keep,
+            "lambda_diff": rule.lambda_diff,
+            "max_prompt_tokens": rule.max_prompt_tokens,
+            "max_per_trajectory": rule.max_per_trajectory,
+        },
+    )
+    decisions = _counts(database, "select decision, count(*) from decisions group by 1")
+    outcomes = _counts(database, "select outcome, count(*) from decisions where outcome is not null group by 1")
+    splits = _counts(database, "select split, count(*) from decisions where decision = 'kept' group by 1")
+    refused = database.execute(_REFUSED).fetchall()
     return SelectionReport(
-        num_candidates=len(candidates),
-        num_by_decision={decision: by_decision[decision] for decision in Decision},
-        num_by_outcome={member: by_outcome[member] for member in Outcome},
-        num_train=splits["train"],
-        num_validation=splits["validation"],
-        num_refused_experts=dict(Counter(verdict.reason for _, verdict in refused)),
-        refused_expert_examples=_first_examples(refused),
+        num_candidates=sum(decisions.values()),
+        num_by_decision={decision: decisions.get(decision, 0) for decision in Decision},
+        num_by_outcome={outcome: outcomes.get(outcome, 0) for outcome in Outcome},
+        num_train=splits.get("train", 0),
+        num_validation=splits.get("validation", 0),
+        num_refused_experts={reason: count for reason, count, _ in refused},
+        refused_expert_examples={reason: example for reason, _, example in refused},
     )
 
 
-def _first_examples(refused: Iterable[tuple[Candidate, Verdict]]) -> dict[str, str]:
-    examples: dict[str, str] = {}
-    for candidate, verdict in refused:
-        examples.setdefault(verdict.reason, f"turn {candidate.id}: {verdict.detail or verdict.reason}")
-    return examples
+def _counts(database: duckdb.DuckDBPyConnection, query: str) -> Mapping[str, int]:
+    return dict(database.execute(query).fetchall())

@@ -2,30 +2,52 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import duckdb
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from verl_pivot.profiling.summary import Outcome, outcome
-from verl_pivot.selection.decisions import Candidate, Decision
+from verl_pivot.profiling.summary import Outcome
 
 # Distinguishable without colour vision too (Okabe and Ito).
 _COLOURS = {Outcome.ALWAYS_WRONG: "#D55E00", Outcome.MIXED: "#0072B2", Outcome.ALWAYS_RIGHT: "#009E73"}
 _MAX_BARS = 33
 
 
-def draw_pass_rates(candidates: Sequence[Candidate], decisions: Sequence[Decision], path: Path) -> None:
+class PassRateCount(NamedTuple):
+    """Turns of one outcome and pass rate that were kept, or were not."""
+
+    outcome: Outcome
+    is_kept: bool
+    pass_rate: float | None
+    """None: no sample was decided."""
+    num_turns: int
+    num_scores: int
+    """Decided samples per turn, at most."""
+
+
+def pass_rate_counts(database: duckdb.DuckDBPyConnection) -> list[PassRateCount]:
+    """What there is to draw of the table `decisions`."""
+    query = """
+    select outcome, decision = 'kept', pass_rate, count(*), max(num_scores) from decisions
+    where outcome is not null group by 1, 2, 3 order by 1, 2, 3
+    """
+    return [PassRateCount(Outcome(member), *rest) for member, *rest in database.execute(query).fetchall()]
+
+
+def draw_pass_rates(counts: Sequence[PassRateCount], path: Path) -> None:
     """Histogram of pass rates as PNG: the classes by colour, the kept turns hatched."""
-    bars = _num_bars(candidates)
+    bars = _num_bars(counts)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     bottoms = [0] * bars
     for member, colour in _COLOURS.items():
         for is_kept in (False, True):
-            heights = _heights(candidates, decisions, member, is_kept, bars)
+            heights = _heights(counts, member, is_kept, bars)
             axes.bar(
                 [position / (bars - 1) for position in range(bars)],
                 heights,
@@ -37,39 +59,38 @@ def draw_pass_rates(candidates: Sequence[Candidate], decisions: Sequence[Decisio
                 edgecolor="white",
             )
             bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
-    _label(axes, candidates, decisions)
+    _label(axes, counts)
     figure.savefig(path, format="png", dpi=150)
 
 
-def _num_bars(candidates: Sequence[Candidate]) -> int:
+def _num_bars(counts: Sequence[PassRateCount]) -> int:
     """One bar per possible pass rate, k of the most samples that a turn has."""
-    num_samples = max((len(c.profile.scores) for c in candidates if c.profile is not None), default=1)
+    num_samples = max((each.num_scores for each in counts), default=1)
     return min(max(num_samples, 1) + 1, _MAX_BARS)
 
 
-def _heights(
-    candidates: Sequence[Candidate], decisions: Sequence[Decision], member: Outcome, is_kept: bool, bars: int
-) -> list[int]:
+def _heights(counts: Sequence[PassRateCount], member: Outcome, is_kept: bool, bars: int) -> list[int]:
     """[bars] turns of one class whose pass rate is nearest to each bar."""
     heights = [0] * bars
-    for candidate, decision in zip(candidates, decisions, strict=True):
-        profile = candidate.profile
-        if profile is not None and outcome(profile) is member and (decision is Decision.KEPT) == is_kept:
-            heights[round(profile.pass_rate * (bars - 1))] += 1
+    for each in counts:
+        if each.outcome is member and each.is_kept == is_kept and each.pass_rate is not None:
+            heights[round(each.pass_rate * (bars - 1))] += each.num_turns
     return heights
 
 
-def _label(axes: Axes, candidates: Sequence[Candidate], decisions: Sequence[Decision]) -> None:
-    outcomes = [outcome(candidate.profile) for candidate in candidates if candidate.profile is not None]
-    num_kept = sum(decision is Decision.KEPT for decision in decisions)
+def _label(axes: Axes, counts: Sequence[PassRateCount]) -> None:
+    def total(member: Outcome | None = None, is_kept: bool | None = None) -> int:
+        return sum(
+            each.num_turns for each in counts if member in (None, each.outcome) and is_kept in (None, each.is_kept)
+        )
+
     classes = [
-        Patch(color=colour, label=f"{member.value}: {outcomes.count(member)} turns")
-        for member, colour in _COLOURS.items()
+        Patch(color=colour, label=f"{member.value}: {total(member)} turns") for member, colour in _COLOURS.items()
     ]
-    kept = Patch(facecolor="#666666", edgecolor="white", hatch="//", label=f"kept: {num_kept} turns")
+    kept = Patch(facecolor="#666666", edgecolor="white", hatch="//", label=f"kept: {total(is_kept=True)} turns")
     axes.legend(handles=[*classes, kept], loc="upper center")
     axes.set_xlabel("pass rate of the reference policy at the turn")
     axes.set_ylabel("turns")
     axes.set_xlim(-0.1, 1.1)
-    axes.set_title(f"{len(outcomes)} profiled turns")
+    axes.set_title(f"{total()} profiled turns")
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,109 +1,35 @@
 """trajectories.jsonl and profile.jsonl -> pivots.parquet, its validation split, its report and its picture."""
 
-import asyncio
 import json
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
-from verl_pivot.data.pivots import turn_to_row, writing_pivots
-from verl_pivot.data.storage import replacing
-from verl_pivot.data.turns import fingerprint, split_key, split_of, turns
-from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, read_settings
-from verl_pivot.selection.decisions import Candidate, Decision, Selection, SelectionReport, SelectionRule
-from verl_pivot.selection.plots import draw_pass_rates
-from verl_pivot.types import Sample, Trajectory, Turn, TurnProfile, Verdict
-from verl_pivot.verifiers.registry import get_verifier
+import duckdb
+import pyarrow
 
-_NUM_AT_ONCE = 256
-"""Turns whose experts are asked about at once."""
+from verl_pivot.data.journal import Journal, input_identity, open_journal
+from verl_pivot.data.parallel import map_in_order
+from verl_pivot.data.storage import in_chunks, num_rows, read_rows
+from verl_pivot.errors import DataError
+from verl_pivot.profiling.profiles import file_sha256, measured_on
+from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
+from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
+from verl_pivot.selection.plots import draw_pass_rates, pass_rate_counts
+from verl_pivot.selection.profile_table import profile_rows, profiles_of
+from verl_pivot.selection.tables import fill_table, open_tables
+from verl_pivot.selection.writing import write_pivots
+from verl_pivot.verifiers.judge_usage import usage
 
+Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
+"""(what is counted, how many there will be) -> what to call with a number of them that are done."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateSource:
-    """Where the numbers of a candidate come from."""
-
-    profiles: dict[TurnKey, TurnProfile] | None
-    """None: nothing was profiled."""
-    count_prompt_tokens: Callable[[Turn], int] | None
-    """For turns without a profile; None: not counted."""
-    check_verifier: bool
-    """Whether to ask each turn's verifier about the expert's own action."""
-    seed: int
-    validation_share: float
-
-    def __post_init__(self) -> None:
-        if not 0.0 <= self.validation_share < 1.0:
-            raise ConfigError(f"--validation-share must lie in [0, 1), got {self.validation_share}")
-
-
-def profiles_of(path: Path, trajectories: Path) -> dict[TurnKey, TurnProfile]:
-    """The profile at `path`, which must have been measured on the file `trajectories`; without the sampled texts.
-
-    Raises:
-        DataError: If it was measured on other trajectories.
-    """
-    if read_settings(path).input_sha256 != file_sha256(trajectories):
-        raise DataError(
-            f"{path} was measured on another file than {trajectories}, or on what was in it before; "
-            "profile these trajectories anew, to another --out"
-        )
-    return {TurnKey(profile.trajectory_id, profile.index): _without_texts(profile) for profile in iter_profiles(path)}
-
-
-def _without_texts(profile: TurnProfile) -> TurnProfile:
-    """Only the numbers are needed, and the texts of a large profile would not fit into memory."""
-    verdicts = (Verdict(score=sample.verdict.score, reason="") for sample in profile.samples)
-    samples = tuple(Sample(text="", verdict=verdict, num_tokens=0) for verdict in verdicts)
-    return replace(profile, samples=samples)
-
-
-def gather_candidates(trajectories: Iterable[Trajectory], source: CandidateSource) -> list[Candidate]:
-    """One candidate per turn of the expert's, in the order of the trajectories.
-
-    Raises:
-        DataError: If there is a profile and it lacks turns.
-    """
-    candidates = asyncio.run(_gather(trajectories, source))
-    num_missing = sum(candidate.profile is None for candidate in candidates)
-    if source.profiles is not None and num_missing:
-        raise DataError(
-            f"the profile lacks {num_missing} of {len(candidates)} turns; run the same "
-            "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
-        )
-    return candidates
-
-
-async def _gather(trajectories: Iterable[Trajectory], source: CandidateSource) -> list[Candidate]:
-    candidates: list[Candidate] = []
-    every_turn = (turn for trajectory in trajectories for turn in turns(trajectory))
-    # Many together, since a verifier may wait for a sandbox or a judge.
-    while batch := list(islice(every_turn, _NUM_AT_ONCE)):
-        candidates += await asyncio.gather(*(_candidate(turn, source) for turn in batch))
-    return candidates
-
-
-async def _candidate(turn: Turn, source: CandidateSource) -> Candidate:
-    profile = None if source.profiles is None else source.profiles.get(TurnKey(turn.trajectory_id, turn.index))
-    if profile is not None:
-        num_prompt_tokens: int | None = profile.num_prompt_tokens
-    else:
-        num_prompt_tokens = None if source.count_prompt_tokens is None else source.count_prompt_tokens(turn)
-    expert_verdict = None
-    if source.check_verifier:
-        expert_verdict = await get_verifier(turn.verifier, turn.verifier_options)(turn.expert, turn)
-    return Candidate(
-        trajectory_id=turn.trajectory_id,
-        index=turn.index,
-        fingerprint=fingerprint(turn),
-        split=split_of(split_key(turn), seed=source.seed, validation_share=source.validation_share),
-        num_prompt_tokens=num_prompt_tokens,
-        profile=profile,
-        expert_verdict=expert_verdict,
-    )
+_PROFILES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,68 +51,147 @@ class OutputPaths:
         return self.train.with_suffix(".png")
 
 
-def write_selection(
-    trajectories: Iterable[Trajectory],
-    candidates: Sequence[Candidate],
-    selection: Selection,
-    paths: OutputPaths,
-    report: dict[str, object],
-) -> None:
-    """Write the kept turns and the report; no file is touched unless all could be written.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionJob:
+    trajectories: Path
+    profile: Path | None
+    """None: nothing was profiled."""
+    paths: OutputPaths
+    rule: SelectionRule
+    settings: CandidateSettings
+    workers: int = 1
 
-    Args:
-        trajectories: The same ones, in the same order, that the candidates were gathered from.
-        candidates: [num_candidates]
-        selection: What `select` made of them.
-        paths: Where to.
-        report: The content of the report file.
+
+def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
+    """Write the kept turns, the report and, of a profile, the picture; no file is touched unless all could be written.
+
+    A selection that was interrupted goes on where it was, and the bytes at its end are the same.
 
     Raises:
+        DataError: If a line of an input is broken, the profile is of other trajectories or lacks turns, or no
+            turn is left, or none of a split that was asked for.
         ConfigError: If an output cannot be written.
     """
-    with ExitStack() as outputs:
-        report_file, validation, train = (
-            outputs.enter_context(replacing(path)) for path in (paths.report, paths.validation, paths.train)
+    if job.profile is not None:
+        _check_profile(job.profile, job.trajectories)
+    inputs = [input_identity(path) for path in (job.trajectories, job.profile) if path is not None]
+    with open_journal(job.paths.train, {"inputs": inputs, "settings": asdict(job.settings)}) as journal:
+        try:
+            with open_tables(journal.folder, threads=job.workers) as database:
+                _fill(job, database, progress)
+                report = decide(database, job.rule)
+                _require_some(report, job)
+                _write(job, database, report, journal, progress)
+        except DataError:
+            journal.discard()
+            raise
+        journal.finish(_outputs(job.paths))
+    return report
+
+
+def _check_profile(profile: Path, trajectories: Path) -> None:
+    if measured_on(profile) != file_sha256(trajectories):
+        raise DataError(
+            f"{profile} was measured on another file than {trajectories}, or on what was in it before; "
+            "profile these trajectories anew, to another --out"
         )
-        _write_pivots(trajectories, candidates, selection, train, validation)
-        report_file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        if any(candidate.profile is not None for candidate in candidates):
-            draw_pass_rates(candidates, selection.decisions, outputs.enter_context(replacing(paths.picture)))
 
 
-def _write_pivots(
-    trajectories: Iterable[Trajectory],
-    candidates: Sequence[Candidate],
-    selection: Selection,
-    train: Path,
-    validation: Path,
+def _fill(job: SelectionJob, database: duckdb.DuckDBPyConnection, progress: Progress) -> None:
+    with progress("candidates", None) as on_rows:
+        fill_table(database, "candidates", partial(_candidate_tables, job), on_rows)
+    if job.profile is None:
+        return
+    with progress("profiled turns", num_rows(job.profile)) as on_rows:
+        fill_table(database, "profiles", partial(_profile_tables, job), on_rows)
+    _check_profiles(job.profile, database)
+
+
+def _candidate_tables(job: SelectionJob, num_done: int) -> Iterator[pyarrow.Table]:
+    chunks = islice(_numbered_chunks(job.trajectories), num_done, None)
+    made = map_in_order(partial(candidates_of, job.settings), chunks, workers=job.workers, prepare=job.settings.prepare)
+    total: Counter[tuple[str, str]] = Counter()
+    try:
+        for chunk in made:
+            total.update(chunk.judge_usage)
+            yield chunk.table
+    finally:
+        close_verifiers()
+        usage.clear()
+        usage.update(total)
+
+
+def _profile_tables(job: SelectionJob, num_done: int) -> Iterator[pyarrow.Table]:
+    assert job.profile is not None
+    chunks = islice(in_chunks(profile_rows(job.profile), _PROFILES_AT_ONCE), num_done, None)
+    return map_in_order(profiles_of, chunks, workers=job.workers)
+
+
+def _numbered_chunks(trajectories: Path) -> Iterator[NumberedRows]:
+    first = 0
+    for rows in in_chunks(read_rows(trajectories)):
+        yield NumberedRows(first, rows)
+        first += len(rows)
+
+
+def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
+    twin = database.execute(
+        "select trajectory_id, turn_index, max(line) from profiles group by all having count(*) > 1 order by 3 limit 1"
+    ).fetchone()
+    if twin is not None:
+        raise DataError(f"{profile}, line {twin[2]} repeats turn {twin[0]}:{twin[1]}; delete that line")
+    (num_missing,) = _row(
+        database, "select count(*) from candidates anti join profiles using (trajectory_id, turn_index)"
+    )
+    if num_missing:
+        (num_candidates,) = _row(database, "select count(*) from candidates")
+        raise DataError(
+            f"the profile lacks {num_missing} of {num_candidates} turns; run the same "
+            "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
+        )
+
+
+def _row(database: duckdb.DuckDBPyConnection, query: str) -> tuple[int, ...]:
+    row = database.execute(query).fetchone()
+    assert row is not None, query
+    return row
+
+
+def _outputs(paths: OutputPaths) -> dict[str, Path]:
+    return {path.name: path for path in (paths.report, paths.picture, paths.validation, paths.train)}
+
+
+def _write(
+    job: SelectionJob,
+    database: duckdb.DuckDBPyConnection,
+    report: SelectionReport,
+    journal: Journal,
+    progress: Progress,
 ) -> None:
-    all_turns = (turn for trajectory in trajectories for turn in turns(trajectory))
-    with writing_pivots(train) as train_rows, writing_pivots(validation) as validation_rows:
-        for turn, candidate, decision in zip(all_turns, candidates, selection.decisions, strict=True):
-            if decision is Decision.KEPT:
-                row = turn_to_row(
-                    turn,
-                    split=candidate.split,
-                    profile=candidate.profile,
-                    num_prompt_tokens=candidate.num_prompt_tokens,
-                )
-                (train_rows if candidate.split == "train" else validation_rows).append(row)
+    unfinished = OutputPaths(train=journal.folder / job.paths.train.name)
+    with progress("pivots", report.num_train + report.num_validation) as on_rows:
+        write_pivots(
+            database,
+            _numbered_chunks(job.trajectories),
+            unfinished.train,
+            unfinished.validation,
+            workers=job.workers,
+            on_rows=on_rows,
+        )
+    unfinished.report.write_text(json.dumps(_as_json(report, job), indent=2) + "\n", encoding="utf-8")
+    if job.profile is not None:
+        draw_pass_rates(pass_rate_counts(database), unfinished.picture)
 
 
-def require_some(report: SelectionReport, *, validation_share: float) -> None:
-    """Refuse a selection without a single training row, or without a validation row where some were asked for.
-
-    Raises:
-        DataError: If there is none, naming the filter that took most.
-    """
-    if report.num_train and not report.num_validation and validation_share > 0:
+def _require_some(report: SelectionReport, job: SelectionJob) -> None:
+    """Refuse a selection without a training row, or without a validation row where some were asked for."""
+    if report.num_train and (report.num_validation or not job.settings.validation_share):
+        return
+    if report.num_train:
         raise DataError(
             f"all {report.num_train} kept turns fall into the training split and none is left for validation; raise "
             "--validation-share, or set it to 0 and train with data.val_files of your own"
         )
-    if report.num_train:
-        return
     if report.num_validation:
         raise DataError(
             f"all {report.num_validation} kept turns fall into the validation split and none is left for "
@@ -206,17 +211,14 @@ _REMEDIES = {
 }
 
 
-def report_of(selection: Selection, rule: SelectionRule, settings: dict[str, object]) -> dict[str, object]:
+def _as_json(report: SelectionReport, job: SelectionJob) -> dict[str, object]:
     """The content of the report file."""
-    report = selection.report
     return {
-        "num_candidates": report.num_candidates,
-        "num_by_decision": {decision.value: count for decision, count in report.num_by_decision.items()},
-        "num_by_outcome": {outcome.value: count for outcome, count in report.num_by_outcome.items()},
-        "num_train": report.num_train,
-        "num_validation": report.num_validation,
-        "num_refused_experts": report.num_refused_experts,
-        "refused_expert_examples": report.refused_expert_examples,
-        "rule": asdict(rule),
-        "settings": settings,
+        **asdict(report),
+        "rule": asdict(job.rule),
+        "settings": {
+            "trajectories": str(job.trajectories),
+            "profile": None if job.profile is None else str(job.profile),
+            **asdict(job.settings),
+        },
     }

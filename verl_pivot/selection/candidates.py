@@ -1,0 +1,150 @@
+"""Lines of trajectories.jsonl -> the table of pivot candidates: what the selection has to know of each turn."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from multiprocessing.util import Finalize
+
+import pyarrow
+
+from verl_pivot.data.storage import RawRow
+from verl_pivot.data.trajectories import read_trajectory
+from verl_pivot.data.turns import fingerprints, split_key, split_of, turns
+from verl_pivot.errors import ConfigError
+from verl_pivot.types import JsonObject, Turn, Verdict
+from verl_pivot.verifiers.judge_usage import usage
+from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules
+
+CANDIDATES = pyarrow.schema(
+    [
+        ("row", pyarrow.int64()),  # of the trajectory in its file, from 0
+        ("trajectory_id", pyarrow.string()),
+        ("turn_index", pyarrow.int64()),
+        ("fingerprint", pyarrow.binary(32)),
+        ("split", pyarrow.string()),
+        ("num_prompt_tokens", pyarrow.int64()),  # null: not counted
+        ("expert_checked", pyarrow.bool_()),
+        ("expert_score", pyarrow.float64()),  # null: not checked, or undecided
+        ("expert_reason", pyarrow.string()),
+        ("expert_detail", pyarrow.string()),  # of experts without full score
+    ]
+)
+_NUM_AT_ONCE = 256
+"""Turns whose experts are asked about at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateSettings:
+    """What the table depends on beside the trajectories."""
+
+    model: str | None
+    """Whose tokenizer counts prompts; None: they are not counted."""
+    check_verifier: bool
+    """Whether to ask each turn's verifier about the expert's own action."""
+    seed: int
+    validation_share: float
+    split_by: str
+    """"task" or "trajectory"."""
+    verifier_modules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.validation_share < 1.0:
+            raise ConfigError(f"--validation-share must lie in [0, 1), got {self.validation_share}")
+
+    def prepare(self) -> None:
+        """What a process does before its first chunk."""
+        load_verifier_modules(self.verifier_modules)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRows:
+    """Neighbouring rows of a trajectories file, and the number of the first."""
+
+    first: int
+    rows: tuple[RawRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateChunk:
+    table: pyarrow.Table
+    judge_usage: dict[tuple[str, str], int]
+    """What judges cost for it, as `verifiers.judge_usage.usage` counts."""
+
+
+def candidates_of(settings: CandidateSettings, chunk: NumberedRows) -> CandidateChunk:
+    """Every candidate of some trajectories, in their order.
+
+    Raises:
+        DataError: If a line is no trajectory.
+    """
+    usage.clear()
+    count = None if settings.model is None else _prompt_counter(settings.model)
+    table = pyarrow.Table.from_pylist(list(_rows(chunk, settings, count)), schema=CANDIDATES)
+    return CandidateChunk(table, dict(usage))
+
+
+@cache
+def _prompt_counter(model: str) -> Callable[[Turn], int]:
+    from verl_pivot.rollout.rendering import PromptRenderer
+
+    renderer = PromptRenderer(model)
+    return lambda turn: len(renderer.prompt_ids(turn))
+
+
+def _rows(
+    chunk: NumberedRows, settings: CandidateSettings, count: Callable[[Turn], int] | None
+) -> Iterator[JsonObject]:
+    numbered = iter(_numbered_turns(chunk))
+    # Many together, since a verifier may wait for a sandbox or a judge.
+    while batch := list(islice(numbered, _NUM_AT_ONCE)):
+        verdicts = _runner().run(_verdicts([turn for _, turn, _ in batch])) if settings.check_verifier else None
+        for position, (row, turn, fingerprint) in enumerate(batch):
+            key = split_key(turn) if settings.split_by == "task" else turn.trajectory_id
+            yield {
+                "row": row,
+                "trajectory_id": turn.trajectory_id,
+                "turn_index": turn.index,
+                "fingerprint": fingerprint,  # type: ignore[dict-item]  # bytes, for parquet
+                "split": split_of(key, seed=settings.seed, validation_share=settings.validation_share),
+                "num_prompt_tokens": None if count is None else count(turn),
+                **_expert_columns(None if verdicts is None else verdicts[position]),
+            }
+
+
+def _numbered_turns(chunk: NumberedRows) -> Iterator[tuple[int, Turn, bytes]]:
+    for number, raw in enumerate(chunk.rows, start=chunk.first):
+        trajectory = read_trajectory(raw)
+        for turn, fingerprint in zip(turns(trajectory), fingerprints(trajectory), strict=True):
+            yield number, turn, fingerprint
+
+
+@cache
+def _runner() -> asyncio.Runner:
+    """One event loop for all chunks of a process: what verifiers keep open, such as a sandbox, lasts as long."""
+    Finalize(None, close_verifiers, exitpriority=1)
+    return asyncio.Runner()
+
+
+def close_verifiers() -> None:
+    """Close what the verifiers of this process keep open; a process of `map_in_order` does so when it ends."""
+    if _runner.cache_info().currsize:
+        _runner().close()
+        _runner.cache_clear()
+
+
+async def _verdicts(batch: Sequence[Turn]) -> list[Verdict]:
+    asked = (get_verifier(turn.verifier, turn.verifier_options)(turn.expert, turn) for turn in batch)
+    return list(await asyncio.gather(*asked))
+
+
+def _expert_columns(verdict: Verdict | None) -> JsonObject:
+    if verdict is None:
+        return {"expert_checked": False, "expert_score": None, "expert_reason": None, "expert_detail": None}
+    return {
+        "expert_checked": True,
+        "expert_score": verdict.score,
+        "expert_reason": verdict.reason,
+        "expert_detail": None if verdict.score == 1.0 else verdict.detail,
+    }

@@ -1,0 +1,68 @@
+"""The tables of a selection in a DuckDB file: larger than memory where they must, filled step by step."""
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+import pyarrow
+
+from verl_pivot.selection.candidates import CANDIDATES
+from verl_pivot.selection.profile_table import PROFILES
+
+_MEMORY = "1GB"
+
+
+@contextmanager
+def open_tables(folder: Path, *, threads: int) -> Iterator[duckdb.DuckDBPyConnection]:
+    """`candidates` and `profiles`, as far as an interrupted run has filled them.
+
+    Raises:
+        OSError: If the disk is full.
+    """
+    try:
+        with duckdb.connect(str(folder / "tables.duckdb")) as database:
+            database.execute(f"set memory_limit = '{_MEMORY}'")
+            database.execute(f"set threads = {threads}")
+            database.execute("set preserve_insertion_order = false")
+            create_tables(database)
+            yield database
+    except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException) as error:
+        raise OSError(str(error)) from error
+
+
+def create_tables(database: duckdb.DuckDBPyConnection) -> None:
+    """Empty ones, where they are not there."""
+    for name, schema in (("candidates", CANDIDATES), ("profiles", PROFILES)):
+        empty = schema.empty_table()
+        database.execute(f"create table if not exists {name} as from empty")
+        del empty
+    database.execute(
+        "create table if not exists progress (name text primary key, num_tables integer, num_rows integer)"
+    )
+
+
+def fill_table(
+    database: duckdb.DuckDBPyConnection,
+    name: str,
+    tables_after: Callable[[int], Iterable[pyarrow.Table]],
+    on_rows: Callable[[int], object],
+) -> None:
+    """Add what an interrupted run has not added, each table in a transaction of its own.
+
+    Args:
+        database: Of `open_tables`.
+        name: Of the table.
+        tables_after: The tables to add without the first so many; the same ones in every run.
+        on_rows: Told of rows that are done, those of an interrupted run included.
+    """
+    found = database.execute("select num_tables, num_rows from progress where name = ?", (name,)).fetchone()
+    num_tables, num_rows = found or (0, 0)
+    on_rows(num_rows)
+    for rows in tables_after(num_tables):
+        num_tables, num_rows = num_tables + 1, num_rows + rows.num_rows
+        database.execute("begin")
+        database.execute(f"insert into {name} from rows")
+        database.execute("insert or replace into progress values (?, ?, ?)", (name, num_tables, num_rows))
+        database.execute("commit")
+        on_rows(rows.num_rows)

@@ -1,0 +1,93 @@
+"""The kept candidates, in their order -> rows of pivots.parquet, made by several processes."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pyarrow
+
+from verl_pivot.data.parallel import map_in_order
+from verl_pivot.data.pivots import SCHEMA, PivotNumbers, pivot_rows, writing_pivots
+from verl_pivot.data.storage import RawRow
+from verl_pivot.data.trajectories import read_trajectory
+from verl_pivot.selection.candidates import NumberedRows
+
+_KEPT = """
+select row, turn_index, split, pass_rate, reward_mean, reward_std, reward_var, num_prompt_tokens
+from decisions where decision = 'kept' order by row, turn_index
+"""
+_FETCHED = 4096
+
+
+class KeptTurns(NamedTuple):
+    """One trajectory and what is known of its kept turns."""
+
+    row: RawRow
+    numbers: dict[int, PivotNumbers]
+    """[turn index]"""
+
+
+class SplitTables(NamedTuple):
+    train: pyarrow.Table
+    validation: pyarrow.Table
+
+
+def write_pivots(
+    database: duckdb.DuckDBPyConnection,
+    chunks: Iterable[NumberedRows],
+    train: Path,
+    validation: Path,
+    *,
+    workers: int,
+    on_rows: Callable[[int], object],
+) -> None:
+    """Write the kept turns of both splits.
+
+    Args:
+        database: With the table `decisions`.
+        chunks: Of the trajectories file, as the candidates were numbered.
+        train: Where to.
+        validation: Where to; its file is written even if it has no row.
+        workers: Processes that make rows.
+        on_rows: Told of rows that are written.
+    """
+    work = _with_numbers(chunks, _kept(database))
+    with writing_pivots(train) as train_rows, writing_pivots(validation) as validation_rows:
+        for tables in map_in_order(split_tables, work, workers=workers):
+            train_rows.append(tables.train)
+            validation_rows.append(tables.validation)
+            on_rows(tables.train.num_rows + tables.validation.num_rows)
+
+
+def split_tables(kept: tuple[KeptTurns, ...]) -> SplitTables:
+    """Rows of some trajectories' kept turns, by split."""
+    rows = [row for each in kept for row in pivot_rows(read_trajectory(each.row), each.numbers)]
+    train, validation = (
+        pyarrow.Table.from_pylist([row for row in rows if row["split"] == split], schema=SCHEMA)
+        for split in ("train", "validation")
+    )
+    return SplitTables(train, validation)
+
+
+def _kept(database: duckdb.DuckDBPyConnection) -> Iterator[tuple[int, dict[int, PivotNumbers]]]:
+    """(row, numbers of its kept turns) in the order of the rows."""
+    cursor = database.cursor().execute(_KEPT)
+    fetched = (values for batch in iter(lambda: cursor.fetchmany(_FETCHED), []) for values in batch)
+    for row, turns in groupby(fetched, key=lambda values: values[0]):
+        yield row, {index: PivotNumbers(*numbers) for _, index, *numbers in turns}
+
+
+def _with_numbers(
+    chunks: Iterable[NumberedRows], kept: Iterator[tuple[int, dict[int, PivotNumbers]]]
+) -> Iterator[tuple[KeptTurns, ...]]:
+    number, numbers = next(kept, (-1, {}))
+    for chunk in chunks:
+        found = []
+        for position, row in enumerate(chunk.rows, start=chunk.first):
+            if position == number:
+                found.append(KeptTurns(row, numbers))
+                number, numbers = next(kept, (-1, {}))
+        if found:
+            yield tuple(found)
