@@ -16,7 +16,8 @@ from verl_pivot.data.storage import BadRowError, Place, RawRow
 from verl_pivot.data.tools import check_arguments, parse_tools
 from verl_pivot.data.trajectories import parse_trajectory, read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
-from verl_pivot.formats.importing import ImportReport, import_files, rejected_path
+from verl_pivot.formats.import_sink import ImportReport
+from verl_pivot.formats.importing import import_files, rejected_path
 from verl_pivot.formats.rows import ImportOptions, parse_row
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 

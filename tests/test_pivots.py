@@ -11,7 +11,7 @@ from typing import NamedTuple
 import duckdb
 import pyarrow.parquet
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
@@ -204,6 +204,7 @@ def test_the_report_counts_every_candidate_once() -> None:
 SCORES = st.lists(st.none() | st.sampled_from([0.0, 0.25, 1.0]), max_size=6).map(tuple)
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.lists(SCORES, max_size=12), st.floats(0.01, 1.0), st.none() | st.integers(1, 3))
 def test_what_is_kept_obeys_the_rule_of_the_paper(
     scores: list[tuple[float | None, ...]], lambda_diff: float, cap: int | None

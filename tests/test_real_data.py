@@ -37,7 +37,9 @@ def test_all_150_airline_trajectories_import_and_the_87_failed_ones_are_not_the_
     assert len(passed) == 63
     assert Counter(trajectory.passed for trajectory in everything) == {False: 87, True: 63}
     assert len({trajectory.id for trajectory in everything}) == 150
-    assert len({split_key(turns(trajectory)[0]) for trajectory in everything}) == 50  # three trials of each task
+    assert (
+        len({split_key(trajectory.id, trajectory.metadata) for trajectory in everything}) == 50
+    )  # three trials of each task
 
 
 def test_every_assistant_turn_of_the_airline_is_a_candidate_with_everything_before_it(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_pivots_of_the_airline_with_the_filter_off_read_back_as_its_turns(tmp_pa
     read = [row_to_turn(row) for split in rows for row in split]
     assert len(read) == 1803
     assert all(by_id[turn.id] == turn for turn in read)
-    tasks = [{split_key(row_to_turn(row)) for row in split} for split in rows]
+    tasks = [{split_key(turn.trajectory_id, turn.metadata) for turn in map(row_to_turn, split)} for split in rows]
     assert tasks[0] & tasks[1] == set()
 
 

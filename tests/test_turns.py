@@ -62,8 +62,8 @@ def test_the_share_is_met_to_within_sampling_error_for_each_seed() -> None:
 
 
 def test_the_split_follows_the_task_that_the_import_noted() -> None:
-    assert split_key(make_turn(trajectory_id="run-1")) == "run-1"
-    assert split_key(make_turn(trajectory_id="run-1", metadata={PROVENANCE: {"split_by": "task-9"}})) == "task-9"
+    assert split_key("run-1", {}) == "run-1"
+    assert split_key("run-1", {PROVENANCE: {"split_by": "task-9"}}) == "task-9"
 
 
 def test_a_fingerprint_ignores_ids_of_calls_and_the_experts_thinking() -> None:

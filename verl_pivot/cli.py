@@ -6,6 +6,8 @@ import typer
 from typer.core import TyperGroup
 
 from verl_pivot.commands.doctor import doctor_command
+from verl_pivot.commands.export import export_command
+from verl_pivot.commands.filter import filter_command
 from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.sandbox import sandbox_app
@@ -35,8 +37,10 @@ app = typer.Typer(
 
 app.command("doctor")(doctor_command)
 app.command("import")(import_command)
+app.command("filter")(filter_command)
 app.command("profile")(profile_command)
 app.command("select")(select_command)
+app.command("export")(export_command)
 app.add_typer(sandbox_app, name="sandbox")
 
 

@@ -173,7 +173,8 @@ class TurnProfile:
     index: int
     samples: tuple[Sample, ...]
     """[num_samples]"""
-    num_prompt_tokens: int
+    num_prompt_tokens: int | None
+    """None: published by others, who do not say."""
 
     @property
     def scores(self) -> tuple[float, ...]:

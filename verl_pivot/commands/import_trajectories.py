@@ -12,7 +12,7 @@ from verl_pivot.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from verl_pivot.formats.importing import ImportReport
+    from verl_pivot.formats.import_sink import ImportReport
     from verl_pivot.types import JsonObject
 
 
@@ -104,8 +104,6 @@ def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
 def _print_import(report: "ImportReport", out: Path) -> None:
     from rich.console import Console
 
-    from verl_pivot.formats.importing import rejected_path
-
     console = Console()
     table = counts_table(f"{report.num_rows} rows")
     for name, count in report.formats.most_common():
@@ -120,13 +118,24 @@ def _print_import(report: "ImportReport", out: Path) -> None:
     for reason, count in report.rejected.most_common():
         table.add_row(f"rejected: {reason}", str(count), report.examples[reason])
     console.print(table)
+    for line in _remarks(report, out):
+        console.print(line)
+
+
+def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
+    from verl_pivot.formats.importing import rejected_path
+    from verl_pivot.profiling.published import published_profile_path
+
     if report.rejected:
-        console.print(f"{report.rejected.total()} rejected rows, each with its reason: {rejected_path(out)}")
+        yield f"{report.rejected.total()} rejected rows, each with its reason: {rejected_path(out)}"
     if report.num_merged_turns:
-        console.print(f"{report.num_merged_turns} times text and the calls right after it were joined to one turn.")
+        yield f"{report.num_merged_turns} times text and the calls right after it were joined to one turn."
     if report.ignored_columns:
-        console.print(
+        yield (
             f"Columns not carried over: {', '.join(sorted(report.ignored_columns))}; "
             "what a verifier needs of them belongs into the object column `metadata`."
         )
-    console.print(f"Next: verl-pivot profile {out} --help")
+    if report.num_published:
+        profile = published_profile_path(out)
+        yield f"{report.num_published} turns came with published scores: verl-pivot select {out} --profile {profile}"
+    yield f"Next: verl-pivot profile {out} --help"

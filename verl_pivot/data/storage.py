@@ -186,7 +186,10 @@ def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is no JSON value")
 
 
+# Made once: json.dumps and json.loads would make one for each value.
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_SORTING_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True)
 
 
 def encode_json(value: Json, *, sort_keys: bool = False) -> str:
@@ -196,7 +199,7 @@ def encode_json(value: Json, *, sort_keys: bool = False) -> str:
         BadRowError: If the value has no such form.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
+        text = (_SORTING_ENCODER if sort_keys else _ENCODER).encode(value)
         text.encode()
     except RecursionError as error:
         raise BadRowError("not_json", "nested too deeply") from error

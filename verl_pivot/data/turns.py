@@ -45,11 +45,11 @@ def split_of(trajectory_id: str, *, seed: int, validation_share: float) -> Split
     return "validation" if int.from_bytes(digest[:8]) < validation_share * 2**64 else "train"
 
 
-def split_key(turn: Turn) -> str:
+def split_key(trajectory_id: str, metadata: JsonObject) -> str:
     """What `split_of` hashes: the task where the source names one, since its trajectories are alike, else the id."""
-    provenance = turn.metadata.get(PROVENANCE)
+    provenance = metadata.get(PROVENANCE)
     key = provenance.get("split_by") if isinstance(provenance, dict) else None
-    return key if isinstance(key, str) else turn.trajectory_id
+    return key if isinstance(key, str) else trajectory_id
 
 
 def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
@@ -60,11 +60,15 @@ def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
     before = hashlib.sha256(_framed([trajectory.verifier, trajectory.verifier_options, list(trajectory.tools)]))
     digests = []
     for position, message in enumerate(trajectory.messages):
+        framed = _framed(_without_ids(message))
         if message.role is Role.ASSISTANT and position > 0:
             action = before.copy()
-            action.update(_framed(["action", _without_ids(replace(message, reasoning=None))]))
+            is_plain = message.reasoning is None
+            action.update(
+                b"action\n" + (framed if is_plain else _framed(_without_ids(replace(message, reasoning=None))))
+            )
             digests.append(action.digest())
-        before.update(_framed(_without_ids(message)))
+        before.update(framed)
     return tuple(digests if trajectory.expert_turns == "all" else digests[-1:])
 
 

@@ -1,87 +1,30 @@
 """Files of trajectories -> trajectories.jsonl in the normal form, and a reason for each row that is not in it."""
 
-import json
-import sqlite3
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Self, TypeVar
+from typing import TypeVar
 
 from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.parallel import map_in_order
-from verl_pivot.data.storage import BadRowError, Place, RawRow, encode_json, in_chunks, read_rows
+from verl_pivot.data.storage import BadRowError, RawRow, encode_json, in_chunks, read_rows
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
+from verl_pivot.formats.import_sink import KEPT, PROFILE, REJECTED, AcceptedRow, ImportReport, ImportSink, RejectedRow
 from verl_pivot.formats.rows import ImportOptions, parse_row
 from verl_pivot.loading import load_modules
+from verl_pivot.profiling.profiles import file_sha256
+from verl_pivot.profiling.published import published_profile_header, published_profile_line, published_profile_path
 from verl_pivot.types import JsonObject
 
 T = TypeVar("T")
 
 _CHUNKS_PER_COMMIT = 16
-_KEPT = "trajectories.jsonl"
-_REJECTED = "rejected.jsonl"
-
-
-@dataclass(slots=True, kw_only=True)
-class ImportReport:
-    """What became of every row: rows = kept + not passed + rejected."""
-
-    num_rows: int = 0
-    num_kept: int = 0
-    num_turns: int = 0
-    """Pivot candidates in the kept trajectories."""
-    num_not_passed: int = 0
-    num_unknown_outcome: int = 0
-    """Kept, though nothing says that the expert was right."""
-    formats: Counter[str] = field(default_factory=Counter)
-    """[name of a format] rows that were read as it."""
-    rejected: Counter[str] = field(default_factory=Counter)
-    """[reason] rows."""
-    examples: dict[str, str] = field(default_factory=dict)
-    """[reason] the first place and what is wrong there."""
-    num_merged_turns: int = 0
-    """Assistant text followed by the same turn's calls in a message of their own, joined."""
-    num_calls_without_tools: int = 0
-    """Kept trajectories whose expert calls tools that no schema describes."""
-    ignored_columns: set[str] = field(default_factory=set)
-
-    def as_dict(self) -> JsonObject:
-        return {
-            **{name: getattr(self, name) for name in self.__slots__},
-            "ignored_columns": sorted(self.ignored_columns),
-        }
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`; of nothing, a report without a row."""
-        report = cls(**{name: values[name] for name in cls.__slots__ if name in values})
-        report.formats, report.rejected = Counter(report.formats), Counter(report.rejected)
-        report.ignored_columns = set(report.ignored_columns)
-        return report
-
-
-class AcceptedRow(NamedTuple):
-    """A row in the normal form, and what the report counts of it."""
-
-    line: str
-    trajectory_id: str
-    first_turn: int
-    num_turns: int
-    passed: bool | None
-    format: str
-    num_merged: int
-    calls_without_tools: bool
-    ignored_columns: frozenset[str]
-
-
-class RejectedRow(NamedTuple):
-    reason: str
-    detail: str
 
 
 def import_files(
@@ -93,6 +36,8 @@ def import_files(
     on_rows: Callable[[int], object] = lambda num_rows: None,
 ) -> ImportReport:
     """Write the good rows to `out` and the bad ones, with place and reason, to `<out>.rejected.jsonl`.
+
+    Scores that were published with the rows become a profile beside them (`profiling.published`).
 
     An import that was interrupted goes on where it was, and the bytes at its end are the same.
 
@@ -108,17 +53,19 @@ def import_files(
         ConfigError: If an output cannot be written.
     """
     settings: JsonObject = {"files": [input_identity(path) for path in files], "options": asdict(options)}
-    outputs = {_KEPT: out, _REJECTED: rejected_path(out)}
+    outputs = {PROFILE: published_profile_path(out), REJECTED: rejected_path(out), KEPT: out}
     with open_journal(out, settings) as journal:
         report = ImportReport.parse(journal.state)
         try:
             if not journal.is_finished:
                 rows = (row for path in files for row in read_rows(path))
                 _import_rows(rows, journal, report, options, workers, on_rows)
+                if report.num_published:
+                    _sign_profile(journal.folder)
             if not report.num_kept:
                 raise _nothing_left(report, out)
         except DataError:
-            journal.finish({_REJECTED: outputs[_REJECTED]})
+            journal.finish({REJECTED: outputs[REJECTED]})
             raise
         journal.finish(outputs)
     return report
@@ -138,7 +85,7 @@ def _import_rows(
     on_rows: Callable[[int], object],
 ) -> None:
     on_rows(report.num_rows)
-    sink = _Sink(journal, options, report)
+    sink = ImportSink(journal, options, report)
     sent: deque[tuple[RawRow, ...]] = deque()
     chunks = _noting(in_chunks(islice(rows, report.num_rows, None)), sent)
     load = partial(load_modules, options.format_modules, "format")
@@ -176,6 +123,7 @@ def _read_row(row: RawRow, options: ImportOptions) -> AcceptedRow | RejectedRow:
         trajectory_id=trajectory.id,
         first_turn=indices[0],
         num_turns=len(indices),
+        profile_line=published_profile_line(trajectory, parsed.scores) if parsed.scores else None,
         passed=trajectory.passed,
         format=parsed.format,
         num_merged=parsed.num_merged,
@@ -184,76 +132,12 @@ def _read_row(row: RawRow, options: ImportOptions) -> AcceptedRow | RejectedRow:
     )
 
 
-class _Sink:
-    """Takes rows in the order of the input: refuses turns that were there before, counts, and writes."""
-
-    def __init__(self, journal: Journal, options: ImportOptions, report: ImportReport) -> None:
-        self._report = report
-        self._keeps_all = options.outcome == "all"
-        self._known = _KnownTurns(journal.database)
-        self._kept: BinaryIO = journal.append_to(_KEPT)
-        self._rejected: BinaryIO = journal.append_to(_REJECTED)
-
-    def add(self, row: RawRow, result: AcceptedRow | RejectedRow) -> None:
-        self._report.num_rows += 1
-        if isinstance(result, AcceptedRow):
-            result = self._known.add(row.place, result) or result
-        if isinstance(result, RejectedRow):
-            self._reject(row, result)
-        else:
-            self._accept(result)
-
-    def _reject(self, row: RawRow, result: RejectedRow) -> None:
-        """Plain ASCII JSON, so that whatever was wrong with the text of the row can be written."""
-        self._report.rejected[result.reason] += 1
-        self._report.examples.setdefault(result.reason, f"{row.place}: {result.detail}")
-        raw = row.raw.decode(errors="backslashreplace") if isinstance(row.raw, bytes) else row.raw
-        place = {"file": row.place.file, row.place.unit: row.place.number}
-        line = json.dumps({**place, "reason": result.reason, "detail": result.detail, "raw": raw}, default=repr)
-        self._rejected.write(line.encode() + b"\n")
-
-    def _accept(self, result: AcceptedRow) -> None:
-        report = self._report
-        report.formats[result.format] += 1
-        if result.passed is False and not self._keeps_all:
-            report.num_not_passed += 1
-            return
-        self._kept.write(result.line.encode() + b"\n")
-        report.num_kept += 1
-        report.num_turns += result.num_turns
-        report.num_unknown_outcome += result.passed is None
-        report.num_merged_turns += result.num_merged
-        report.num_calls_without_tools += result.calls_without_tools
-        report.ignored_columns |= result.ignored_columns
-
-
-class _KnownTurns:
-    """Which turns of which trajectory were read; rows of one action each may share a trajectory, but not a turn."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-        database.execute(
-            "create table if not exists turns (trajectory_id text, first integer, past integer, place text, "
-            "primary key (trajectory_id, first)) without rowid"
-        )
-
-    def add(self, place: Place, row: AcceptedRow) -> RejectedRow | None:
-        """None, or that one of its turns was there before."""
-        first, past = row.first_turn, row.first_turn + row.num_turns
-        twin = self._database.execute(
-            "select max(first, ?), place from turns where trajectory_id = ? and first < ? and past > ?",
-            (first, row.trajectory_id, past, first),
-        ).fetchone()
-        if twin is None:
-            self._database.execute(
-                "insert into turns values (?, ?, ?, ?)", (row.trajectory_id, first, past, str(place))
-            )
-            return None
-        return RejectedRow(
-            "duplicate_id",
-            f"turn {row.trajectory_id}:{twin[0]} (trajectory:turn) is in {twin[1]} already; "
-            "give each row an id of its own",
-        )
+def _sign_profile(folder: Path) -> None:
+    """Write into the header which trajectories the published scores are of."""
+    with (folder / PROFILE).open("r+b") as file:
+        file.write(published_profile_header(file_sha256(folder / KEPT)).encode())
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _nothing_left(report: ImportReport, out: Path) -> DataError:

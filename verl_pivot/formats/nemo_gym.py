@@ -1,17 +1,27 @@
 """Format `nemo-gym`: NeMo Gym's Responses rows, the input before one action and the expert's action."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from verl_pivot.data.messages import parse_call, parse_message, text_of
 from verl_pivot.data.storage import BadRowError, as_list, as_object
 from verl_pivot.formats.pieces import decoded_object, first_name, folded
+from verl_pivot.formats.published_scores import published_scores
 from verl_pivot.formats.registry import Conversation, register_format
 from verl_pivot.types import JsonObject, Message, Role
+
+BESIDE = "verl_pivot"
+"""Column of the rows that `nemo_gym_rows` writes: what their form cannot hold."""
+REFERENCE = "reference_policy_info"
+"""Column of those rows: rewards of the samples at the turn."""
 
 _PARAMS = "responses_create_params"
 _ACTIONS = ("expected_action", "expected_answer")
 _IDS = ("trajectory_id", "source_trajectory_uid", "uuid", "id")
 _TASKS = ("task_id", "instance_id")
+_OURS = {BESIDE, REFERENCE, "trajectory_id", "agent_ref", "expected_answer"}
+_OURS |= {"pass_rate", "pass_rate_total", "pass_rate_passed"}
+
+_NO_FIELDS = {"position", "call_ids"}
 
 
 @register_format("nemo-gym", detect=lambda row: _PARAMS in row)
@@ -21,23 +31,65 @@ def read_nemo_gym(row: JsonObject) -> Conversation:
     Raises:
         BadRowError: If the row breaks the format of NeMo Gym's pivot environments.
     """
-    used = {_PARAMS, *_ACTIONS, "metadata", "response", "verifier", "verifier_options"}
+    beside = as_object(row.get(BESIDE) or {}, BESIDE)
+    tools = beside.get("tools") or as_object(row.get(_PARAMS), _PARAMS).get("tools")
+    used = {_PARAMS, *_ACTIONS, "metadata", "response", "verifier", "verifier_options", *(_OURS if beside else ())}
     return Conversation(
-        messages=_conversation(row),
-        tools=as_object(row.get(_PARAMS), _PARAMS).get("tools"),
+        messages=restored(conversation_of(row), beside),
+        tools=tools,
         id=first_name(row, _IDS),
         task=first_name(row, _TASKS),
+        passed=_passed(beside),
         expert_turns="last",
         metadata={
             **{key: value for key, value in row.items() if key not in used},
             **decoded_object(row.get("metadata"), "metadata"),
         },
+        scores=published_scores(row),
         columns=frozenset(row.keys() - {"response"}),
     )
 
 
-def _conversation(row: JsonObject) -> tuple[Message, ...]:
-    """The state and, as the last message, the expected action; one response's items are one assistant message."""
+def restored(messages: Sequence[Message], beside: JsonObject) -> tuple[Message, ...]:
+    """The messages with what their items could not hold; `nemo_gym_rows` wrote it beside them.
+
+    Raises:
+        BadRowError: If that does not fit them.
+    """
+    whole = list(messages)
+    for change in as_list(beside.get("state"), f"{BESIDE}.state"):
+        fields = as_object(change, f"a change in {BESIDE}")
+        position = fields.get("position")
+        if not isinstance(position, int) or not 0 <= position < len(whole) - 1:
+            raise BadRowError("bad_beside", f"{BESIDE}.state: {position!r} is no position in the state")
+        whole[position] = _changed(whole[position], fields)
+    whole[-1] = _changed(whole[-1], as_object(beside.get("expert") or {}, f"{BESIDE}.expert"))
+    return tuple(whole)
+
+
+def _changed(message: Message, fields: JsonObject) -> Message:
+    plain = {**message.as_dict(), **{key: value for key, value in fields.items() if key not in _NO_FIELDS}}
+    if "call_ids" in fields:
+        calls, ids = message.tool_calls, as_list(fields["call_ids"], "call_ids")
+        if len(calls) != len(ids):
+            raise BadRowError("bad_beside", f"{BESIDE}: {len(ids)} ids of {len(calls)} calls")
+        plain["tool_calls"] = [{**call.as_dict(), "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
+    return parse_message(plain)
+
+
+def _passed(beside: JsonObject) -> bool | None:
+    passed = beside.get("passed")
+    if not isinstance(passed, bool | None):
+        raise BadRowError("bad_beside", f"{BESIDE}.passed must be true, false or null")
+    return passed
+
+
+def conversation_of(row: JsonObject) -> tuple[Message, ...]:
+    """The state and, as the last message, the expected action; one response's items are one assistant message.
+
+    Raises:
+        BadRowError: If the row breaks the format.
+    """
     params = as_object(row.get(_PARAMS), _PARAMS)
     if params.get("previous_response_id") is not None:
         raise BadRowError("state_elsewhere", "previous_response_id is set: the state is not in the row")

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal, TypeAlias
 
 from verl_pivot.data.storage import BadRowError
@@ -71,6 +72,8 @@ def register_format(name: str, *, detect: Detector) -> Callable[[Reader], Reader
     """
 
     def add(read: Reader) -> Reader:
+        if not read.__module__.startswith(f"{__package__}."):
+            load_formats()  # first, so that one's own are asked before them
         known = _formats.get(name)
         if known is not None and (known.read.__module__, known.read.__qualname__) != (
             read.__module__,
@@ -119,6 +122,20 @@ def known_formats() -> tuple[str, ...]:
     return tuple(sorted(_formats))
 
 
+@cache
 def load_formats() -> None:
     """Register what ships with the package; the most general first, so that it is asked last."""
-    from verl_pivot.formats import nemo_gym, openai  # noqa: F401  # they register themselves
+    from verl_pivot.formats import (  # noqa: F401
+        hermes,
+        nemo_gym,
+        openai,
+        openhands,
+        pivots,
+        sharegpt,
+        swe_agent,
+        toucan,
+    )
+
+    # Those that were imported before, one by the other, are in another order.
+    for name in ("openai", "sharegpt", "nemo-gym", "openhands", "swe-agent", "hermes", "toucan", "pivots"):
+        _formats[name] = _formats.pop(name)

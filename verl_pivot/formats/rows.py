@@ -101,8 +101,9 @@ def _with_thinking(message: Message, options: ImportOptions) -> Message:
     """Inline thinking moved out of the content, and dropped where the policy says so."""
     if message.role is not Role.ASSISTANT:
         return message
-    if message.reasoning is None and (inline := _THINKING.match(message.content)):
-        message = replace(message, content=message.content[inline.end() :], reasoning=inline[1].strip())
+    content = message.content
+    if message.reasoning is None and "</think>" in content and (inline := _THINKING.match(content)):
+        message = replace(message, content=content[inline.end() :], reasoning=inline[1].strip())
     if message.content.lstrip().startswith("<think>"):
         raise BadRowError("unclear_thinking", "<think> that is never closed, or that follows other reasoning")
     return replace(message, reasoning=None) if options.thinking == "strip" else message
@@ -156,7 +157,9 @@ def _identity(found: Conversation, place: Place, messages: Sequence[Message], to
     if found.id is not None:
         return _Identity(found.id, found.task or found.id)
     if found.task is not None:
-        return _Identity("-".join(filter(None, [Path(place.file).stem, found.task, found.trial])), found.task)
+        # Without a number of the trial, the content tells the trajectories of a task apart.
+        trial = found.trial or _digest(messages, tools)
+        return _Identity("-".join([Path(place.file).stem, found.task, trial]), found.task)
     first_user = next((i for i, message in enumerate(messages) if message.role is Role.USER), 0)
     return _Identity(f"sha-{_digest(messages, tools)}", f"sha-{_digest(messages[: first_user + 1], tools)}")
 

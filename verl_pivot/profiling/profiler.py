@@ -3,16 +3,23 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Protocol
 
+from cachetools import LRUCache
+
 from verl_pivot.errors import EngineError
+from verl_pivot.profiling.early_stopping import count_scores
 from verl_pivot.profiling.profiles import ProfileSettings, TurnKey
 from verl_pivot.profiling.writer import ProfileWriter
 from verl_pivot.rollout.engine import Completion, Engine, Sampling
 from verl_pivot.types import Sample, Turn, TurnProfile
 from verl_pivot.verifiers.scoring import score_completion
+
+RETURN_SECONDS = 300.0
+_NUM_HOMES = 10_000
+_NUM_ALLOWED_BEHIND = 8
 
 
 class ActionText(Protocol):
@@ -32,14 +39,48 @@ class Renderer(Protocol):
     def action_text(self, token_ids: Sequence[int]) -> ActionText: ...
 
 
-class EnginePool:
-    """Engines that are alive. A trajectory keeps to one of them, for the sake of its prefix cache."""
+class Measurer(Protocol):
+    """A Profiler, or several on other machines."""
 
-    def __init__(self, engines: Sequence[Engine], on_loss: Callable[[str], None]) -> None:
+    async def measure(self, turn: Turn) -> TurnProfile: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class _Home:
+    """Where the turns of one trajectory go."""
+
+    engine: Engine
+    num_prefilled: int = 0
+    """Tokens of its longest prompt that the engine has seen."""
+    prefilling: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class EnginePool:
+    """Engines that are alive. A trajectory keeps to one of them, whose prefix cache has the state before its turn.
+
+    An engine batches what comes together, and computes a prompt for each request of the batch that it has not cached:
+    so each prompt goes ahead of its samples, and the prompts of one trajectory one by one.
+    """
+
+    def __init__(
+        self, engines: Sequence[Engine], on_loss: Callable[[str], None], *, return_seconds: float = RETURN_SECONDS
+    ) -> None:
+        """Take them all for alive.
+
+        Args:
+            on_loss: Takes a sentence for people when one is lost.
+            return_seconds: After which a lost one is tried again; twice as long after each loss.
+        """
+        self._engines = tuple(engines)
         self._alive = list(engines)
         self._on_loss = on_loss
-        self._homes: dict[str, Engine] = {}
+        self._return_seconds = return_seconds
+        self._homes: LRUCache[str, _Home] = LRUCache(_NUM_HOMES)
         self._num_in_flight: Counter[str] = Counter()
+        self._num_losses: Counter[str] = Counter()
+        self._returns: set[asyncio.TimerHandle] = set()
         self._last_error: EngineError | None = None
 
     async def generate(
@@ -51,35 +92,62 @@ class EnginePool:
             EngineError: If no engine is left.
         """
         while True:
-            engine = self._home(trajectory_id)
-            self._num_in_flight[engine.url] += 1
+            home = self._home(trajectory_id)
+            self._num_in_flight[home.engine.url] += 1
             try:
-                return await engine.generate(prompt_ids, sampling, n)
+                num_cached = await self._prefill(home, prompt_ids, sampling)
+                if home.engine in self._alive:
+                    return _with_prefill(await home.engine.generate(prompt_ids, sampling, n), num_cached)
             except EngineError as error:
-                self._lose(engine, error)
+                self._lose(home.engine, error)
             finally:
-                self._num_in_flight[engine.url] -= 1
+                self._num_in_flight[home.engine.url] -= 1
 
     async def close(self) -> None:
-        for engine in self._alive:
+        for timer in self._returns:
+            timer.cancel()
+        for engine in self._engines:
             await engine.close()
 
-    def _home(self, trajectory_id: str) -> Engine:
+    def _home(self, trajectory_id: str) -> _Home:
+        if not self._alive:
+            raise EngineError(f"no endpoint is left: {self._last_error}") from self._last_error
         home = self._homes.get(trajectory_id)
-        if home not in self._alive:
-            if not self._alive:
-                raise EngineError(f"no endpoint is left: {self._last_error}") from self._last_error
-            home = min(self._alive, key=lambda engine: self._num_in_flight[engine.url])
-            self._homes[trajectory_id] = home
-        assert home is not None, trajectory_id
+        idlest = min(self._alive, key=lambda engine: self._num_in_flight[engine.url])
+        if home is None or home.engine not in self._alive or self._is_behind(home.engine, idlest):
+            home = self._homes[trajectory_id] = _Home(idlest)
         return home
+
+    def _is_behind(self, engine: Engine, idlest: Engine) -> bool:
+        """Whether its queue grows at the expense of the others': it is slow, or hangs."""
+        return self._num_in_flight[engine.url] > 2 * self._num_in_flight[idlest.url] + _NUM_ALLOWED_BEHIND
 
     def _lose(self, engine: Engine, error: EngineError) -> None:
         """Many requests may fail at once; the first reports."""
-        if engine in self._alive:
-            self._alive.remove(engine)
-            self._last_error = error
-            self._on_loss(f"{error} ({len(self._alive)} endpoints are left)")
+        if engine not in self._alive:
+            return
+        self._alive.remove(engine)
+        self._last_error = error
+        self._on_loss(f"{error} ({len(self._alive)} endpoints are left)")
+        seconds = self._return_seconds * 2 ** self._num_losses[engine.url]
+        self._num_losses[engine.url] += 1
+        self._returns.add(asyncio.get_running_loop().call_later(seconds, self._alive.append, engine))
+
+    async def _prefill(self, home: _Home, prompt_ids: Sequence[int], sampling: Sampling) -> int | None:
+        """Returns how many tokens of the prompt were cached; None if nothing was to do."""
+        async with home.prefilling:
+            if len(prompt_ids) <= home.num_prefilled or home.engine not in self._alive:
+                return None
+            (completion,) = await home.engine.generate(prompt_ids, replace(sampling, max_new_tokens=1), 1)
+            home.num_prefilled = len(prompt_ids)
+            return completion.num_cached_tokens
+
+
+def _with_prefill(completions: tuple[Completion, ...], num_cached: int | None) -> tuple[Completion, ...]:
+    """The first sample tells what the prefill found in the cache, since that computed its prompt."""
+    if num_cached is None:
+        return completions
+    return (replace(completions[0], num_cached_tokens=num_cached), *completions[1:])
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,11 +178,11 @@ class Profiler:
         prompt_ids = self.renderer.prompt_ids(turn)
         samples: list[Sample] = []
         if len(prompt_ids) <= self.settings.max_prompt_tokens:
-            sampling = replace(self.settings.sampling, seed=turn_seed(self.seed, turn))
-            n = self.settings.num_samples
-            completions = await self.pool.generate(turn.trajectory_id, prompt_ids, sampling, n)
-            samples += await asyncio.gather(*(self._score(completion, turn) for completion in completions))
-            self._count(completions, len(prompt_ids))
+            for num_samples in self._stages():
+                samples += await self._sample(turn, prompt_ids, begin=len(samples), end=num_samples)
+                plan = self.settings.early_stop
+                if plan is not None and plan.ends_at(count_scores([sample.verdict.score for sample in samples])):
+                    break
         self.totals.num_turns += 1
         return TurnProfile(
             trajectory_id=turn.trajectory_id,
@@ -122,6 +190,21 @@ class Profiler:
             samples=tuple(samples),
             num_prompt_tokens=len(prompt_ids),
         )
+
+    async def close(self) -> None:
+        await self.pool.close()
+
+    def _stages(self) -> tuple[int, ...]:
+        """Samples drawn by the end of each."""
+        plan = self.settings.early_stop
+        return (self.settings.num_samples,) if plan is None else plan.stages
+
+    async def _sample(self, turn: Turn, prompt_ids: Sequence[int], *, begin: int, end: int) -> list[Sample]:
+        """Samples `begin` to `end` - 1, the same whatever the stages."""
+        sampling = replace(self.settings.sampling, seed=turn_seed(self.seed, turn) + begin)
+        completions = await self.pool.generate(turn.trajectory_id, prompt_ids, sampling, end - begin)
+        self._count(completions, len(prompt_ids))
+        return await asyncio.gather(*(self._score(completion, turn) for completion in completions))
 
     async def _score(self, completion: Completion, turn: Turn) -> Sample:
         text, ended = completion.text, completion.ended
@@ -138,7 +221,7 @@ class Profiler:
 
 
 async def profile_turns(
-    turns: Iterable[Turn], profiler: Profiler, writer: ProfileWriter, *, concurrency: int, on_turn: Callable[[], None]
+    turns: Iterable[Turn], profiler: Measurer, writer: ProfileWriter, *, concurrency: int, on_turn: Callable[[], None]
 ) -> None:
     """Measure every turn that the file lacks; turns are sent in order, `concurrency` of them at a time.
 
@@ -163,7 +246,7 @@ async def profile_turns(
     except BaseExceptionGroup as failures:
         raise failures.exceptions[0] from None  # the others are its echoes
     finally:
-        await profiler.pool.close()
+        await profiler.close()
 
 
 def turn_seed(seed: int, turn: Turn) -> int:

@@ -1,6 +1,5 @@
 """profile.jsonl -> ProfileSettings and TurnProfiles; `profiling.writer` writes it."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -8,13 +7,26 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import msgspec
+
 from verl_pivot.data.storage import BadRowError, as_object, decode_json
-from verl_pivot.errors import DataError
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.profiling.early_stopping import EarlyStop
+from verl_pivot.profiling.line_index import LineIndex
+from verl_pivot.profiling.statistics import turn_statistics
 from verl_pivot.rollout.engine import Sampling
 from verl_pivot.types import Json, JsonObject, Sample, TurnProfile, Verdict
 
 KIND = "verl-pivot profile"
 VERSION = 1
+
+
+class _Key(msgspec.Struct):
+    trajectory_id: str
+    turn_index: int
+
+
+_KEY_DECODER = msgspec.json.Decoder(_Key)
 
 
 class TurnKey(NamedTuple):
@@ -34,6 +46,8 @@ class ProfileSettings:
     sampling: Sampling
     max_prompt_tokens: int
     chat_template_kwargs: JsonObject
+    early_stop: EarlyStop | None = None
+    """None: every turn gets all samples."""
 
     def as_dict(self) -> JsonObject:
         return asdict(self)
@@ -47,10 +61,34 @@ class ProfileSettings:
         """
         settings = as_object(obj, "settings")
         sampling = as_object(settings.get("sampling"), "settings.sampling")
+        plan = settings.get("early_stop")
         try:
-            return cls(**{**settings, "sampling": Sampling(**sampling)})  # type: ignore[arg-type]  # as_dict wrote it
-        except TypeError as error:
+            early_stop = None if plan is None else EarlyStop.parse(as_object(plan, "settings.early_stop"))
+            return cls(**{**settings, "sampling": Sampling(**sampling), "early_stop": early_stop})  # type: ignore[arg-type]  # as_dict wrote it
+        except (TypeError, ConfigError) as error:
             raise BadRowError("bad_profile", f"settings of another version: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedSettings:
+    """Of scores that came with the trajectories: their model, sampling and prompt lengths are the publisher's."""
+
+    input_sha256: str
+
+    def as_dict(self) -> JsonObject:
+        return {"published": True, "input_sha256": self.input_sha256}
+
+    @classmethod
+    def parse(cls, obj: Json) -> Self:
+        """The inverse of `as_dict`.
+
+        Raises:
+            BadRowError: If it is anything else.
+        """
+        match obj:
+            case {"published": True, "input_sha256": str(input_sha256)}:
+                return cls(input_sha256=input_sha256)
+        raise BadRowError("bad_profile", "settings of published scores need input_sha256")
 
 
 def read_profiles(path: Path) -> dict[TurnKey, TurnProfile]:
@@ -64,51 +102,60 @@ def read_profiles(path: Path) -> dict[TurnKey, TurnProfile]:
 
 def iter_profiles(path: Path) -> Iterator[TurnProfile]:
     """`read_profiles` one by one, for files that do not fit into memory."""
-    seen: set[TurnKey] = set()
-    for place, row in _read_lines(path):
-        try:
-            profile = parse_profile(row)
-        except DataError as error:
-            raise DataError(
-                f"{place} is no turn's profile: {error}; delete that line and run `verl-pivot profile` "
-                "again: it measures the turn anew"
-            ) from error
-        key = TurnKey(profile.trajectory_id, profile.index)
-        if key in seen:
-            raise DataError(f"{place} repeats turn {key.trajectory_id}:{key.turn_index}; delete that line")
-        seen.add(key)
-        yield profile
+    index_lines(path)
+    for place, _, line in _lines(path):
+        yield parse_line(place, line)
+
+
+def index_lines(path: Path) -> LineIndex:
+    """Where each turn's line begins; nothing of a line but its turn is looked at.
+
+    Raises:
+        DataError: If a line has no turn, or repeats one, naming the line.
+    """
+    index = LineIndex((_turn_of(place, line), offset) for place, offset, line in _lines(path))
+    if (repeat := index.first_repeat()) is not None:
+        with path.open("rb") as file:
+            file.seek(index.offset(repeat))
+            place = f"{path}, line {repeat + 2}"
+            key = _turn_of(place, file.readline())
+        raise DataError(f"{place} repeats turn {key.trajectory_id}:{key.turn_index}; delete that line")
+    return index
 
 
 def read_settings(path: Path) -> ProfileSettings:
     """How a profile was measured.
 
     Raises:
-        DataError: If the file is missing or no profile.
+        DataError: If the file is missing, no profile, or one that was published.
     """
     with _open_to_read(path) as lines:
         return parse_header(next(lines, b""), path)
 
 
-def profile_as_dict(profile: TurnProfile) -> JsonObject:
-    """The line of one turn; NaN becomes null."""
-    statistics = {
-        "pass_rate": profile.pass_rate,
-        "reward_mean": profile.reward_mean,
-        "reward_std": profile.reward_std,
-        "reward_var": profile.reward_var,
-    }
+def measured_on(path: Path) -> str:
+    """Digest of the trajectories whose turns a profile is of, measured here or published.
+
+    Raises:
+        DataError: If the file is missing or no profile.
+    """
+    with _open_to_read(path) as lines:
+        return _parse_any_header(next(lines, b""), path).input_sha256
+
+
+def profile_as_dict(profile: TurnProfile, early_stop: EarlyStop | None = None) -> JsonObject:
+    """The line of one turn; NaN becomes null, and a plan's statistics are those that stopping does not bias."""
     return {
         "trajectory_id": profile.trajectory_id,
         "turn_index": profile.index,
         "num_prompt_tokens": profile.num_prompt_tokens,
         "samples": [_sample_as_dict(sample) for sample in profile.samples],
-        **{name: None if math.isnan(value) else value for name, value in statistics.items()},
+        **turn_statistics(profile, early_stop).as_dict(),
     }
 
 
 def parse_profile(obj: Json) -> TurnProfile:
-    """The inverse of `profile_as_dict`; the statistics are computed from the samples again.
+    """The inverse of `profile_as_dict`; the statistics are computed again, from the drawn samples.
 
     Raises:
         BadRowError: If it is anything else.
@@ -117,7 +164,7 @@ def parse_profile(obj: Json) -> TurnProfile:
         case {
             "trajectory_id": str(identity),
             "turn_index": int(index),
-            "num_prompt_tokens": int(num_prompt_tokens),
+            "num_prompt_tokens": None | int() as num_prompt_tokens,
             "samples": [*samples],
         }:
             return TurnProfile(
@@ -182,30 +229,68 @@ def _open_to_read(path: Path) -> Iterator[Iterator[bytes]]:
         yield file
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, Json]]:
-    """(place, value) of every line after the first."""
+def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
+    """(place, offset, line) of every line after the first."""
     with _open_to_read(path) as lines:
-        parse_header(next(lines, b""), path)
+        header = next(lines, b"")
+        _parse_any_header(header, path)
+        offset = len(header)
         for number, line in enumerate(lines, start=2):
-            place = f"{path}, line {number}"
-            try:
-                yield place, decode_json(line)
-            except BadRowError as error:
-                remedy = "delete it" if line.endswith(b"\n") else "run `verl-pivot profile` again to finish the file"
-                raise DataError(f"{place} is broken ({error}); {remedy}") from error
+            yield f"{path}, line {number}", offset, line
+            offset += len(line)
+
+
+def _turn_of(place: str, line: bytes) -> TurnKey:
+    try:
+        found = _KEY_DECODER.decode(line)
+    except msgspec.MsgspecError:
+        profile = parse_line(place, line)  # says what is wrong
+        return TurnKey(profile.trajectory_id, profile.index)
+    return TurnKey(found.trajectory_id, found.turn_index)
+
+
+def parse_line(place: str, line: bytes) -> TurnProfile:
+    """The turn of a line after the first.
+
+    Raises:
+        DataError: If it is none, naming the place.
+    """
+    try:
+        row = decode_json(line)
+    except BadRowError as error:
+        remedy = "delete it" if line.endswith(b"\n") else "run `verl-pivot profile` again to finish the file"
+        raise DataError(f"{place} is broken ({error}); {remedy}") from error
+    try:
+        return parse_profile(row)
+    except DataError as error:
+        raise DataError(
+            f"{place} is no turn's profile: {error}; delete that line and run `verl-pivot profile` "
+            "again: it measures the turn anew"
+        ) from error
 
 
 def parse_header(line: bytes, path: Path) -> ProfileSettings:
-    """Settings of the profile whose first line this is.
+    """Settings of the measured profile whose first line this is.
 
     Raises:
-        DataError: If it is no profile of this version.
+        DataError: If it is no profile of this version, or one that was published.
     """
+    settings = _parse_any_header(line, path)
+    if isinstance(settings, PublishedSettings):
+        raise DataError(
+            f"{path} holds scores that were published with its trajectories, and a profile goes on with its own "
+            "only; choose another --out"
+        )
+    return settings
+
+
+def _parse_any_header(line: bytes, path: Path) -> ProfileSettings | PublishedSettings:
     try:
         header = as_object(decode_json(line), "the first line")
         if header.get("kind") != KIND or header.get("version") != VERSION:
             raise BadRowError("bad_profile", f"kind {header.get('kind')!r}, version {header.get('version')!r}")
-        return ProfileSettings.parse(header.get("settings"))
+        settings = as_object(header.get("settings"), "settings")
+        return PublishedSettings.parse(settings) if "published" in settings else ProfileSettings.parse(settings)
     except DataError as error:
         raise DataError(
             f"{path} is no profile of version {VERSION} ({error}); choose another --out, or write it with "

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+from verl_pivot.profiling.early_stopping import EarlyStop
+from verl_pivot.profiling.statistics import turn_statistics
 from verl_pivot.types import TurnProfile
 
 
@@ -37,9 +39,12 @@ class ProfileSummary:
     reasons: tuple[tuple[str, int], ...]
     """(reason, number of samples) of everything short of a full score, most frequent first."""
     reward: MeanWithError
-    """Over all decided samples."""
+    """Over all decided samples; over turns where some were stopped early."""
     num_tokens: int
     """Sampled."""
+    num_samples: int
+    num_saved: int
+    """Samples that early stopping made unnecessary."""
 
 
 def outcome(profile: TurnProfile) -> Outcome:
@@ -53,15 +58,22 @@ def outcome(profile: TurnProfile) -> Outcome:
     return Outcome.ALWAYS_RIGHT if scores[0] == 1.0 else Outcome.ALWAYS_WRONG
 
 
-def summarize(profiles: Iterable[TurnProfile]) -> ProfileSummary:
-    """Count outcomes and reasons, and average the reward over trajectories as clusters."""
+def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = None) -> ProfileSummary:
+    """Count outcomes and reasons, and average the reward over trajectories as clusters.
+
+    Args:
+        early_stop: The plan that the profiles were sampled by.
+    """
     outcomes: Counter[Outcome] = Counter()
     reasons: Counter[str] = Counter()
     scores: dict[str, list[float]] = {}
-    num_tokens = 0
+    num_tokens = num_samples = num_saved = 0
     for profile in profiles:
         outcomes[outcome(profile)] += 1
-        scores.setdefault(profile.trajectory_id, []).extend(profile.scores)
+        scores.setdefault(profile.trajectory_id, []).extend(_rewards(profile, early_stop))
+        num_samples += len(profile.samples)
+        if early_stop is not None and profile.samples:
+            num_saved += early_stop.num_samples - len(profile.samples)
         reasons.update(sample.verdict.reason for sample in profile.samples if sample.verdict.score != 1.0)
         num_tokens += sum(sample.num_tokens for sample in profile.samples)
     return ProfileSummary(
@@ -70,7 +82,16 @@ def summarize(profiles: Iterable[TurnProfile]) -> ProfileSummary:
         reasons=tuple(reasons.most_common()),
         reward=clustered_mean([cluster for cluster in scores.values() if cluster]),
         num_tokens=num_tokens,
+        num_samples=num_samples,
+        num_saved=num_saved,
     )
+
+
+def _rewards(profile: TurnProfile, early_stop: EarlyStop | None) -> Sequence[float]:
+    """The decided samples, or the turn's estimate in their place."""
+    if early_stop is None or not profile.scores:
+        return profile.scores
+    return [turn_statistics(profile, early_stop).reward_mean]
 
 
 def clustered_mean(clusters: Sequence[Sequence[float]]) -> MeanWithError:

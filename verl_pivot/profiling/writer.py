@@ -1,21 +1,26 @@
-"""Finished turns -> profile.jsonl, which is appended to line by line, survives kill -9 and is resumed."""
+"""Finished turns -> profile.jsonl, appended to line by line and resumed after kill -9; put in order at the end."""
 
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from verl_pivot.data.storage import encode_json
 from verl_pivot.errors import ConfigError
+from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.profiles import (
     KIND,
     VERSION,
     ProfileSettings,
     TurnKey,
-    iter_profiles,
+    index_lines,
     parse_header,
     profile_as_dict,
     read_settings,
@@ -28,10 +33,11 @@ _SYNC_SECONDS = 10.0
 class ProfileWriter:
     """Appends finished turns, one line each; `done` are those that the file held before."""
 
-    def __init__(self, path: Path, descriptor: int, done: frozenset[TurnKey]) -> None:
+    def __init__(self, path: Path, descriptor: int, settings: ProfileSettings, done: LineIndex) -> None:
         self.done = done
         self._path = path
         self._descriptor = descriptor
+        self._settings = settings
         self._synced_at = time.monotonic()
 
     def append(self, profile: TurnProfile) -> None:
@@ -40,10 +46,30 @@ class ProfileWriter:
         Raises:
             ConfigError: If it cannot be written (full disk); the lines before it stay whole.
         """
-        _append_line(self._descriptor, self._path, profile_as_dict(profile))
+        _append_line(self._descriptor, self._path, profile_as_dict(profile, self._settings.early_stop))
         if time.monotonic() - self._synced_at > _SYNC_SECONDS:
             os.fsync(self._descriptor)
             self._synced_at = time.monotonic()
+
+    def put_in_order(self, turns: Iterable[TurnKey]) -> None:
+        """Lines in the order of `turns`, others after them: the file's bytes tell nothing of what finished when.
+
+        The last thing to do with a writer. The file is replaced at once, and by nothing if this is interrupted.
+
+        Raises:
+            ConfigError: If there is no room for a second file.
+        """
+        index = index_lines(self._path)
+        order = _order(index, turns)
+        if bool((order[1:] > order[:-1]).all()):
+            return
+        temporary = self._path.with_name(f".{self._path.name}.ordered")
+        try:
+            _copy_lines(self._path, temporary, (index.offset(line) for line in order))
+            temporary.replace(self._path)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise _unwritable(self._path, error) from error
 
 
 @contextmanager
@@ -62,8 +88,7 @@ def open_profile(path: Path, settings: ProfileSettings) -> Iterator[ProfileWrite
     try:
         _lock(descriptor, path)
         _begin_or_resume(descriptor, path, settings)
-        done = frozenset(TurnKey(profile.trajectory_id, profile.index) for profile in iter_profiles(path))
-        yield ProfileWriter(path, descriptor, done)
+        yield ProfileWriter(path, descriptor, settings, index_lines(path))
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -88,10 +113,13 @@ def _flat(settings: ProfileSettings) -> dict[str, object]:
 def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+        is_free = os.path.samestat(os.fstat(descriptor), path.stat())  # else it has just been put in order
+    except BlockingIOError:
+        is_free = False
+    if not is_free:
         raise ConfigError(
             f"{path} is being written by another `verl-pivot profile`; wait for it, or choose another --out"
-        ) from error
+        )
 
 
 def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> None:
@@ -140,3 +168,25 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
         f"{path} cannot be written: {error.strerror}; the turns finished before are safe in it: free "
         "some space there and run the same command again to go on"
     )
+
+
+def _order(index: LineIndex, turns: Iterable[TurnKey]) -> NDArray[np.uint32]:
+    """[num_lines] the lines of `turns`, then the others."""
+    order, is_left = array("I"), np.ones(len(index), dtype=bool)
+    for turn in turns:
+        line = index.line(turn)
+        if line is not None and is_left[line]:
+            is_left[line] = False
+            order.append(line)
+    return np.concatenate([np.frombuffer(order, dtype=np.uint32), np.flatnonzero(is_left).astype(np.uint32)])
+
+
+def _copy_lines(source: Path, target: Path, offsets: Iterable[int]) -> None:
+    """The first line, then those that begin at `offsets`."""
+    with source.open("rb") as lines, target.open("wb") as file:
+        file.write(lines.readline())
+        for offset in offsets:
+            lines.seek(offset)
+            file.write(lines.readline())
+        file.flush()
+        os.fsync(file.fileno())

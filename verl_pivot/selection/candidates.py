@@ -96,28 +96,33 @@ def _prompt_counter(model: str) -> Callable[[Turn], int]:
 def _rows(
     chunk: NumberedRows, settings: CandidateSettings, count: Callable[[Turn], int] | None
 ) -> Iterator[JsonObject]:
-    numbered = iter(_numbered_turns(chunk))
+    found = _turns(chunk, settings)
     # Many together, since a verifier may wait for a sandbox or a judge.
-    while batch := list(islice(numbered, _NUM_AT_ONCE)):
-        verdicts = _runner().run(_verdicts([turn for _, turn, _ in batch])) if settings.check_verifier else None
-        for position, (row, turn, fingerprint) in enumerate(batch):
-            key = split_key(turn) if settings.split_by == "task" else turn.trajectory_id
+    while batch := list(islice(found, _NUM_AT_ONCE)):
+        verdicts = _runner().run(_verdicts([turn for _, turn in batch])) if settings.check_verifier else None
+        for position, (columns, turn) in enumerate(batch):
             yield {
-                "row": row,
-                "trajectory_id": turn.trajectory_id,
-                "turn_index": turn.index,
-                "fingerprint": fingerprint,  # type: ignore[dict-item]  # bytes, for parquet
-                "split": split_of(key, seed=settings.seed, validation_share=settings.validation_share),
+                **columns,
                 "num_prompt_tokens": None if count is None else count(turn),
                 **_expert_columns(None if verdicts is None else verdicts[position]),
             }
 
 
-def _numbered_turns(chunk: NumberedRows) -> Iterator[tuple[int, Turn, bytes]]:
+def _turns(chunk: NumberedRows, settings: CandidateSettings) -> Iterator[tuple[JsonObject, Turn]]:
+    """Every turn, with the columns that need no more than its trajectory."""
     for number, raw in enumerate(chunk.rows, start=chunk.first):
         trajectory = read_trajectory(raw)
+        key = split_key(trajectory.id, trajectory.metadata) if settings.split_by == "task" else trajectory.id
+        split = split_of(key, seed=settings.seed, validation_share=settings.validation_share)
         for turn, fingerprint in zip(turns(trajectory), fingerprints(trajectory), strict=True):
-            yield number, turn, fingerprint
+            columns: JsonObject = {
+                "row": number,
+                "trajectory_id": trajectory.id,
+                "turn_index": turn.index,
+                "fingerprint": fingerprint,  # type: ignore[dict-item]  # bytes, for parquet
+                "split": split,
+            }
+            yield columns, turn
 
 
 @cache

@@ -1,0 +1,93 @@
+"""Command `verl-pivot export`: pivots or trajectories -> a file for NeMo Gym, verl's SFT, or any reader of JSON."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_pivot.data.storage import RawRow
+    from verl_pivot.formats.exporting import ExportReport
+
+
+def export_command(
+    file: Annotated[Path, typer.Argument(help="pivots.parquet or trajectories.jsonl, or what export made of them.")],
+    to: Annotated[
+        Literal["nemo-gym", "verl", "jsonl"],
+        typer.Option(
+            help="nemo-gym: JSON lines, a row per turn; verl: parquet, of pivots for RL and of trajectories for SFT; "
+            "jsonl: a line per row."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The file to write.")],
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            help="nemo-gym: name in agent_ref, as your NeMo Gym configuration has it; unless given, the one that a row "
+            "was imported with, or the one nearest to its verifier."
+        ),
+    ] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="nemo-gym: profile of these turns, for their pass rates.")
+    ] = None,
+) -> None:
+    """Write pivots or trajectories for other readers; `verl-pivot import` reads all of it back.
+
+    Example: verl-pivot export pivots.parquet --to nemo-gym --profile profile.jsonl --out pivots.nemo-gym.jsonl
+    """
+    from verl_pivot.formats.exporting import export_jsonl, export_nemo_gym, export_verl, read_scores
+
+    refuse_overwriting(out, [file, *([profile] if profile else [])])
+    if to != "nemo-gym" and (agent or profile):
+        raise ConfigError(f"--agent and --profile are for --to nemo-gym, not for --to {to}; leave them out")
+    rows = _rows_with_progress(file)
+    match to:
+        case "nemo-gym":
+            scores = None if profile is None else read_scores(profile, file)
+            report = export_nemo_gym(rows, out, agent=agent, scores=scores)
+        case "verl":
+            report = export_verl(rows, out)
+        case "jsonl":
+            report = export_jsonl(rows, out)
+    _print_export(report, out)
+
+
+def _rows_with_progress(path: Path) -> "Iterator[RawRow]":
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.data.storage import num_rows, read_rows
+
+    with progress_bar("rows", num_rows(path)) as on_rows:
+        for row in read_rows(path):
+            yield row
+            on_rows(1)
+
+
+def _print_export(report: "ExportReport", out: Path) -> None:
+    from rich.console import Console
+
+    table = counts_table(f"{report.num_written} rows in {out}")
+    notes = {
+        "trajectories that failed": (report.num_failed, "written as well; import without --outcome all drops them"),
+        "several calls at once": (
+            report.num_batches,
+            "function_call_batch: read by NeMo Gym's environment, refused by the validator script of its skill",
+        ),
+        "calls without a schema": (
+            report.num_without_schema,
+            "its validator takes them with --no-check-tool-names; import with --tools to add schemas",
+        ),
+        "not in the profile": (report.num_without_profile, "written without pass rates"),
+    }
+    for what, (count, why) in notes.items():
+        if count:
+            table.add_row(what, str(count), why)
+    for what, count in report.losses.most_common():
+        table.add_row(f"lost: {what}", str(count), "kept for verl-pivot import, in the column verl_pivot")
+    if table.row_count:
+        Console().print(table)
+    else:
+        typer.echo(f"{report.num_written} rows in {out}; nothing is lost.")

@@ -1,0 +1,209 @@
+"""pivots.parquet or trajectories.jsonl -> a file for other readers: NeMo Gym's, verl's, or plain JSON lines."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow
+
+from verl_pivot.data.pivots import SCHEMA, row_to_turn, writing_pivots
+from verl_pivot.data.storage import BadRowError, RawRow, encode_json, read_rows, replacing
+from verl_pivot.data.tools import name_of
+from verl_pivot.data.trajectories import parse_trajectory
+from verl_pivot.data.turns import turns
+from verl_pivot.errors import DataError
+from verl_pivot.formats.nemo_gym_rows import Reference, losses, turn_to_nemo_gym
+from verl_pivot.formats.pivots import is_pivot, with_json_strings, with_nested_values
+from verl_pivot.formats.trajectory_rows import openai_row, write_sft
+from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, measured_on
+from verl_pivot.types import JsonObject, Trajectory, Turn
+
+_ROWS_AT_ONCE = 256
+
+
+@dataclass(slots=True, kw_only=True)
+class ExportReport:
+    """What was written, and what its readers will not find in it."""
+
+    num_written: int = 0
+    num_failed: int = 0
+    """Trajectories whose outcome was wrong, written all the same."""
+    losses: Counter[str] = field(default_factory=Counter)
+    """[what] rows of NeMo Gym that hold it in our own column only."""
+    num_batches: int = 0
+    """Rows of NeMo Gym whose expert makes several calls at once."""
+    num_without_schema: int = 0
+    """Rows of NeMo Gym whose expert calls a tool that no schema describes."""
+    num_without_profile: int = 0
+    """Rows of NeMo Gym that are not in the profile that was given."""
+
+
+def export_nemo_gym(
+    rows: Iterable[RawRow],
+    out: Path,
+    *,
+    agent: str | None = None,
+    scores: Mapping[TurnKey, tuple[float, ...]] | None = None,
+) -> ExportReport:
+    """Write a row of NeMo Gym for each pivot, or for each turn of each trajectory.
+
+    Args:
+        rows: Of pivots.parquet, its JSON lines, or trajectories.jsonl.
+        out: Written whole or not at all.
+        agent: Name in `agent_ref`; None: the one that the row came with, or the nearest to its verifier.
+        scores: What `read_scores` found; None: a pivot has its pass rate only.
+
+    Raises:
+        DataError: If a row is neither, or the scores are of other turns.
+        ConfigError: If the output cannot be written.
+    """
+    report = ExportReport()
+    with replacing(out) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            with _naming(row):
+                for turn, pass_rate, passed in _turns_of(row.decoded(), report):
+                    reference = _reference(turn, pass_rate, scores, report)
+                    line = turn_to_nemo_gym(turn, agent=agent, reference=reference, passed=passed)
+                    file.write(encode_json(line) + "\n")
+                    _count(turn, line, report)
+    return report
+
+
+def export_jsonl(rows: Iterable[RawRow], out: Path) -> ExportReport:
+    """Write pivots with nested data as JSON values, and trajectories as OpenAI's messages.
+
+    Raises:
+        DataError: If a row is neither.
+        ConfigError: If the output cannot be written.
+    """
+    report = ExportReport()
+    with replacing(out) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for row in rows:
+            with _naming(row):
+                columns = row.decoded()
+                if is_pivot(columns):
+                    row_to_turn(with_json_strings(columns))
+                    line = with_nested_values(columns)
+                else:
+                    line = openai_row(_parsed(columns, report))
+                file.write(encode_json(line) + "\n")
+                report.num_written += 1
+    return report
+
+
+def export_verl(rows: Iterable[RawRow], out: Path) -> ExportReport:
+    """Write pivots with the columns of pivots.parquet, and trajectories with those of `sft_row`.
+
+    Raises:
+        DataError: If a row is neither, or they are mixed.
+        ConfigError: If the output cannot be written.
+    """
+    report = ExportReport()
+    rows = iter(rows)
+    first = next(rows)
+    write = _write_pivots if is_pivot(first.decoded()) else _write_trajectories
+    with replacing(out) as temporary:
+        write(chain([first], rows), temporary, report)
+    return report
+
+
+def read_scores(profile: Path, source: Path) -> dict[TurnKey, tuple[float, ...]]:
+    """[turn] scores of the decided samples, which must be of the turns in `source`.
+
+    Raises:
+        DataError: If the profile cannot be read, or is of other trajectories.
+    """
+    if not _holds_pivots(source) and measured_on(profile) != file_sha256(source):
+        raise DataError(f"{profile} was measured on another file than {source}; leave --profile out, or give its own")
+    return {TurnKey(found.trajectory_id, found.index): found.scores for found in iter_profiles(profile)}
+
+
+def _holds_pivots(path: Path) -> bool:
+    first = next(read_rows(path))
+    with _naming(first):
+        return is_pivot(first.decoded())
+
+
+@contextmanager
+def _naming(row: RawRow) -> Iterator[None]:
+    """Say which row it is that cannot be exported."""
+    try:
+        yield
+    except ValueError as error:  # a DataError, or a Turn that no conversation has
+        raise DataError(
+            f"{row.place} cannot be exported ({error}); give what `verl-pivot select` or `verl-pivot import` wrote"
+        ) from error
+
+
+class _TurnToExport(NamedTuple):
+    turn: Turn
+    pass_rate: float | None
+    passed: bool | None
+
+
+def _turns_of(columns: JsonObject, report: ExportReport) -> Iterator[_TurnToExport]:
+    if is_pivot(columns):
+        rate = columns.get("pass_rate")
+        yield _TurnToExport(row_to_turn(with_json_strings(columns)), rate if isinstance(rate, float) else None, None)
+        return
+    trajectory = _parsed(columns, report)
+    for turn in turns(trajectory):
+        yield _TurnToExport(turn, None, trajectory.passed)
+
+
+def _parsed(columns: JsonObject, report: ExportReport) -> Trajectory:
+    trajectory = parse_trajectory(columns)
+    report.num_failed += trajectory.passed is False
+    return trajectory
+
+
+def _reference(
+    turn: Turn, pass_rate: float | None, scores: Mapping[TurnKey, tuple[float, ...]] | None, report: ExportReport
+) -> Reference:
+    if scores is None:
+        return Reference(pass_rate=pass_rate)
+    found = scores.get(TurnKey(turn.trajectory_id, turn.index))
+    report.num_without_profile += found is None
+    if found and pass_rate is not None and not math.isclose(pass_rate, found.count(1.0) / len(found)):
+        raise DataError(f"turn {turn.id} has a pass rate of {pass_rate} here and another in the profile")
+    return Reference(scores=found or (), pass_rate=pass_rate)
+
+
+def _count(turn: Turn, row: JsonObject, report: ExportReport) -> None:
+    called = {call.name for call in turn.expert.tool_calls}
+    report.num_written += 1
+    report.num_batches += len(turn.expert.tool_calls) > 1
+    report.num_without_schema += not called <= {name_of(tool) for tool in turn.tools}
+    report.losses.update(losses(row))
+
+
+def _write_pivots(rows: Iterable[RawRow], path: Path, report: ExportReport) -> None:
+    columns = (_pivot_columns(row) for row in rows)
+    with writing_pivots(path) as pivots:
+        while group := list(islice(columns, _ROWS_AT_ONCE)):
+            pivots.append(pyarrow.Table.from_pylist(group, schema=SCHEMA))
+            report.num_written += len(group)
+
+
+def _pivot_columns(row: RawRow) -> JsonObject:
+    with _naming(row):
+        columns = with_json_strings(row.decoded())
+        row_to_turn(columns)
+        if missing := [column.name for column in SCHEMA if not column.nullable and columns.get(column.name) is None]:
+            raise BadRowError("no_pivot", f"it lacks {', '.join(missing)}")
+    return columns
+
+
+def _write_trajectories(rows: Iterable[RawRow], path: Path, report: ExportReport) -> None:
+    def trajectories() -> Iterator[Trajectory]:
+        for row in rows:
+            with _naming(row):
+                yield _parsed(row.decoded(), report)
+                report.num_written += 1
+
+    write_sft(trajectories(), path)

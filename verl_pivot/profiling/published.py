@@ -1,0 +1,39 @@
+"""Scores that came with the trajectories -> lines of a profile, which `verl-pivot select --profile` reads."""
+
+from pathlib import Path
+
+from verl_pivot.data.storage import encode_json
+from verl_pivot.data.turns import turns
+from verl_pivot.profiling.profiles import KIND, VERSION, PublishedSettings, profile_as_dict
+from verl_pivot.types import Sample, Trajectory, TurnProfile, Verdict
+
+REASON = "published"
+
+
+def published_profile_path(trajectories: Path) -> Path:
+    """Where the published scores of a trajectories file go."""
+    return trajectories.with_suffix(".published-profile.jsonl")
+
+
+def published_profile_header(input_sha256: str) -> str:
+    """The first line; of the same length for every digest, so that it can be written over once that is known."""
+    settings = PublishedSettings(input_sha256=input_sha256)
+    return encode_json({"kind": KIND, "version": VERSION, "settings": settings.as_dict()})
+
+
+def published_profile_line(trajectory: Trajectory, scores: tuple[float, ...]) -> str:
+    """The line of the trajectory's last turn; neither the samples' texts nor their lengths were published.
+
+    Args:
+        trajectory: With a turn of the expert's.
+        scores: [num_samples] in [0, 1], at least one.
+    """
+    assert scores, trajectory.id
+    samples = (Sample(text="", verdict=Verdict(score=score, reason=REASON), num_tokens=0) for score in scores)
+    profile = TurnProfile(
+        trajectory_id=trajectory.id,
+        index=turns(trajectory)[-1].index,
+        samples=tuple(samples),
+        num_prompt_tokens=None,
+    )
+    return encode_json(profile_as_dict(profile))
