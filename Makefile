@@ -4,11 +4,13 @@
 #   make check        the same without the tests that start verl, Ray or SGLang
 #   make bench-sandbox    what the sandbox must reach, measured; for a quiet machine with two cores
 #   make bench-verifiers  verdicts per minute
+#   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
+#   make bench-profile    the profile beside the engine's own benchmark
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check lint bench-sandbox bench-verifiers clean
+.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -31,6 +33,13 @@ bench-sandbox: .venv/ready
 bench-verifiers: .venv/ready
 	$(BIN)/python -m tests.benchmarks.bench_tool_call
 	$(BIN)/python -m tests.benchmarks.bench_execution
+
+bench-data: .venv/ready
+	mkdir -p outputs
+	$(BIN)/python -m tests.benchmarks.bench_data 300000 outputs
+
+bench-profile: .venv/ready
+	$(BIN)/python -m tests.benchmarks.bench_profile
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

@@ -1,23 +1,27 @@
-"""Trajectories of any number for benchmarks: a shop's clerk at work, 20 turns each, and what a policy would do there."""
+"""Any number of trajectories for benchmarks, of 20 turns each, and what a policy would do there."""
 
 import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
-from verl_pivot.data.storage import encode_json
-from verl_pivot.data.trajectories import parse_trajectory
+from verl_pivot.data.storage import RawRow, encode_json
+from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.data.turns import turns
 from verl_pivot.profiling.profiles import KIND, VERSION, ProfileSettings, file_sha256
 from verl_pivot.rollout.engine import Sampling
 from verl_pivot.types import JsonObject
 
 NUM_TURNS = 20
-_WORDS = (
-    "order parcel refund customer address morning delivery payment invoice stock shelf colour size blue red late early "
-    "please confirm check again number card bank street city week month return label printer paper box glass broken"
-).split()
-_ARGUMENTS = {"find_order": "order_id", "find_customer": "customer_id", "refund": "order_id", "send_mail": "customer_id"}
+_WORDS = """
+order parcel refund customer address morning delivery payment invoice stock shelf colour size blue red late early
+please confirm check again number card bank street city week month return label printer paper box glass broken
+""".split()  # noqa: SIM905
+_ARGUMENTS = {
+    "find_order": "order_id",
+    "find_customer": "customer_id",
+    "refund": "order_id",
+    "send_mail": "customer_id",
+}
 TOOLS: list[JsonObject] = [
     {
         "type": "function",
@@ -53,14 +57,13 @@ def openai_row(number: int) -> JsonObject:
     return {"id": f"shop-{number}", "task_id": str(number // 4), "messages": messages, "tools": TOOLS, "passed": True}
 
 
-def write_rows(path: Path, numbers: range) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for number in numbers:
-            file.write(encode_json(openai_row(number)) + "\n")
+def rows_text(numbers: range) -> str:
+    """Those rows as JSON lines."""
+    return "".join(encode_json(openai_row(number)) + "\n" for number in numbers)
 
 
-def profile_lines(trajectories: Path, *, num_samples: int = 8) -> Iterator[str]:
-    """A profile of every turn: three in ten are mixed, as PivotRL reports (71 % give no signal)."""
+def profile_header(trajectories: Path, *, num_samples: int = 8) -> str:
+    """First line of a profile of that file."""
     settings = ProfileSettings(
         model="synthetic",
         input_sha256=file_sha256(trajectories),
@@ -69,11 +72,14 @@ def profile_lines(trajectories: Path, *, num_samples: int = 8) -> Iterator[str]:
         max_prompt_tokens=32768,
         chat_template_kwargs={},
     )
-    yield encode_json({"kind": KIND, "version": VERSION, "settings": settings.as_dict()})
-    with trajectories.open("rb") as file:
-        for line in file:
-            for turn in turns(parse_trajectory(json.loads(line))):
-                yield _profile_line(turn.trajectory_id, turn.index, num_samples)
+    return encode_json({"kind": KIND, "version": VERSION, "settings": settings.as_dict()}) + "\n"
+
+
+def profile_lines_of(rows: tuple[RawRow, ...], *, num_samples: int = 8) -> str:
+    """Profiles of every turn of some trajectories: three in ten are mixed, as PivotRL reports (71 % give no signal)."""
+    trajectories = map(read_trajectory, rows)
+    every_turn = (turn for trajectory in trajectories for turn in turns(trajectory))
+    return "".join(_profile_line(turn.trajectory_id, turn.index, num_samples) + "\n" for turn in every_turn)
 
 
 def _profile_line(trajectory_id: str, index: int, num_samples: int) -> str:
@@ -86,7 +92,13 @@ def _profile_line(trajectory_id: str, index: int, num_samples: int) -> str:
         reason = "accepted" if is_right else "wrong_value"
         text = f'<tool_call>{{"name": "find_order", "arguments": {{"order_id": {rng.randrange(10**6)}}}}}</tool_call>'
         samples.append(
-            {"text": text, "score": float(is_right), "reason": reason, "detail": "", "num_tokens": rng.randrange(20, 60)}
+            {
+                "text": text,
+                "score": float(is_right),
+                "reason": reason,
+                "detail": "",
+                "num_tokens": rng.randrange(20, 60),
+            }
         )
     return encode_json(
         {"trajectory_id": trajectory_id, "turn_index": index, "num_prompt_tokens": 600 + 90 * index, "samples": samples}

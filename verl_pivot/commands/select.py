@@ -9,8 +9,7 @@ from verl_pivot.commands.tables import counts_table, refuse_overwriting
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_pivot.selection.decisions import SelectionReport
-    from verl_pivot.selection.selecting import SelectionJob
+    from verl_pivot.selection.decisions import SelectionReport, SelectionRule
 
 
 def select_command(
@@ -49,24 +48,28 @@ def select_command(
     """
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.parallel import num_cores
+    from verl_pivot.profiling.profiles import is_published
     from verl_pivot.selection.candidates import CandidateSettings
     from verl_pivot.selection.decisions import SelectionRule
     from verl_pivot.selection.selecting import OutputPaths, SelectionJob, select_pivots
     from verl_pivot.verifiers.judge_usage import usage_lines
 
     refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
+    rule = SelectionRule(
+        lambda_diff=lambda_diff,
+        keep=keep,
+        max_per_trajectory=max_per_trajectory,
+        max_prompt_tokens=max_prompt_tokens or None,
+    )
+    counts_prompts = profile is None or is_published(profile)
+    _check(rule, profile, counts_prompts=counts_prompts, model=model)
     job = SelectionJob(
         trajectories=trajectories,
         profile=profile,
         paths=OutputPaths(train=out),
-        rule=SelectionRule(
-            lambda_diff=lambda_diff,
-            keep=keep,
-            max_per_trajectory=max_per_trajectory,
-            max_prompt_tokens=max_prompt_tokens or None,
-        ),
+        rule=rule,
         settings=CandidateSettings(
-            model=model,
+            model=model if counts_prompts else None,
             check_verifier=check_verifier,
             seed=seed,
             validation_share=validation_share,
@@ -75,7 +78,6 @@ def select_command(
         ),
         workers=workers or num_cores(),
     )
-    _check(job)
     job.settings.prepare()
     report = select_pivots(job, progress_bar)
     _print_selection(report)
@@ -91,17 +93,15 @@ def select_command(
         typer.echo("The validation split is empty, as asked for: train with data.val_files of your own.")
 
 
-def _check(job: "SelectionJob") -> None:
-    if job.profile is not None:
-        return
-    if job.rule.keep != "all":
+def _check(rule: "SelectionRule", profile: Path | None, *, counts_prompts: bool, model: str | None) -> None:
+    if profile is None and rule.keep != "all":
         raise ConfigError(
             "the pivots are told by the profile: run `verl-pivot profile` and give its file with "
             "--profile, or take every turn with --keep all"
         )
-    if job.rule.max_prompt_tokens is not None and job.settings.model is None:
+    if counts_prompts and rule.max_prompt_tokens is not None and model is None:
         raise ConfigError(
-            "prompts are counted in tokens and nothing was profiled: give --model, the policy whose "
+            "prompts are counted in tokens and no profile has counted them: give --model, the policy whose "
             "tokenizer counts them, or --max-prompt-tokens 0 to leave them unchecked"
         )
 

@@ -143,6 +143,16 @@ def measured_on(path: Path) -> str:
         return _parse_any_header(next(lines, b""), path).input_sha256
 
 
+def is_published(path: Path) -> bool:
+    """Whether a profile's scores came with the trajectories.
+
+    Raises:
+        DataError: If the file is missing or no profile.
+    """
+    with _open_to_read(path) as lines:
+        return isinstance(_parse_any_header(next(lines, b""), path), PublishedSettings)
+
+
 def profile_as_dict(profile: TurnProfile, early_stop: EarlyStop | None = None) -> JsonObject:
     """The line of one turn; NaN becomes null, and a plan's statistics are those that stopping does not bias."""
     return {

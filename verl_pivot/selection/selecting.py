@@ -17,7 +17,7 @@ from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.data.storage import in_chunks, num_rows, read_rows
 from verl_pivot.errors import DataError
-from verl_pivot.profiling.profiles import file_sha256, measured_on
+from verl_pivot.profiling.profiles import file_sha256, is_published, measured_on
 from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
 from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
 from verl_pivot.selection.plots import draw_pass_rates, pass_rate_counts
@@ -145,10 +145,12 @@ def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
     )
     if num_missing:
         (num_candidates,) = _row(database, "select count(*) from candidates")
-        raise DataError(
-            f"the profile lacks {num_missing} of {num_candidates} turns; run the same "
-            "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
+        remedy = (
+            "not every row brought scores: import those that do by themselves, or measure a profile of your own"
+            if is_published(profile)
+            else "run the same `verl-pivot profile` command again, without --limit: it goes on with what is missing"
         )
+        raise DataError(f"the profile lacks {num_missing} of {num_candidates} turns; {remedy}")
 
 
 def _row(database: duckdb.DuckDBPyConnection, query: str) -> tuple[int, ...]:
