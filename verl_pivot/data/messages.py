@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from verl_pivot.data.storage import BadRowError, as_list, as_object, decode_json, kind_of
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
-_TEXT_PARTS = {"text", "input_text", "output_text"}
+_TEXT_PARTS = ("text", "input_text", "output_text")
 _ROLES = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
 # Actions that Message cannot hold: dropping them would change what the expert did.
 _UNSUPPORTED = ("function_call", "audio", "refusal")

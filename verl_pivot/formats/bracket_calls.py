@@ -82,7 +82,7 @@ def _cut_tools(text: str) -> _Prompt:
     if not end or after is None:
         raise BadRowError(
             "unclear_tools",
-            "the prompt asks for calls as [func(...)] in words that are not ToolACE's; give a column tools",
+            "the prompt asks for calls as [func(...)], not in ToolACE's words; cut that out, and give a column tools",
         )
     tools = [_with_json_types(tool) for tool in as_list(decode_json(rest[:end], what="tools"), "tools")]
     return _Prompt((before.rstrip() + "\n" + rest[after.end() :].lstrip()).strip(), tools)

@@ -43,7 +43,7 @@ def read_swe_agent(row: JsonObject) -> Conversation:
     messages, tools = _without_end(messages), tool_list(row.get("tools"))
     if messages and is_prompt(messages[0].content):
         messages, tools = read_text_calls(messages, tools)
-    found = conversation(row, messages, tools=tools, columns=(key, "trajectory", "tools", "target", "info", *_RUN))
+    found = conversation(row, messages, tools=tools, columns=(key, "tools", "target", "info", *_RUN))
     info = row.get("info")
     ended = noted(info, ("exit_status",)) if isinstance(info, dict) else {}
     passed = resolved(row, ("target", "resolved", "passed"))  # of its tests: a run that submitted need not have
