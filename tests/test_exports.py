@@ -29,10 +29,10 @@ from verl_pivot.data.pivots import SCHEMA, PivotNumbers, pivot_rows
 from verl_pivot.data.storage import BadRowError, Place, RawRow
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
-from verl_pivot.formats.nemo_gym_rows import DEFAULT_AGENT, Reference, losses, turn_to_nemo_gym
+from verl_pivot.exports.nemo_gym_rows import DEFAULT_AGENT, Reference, losses, turn_to_nemo_gym
+from verl_pivot.exports.trajectory_rows import openai_row, sft_row, write_sft
 from verl_pivot.formats.pivots import with_json_strings, with_nested_values
 from verl_pivot.formats.rows import ImportOptions, parse_row
-from verl_pivot.formats.trajectory_rows import openai_row, sft_row, write_sft
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.rollout.engine import Sampling
@@ -361,7 +361,7 @@ def test_verls_sft_trainer_sees_the_conversation_and_trains_on_the_assistants_tu
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
 
-    from verl_pivot.formats.sft_dataset import TrajectoryDataset
+    from verl_pivot.exports.sft_dataset import TrajectoryDataset
 
     write_sft(
         [make_trajectory(), make_trajectory(id="shop-2", messages=(USER, ANSWER), tools=())], tmp_path / "in.parquet"

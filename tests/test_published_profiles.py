@@ -14,7 +14,7 @@ from verl_pivot.cli import app
 from verl_pivot.data.storage import BadRowError, Place, RawRow
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.errors import DataError
-from verl_pivot.formats.nemo_gym_rows import Reference, turn_to_nemo_gym
+from verl_pivot.exports.nemo_gym_rows import Reference, turn_to_nemo_gym
 from verl_pivot.formats.published_scores import published_scores
 from verl_pivot.formats.rows import ImportOptions, ParsedRow, parse_row
 from verl_pivot.profiling.profiles import (

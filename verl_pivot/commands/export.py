@@ -11,7 +11,7 @@ from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.data.storage import RawRow
-    from verl_pivot.formats.exporting import ExportReport
+    from verl_pivot.exports.exporting import ExportReport
 
 
 def export_command(
@@ -39,7 +39,7 @@ def export_command(
 
     Example: verl-pivot export pivots.parquet --to nemo-gym --profile profile.jsonl --out pivots.nemo-gym.jsonl
     """
-    from verl_pivot.formats.exporting import export_jsonl, export_nemo_gym, export_verl, read_scores
+    from verl_pivot.exports.exporting import export_jsonl, export_nemo_gym, export_verl, read_scores
 
     refuse_overwriting(out, [file, *([profile] if profile else [])])
     if to != "nemo-gym" and (agent or profile):

@@ -12,7 +12,7 @@ class TrajectoryDataset(MultiTurnSFTDataset):  # type: ignore[misc]  # verl is u
     Structs of parquet would give every tool and message the keys of all others, as nulls.
 
     Example:
-        data.custom_cls.path=pkg://verl_pivot.formats.sft_dataset data.custom_cls.name=TrajectoryDataset
+        data.custom_cls.path=pkg://verl_pivot.exports.sft_dataset data.custom_cls.name=TrajectoryDataset
     """
 
     def _read_files_and_process(self) -> None:

@@ -17,9 +17,9 @@ from verl_pivot.data.tools import name_of
 from verl_pivot.data.trajectories import parse_trajectory
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
-from verl_pivot.formats.nemo_gym_rows import Reference, losses, turn_to_nemo_gym
+from verl_pivot.exports.nemo_gym_rows import Reference, losses, turn_to_nemo_gym
+from verl_pivot.exports.trajectory_rows import openai_row, write_sft
 from verl_pivot.formats.pivots import is_pivot, with_json_strings, with_nested_values
-from verl_pivot.formats.trajectory_rows import openai_row, write_sft
 from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, measured_on
 from verl_pivot.types import JsonObject, Trajectory, Turn
 
