@@ -14,7 +14,6 @@ PURE = (
     "verl_pivot.cli",
     "verl_pivot.configuration",
     "verl_pivot.selection.decisions",
-    "verl_pivot.formats.importing",
     "verl_pivot.profiling.profiler",
     "verl_pivot.resampling.groups",
     "verl_pivot.rollout.actions",
@@ -25,6 +24,11 @@ PURE = (
     "verl_pivot.node.service",
     "verl_pivot.node.zygote",
     "verl_pivot.cluster.placement",
+    "verl_pivot.cluster.profile_worker",
+    "verl_pivot.cluster.worker_pool",
+    "verl_pivot.quality.filtering",
+    "verl_pivot.formats.importing",
+    "verl_pivot.selection.selecting",
 )
 
 

@@ -1,0 +1,77 @@
+"""Command `verl-pivot filter`: trajectories.jsonl and rules -> those worth training on, and why not the others."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from verl_pivot.commands.tables import counts_table, refuse_overwriting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from verl_pivot.quality.filtering import Outcome
+
+T = TypeVar("T")
+
+
+def filter_command(
+    trajectories: Annotated[Path, typer.Argument(help="What `verl-pivot import` wrote.")],
+    out: Annotated[Path, typer.Option(help="The filtered.jsonl to write.")],
+    rules: Annotated[Path | None, typer.Option(help="YAML list of filters; ours unless given.")] = None,
+    profile: Annotated[
+        Path | None, typer.Option(help="What `verl-pivot profile` wrote, for `difficulty` and `solved`.")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; all cores unless given.")] = None,
+    filter_module: Annotated[
+        list[str] | None, typer.Option(help="Module or .py file that registers filters; may be repeated.")
+    ] = None,
+) -> None:
+    """Quality control: drop wrong, incoherent, wasteful, repeated, leaked or too easy trajectories, each with a reason.
+
+    Example: verl-pivot filter trajectories.jsonl --rules quality.yaml --out filtered.jsonl
+    """
+    from verl_pivot.data.storage import num_rows
+    from verl_pivot.quality.filtering import filter_trajectories
+    from verl_pivot.quality.profile_totals import read_totals
+    from verl_pivot.quality.rules import read_rules, shipped_rules
+    from verl_pivot.quality.writing import OutputPaths, write_outcome, write_profile
+
+    refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
+    checked = read_rules(rules or shipped_rules(), filter_module or [])
+    outcome = filter_trajectories(
+        trajectories,
+        checked,
+        profile=None if profile is None else read_totals(profile, trajectories),
+        workers=len(os.sched_getaffinity(0)) if workers is None else workers,
+        track=_track,
+        total=num_rows(trajectories),
+    )
+    _print_outcome(outcome)
+    paths = OutputPaths(kept=out)
+    write_outcome(trajectories, outcome, paths, checked, _track)
+    written = [out, paths.dropped, paths.report, paths.picture]
+    if profile is not None:
+        write_profile(profile, outcome, paths)
+        written.append(paths.profile)
+    typer.echo(f"Wrote {', '.join([str(out), *(path.name for path in written[1:])])}.")
+
+
+def _track(items: "Iterable[T]", doing: str, total: int | None) -> "Iterable[T]":
+    from rich.progress import track
+
+    return track(items, description=doing, total=total, transient=True)
+
+
+def _print_outcome(outcome: "Outcome") -> None:
+    from rich.console import Console
+
+    table = counts_table(f"{len(outcome.ids)} trajectories")
+    for step in outcome.steps:
+        table.add_row(step.label.replace("_", " "), str(step.num_dropped), step.note)
+        for reason, count in sorted(step.num_by_reason.items(), key=lambda item: -item[1]):
+            table.add_row(f"  {reason.replace('_', ' ')}", str(count), step.examples[reason])
+    table.add_section()
+    table.add_row("kept", str(outcome.num_kept), "")
+    Console().print(table)

@@ -1,0 +1,100 @@
+"""Filter `coherence`: what can be told without a model of turns that do not follow from what was before them."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from verl_pivot.data.messages import check_conversation
+from verl_pivot.data.storage import BadRowError
+from verl_pivot.quality.contract import FilterOptions, Finding, Names, TrajectoryFilter, shortened
+from verl_pivot.quality.invented_values import invented_values
+from verl_pivot.quality.registry import register_filter
+from verl_pivot.types import Json, Message, Role, Trajectory
+
+
+class CoherenceOptions(FilterOptions):
+    order: bool = True
+    """Every message may follow the one before it."""
+    last_turn: Literal["text", "result", "any"] = "result"
+    """How the assistant may end: in words alone, or with a call that has its result. One of an action alone may."""
+    final_tools: Names = ()
+    """Tools that end a conversation, such as a transfer to a human."""
+    max_repeated_turns: int | None = Field(default=0, ge=0)
+    """Assistant turns with the text and calls of the one before them, and the same said to both; null: any number."""
+    max_invented_values: int | None = Field(default=0, ge=0)
+    """Identifiers in calls that nobody told the assistant; null: any number."""
+    may_invent: Names = ()
+    """tool.argument whose values the assistant may make up."""
+
+
+@register_filter("coherence", options=CoherenceOptions)
+class Coherence(TrajectoryFilter):
+    def __init__(self, options: CoherenceOptions) -> None:
+        self._options = options
+
+    def judge(self, trajectory: Trajectory) -> Finding | None:
+        messages, options = trajectory.messages, self._options
+        if options.order and (finding := _bad_order(messages)):
+            return finding
+        if trajectory.expert_turns == "all" and (finding := self._dangling(messages)):
+            return finding
+        repeated = _repeated_turns(messages)
+        if options.max_repeated_turns is not None and len(repeated) > options.max_repeated_turns:
+            turn, message = repeated[0]
+            detail = f"{len(repeated)} times, first turn {turn}: {message.as_dict()!r}"
+            return Finding(reason="repeated_turn", detail=shortened(detail))
+        return self._invented(trajectory)
+
+    def _dangling(self, messages: Sequence[Message]) -> Finding | None:
+        at = max((at for at, message in enumerate(messages) if message.role is Role.ASSISTANT), default=None)
+        if at is None or self._options.last_turn == "any":
+            return None
+        names = [call.name for call in messages[at].tool_calls if call.name not in self._options.final_tools]
+        has_results = len(messages) > at + 1
+        if not names or (has_results and self._options.last_turn == "result"):
+            return None
+        what = "and nothing follows" if not has_results else "and never answers"
+        return Finding(reason="ends_in_call", detail=shortened(f"the last turn calls {', '.join(names)}, {what}"))
+
+    def _invented(self, trajectory: Trajectory) -> Finding | None:
+        limit = self._options.max_invented_values
+        if limit is None:
+            return None
+        invented = invented_values(trajectory, self._options.may_invent)
+        if len(invented) <= limit:
+            return None
+        named = ", ".join(f"turn {value.turn}, {value.path}: {value.value!r}" for value in invented)
+        return Finding(reason="invented_value", detail=shortened(named))
+
+
+def _bad_order(messages: Sequence[Message]) -> Finding | None:
+    try:
+        check_conversation(messages)
+    except BadRowError as error:
+        return Finding(reason=error.reason, detail=shortened(str(error)))
+    roles = [message.role for message in messages]
+    for number in range(1, len(roles)):
+        if roles[number - 1] is roles[number] is Role.USER:
+            return Finding(reason="consecutive_user", detail=f"messages {number - 1} and {number} are both the user's")
+        if roles[number] is Role.SYSTEM and roles[number - 1] is not Role.SYSTEM:
+            return Finding(reason="late_system", detail=f"message {number} is the system's, after others have spoken")
+    return None
+
+
+def _repeated_turns(messages: Sequence[Message]) -> list[tuple[int, Message]]:
+    """[num_repeated] (turn, message) that say again what was said the turn before, to the same words."""
+    positions = [position for position, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    found = []
+    before: tuple[Json, Json] | None = None
+    for turn, position in enumerate(positions):
+        heard: Json = [message.content for message in messages[positions[turn - 1] + 1 if turn else 0 : position]]
+        said: Json = [messages[position].content, *_calls(messages[position])]
+        if before == (heard, said):
+            found.append((turn, messages[position]))
+        before = (heard, said)
+    return found
+
+
+def _calls(message: Message) -> list[Json]:
+    return [[call.name, call.arguments] for call in message.tool_calls]

@@ -1,0 +1,136 @@
+"""Filter `diversity`: clusters of trajectories by the order of their tools, at most so many of each."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import groupby
+
+from pydantic import Field
+from rapidfuzz import process
+from rapidfuzz.distance import Levenshtein
+
+from verl_pivot.quality.contract import Chart, DatasetFilter, FilterOptions, Finding, Ruling, shortened
+from verl_pivot.quality.profile_totals import ProfileTotals
+from verl_pivot.quality.registry import register_filter
+from verl_pivot.quality.sampling import shuffled
+from verl_pivot.types import Json, Trajectory
+
+_NUM_LISTED = 20
+_SURROGATES = range(0xD800, 0xE000)
+
+
+class DiversityOptions(FilterOptions):
+    max_per_cluster: int | None = Field(default=None, ge=1)
+    max_share: float | None = Field(default=None, gt=0.0, le=1.0)
+    """Of all trajectories that reach this filter, in one cluster; one at least stays."""
+    min_similarity: float = Field(default=1.0, gt=0.0, le=1.0)
+    """1 - edit distance / longer length; 1: only equal sequences share a cluster."""
+    merge_repeats: bool = True
+    """Calls of one tool in a row count as one: how often a tool is asked is no strategy."""
+    seed: int = 0
+
+
+@register_filter("diversity", options=DiversityOptions)
+class Diversity(DatasetFilter[str]):
+    """Without a limit nothing goes, and the report tells the clusters."""
+
+    def __init__(self, options: DiversityOptions) -> None:
+        self._options = options
+
+    def feature(self, trajectory: Trajectory) -> str:
+        """Names of the called tools in order, as JSON."""
+        names = [call.name for message in trajectory.messages for call in message.tool_calls]
+        if self._options.merge_repeats:
+            names = [name for name, _ in groupby(names)]
+        return json.dumps(names)
+
+    def decide(self, ids: Sequence[str], features: Sequence[str], profile: ProfileTotals | None) -> Ruling:
+        counts = Counter(features)
+        leader_of = _leaders(counts, self._options.min_similarity)
+        clusters: dict[str, list[int]] = {}
+        for position, actions in enumerate(features):
+            clusters.setdefault(leader_of[actions], []).append(position)
+        cap = self._cap(len(ids))
+        dropped = {}
+        for leader, members in clusters.items():
+            if len(members) > cap:
+                detail = f"one of {len(members)} alike, {cap} are kept: {_readable(leader)}"
+                why = Finding(reason="crowded_cluster", detail=shortened(detail))
+                dropped.update(dict.fromkeys(shuffled(members, ids, self._options.seed)[int(cap) :], why))
+        sizes = {leader: len(members) for leader, members in clusters.items()}
+        return _ruling(dropped, sizes, cap)
+
+    def _cap(self, num_trajectories: int) -> float:
+        options = self._options
+        caps = [] if options.max_per_cluster is None else [options.max_per_cluster]
+        if options.max_share is not None:
+            caps.append(max(1, math.floor(options.max_share * num_trajectories)))
+        return min(caps, default=math.inf)
+
+
+def _leaders(counts: Mapping[str, int], min_similarity: float) -> dict[str, str]:
+    """[actions] the sequence that leads its cluster.
+
+    From the most frequent sequence on, each joins the most similar leader before it, or leads a cluster of its own.
+    """
+    if min_similarity == 1.0:
+        return {actions: actions for actions in counts}
+    letters: dict[str, str] = {}
+    leaders: dict[int, dict[str, str]] = {}
+    found: dict[str, str] = {}
+    for actions in sorted(counts, key=lambda actions: (-counts[actions], actions)):
+        word = "".join(letters.setdefault(name, _letter(len(letters))) for name in json.loads(actions))
+        best = _most_similar(word, leaders, Fraction(str(min_similarity)))
+        if best is None:
+            leaders.setdefault(len(word), {})[word] = actions
+        found[actions] = actions if best is None else best
+    return found
+
+
+def _letter(number: int) -> str:
+    """A character for a tool's name, so that a sequence is a string, which is compared fastest."""
+    return chr(number if number < _SURROGATES.start else number + len(_SURROGATES))
+
+
+def _most_similar(word: str, leaders: Mapping[int, Mapping[str, str]], min_similarity: Fraction) -> str | None:
+    """Only lengths that the similarity allows are looked at, the nearest first."""
+    lengths = range(math.ceil(len(word) * min_similarity), math.floor(len(word) / min_similarity) + 1)
+    best, least = None, 1 - min_similarity
+    for length in sorted(lengths, key=lambda length: abs(length - len(word))):
+        longer = max(length, len(word))
+        found = process.extractOne(
+            word, leaders.get(length, {}).keys(), scorer=Levenshtein.distance, score_cutoff=math.floor(least * longer)
+        )
+        if found is not None and (best is None or Fraction(found[1], longer) < least):
+            best, least = leaders[length][found[0]], Fraction(found[1], max(longer, 1))
+    return best
+
+
+def _ruling(dropped: dict[int, Finding], sizes: Mapping[str, int], cap: float) -> Ruling:
+    largest = sorted(sizes, key=lambda leader: (-sizes[leader], leader))[:_NUM_LISTED]
+    after = {leader: int(min(size, cap)) for leader, size in sizes.items()}
+    listed: list[Json] = [
+        {"actions": json.loads(leader), "size": sizes[leader], "kept": after[leader]} for leader in largest
+    ]
+    chart = Chart(
+        title=f"largest of {len(sizes)} clusters of action sequences",
+        labels=tuple(str(number) for number in range(1, len(largest) + 1)),
+        series={
+            "before": tuple(float(sizes[leader]) for leader in largest),
+            "after": tuple(float(after[leader]) for leader in largest),
+        },
+    )
+    num_by_size = Counter(sizes.values())
+    facts: dict[str, Json] = {
+        "num_clusters": len(sizes),
+        "num_clusters_by_size": {str(size): num_by_size[size] for size in sorted(num_by_size)},
+        "largest": listed,
+    }
+    note = f"{len(sizes)} clusters, the largest of {max(sizes.values(), default=0)}"
+    return Ruling(dropped=dropped, note=note, facts=facts, charts=(chart,))
+
+
+def _readable(actions: str) -> str:
+    return ", ".join(json.loads(actions)) or "no calls"

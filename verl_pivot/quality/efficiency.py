@@ -1,0 +1,62 @@
+"""Filter `efficiency`: the way to the outcome is not much longer than it had to be."""
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from verl_pivot.data.storage import encode_json
+from verl_pivot.quality.calls import ERROR_PATTERN, AnsweredCall, ErrorSigns, Pattern, answered_calls
+from verl_pivot.quality.contract import FilterOptions, Finding, TrajectoryFilter, shortened
+from verl_pivot.quality.registry import register_filter
+from verl_pivot.types import Trajectory
+
+
+class EfficiencyOptions(FilterOptions):
+    max_calls: int | None = Field(default=None, ge=0)
+    max_repeated_calls: int | None = Field(default=None, ge=0)
+    """Calls with the name, arguments and result of one before them."""
+    max_wasted_share: float | None = Field(default=None, ge=0.0, le=1.0)
+    """Of the calls: repeated, or with a result that reports an error."""
+    error_pattern: Pattern = ERROR_PATTERN
+
+
+@register_filter("efficiency", options=EfficiencyOptions)
+class Efficiency(TrajectoryFilter):
+    def __init__(self, options: EfficiencyOptions) -> None:
+        self._options = options
+        self._signs = ErrorSigns(options.error_pattern)
+
+    def judge(self, trajectory: Trajectory) -> Finding | None:
+        options = self._options
+        calls = answered_calls(trajectory.messages)
+        if options.max_calls is not None and len(calls) > options.max_calls:
+            return Finding(reason="too_many_calls", detail=f"{len(calls)} calls, {options.max_calls} are allowed")
+        repeated = repeated_calls(calls)
+        if options.max_repeated_calls is not None and len(repeated) > options.max_repeated_calls:
+            detail = shortened(f"{len(repeated)} of {len(calls)} calls, first {_place(repeated[0])}")
+            return Finding(reason="repeated_calls", detail=detail)
+        if options.max_wasted_share is None:
+            return None
+        failed = [call for call in calls if call.result is not None and self._signs.are_in(call.result)]
+        wasted = [call for call in calls if any(call is other for other in (*repeated, *failed))]
+        if len(wasted) <= options.max_wasted_share * len(calls):
+            return None
+        detail = f"{len(wasted)} of {len(calls)} calls: {len(repeated)} repeated, {len(failed)} failed, first "
+        return Finding(reason="wasted_calls", detail=shortened(detail + _place(wasted[0])))
+
+
+def repeated_calls(calls: Sequence[AnsweredCall]) -> list[AnsweredCall]:
+    """[num_repeated] calls that have the name, arguments and result of one before them."""
+    seen: set[tuple[str, str, str]] = set()
+    repeated = []
+    for call in calls:
+        if call.result is not None:
+            key = (call.call.name, encode_json(call.call.arguments, sort_keys=True), call.result.content)
+            if key in seen:
+                repeated.append(call)
+            seen.add(key)
+    return repeated
+
+
+def _place(call: AnsweredCall) -> str:
+    return f"turn {call.turn}, {call.call.name}"

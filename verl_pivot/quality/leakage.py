@@ -1,0 +1,68 @@
+"""Filter `leakage`: no trajectory shares word n-grams with a row of a benchmark."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from verl_pivot.data.storage import encode_json
+from verl_pivot.errors import DataError
+from verl_pivot.quality.benchmarks import BenchmarkIndex, read_benchmark
+from verl_pivot.quality.contract import FilterOptions, Finding, Names, TrajectoryFilter, shortened
+from verl_pivot.quality.ngrams import words_of_all
+from verl_pivot.quality.registry import register_filter
+from verl_pivot.types import JsonObject, Message, Role, Trajectory
+
+
+class LeakageOptions(FilterOptions):
+    files: Names = Field(min_length=1)
+    """JSON lines, parquet, or text with a task per line."""
+    columns: Names = ()
+    """Of JSON lines and parquet; none: all text of a row."""
+    text: Literal["user", "all"] = "user"
+    """Whose words are looked at; `all` are those of every message and call."""
+    n: int = Field(default=8, ge=1)
+    max_rows_per_ngram: int = Field(default=10, ge=1)
+    """An n-gram in more rows of the benchmarks than this is a phrase, such as the end of a prompt, and no leak."""
+    min_ngrams: int = Field(default=1, ge=1)
+    """Different ones that must be shared with one row."""
+
+
+@register_filter("leakage", options=LeakageOptions)
+class Leakage(TrajectoryFilter):
+    """rStar2-Agent (arXiv:2508.20722, section 5.1) removes problems that share an 8-gram with its benchmarks.
+
+    The paper does not say how text is normalised; here n-grams are of words without case and punctuation, within one
+    message, and phrases that many rows share do not count.
+    """
+
+    def __init__(self, options: LeakageOptions) -> None:
+        self._options = options
+        rows = (row for file in options.files for row in read_benchmark(Path(file), options.columns))
+        self._index = BenchmarkIndex(rows, n=options.n, max_rows_per_ngram=options.max_rows_per_ngram)
+        if self._index.num_rows == self._index.num_short_rows:
+            raise DataError(
+                f"leakage: no row of {', '.join(options.files)} has {options.n} words, so that nothing could be found; "
+                "lower n, or name other columns"
+            )
+
+    def facts(self) -> JsonObject:
+        return {
+            "num_benchmark_rows": self._index.num_rows,
+            "num_rows_too_short": self._index.num_short_rows,
+            "num_ngrams_ignored": self._index.num_common_ngrams,
+        }
+
+    def judge(self, trajectory: Trajectory) -> Finding | None:
+        is_all = self._options.text == "all"
+        messages = (message for message in trajectory.messages if is_all or message.role is Role.USER)
+        overlap = self._index.overlap(words_of_all(text for message in messages for text in _texts(message)))
+        if overlap is None or overlap.num_ngrams < self._options.min_ngrams:
+            return None
+        detail = f"{overlap.place}: {overlap.num_ngrams} n-grams, first {overlap.words!r}"
+        return Finding(reason="benchmark_overlap", detail=shortened(detail))
+
+
+def _texts(message: Message) -> list[str]:
+    arguments = (encode_json(call.arguments) for call in message.tool_calls)
+    return [message.content, message.reasoning or "", *arguments]

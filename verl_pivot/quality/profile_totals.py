@@ -1,0 +1,86 @@
+"""profile.jsonl -> what the filters have to know of each trajectory."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from verl_pivot.errors import DataError
+from verl_pivot.profiling.profiles import file_sha256, iter_profiles, measured_on
+from verl_pivot.profiling.summary import Outcome, outcome
+from verl_pivot.types import TurnProfile
+
+
+@dataclass(slots=True, kw_only=True)
+class TrajectoryTotals:
+    """Sums over a trajectory's turns; turns without a decided sample count in `num_turns` alone."""
+
+    num_turns: int = 0
+    num_decided_turns: int = 0
+    num_solved_turns: int = 0
+    """With full score of every sample, none undecided."""
+    reward_mean_sum: float = 0.0
+    pass_rate_sum: float = 0.0
+    min_samples: int | None = None
+    """Of any turn."""
+
+    @property
+    def reward_mean(self) -> float:
+        """Mean over the decided turns of their mean rewards; NaN without one."""
+        return self.reward_mean_sum / self.num_decided_turns if self.num_decided_turns else math.nan
+
+    @property
+    def pass_rate(self) -> float:
+        """Mean over the decided turns of their shares of full scores; NaN without one."""
+        return self.pass_rate_sum / self.num_decided_turns if self.num_decided_turns else math.nan
+
+    def add(self, turn: TurnProfile) -> None:
+        self.num_turns += 1
+        num_samples = len(turn.samples)
+        self.min_samples = num_samples if self.min_samples is None else min(self.min_samples, num_samples)
+        if turn.scores:
+            self.num_decided_turns += 1
+            self.reward_mean_sum += turn.reward_mean
+            self.pass_rate_sum += turn.pass_rate
+        self.num_solved_turns += outcome(turn) is Outcome.ALWAYS_RIGHT and len(turn.scores) == num_samples
+
+
+ProfileTotals: TypeAlias = Mapping[str, TrajectoryTotals]
+"""By id of the trajectory."""
+
+
+def totals_of(turns: Iterable[TurnProfile]) -> ProfileTotals:
+    totals: dict[str, TrajectoryTotals] = {}
+    for turn in turns:
+        totals.setdefault(turn.trajectory_id, TrajectoryTotals()).add(turn)
+    return totals
+
+
+def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
+    """Totals of the profile at `path`, which must have been measured on the file `trajectories`.
+
+    Raises:
+        DataError: If it was measured on another file.
+    """
+    if measured_on(path) != file_sha256(trajectories):
+        raise DataError(
+            f"{path} was measured on another file than {trajectories}, or on what was in it before; "
+            "profile these trajectories anew, to another --out"
+        )
+    return totals_of(iter_profiles(path))
+
+
+def totals_for(profile: ProfileTotals, ids: Iterable[str]) -> list[TrajectoryTotals]:
+    """[num_trajectories] totals of each.
+
+    Raises:
+        DataError: If the profile lacks one.
+    """
+    wanted = list(ids)
+    if missing := [identity for identity in wanted if identity not in profile]:
+        raise DataError(
+            f"the profile lacks {len(missing)} of {len(wanted)} trajectories, {missing[0]} among them; run the same "
+            "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
+        )
+    return [profile[identity] for identity in wanted]

@@ -1,0 +1,94 @@
+"""YAML of rules -> Rule: which filters run, in which order, with which options."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import yaml
+
+from verl_pivot.configuration import configs_dir
+from verl_pivot.data.storage import BadRowError, encode_json, kind_of
+from verl_pivot.errors import ConfigError
+from verl_pivot.quality.registry import Filter, load_filter_modules, make_filter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One filter of the list; hashable, and small enough to be sent with every piece of work."""
+
+    name: str
+    options: str
+    """JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    path: str
+    """Where they were read; for messages."""
+    steps: tuple[Rule, ...]
+    modules: tuple[str, ...] = ()
+    """That register filters of one's own."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """[num_steps] names, numbered where one is used again: leakage, leakage 2."""
+        names = [step.name for step in self.steps]
+        counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
+        return tuple(name if count == 1 else f"{name} {count}" for name, count in zip(names, counts, strict=True))
+
+
+def shipped_rules() -> Path:
+    """The rules that are used unless others are given."""
+    return configs_dir() / "quality.yaml"
+
+
+def read_rules(path: Path, modules: Iterable[str] = ()) -> Rules:
+    """The rules of a file, every filter tried with its options.
+
+    Raises:
+        ConfigError: If the file is no list of filters, naming the place in it.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"rules cannot be read from {path}: {error}") from error
+    if not isinstance(content, list) or not content:
+        raise ConfigError(f"{path} must be a list of filters such as `- correctness: {{}}`, got {kind_of(content)}")
+    steps = tuple(_rule(item, f"{path}, filter {number}") for number, item in enumerate(content, start=1))
+    rules = Rules(path=str(path), steps=steps, modules=tuple(modules))
+    filters_of(rules)
+    return rules
+
+
+def _rule(item: object, place: str) -> Rule:
+    if isinstance(item, str):
+        item = {item: None}
+    if not isinstance(item, dict) or len(item) != 1:
+        raise ConfigError(f"{place}: one name with its options is needed, as in `correctness: {{}}`, got {item!r}")
+    ((name, options),) = item.items()
+    if not isinstance(name, str) or not isinstance(options, dict | None):
+        raise ConfigError(f"{place}: the options of {name} must be names with values, got {kind_of(options)}")
+    try:
+        return Rule(name=name, options=encode_json(options or {}, sort_keys=True))
+    except BadRowError as error:  # YAML has dates, sets and keys that are no text
+        raise ConfigError(f"{place}: an option of {name} is no plain value ({error}); put it in quotes") from error
+
+
+@lru_cache(maxsize=1)
+def filters_of(rules: Rules) -> tuple[Filter, ...]:
+    """[num_steps] the filters, made once in each process.
+
+    Raises:
+        ConfigError: If there is no such filter, or it does not take its options.
+    """
+    load_filter_modules(rules.modules)
+    return tuple(_filter(rules, number, step) for number, step in enumerate(rules.steps, start=1))
+
+
+def _filter(rules: Rules, number: int, step: Rule) -> Filter:
+    try:
+        return make_filter(step.name, json.loads(step.options))
+    except ConfigError as error:
+        raise ConfigError(f"{rules.path}, filter {number}: {error}") from error

@@ -1,0 +1,19 @@
+"""Ids and a seed -> a random order that depends on nothing else."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+
+def shuffled(positions: Iterable[int], ids: Sequence[str], seed: int) -> list[int]:
+    """The positions by a digest of seed and id, so that the choice outlives a new order of the file.
+
+    Args:
+        positions: Into `ids`.
+        ids: [num_trajectories]; positions of equal ids stay in their order.
+        seed: Another one gives another order.
+    """
+
+    def rank(position: int) -> tuple[bytes, int]:
+        return hashlib.sha256(f"{seed}:{ids[position]}".encode()).digest(), position
+
+    return sorted(positions, key=rank)

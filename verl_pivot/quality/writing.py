@@ -1,0 +1,152 @@
+"""Outcome -> filtered.jsonl, what was dropped and why, the report, the picture and the profile of what stayed."""
+
+import json
+from collections.abc import Iterator, Set
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_pivot.data.storage import RawRow, as_object, decode_json, encode_json, read_rows, replacing
+from verl_pivot.errors import DataError
+from verl_pivot.profiling.profiles import file_sha256
+from verl_pivot.quality.filtering import Outcome, Track
+from verl_pivot.quality.plots import draw_outcome
+from verl_pivot.quality.rules import Rules
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputPaths:
+    """The files of one run, all beside the trajectories that stay."""
+
+    kept: Path
+
+    @property
+    def dropped(self) -> Path:
+        return self.kept.with_name(f"{self.kept.name}.dropped.jsonl")
+
+    @property
+    def report(self) -> Path:
+        return self.kept.with_name(f"{self.kept.name}.report.json")
+
+    @property
+    def picture(self) -> Path:
+        return self.kept.with_name(f"{self.kept.name}.png")
+
+    @property
+    def profile(self) -> Path:
+        return self.kept.with_name(f"{self.kept.name}.profile.jsonl")
+
+
+def write_outcome(trajectories: Path, outcome: Outcome, paths: OutputPaths, rules: Rules, track: Track) -> None:
+    """Write the lines that stay as they are, the reasons of the others, the report and the picture.
+
+    Raises:
+        DataError: If nothing stays, or the file changed since it was read; in the first case the reasons and the
+            report are written all the same.
+        ConfigError: If an output cannot be written.
+    """
+    with ExitStack() as outputs:
+        dropped, report, picture = (
+            outputs.enter_context(replacing(path)) for path in (paths.dropped, paths.report, paths.picture)
+        )
+        if outcome.num_kept:
+            kept = outputs.enter_context(replacing(paths.kept))
+            with kept.open("wb") as file:
+                file.writelines(_kept_lines(trajectories, outcome, track))
+        with dropped.open("w", encoding="utf-8") as text:
+            text.writelines(_dropped_lines(outcome))
+        report.write_text(json.dumps(report_of(outcome, rules), indent=2) + "\n", encoding="utf-8")
+        draw_outcome(outcome, picture)
+    _require_some(outcome, paths)
+
+
+def _kept_lines(trajectories: Path, outcome: Outcome, track: Track) -> Iterator[bytes]:
+    rows = track(read_rows(trajectories), "writing", len(outcome.ids))
+    number = 0
+    for number, row in enumerate(rows, start=1):
+        if number > len(outcome.ids):
+            break
+        if number - 1 not in outcome.findings:
+            yield _raw(row) + b"\n"
+    if number != len(outcome.ids):
+        raise DataError(f"{trajectories} changed while it was read; run the same command again")
+
+
+def _raw(row: RawRow) -> bytes:
+    if not isinstance(row.raw, bytes):
+        raise DataError(f"{row.place}: trajectories must be JSON lines, as `verl-pivot import` writes them")
+    return row.raw
+
+
+def _dropped_lines(outcome: Outcome) -> Iterator[str]:
+    for position in sorted(outcome.findings):
+        finding = outcome.findings[position]
+        row = {
+            "id": outcome.ids[position],
+            "row": position + 1,
+            "filter": outcome.steps[outcome.dropped_by[position]].label,
+            "reason": finding.reason,
+            "detail": finding.detail,
+        }
+        # ASCII, as a detail may quote text that UTF-8 cannot hold.
+        yield json.dumps(row) + "\n"
+
+
+def report_of(outcome: Outcome, rules: Rules) -> dict[str, object]:
+    """The content of the report file: num_trajectories = num_kept + the num_dropped of all filters."""
+    return {
+        "num_trajectories": len(outcome.ids),
+        "num_kept": outcome.num_kept,
+        "filters": [
+            {
+                "filter": step.label,
+                "options": json.loads(rule.options),
+                "num_dropped": step.num_dropped,
+                "num_by_reason": step.num_by_reason,
+                "examples": step.examples,
+                "facts": step.facts,
+            }
+            for step, rule in zip(outcome.steps, rules.steps, strict=True)
+        ],
+        "rules": rules.path,
+        "filter_modules": list(rules.modules),
+    }
+
+
+def _require_some(outcome: Outcome, paths: OutputPaths) -> None:
+    if outcome.num_kept:
+        return
+    most = max(outcome.steps, key=lambda step: step.num_dropped)
+    reason = max(most.num_by_reason, key=most.num_by_reason.__getitem__)
+    raise DataError(
+        f"no trajectory is left of {len(outcome.ids)}: {most.label} took most, {most.num_dropped}, of them "
+        f"{most.num_by_reason[reason]} for {reason} ({most.examples[reason]}); loosen it in the rules, all reasons are "
+        f"in {paths.dropped}"
+    )
+
+
+def write_profile(profile: Path, outcome: Outcome, paths: OutputPaths) -> None:
+    """The profile's turns of the trajectories that stay, as a profile of their file, so that select takes it.
+
+    Raises:
+        DataError: If the profile cannot be read.
+        ConfigError: If the output cannot be written.
+    """
+    kept = {identity for at, identity in enumerate(outcome.ids) if at not in outcome.findings}
+    with replacing(paths.profile) as temporary, temporary.open("wb") as file:
+        for number, row in enumerate(read_rows(profile)):
+            raw = _raw(row)
+            if number == 0:
+                file.write(_header_for(raw, paths.kept) + b"\n")
+            elif _is_of(raw, kept):
+                file.write(raw + b"\n")
+
+
+def _header_for(line: bytes, trajectories: Path) -> bytes:
+    header = as_object(decode_json(line), "the first line")
+    settings = as_object(header["settings"], "settings")
+    return encode_json({**header, "settings": {**settings, "input_sha256": file_sha256(trajectories)}}).encode()
+
+
+def _is_of(line: bytes, ids: Set[str]) -> bool:
+    return as_object(decode_json(line), "a turn")["trajectory_id"] in ids
