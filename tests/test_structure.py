@@ -13,6 +13,7 @@ PURE = (
     "verl_pivot.errors",
     "verl_pivot.cli",
     "verl_pivot.configuration",
+    "verl_pivot.data.curriculum",
     "verl_pivot.selection.decisions",
     "verl_pivot.profiling.profiler",
     "verl_pivot.resampling.groups",

@@ -31,6 +31,8 @@ class Hook:
 HOOKS = (
     Hook("verl.utils.dataset.rl_dataset", "RLHFDataset.maybe_filter_out_long_prompts", "data/dataset.py"),
     Hook("verl.utils.dataset.rl_dataset", "RLHFDataset._build_messages", "data/dataset.py"),
+    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset.__getitem__", "data/dataset.py"),
+    Hook("torchdata.stateful_dataloader", "StatefulDataLoader.load_state_dict", "data/dataset.py"),
     Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopBase.ct_merge_assistant_token", "rollout/pivot_turn.py"),
     Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopBase.ct_build_initial_tokens", "rollout/rendering.py"),
     Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput", "rollout/pivot_turn.py"),

@@ -10,7 +10,7 @@ from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError
 
-_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches"}
+_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum"}
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here

@@ -6,13 +6,18 @@ from pathlib import Path
 import pytest
 import yaml
 from hydra import compose, initialize_config_module
+from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import config_groups, configs_dir
+from verl_pivot.data.curriculum import CurriculumOptions, parse_options
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch import check_config
 
 NEW_KEYS = (
     "hydra.callbacks.",
     "pivot.",
+    "data.curriculum",
     "ray_kwargs.ray_init.num_gpus",
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.runtime_env.env_vars.",
@@ -86,6 +91,27 @@ def test_method_and_local_combine_and_the_command_line_wins() -> None:
     assert config.trainer.v1.sampler.custom_sampler.name == "PivotReplayBuffer"
     assert Path(config.actor_rollout_ref.rollout.agent.agent_loop_config_path).is_file()
     assert config.trainer.device == "cpu"
+
+
+def test_the_curriculum_is_off_by_default_and_its_options_are_those_of_the_config() -> None:
+    off, on = stock("+method=pivotrl"), stock("+method=pivotrl", "pivot.curriculum.enabled=True")
+
+    assert parse_options(off.data.curriculum) == CurriculumOptions()
+    assert parse_options(on.data.curriculum) == CurriculumOptions(enabled=True)
+    assert set(off.pivot.curriculum) == set(CurriculumOptions.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("pivot.curriculum.retire_visit=3", "Could not override 'pivot.curriculum.retire_visit'"),
+        ("+pivot.curriculum.retire_visit=3", "did you mean pivot.curriculum.retire_visits, without the"),
+        ("+pivot.curiculum.enabled=True", "unknown key pivot.curiculum"),
+    ],
+)
+def test_a_misspelt_option_of_the_curriculum_stops_the_launch(override: str, message: str) -> None:
+    with pytest.raises((ConfigCompositionException, ConfigError), match=message):
+        check_config(stock("+method=pivotrl", override), [override])
 
 
 def test_the_asynchronous_trainers_get_their_replay_buffer() -> None:

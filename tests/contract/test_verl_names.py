@@ -53,6 +53,47 @@ def test_dataset() -> None:
     assert parameters(hook("RLHFDataset.maybe_filter_out_long_prompts")) == ["self", "dataframe"]
 
 
+def test_verl_takes_no_sampler_of_ours_so_the_dataset_draws() -> None:
+    """If this fails verl has a sampler hook again: use it instead of PivotDataset.curriculum."""
+    from omegaconf import OmegaConf
+    from torchdata.stateful_dataloader.sampler import RandomSampler
+    from verl.trainer.ppo.utils import create_rl_sampler
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    config = OmegaConf.create({"shuffle": True, "seed": 1, "sampler": {"class_path": "a", "class_name": "B"}})
+
+    assert type(create_rl_sampler(config, [1, 2])) is RandomSampler
+    assert "is_train" not in parameters(RLHFDataset.__init__)  # or PivotDataset need not compare files
+
+
+def test_the_dataloader_saves_and_restores_the_state_of_a_dataset() -> None:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    class Counting(list[int]):
+        drawn = 0
+
+        def __getitem__(self, item: int) -> int:  # type: ignore[override]  # a list takes slices too
+            self.drawn += 1
+            return self.drawn
+
+        def state_dict(self) -> dict[str, int]:
+            return {"drawn": self.drawn}
+
+        def load_state_dict(self, state: dict[str, int]) -> None:
+            self.drawn = state["drawn"]
+
+    def loader() -> StatefulDataLoader[int]:
+        return StatefulDataLoader(Counting(range(4)), batch_size=1, collate_fn=lambda rows: rows[0])  # type: ignore[arg-type]
+
+    first, second = loader(), loader()
+    batches = iter(first)
+    assert [next(batches), next(batches)] == [1, 2]
+
+    second.load_state_dict(first.state_dict())
+
+    assert list(second) == [3, 4]
+
+
 def test_reward_manager() -> None:
     from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 

@@ -1,18 +1,43 @@
 """pivots.parquet -> the rows that verl's trainer hands to the agent loop (`data.custom_cls`)."""
 
+import hashlib
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import datasets
 import pyarrow.parquet
+from omegaconf import DictConfig, ListConfig
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
+from verl_pivot.data.curriculum import Curriculum, CurriculumOptions, PivotRecord, parse_options
 from verl_pivot.data.pivots import AGENT_NAME
-from verl_pivot.errors import DataError
+from verl_pivot.errors import ConfigError, DataError
+
+_of_training: list[Curriculum] = []
+"""At most one: verl builds one training dataset, in the process that also holds the replay buffer."""
+
+
+def training_curriculum() -> Curriculum | None:
+    """That of this process's training dataset; None when it is off."""
+    return _of_training[0] if _of_training else None
 
 
 class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
     """verl's dataset over pivots; rows of other files, such as your own benchmark's, stay as verl reads them."""
+
+    curriculum: Curriculum | None = None
+    """Draws the rows of training: verl 0.9.1 takes no sampler of ours, so its positions only count the rows."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        options = parse_options(self.config.get("curriculum") or {})
+        if not options.enabled or not _is_for_training(self.original_data_files, self.config):
+            return
+        self.curriculum = _new_curriculum(self.dataframe, options, self.config)
+        _of_training[:] = [self.curriculum]
+        # verl's dataloader saves and restores the state of a dataset that has these two, within data.pt.
+        self.state_dict, self.load_state_dict = self.curriculum.state_dict, self.curriculum.load_state_dict
 
     def _read_files_and_tokenize(self) -> None:
         """Read as verl does, but tell of an empty file in a sentence.
@@ -51,9 +76,49 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         return json.loads(example[key])
 
     def __getitem__(self, item: int) -> dict[str, Any]:
+        if self.curriculum is not None:
+            item = self.curriculum.draw()
         row: dict[str, Any] = super().__getitem__(item)
         if row.get("expert") is not None:
             row["index"] = item
             row["agent_name"] = AGENT_NAME
             row["reward_model"] = {"style": "rule", "ground_truth": row["expert"]}
         return row
+
+
+def _is_for_training(files: Sequence[str], config: DictConfig) -> bool:
+    """verl does not say which of the two datasets it builds.
+
+    Raises:
+        ConfigError: If it cannot be told.
+    """
+    train_files, val_files = _as_list(config.train_files), _as_list(config.val_files)
+    if train_files == val_files:
+        raise ConfigError(
+            "with pivot.curriculum.enabled=True data.val_files must differ from data.train_files, or validation would "
+            "be drawn by the curriculum too"
+        )
+    return list(files) == train_files
+
+
+def _as_list(files: str | ListConfig) -> list[str]:
+    return [files] if isinstance(files, str) else list(files)
+
+
+def _new_curriculum(rows: datasets.Dataset, options: CurriculumOptions, config: DictConfig) -> Curriculum:
+    if config.dataloader_num_workers != 0:
+        raise ConfigError(
+            "pivot.curriculum.enabled=True needs data.dataloader_num_workers=0, since other processes would not see "
+            f"the rewards, got {config.dataloader_num_workers}"
+        )
+    if "reward_var" not in rows.column_names:
+        raise ConfigError("pivot.curriculum.enabled=True needs data.train_files that `verl-pivot select` wrote")
+    places = zip(rows["trajectory_id"], rows["turn_index"], strict=True)
+    return Curriculum(
+        [PivotRecord(mean, variance) for mean, variance in zip(rows["reward_mean"], rows["reward_var"], strict=True)],
+        options,
+        identity=hashlib.sha256(repr(list(places)).encode()).hexdigest(),
+        seed=config.seed or 0,
+        shuffle=config.shuffle,
+        batch_size=config.train_batch_size,
+    )

@@ -1,13 +1,15 @@
 """verl's replay buffer with our resampling (`trainer.v1.sampler.custom_sampler`), and our metrics."""
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from verl_pivot.data.curriculum import mean_and_variance
+from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.errors import VerifierError
 from verl_pivot.resampling.groups import Kept, keep_decided
 
@@ -36,10 +38,12 @@ class _PivotSampling:
             rewards = _reward_infos(batch)
             kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2)
             undecided.update(str(reward["reason"]) for reward in rewards if reward.get("undecided"))
+            groups = _group_scores(batch, rewards)
+            taught = {} if is_validation else _teach_curriculum(batch, groups, global_steps)
             selected = _select(batch, kept)
             if kept.rows:
                 counts = {"pivot/undecided_rows": float(undecided.total()), "pivot/lone_rows": float(kept.num_lone)}
-                return selected, {**metrics, **counts, **_verdict_shares(rewards)}
+                return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught}
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
             f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
@@ -66,6 +70,39 @@ def _reward_infos(batch: KVBatchMeta) -> list[dict[str, Any]]:
 def _keep(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]], *, min_group_size: int) -> Kept:
     groups = [key.split("_")[0] for key in batch.keys]
     return keep_decided(groups, [not reward.get("undecided") for reward in rewards], min_group_size=min_group_size)
+
+
+def _group_scores(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
+    """{group: [num_decided] scores of its rollouts}; of a rollout's several rows each carries the same score."""
+    rollouts = {key.rsplit("_", 1)[0]: reward for key, reward in zip(batch.keys, rewards, strict=True)}
+    groups: dict[str, list[float]] = defaultdict(list)
+    for rollout, reward in rollouts.items():
+        if reward.get("undecided") == 0.0:
+            groups[rollout.split("_")[0]].append(float(reward["score"]))
+    return groups
+
+
+def _signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """What PivotRL's figure 3 plots, and the share of groups with any advantage; groups of one have neither."""
+    variances = [mean_and_variance(scores)[1] for scores in groups.values() if len(scores) >= 2]
+    if not variances:
+        return {}
+    return {
+        "pivot/reward_variance": sum(variances) / len(variances),
+        "pivot/mixed_groups": sum(variance > 0 for variance in variances) / len(variances),
+    }
+
+
+def _teach_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+    """Hand the groups to the curriculum of this process's training dataset, if it is on; its metrics."""
+    curriculum = training_curriculum()
+    if curriculum is None:
+        return {}
+    if groups:
+        data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["index"])
+        pivots = dict(zip((key.split("_")[0] for key in batch.keys), data.get("index").tolist(), strict=True))
+        curriculum.observe(step, [(int(pivots[group]), scores) for group, scores in groups.items()])
+    return curriculum.metrics()
 
 
 def _select(batch: KVBatchMeta, kept: Kept) -> KVBatchMeta:
