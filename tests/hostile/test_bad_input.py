@@ -204,7 +204,8 @@ def test_a_disk_that_fills_up_leaves_the_old_import_and_no_half_of_a_new_one(tmp
     assert "run the same command again to go on" in done.stderr
     assert (tmp_path / "out.jsonl").read_text() == "from before"
     assert run_import(tmp_path / "in.jsonl").exit_code == 0
-    assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == [row["id"] for row in rows]
+    ids = [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert ids == [row["id"] for row in rows]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 

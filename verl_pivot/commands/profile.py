@@ -10,22 +10,37 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.sandbox import Address
 from verl_pivot.errors import ConfigError, EngineError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import TurnCounts
+    from verl_pivot.profiling.early_stopping import EarlyStop
     from verl_pivot.profiling.profiler import Totals
     from verl_pivot.profiling.profiles import ProfileSettings
     from verl_pivot.profiling.writer import ProfileWriter
     from verl_pivot.rollout.engine import Engine
     from verl_pivot.rollout.http import Retries
     from verl_pivot.types import JsonObject, Turn
+
+_REQUEST_SECONDS = 24 * 3600.0
+"""Of one with long answers behind many others; SGLangEngine notices by itself when a server hangs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """Of --ray."""
+
+    address: str
+    workers_per_node: int
+    gpus_per_server: int
+    verifier_modules: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +57,7 @@ class Job:
     endpoints: tuple[str, ...]
     openai: str | None
     server_flags: tuple[str, ...]
+    on_ray: RayOptions | None
 
     def turns(self) -> "Iterator[Turn]":
         from verl_pivot.data.trajectories import read_trajectories
@@ -72,7 +88,16 @@ def profile_command(
     chat_template_kwargs: Annotated[
         str, typer.Option(help="JSON object: data.apply_chat_template_kwargs in training.")
     ] = "{}",
-    concurrency: Annotated[int, typer.Option(min=1, help="Turns in flight, over all endpoints.")] = 64,
+    early_stop: Annotated[
+        Literal["pivots", "all_right"] | None,
+        typer.Option(help="Stop sampling a turn once this filter of `select` is sure of it; off unless given."),
+    ] = None,
+    stages: Annotated[
+        str,
+        typer.Option(help="With --early-stop: look after so many samples, such as '2,4,8'; half and all of K if not."),
+    ] = "",
+    lambda_diff: Annotated[float, typer.Option(help="With --early-stop pivots: that of `select`.")] = 1.0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Turns in flight at each server.")] = 128,
     seed: Annotated[int, typer.Option(help="Of all sampling, as far as the engine heeds it.")] = 0,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
@@ -82,6 +107,17 @@ def profile_command(
     server_flags: Annotated[
         str, typer.Option(help="More flags for the server started here, such as '--tp-size 8'.")
     ] = "",
+    ray: Annotated[
+        bool,
+        typer.Option("--ray", help="Measure on every node of a Ray cluster; without --endpoint each starts servers."),
+    ] = False,
+    address: Address = "auto",
+    workers_per_node: Annotated[
+        int, typer.Option(min=1, help="With --ray and --endpoint: processes that render and score.")
+    ] = 1,
+    gpus_per_server: Annotated[
+        int, typer.Option(min=1, help="With --ray and no --endpoint: that many servers as a node's GPUs suffice for.")
+    ] = 1,
 ) -> None:
     """Sample K actions at every turn from the frozen policy and score them. Run it again to go on.
 
@@ -102,6 +138,7 @@ def profile_command(
         sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, max_new_tokens=max_new_tokens, seed=seed),
         max_prompt_tokens=max_prompt_tokens,
         chat_template_kwargs=_json_object(chat_template_kwargs),
+        early_stop=_early_stop(early_stop, stages, samples, lambda_diff),
     )
     run_profile(
         Job(
@@ -109,12 +146,22 @@ def profile_command(
             out=out,
             limit=limit,
             settings=settings,
-            retries=Retries(attempts=attempts),
+            retries=Retries(attempts=attempts)
+            if openai
+            else Retries(attempts=attempts, timeout_seconds=_REQUEST_SECONDS),
             seed=seed,
             concurrency=concurrency,
             endpoints=tuple(endpoint or ()),
             openai=openai,
             server_flags=tuple(shlex.split(server_flags)),
+            on_ray=RayOptions(
+                address=address,
+                workers_per_node=workers_per_node,
+                gpus_per_server=gpus_per_server,
+                verifier_modules=tuple(verifier_module or ()),
+            )
+            if ray
+            else None,
         )
     )
 
@@ -129,7 +176,7 @@ def run_profile(job: Job) -> None:
 
     from verl_pivot.commands.profile_display import print_summary
     from verl_pivot.profiling.profiler import Totals
-    from verl_pivot.profiling.profiles import iter_profiles
+    from verl_pivot.profiling.profiles import TurnKey, iter_profiles
     from verl_pivot.profiling.summary import summarize
     from verl_pivot.profiling.writer import open_profile
     from verl_pivot.verifiers.judge_usage import usage_lines
@@ -140,12 +187,14 @@ def run_profile(job: Job) -> None:
         try:
             if counts.num_left:
                 begin = _measure(job, writer, counts, totals, console)
+            with console.status(f"putting the lines of {job.out} in order"):
+                writer.put_in_order(TurnKey(turn.trajectory_id, turn.index) for turn in job.turns())
         except EngineError as error:
             raise EngineError(f"{error}\n{_resume_hint(job, totals)}") from error
         except KeyboardInterrupt:
             console.print(f"Stopped; {_resume_hint(job, totals)}.", highlight=False, soft_wrap=True)
             raise typer.Exit(130) from None
-    summary, seconds = summarize(iter_profiles(job.out)), time.monotonic() - begin
+    summary, seconds = summarize(iter_profiles(job.out), job.settings.early_stop), time.monotonic() - begin
     print_summary(summary, totals, seconds=seconds, trajectories=job.trajectories, out=job.out)
     for line in usage_lines():
         typer.echo(line)
@@ -172,14 +221,20 @@ def _measure(job: Job, writer: "ProfileWriter", counts: "TurnCounts", totals: "T
     from verl_pivot.profiling.profiler import EnginePool, Profiler, profile_turns
     from verl_pivot.rollout.rendering import PromptRenderer
 
+    if job.on_ray is not None:
+        from verl_pivot.commands.profile_ray import measure_on_ray
+
+        return measure_on_ray(job, job.on_ray, writer, counts, totals, console)
     with console.status(f"loading the tokenizer of {job.settings.model}"):
         renderer = PromptRenderer(job.settings.model, job.settings.chat_template_kwargs)
 
     async def run(urls: Sequence[str]) -> None:
-        pool = EnginePool(await _engines(job, urls), lambda message: console.print(message, highlight=False))
+        engines = await _engines(job, urls)
+        pool = EnginePool(engines, lambda message: console.print(message, highlight=False))
         profiler = Profiler(renderer=renderer, pool=pool, settings=job.settings, seed=job.seed, totals=totals)
         with progress(counts, totals, console) as on_turn:
-            await profile_turns(job.turns(), profiler, writer, concurrency=job.concurrency, on_turn=on_turn)
+            concurrency = job.concurrency * len(engines)
+            await profile_turns(job.turns(), profiler, writer, concurrency=concurrency, on_turn=on_turn)
 
     with _endpoints(job, console) as urls:
         begin = time.monotonic()
@@ -224,3 +279,19 @@ def _json_object(text: str) -> "JsonObject":
     if not isinstance(value, dict):
         raise ConfigError(f"--chat-template-kwargs must be a JSON object such as {{}}, got {text!r}")
     return value
+
+
+def _early_stop(
+    name: 'Literal["pivots", "all_right"] | None', stages: str, samples: int, lambda_diff: float
+) -> "EarlyStop | None":
+    from verl_pivot.profiling.early_stopping import EarlyStop
+
+    if name is None:
+        return None
+    try:
+        sizes = tuple(int(size) for size in stages.split(",")) if stages else (samples // 2, samples)
+    except ValueError as error:
+        raise ConfigError(f"--stages must be numbers with commas between, such as 2,4,8, got {stages!r}") from error
+    if sizes[-1] != samples:
+        raise ConfigError(f"--stages must end with --samples, which is {samples}, got {stages!r}")
+    return EarlyStop(filter=name, stages=sizes, lambda_diff=lambda_diff)

@@ -64,6 +64,9 @@ def print_summary(summary: ProfileSummary, totals: Totals, *, seconds: float, tr
     table.add_row("mean reward", f"{summary.reward.mean:.4f} +- {summary.reward.standard_error:.4f} (standard error)")
     for reason, num_samples in summary.reasons[:_NUM_REASONS]:
         table.add_row(f"  {reason}", f"{num_samples} samples")
+    if summary.num_saved:
+        share = summary.num_saved / (summary.num_saved + summary.num_samples)
+        table.add_row("saved by early stopping", f"{summary.num_saved} samples ({share:.1%})")
     if totals.num_turns:
         table.add_row("speed of this run", rates(totals, seconds))
     if totals.num_cached_tokens:

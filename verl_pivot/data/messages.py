@@ -119,7 +119,7 @@ def _check_action(message: Message, previous: Role | None, number: int) -> None:
 
 def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> None:
     """Take the call that this result answers off the list: by id where both have one, else the first of its name."""
-    answered = next((call for call in open_calls if _answers(message, call)), None)
+    answered = next((call for call in open_calls if answers(message, call)), None)
     if answered is None:
         what = message.tool_call_id or message.name or "a call"
         raise BadRowError("tool_result_without_call", f"message {number} answers {what}, and no such call is open")
@@ -127,7 +127,8 @@ def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> No
     open_calls[:] = [call for call in open_calls if call is not answered]
 
 
-def _answers(message: Message, call: ToolCall) -> bool:
+def answers(message: Message, call: ToolCall) -> bool:
+    """Whether a tool message is the result of a call: by id where both have one, else by name."""
     if message.tool_call_id is not None and call.id is not None:
         return message.tool_call_id == call.id
     return message.name in (None, "", call.name)

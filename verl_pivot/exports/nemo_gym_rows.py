@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
+from verl_pivot.data.messages import answers
 from verl_pivot.data.storage import BadRowError, as_list, as_object, encode_json
 from verl_pivot.data.tools import parse_tools
 from verl_pivot.formats.nemo_gym import BESIDE, REFERENCE, conversation_of
@@ -138,17 +139,10 @@ def _assistant_items(message: Message, position: int, calls: Sequence[tuple[str,
 def _answered(open_calls: list[tuple[str, ToolCall]], message: Message, position: int) -> str:
     """Id of the call that a tool's result answers, which is taken off the list."""
     for number, (call_id, call) in enumerate(open_calls):
-        if _answers(message, call):
+        if answers(message, call):
             del open_calls[number]
             return call_id
     raise BadRowError("tool_result_without_call", f"message {position} answers no call that is open")
-
-
-def _answers(message: Message, call: ToolCall) -> bool:
-    """As the import pairs them: by id where both have one, else by name."""
-    if message.tool_call_id is not None and call.id is not None:
-        return message.tool_call_id == call.id
-    return message.name in (None, "", call.name)
 
 
 def _call_item(call: ToolCall) -> JsonObject:

@@ -1,14 +1,33 @@
-"""Turns and where their lines begin -> LineIndex, which finds a turn's line; 24 bytes a turn."""
+"""Lines of a profile -> LineIndex, which finds the line of a turn; 32 bytes a turn."""
 
 from array import array
 from collections.abc import Iterable
 from hashlib import blake2b
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 _NUM_BYTES = 16
 """Of a digest: among ten million turns two are taken for one with a chance of 10^-25."""
+
+
+class _Turn(msgspec.Struct):
+    trajectory_id: str
+    turn_index: int
+
+
+_DECODER = msgspec.json.Decoder(_Turn)
+
+
+def turn_of(line: bytes) -> tuple[str, int]:
+    """(trajectory_id, turn_index) of a line, whatever else is in it.
+
+    Raises:
+        msgspec.MsgspecError: If it has none.
+    """
+    turn = _DECODER.decode(line)
+    return turn.trajectory_id, turn.turn_index
 
 
 class LineIndex:

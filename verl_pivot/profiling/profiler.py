@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from itertools import groupby
 from typing import Protocol
 
 from cachetools import LRUCache
@@ -20,6 +21,8 @@ from verl_pivot.verifiers.scoring import score_completion
 RETURN_SECONDS = 300.0
 _NUM_HOMES = 10_000
 _NUM_ALLOWED_BEHIND = 8
+_NUM_SHORT = 16
+"""Tokens that need no prefill; templates end a state with some that differ from those of the turn that follows."""
 
 
 class ActionText(Protocol):
@@ -52,16 +55,16 @@ class _Home:
     """Where the turns of one trajectory go."""
 
     engine: Engine
-    num_prefilled: int = 0
-    """Tokens of its longest prompt that the engine has seen."""
+    prefilled: Sequence[int] = ()
+    """Its longest prompt that the engine has seen."""
     prefilling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class EnginePool:
     """Engines that are alive. A trajectory keeps to one of them, whose prefix cache has the state before its turn.
 
-    An engine batches what comes together, and computes a prompt for each request of the batch that it has not cached:
-    so each prompt goes ahead of its samples, and the prompts of one trajectory one by one.
+    An engine batches what comes together, and computes a prompt that it has not cached for each request of the batch:
+    so a prompt goes ahead of its samples, unless it is the beginning of one that did.
     """
 
     def __init__(
@@ -136,10 +139,11 @@ class EnginePool:
     async def _prefill(self, home: _Home, prompt_ids: Sequence[int], sampling: Sampling) -> int | None:
         """Returns how many tokens of the prompt were cached; None if nothing was to do."""
         async with home.prefilling:
-            if len(prompt_ids) <= home.num_prefilled or home.engine not in self._alive:
+            begin = max(len(prompt_ids) - _NUM_SHORT, 0)
+            if prompt_ids[:begin] == home.prefilled[:begin] or home.engine not in self._alive:
                 return None
             (completion,) = await home.engine.generate(prompt_ids, replace(sampling, max_new_tokens=1), 1)
-            home.num_prefilled = len(prompt_ids)
+            home.prefilled = max(home.prefilled, prompt_ids, key=len)
             return completion.num_cached_tokens
 
 
@@ -223,7 +227,9 @@ class Profiler:
 async def profile_turns(
     turns: Iterable[Turn], profiler: Measurer, writer: ProfileWriter, *, concurrency: int, on_turn: Callable[[], None]
 ) -> None:
-    """Measure every turn that the file lacks; turns are sent in order, `concurrency` of them at a time.
+    """Measure every turn that the file lacks, `concurrency` of them at a time.
+
+    Trajectories go in order, and the turns of each from the last one back: the first prefill serves them all.
 
     Raises:
         PivotError: The first failure; finished turns are in the file.
@@ -239,7 +245,7 @@ async def profile_turns(
 
     try:
         async with asyncio.TaskGroup() as group:
-            for turn in turns:
+            for turn in _longest_first(turns):
                 if TurnKey(turn.trajectory_id, turn.index) not in writer.done:
                     await slots.acquire()
                     group.create_task(measure(turn))
@@ -247,6 +253,11 @@ async def profile_turns(
         raise failures.exceptions[0] from None  # the others are its echoes
     finally:
         await profiler.close()
+
+
+def _longest_first(turns: Iterable[Turn]) -> Iterator[Turn]:
+    for _, neighbours in groupby(turns, key=lambda turn: turn.trajectory_id):
+        yield from reversed(list(neighbours))
 
 
 def turn_seed(seed: int, turn: Turn) -> int:

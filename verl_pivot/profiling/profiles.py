@@ -12,21 +12,13 @@ import msgspec
 from verl_pivot.data.storage import BadRowError, as_object, decode_json
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.profiling.early_stopping import EarlyStop
-from verl_pivot.profiling.line_index import LineIndex
+from verl_pivot.profiling.line_index import LineIndex, turn_of
 from verl_pivot.profiling.statistics import turn_statistics
 from verl_pivot.rollout.engine import Sampling
 from verl_pivot.types import Json, JsonObject, Sample, TurnProfile, Verdict
 
 KIND = "verl-pivot profile"
 VERSION = 1
-
-
-class _Key(msgspec.Struct):
-    trajectory_id: str
-    turn_index: int
-
-
-_KEY_DECODER = msgspec.json.Decoder(_Key)
 
 
 class TurnKey(NamedTuple):
@@ -252,11 +244,10 @@ def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
 
 def _turn_of(place: str, line: bytes) -> TurnKey:
     try:
-        found = _KEY_DECODER.decode(line)
+        return TurnKey(*turn_of(line))
     except msgspec.MsgspecError:
         profile = parse_line(place, line)  # says what is wrong
         return TurnKey(profile.trajectory_id, profile.index)
-    return TurnKey(found.trajectory_id, found.turn_index)
 
 
 def parse_line(place: str, line: bytes) -> TurnProfile:

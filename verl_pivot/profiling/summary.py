@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
@@ -25,6 +25,16 @@ class Outcome(StrEnum):
     """The verifier could decide no sample."""
     OVERLONG = "overlong"
     """The prompt is longer than --max-prompt-tokens, so nothing was sampled."""
+
+
+class Cluster(NamedTuple):
+    """Values that are alike, such as the rewards within one trajectory."""
+
+    total: float
+    num_values: int
+
+    def with_values(self, values: Sequence[float]) -> "Cluster":
+        return Cluster(self.total + math.fsum(values), self.num_values + len(values))
 
 
 class MeanWithError(NamedTuple):
@@ -66,11 +76,12 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
     """
     outcomes: Counter[Outcome] = Counter()
     reasons: Counter[str] = Counter()
-    scores: dict[str, list[float]] = {}
+    clusters: dict[str, Cluster] = {}
     num_tokens = num_samples = num_saved = 0
     for profile in profiles:
         outcomes[outcome(profile)] += 1
-        scores.setdefault(profile.trajectory_id, []).extend(_rewards(profile, early_stop))
+        if rewards := _rewards(profile, early_stop):
+            clusters[profile.trajectory_id] = clusters.get(profile.trajectory_id, Cluster(0.0, 0)).with_values(rewards)
         num_samples += len(profile.samples)
         if early_stop is not None and profile.samples:
             num_saved += early_stop.num_samples - len(profile.samples)
@@ -80,7 +91,7 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
         num_turns=outcomes.total(),
         num_by_outcome={member: outcomes[member] for member in Outcome},
         reasons=tuple(reasons.most_common()),
-        reward=clustered_mean([cluster for cluster in scores.values() if cluster]),
+        reward=clustered_mean(clusters.values()),
         num_tokens=num_tokens,
         num_samples=num_samples,
         num_saved=num_saved,
@@ -94,20 +105,20 @@ def _rewards(profile: TurnProfile, early_stop: EarlyStop | None) -> Sequence[flo
     return [turn_statistics(profile, early_stop).reward_mean]
 
 
-def clustered_mean(clusters: Sequence[Sequence[float]]) -> MeanWithError:
+def clustered_mean(clusters: Collection[Cluster]) -> MeanWithError:
     """Mean of all values, with a standard error that allows for values of one cluster being alike.
 
     The usual cluster-robust ("sandwich") estimate, sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N;
     with one value per cluster it is the ordinary s / sqrt(N). NaN where there is too little to say.
 
     Args:
-        clusters: [num_clusters] of values, none of them empty.
+        clusters: None of them empty.
     """
-    num_values = sum(len(cluster) for cluster in clusters)
+    num_values = sum(cluster.num_values for cluster in clusters)
     if num_values == 0:
         return MeanWithError(math.nan, math.nan)
-    mean = math.fsum(value for cluster in clusters for value in cluster) / num_values
+    mean = math.fsum(cluster.total for cluster in clusters) / num_values
     if len(clusters) < 2:
         return MeanWithError(mean, math.nan)
-    squares = math.fsum(math.fsum(value - mean for value in cluster) ** 2 for cluster in clusters)
+    squares = math.fsum((cluster.total - cluster.num_values * mean) ** 2 for cluster in clusters)
     return MeanWithError(mean, math.sqrt(len(clusters) / (len(clusters) - 1) * squares) / num_values)

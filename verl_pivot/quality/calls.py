@@ -6,6 +6,7 @@ from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator
 
+from verl_pivot.data.messages import answers
 from verl_pivot.data.storage import BadRowError, decode_json
 from verl_pivot.types import Message, Role, ToolCall
 
@@ -28,7 +29,7 @@ def answered_calls(messages: Sequence[Message]) -> list[AnsweredCall]:
             turn += 1
             results = _results_after(messages, position)
             for call in message.tool_calls:
-                at = next((at for at in results if _answers(messages[at], call)), None)
+                at = next((at for at in results if answers(messages[at], call)), None)
                 if at is not None:
                     results.remove(at)
                 found.append(AnsweredCall(turn, position, call, None if at is None else messages[at]))
@@ -40,12 +41,6 @@ def _results_after(messages: Sequence[Message], position: int) -> list[int]:
     while end < len(messages) and messages[end].role is Role.TOOL:
         end += 1
     return list(range(position + 1, end))
-
-
-def _answers(message: Message, call: ToolCall) -> bool:
-    if message.tool_call_id is not None and call.id is not None:
-        return message.tool_call_id == call.id
-    return message.name in (None, "", call.name)
 
 
 def _compiles(pattern: str) -> str:

@@ -1,16 +1,14 @@
 """Names of filters -> what makes them from their options; one's own are registered alike."""
 
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from pydantic import ValidationError
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.loading import load_modules
 from verl_pivot.quality.contract import DatasetFilter, FilterOptions, TrajectoryFilter
 from verl_pivot.types import JsonObject
 
@@ -95,32 +93,7 @@ def load_filter_modules(modules: Iterable[str]) -> None:
     Raises:
         ConfigError: If one cannot be found.
     """
-    for module in modules:
-        if module.endswith(".py"):
-            _import_file(Path(module))
-            continue
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"--filter-module {module} cannot be imported ({error}); give a dotted name on PYTHONPATH or the "
-                "path of a .py file"
-            ) from error
-
-
-def _import_file(path: Path) -> None:
-    name = f"verl_pivot_filters_{path.resolve()}"
-    if name in sys.modules:
-        return
-    if not path.is_file():
-        raise ConfigError(f"--filter-module {path} is no file")
-    spec = importlib.util.spec_from_file_location(name, path)
-    loader = spec.loader if spec else None
-    assert spec is not None, path
-    assert loader is not None, path
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
+    load_modules(modules, "filter")
 
 
 def _qualified_name(source: object) -> str:

@@ -1,9 +1,12 @@
 """SGLang's own interface: token ids in, token ids out."""
 
-import json
-from collections.abc import Sequence
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
 
 import httpx
+import msgspec
 
 from verl_pivot.errors import EngineError
 from verl_pivot.rollout.engine import Completion, Sampling
@@ -19,14 +22,31 @@ from verl_pivot.rollout.http import (
 )
 from verl_pivot.types import Json, JsonObject
 
+ResultT = TypeVar("ResultT")
+CHECK_SECONDS = 60.0
+"""Between two looks at a server that is at work."""
+HUNG_SECONDS = 300.0
+"""So long /health may fail; SGLang answers it as long as any request moves on."""
+
 
 class SGLangEngine:
     """SGLang's /generate: token ids in, token ids out, nothing rendered or decoded on the way."""
 
-    def __init__(self, url: str, retries: Retries | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        retries: Retries | None = None,
+        *,
+        check_seconds: float = CHECK_SECONDS,
+        hung_seconds: float = HUNG_SECONDS,
+    ) -> None:
         self._url = url.rstrip("/")
         self._retries = retries or Retries()
         self._client = http_client(url, self._retries)
+        self._check_seconds = check_seconds
+        self._hung_seconds = hung_seconds
+        self._num_waiting = 0
+        self._well_at = self._checked_at = time.monotonic()
 
     @property
     def url(self) -> str:
@@ -38,7 +58,8 @@ class SGLangEngine:
             "input_ids": [list(prompt_ids) for _ in range(n)],
             "sampling_params": [_sglang_parameters(sampling, k) for k in range(n)],
         }
-        answer = await with_retries(self._retries, lambda: self._post(payload))
+        body = msgspec.json.encode(payload)
+        answer = await self._watched(with_retries(self._retries, lambda: self._post(body)))
         if not isinstance(answer, list) or len(answer) != n:
             raise EngineError(f"{self.url} answered {excerpt(answer)} where {n} samples were asked for; {CHECK_URL}")
         return tuple(_sglang_completion(sample, self.url) for sample in answer)
@@ -46,17 +67,55 @@ class SGLangEngine:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _post(self, payload: JsonObject) -> Json:
+    async def _post(self, body: bytes) -> Json:
         try:
-            response = await self._client.post(f"{self._url}/generate", json=payload)
+            response = await self._client.post(
+                f"{self._url}/generate", content=body, headers={"Content-Type": "application/json"}
+            )
         except httpx.TransportError as error:
             raise UnavailableError(unreachable(self._url, error)) from error
         check_status(self._url, response.status_code, response.text)
         try:
-            answer: Json = response.json()
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            answer: Json = msgspec.json.decode(response.content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise EngineError(f"{self._url} answered no JSON: {excerpt(response.text)}; {CHECK_URL}") from error
         return answer
+
+    async def _watched(self, request: Awaitable[ResultT]) -> ResultT:
+        """The request's result, unless the server hangs: a long answer and none at all look alike until then."""
+        if not self._num_waiting:
+            self._well_at = time.monotonic()
+        self._num_waiting += 1
+        task = asyncio.ensure_future(request)
+        try:
+            while not (await asyncio.wait({task}, timeout=self._check_seconds))[0]:
+                await self._check()
+            self._well_at = time.monotonic()
+            return await task
+        finally:
+            self._num_waiting -= 1
+            task.cancel()
+
+    async def _check(self) -> None:
+        """Ask /health, once for all requests that wait.
+
+        Raises:
+            EngineError: If it has failed for too long, and no request was answered.
+        """
+        now = time.monotonic()
+        if now - self._checked_at >= self._check_seconds:
+            self._checked_at = now
+            if await self._is_well():
+                self._well_at = time.monotonic()
+        if time.monotonic() - self._well_at > self._hung_seconds:
+            raise EngineError(f"{self._url} hangs: for {self._hung_seconds:.0f} s neither it nor its /health answered")
+
+    async def _is_well(self) -> bool:
+        try:
+            response = await self._client.get(f"{self._url}/health", timeout=self._check_seconds)
+        except httpx.TransportError:
+            return False
+        return response.is_success
 
 
 def _sglang_parameters(sampling: Sampling, k: int) -> JsonObject:
