@@ -20,8 +20,8 @@ PLANS = [
     EarlyStop(filter="pivots", stages=(3, 6), lambda_diff=0.5),
     EarlyStop(filter="pivots", stages=(2, 4, 6, 8), lambda_diff=0.6),
     EarlyStop(filter="pivots", stages=(2, 5), lambda_diff=0.2),
-    EarlyStop(filter="all_right", stages=(2, 4)),
-    EarlyStop(filter="all_right", stages=(2, 3, 4, 5, 6, 7, 8)),
+    EarlyStop(filter="unsolved", stages=(2, 4)),
+    EarlyStop(filter="unsolved", stages=(2, 3, 4, 5, 6, 7, 8)),
 ]
 
 
@@ -94,7 +94,7 @@ def plans(draw: st.DrawFn) -> EarlyStop:
     stages = draw(st.sets(st.integers(2, 6), min_size=1))
     lambda_diff = draw(st.floats(0.05, 1.0))
     return EarlyStop(
-        filter=draw(st.sampled_from(["pivots", "all_right"])), stages=tuple(sorted(stages)), lambda_diff=lambda_diff
+        filter=draw(st.sampled_from(["pivots", "unsolved"])), stages=tuple(sorted(stages)), lambda_diff=lambda_diff
     )
 
 
@@ -111,7 +111,7 @@ def test_no_plan_biases_the_estimates(plan: EarlyStop, p: Fraction) -> None:
 def test_what_was_drawn_settles_what_the_filter_says_of_all(plan: EarlyStop, scores: list[float | None]) -> None:
     def is_kept(samples: Sequence[float | None]) -> bool:
         decided = [score for score in samples if score is not None]
-        if plan.filter == "all_right":
+        if plan.filter == "unsolved":
             return bool(decided) and min(decided) < 1.0
         return bool(decided) and min(decided) < max(decided) and sum(decided) / len(decided) < plan.lambda_diff
 

@@ -89,7 +89,7 @@ def profile_command(
         str, typer.Option(help="JSON object: data.apply_chat_template_kwargs in training.")
     ] = "{}",
     early_stop: Annotated[
-        Literal["pivots", "all_right"] | None,
+        Literal["pivots", "unsolved"] | None,
         typer.Option(help="Stop sampling a turn once this filter of `select` is sure of it; off unless given."),
     ] = None,
     stages: Annotated[
@@ -282,7 +282,7 @@ def _json_object(text: str) -> "JsonObject":
 
 
 def _early_stop(
-    name: 'Literal["pivots", "all_right"] | None', stages: str, samples: int, lambda_diff: float
+    name: 'Literal["pivots", "unsolved"] | None', stages: str, samples: int, lambda_diff: float
 ) -> "EarlyStop | None":
     from verl_pivot.profiling.early_stopping import EarlyStop
 

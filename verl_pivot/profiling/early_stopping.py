@@ -48,8 +48,8 @@ class Estimates(NamedTuple):
 class EarlyStop:
     """A closed plan: sample in stages, and stop after one that settles what a filter will say of all K samples."""
 
-    filter: Literal["pivots", "all_right"]
-    """"pivots" keeps turns of mixed scores with a mean below lambda_diff, "all_right" drops those with K right ones."""
+    filter: Literal["pivots", "unsolved"]
+    """"pivots" keeps turns of mixed scores with a mean below lambda_diff, "unsolved" drops those with K right ones."""
     stages: tuple[int, ...]
     """Samples drawn by the end of each stage; the last is K."""
     lambda_diff: float = 1.0
@@ -68,7 +68,7 @@ class EarlyStop:
             ConfigError: If it is no plan.
         """
         match obj:
-            case {"filter": "pivots" | "all_right" as name, "stages": [*stages], "lambda_diff": float() as lambda_diff}:
+            case {"filter": "pivots" | "unsolved" as name, "stages": [*stages], "lambda_diff": float() as lambda_diff}:
                 sizes = tuple(size for size in stages if isinstance(size, int))
                 return cls(filter=name, stages=sizes, lambda_diff=lambda_diff)
         raise ConfigError(f"a plan needs filter, stages and lambda_diff, got {obj}")
@@ -82,7 +82,7 @@ class EarlyStop:
         """Whether no further sample can change the filter's verdict; less than two scores never settle it."""
         if counts.num_decided < 2:
             return False
-        if self.filter == "all_right":
+        if self.filter == "unsolved":
             return counts.num_wrong + counts.num_partial > 0
         most_decided = self.num_samples - counts.num_undecided
         highest_mean = (most_decided - counts.num_wrong) / most_decided
