@@ -18,6 +18,7 @@ from verl_pivot.local.environment import GRPC_PORT, cpu_engine_variables, has_ac
 
 CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
+    *("--dtype", "float32"),  # as in training on a CPU; SGLang halves the precision of a float32 model unless told
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "65536", "--max-running-requests", "64"),
     "--disable-overlap-schedule",
 )
