@@ -78,13 +78,23 @@ class Journal:
         """
         if not self.is_finished:
             self.commit({**self.state, _FINISHED: True})
+        self._put(outputs)
+        self.discard()
+
+    def fail(self, outputs: Mapping[str, Path]) -> None:
+        """The job cannot end: put only these files in their places, and remove the folder."""
+        for file in self._files.values():
+            file.flush()
+        self._put(outputs)
+        self.discard()
+
+    def _put(self, outputs: Mapping[str, Path]) -> None:
         for name, place in outputs.items():
             unfinished = self.folder / name
             if unfinished.exists() and unfinished.stat().st_size:
                 unfinished.replace(place)
             elif unfinished.exists():
                 place.unlink(missing_ok=True)
-        self.discard()
 
     def discard(self) -> None:
         """Nothing of it is wanted."""

@@ -65,7 +65,7 @@ def import_files(
             if not report.num_kept:
                 raise _nothing_left(report, out)
         except DataError:
-            journal.finish({REJECTED: outputs[REJECTED]})
+            journal.fail({REJECTED: outputs[REJECTED]})
             raise
         journal.finish(outputs)
     return report

@@ -9,8 +9,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.data.storage import RawRow, in_chunks, read_rows
-from verl_pivot.data.trajectories import parse_trajectory
-from verl_pivot.errors import DataError
+from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.quality.contract import Chart, DatasetFilter, Finding, TrajectoryFilter, require_profile
 from verl_pivot.quality.profile_totals import ProfileTotals
 from verl_pivot.quality.rules import Rules, filters_of
@@ -122,10 +121,7 @@ def judge(rules: Rules, rows: Sequence[RawRow]) -> list[Judged]:
 
 
 def _judge(rules: Rules, row: RawRow) -> Judged:
-    try:
-        trajectory = parse_trajectory(row.decoded())
-    except DataError as error:
-        raise DataError(f"{row.place} is no trajectory ({error}); write it with `verl-pivot import`") from error
+    trajectory = read_trajectory(row)
     features: list[object] = []
     for number, one in enumerate(filters_of(rules)):
         if isinstance(one, DatasetFilter):
