@@ -52,7 +52,8 @@ def import_files(
         DataError: If no row is left, or an input cannot be read; the rejected rows are written all the same.
         ConfigError: If an output cannot be written.
     """
-    settings: JsonObject = {"files": [input_identity(path) for path in files], "options": asdict(options)}
+    inputs = [input_identity(path) for path in (*files, *map(Path, options.format_modules))]
+    settings: JsonObject = {"inputs": inputs, "options": asdict(options)}
     outputs = {PROFILE: published_profile_path(out), REJECTED: rejected_path(out), KEPT: out}
     with open_journal(out, settings) as journal:
         report = ImportReport.parse(journal.state)

@@ -74,7 +74,9 @@ def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
     """
     if job.profile is not None:
         _check_profile(job.profile, job.trajectories)
-    inputs = [input_identity(path) for path in (job.trajectories, job.profile) if path is not None]
+    profile = [] if job.profile is None else [job.profile]
+    modules = map(Path, job.settings.verifier_modules)
+    inputs = [input_identity(path) for path in (job.trajectories, *profile, *modules)]
     with open_journal(job.paths.train, {"inputs": inputs, "settings": asdict(job.settings)}) as journal:
         try:
             with open_tables(journal.folder, threads=job.workers) as database:
