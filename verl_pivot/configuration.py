@@ -5,6 +5,9 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+_NO_GROUPS = frozenset({"tools"})
+"""Folders of configs/ that Hydra does not read."""
+
 
 def configs_dir() -> Path:
     """The folder `configs/`: inside the package once installed from a wheel, beside it in a checkout."""
@@ -14,8 +17,8 @@ def configs_dir() -> Path:
 
 
 def config_groups() -> dict[str, list[str]]:
-    """Our Hydra groups and the options of each: {"method": ["pivotrl"], "local": ["cpu"]}."""
-    folders = (folder for folder in configs_dir().iterdir() if folder.is_dir())
+    """Our Hydra groups and the options of each: {"method": ["pivotrl", ...], "local": ["cpu"], ...}."""
+    folders = (folder for folder in configs_dir().iterdir() if folder.is_dir() and folder.name not in _NO_GROUPS)
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
 

@@ -5,6 +5,7 @@ PivotError
   + ConfigError    a setting is missing, misspelt or contradicts another  -> stop before anything starts
   + EngineError    an inference engine died, timed out or answered garbage -> retried, then the job stops resumably
   + VerifierError  no reward could be decided for too long                 -> the run stops; its checkpoints stay
+  + ToolFailureError a tool of a rollout broke or hung                     -> retried where harmless; then masked
   + SandboxRequestError  an execution was asked for that is not allowed    -> the caller's bug, not retried
     + UnsupportedLanguageError  no such language on this node
   + SandboxError   the sandbox could not run a program                     -> retried; then masked, never a reward
@@ -30,6 +31,10 @@ class EngineError(PivotError, RuntimeError):
 
 class VerifierError(PivotError, RuntimeError):
     """What a verifier needs (sandbox, judge, expert data) is down. Says nothing about the policy."""
+
+
+class ToolFailureError(PivotError, RuntimeError):
+    """A tool of a rollout broke, hung or gave back what no policy can read. Says nothing about the policy."""
 
 
 class SandboxRequestError(PivotError, ValueError):

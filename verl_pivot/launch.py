@@ -9,8 +9,10 @@ from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.rollout.settings import parse_settings
+from verl_pivot.tools.toolset import load_toolset
 
-_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum"}
+_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout"}
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
@@ -24,7 +26,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
 
 
 def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse unknown keys under `pivot` and additions that are misspelt keys of verl.
+    """Refuse unknown keys under `pivot`, additions that are misspelt keys of verl, and tools that cannot be loaded.
 
     Raises:
         ConfigError: Naming the key, and what was probably meant.
@@ -33,6 +35,8 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
     for override in overrides:
         _check_addition(override, config)
+    if "rollout" in config.pivot:
+        load_toolset(parse_settings(config).tools)
 
 
 def _check_addition(override: str, config: DictConfig) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from verl_pivot.errors import ConfigError
 
@@ -29,8 +30,28 @@ def load_modules(modules: Iterable[str], kind: str) -> None:
                 ) from error
 
 
+def load_object(name: str, kind: str) -> Any:
+    """What stands under a name in a module: `package.module:name`, or `folder/file.py:name`.
+
+    Raises:
+        ConfigError: If module or name cannot be found.
+    """
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        raise ConfigError(f"{kind} {name!r} must be 'package.module:name' or 'folder/file.py:name'")
+    load_modules([module], kind)
+    loaded = sys.modules[_name_of_file(Path(module), kind) if module.endswith(".py") else module]
+    if not hasattr(loaded, attribute):
+        raise ConfigError(f"{kind} {name!r}: {module} has no {attribute!r}")
+    return getattr(loaded, attribute)
+
+
+def _name_of_file(path: Path, kind: str) -> str:
+    return f"verl_pivot_{kind}_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+
+
 def _import_file(path: Path, kind: str) -> None:
-    name = f"verl_pivot_{kind}_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    name = _name_of_file(path, kind)
     if name in sys.modules:
         return
     if not path.is_file():

@@ -1,20 +1,15 @@
 """Filter `correctness`: calls are of known tools, with arguments that their schemas allow, and have results."""
 
-import re
-from functools import lru_cache
 from typing import Literal
 
-from jsonschema import Draft202012Validator
 from pydantic import Field
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
-from verl_pivot.data.storage import as_object, decode_json, encode_json
-from verl_pivot.data.tools import name_of
+from verl_pivot.data.arguments import tool_schemas
+from verl_pivot.data.storage import encode_json
 from verl_pivot.quality.calls import ERROR_PATTERN, AnsweredCall, ErrorSigns, Pattern, answered_calls
 from verl_pivot.quality.contract import FilterOptions, Finding, TrajectoryFilter, shortened
 from verl_pivot.quality.registry import register_filter
-from verl_pivot.types import JsonObject, Role, Trajectory
+from verl_pivot.types import Role, Trajectory
 
 
 class CorrectnessOptions(FilterOptions):
@@ -50,14 +45,15 @@ class Correctness(TrajectoryFilter):
         return self._failures(calls)
 
     def _first_bad_call(self, calls: list[AnsweredCall], trajectory: Trajectory) -> Finding | None:
-        schemas = _schemas_of(encode_json(list(trajectory.tools))) if calls else {}
+        schemas = tool_schemas(encode_json(list(trajectory.tools))) if calls else {}
         for answered in calls:
             call, place = answered.call, f"turn {answered.turn}, {answered.call.name}"
             schema = schemas.get(call.name)
             if schema is None:
                 return Finding(reason="unknown_tool", detail=f"{place}: no tool has this name")
             if self._options.check_arguments and (problem := schema.problem(call.arguments)):
-                return Finding(reason=problem.reason, detail=f"{place}: {problem.detail}")
+                reason = "unusable_schema" if problem.is_of_schema else "bad_arguments"
+                return Finding(reason=reason, detail=f"{place}: {shortened(problem.detail)}")
             unnamed = schema.unnamed(call.arguments)
             if unnamed is not None and self._options.unnamed_arguments == "drop":
                 return Finding(reason="unnamed_argument", detail=shortened(f"{place}: {unnamed} is not in its schema"))
@@ -93,37 +89,3 @@ def _first_without_result(calls: list[AnsweredCall], trajectory: Trajectory) -> 
             detail = f"turn {answered.turn}, {answered.call.name}: no message answers it"
             return Finding(reason="no_result", detail=detail)
     return None
-
-
-class _Schema:
-    """A tool's parameters; references are resolved inside of them alone, never over the network."""
-
-    def __init__(self, parameters: JsonObject) -> None:
-        self._validator = Draft202012Validator(parameters, registry=Registry())
-        named = parameters.get("properties")
-        is_open = "additionalProperties" in parameters or "patternProperties" in parameters
-        self._named = set(named) if isinstance(named, dict) and not is_open else None
-
-    def problem(self, arguments: JsonObject) -> Finding | None:
-        try:
-            error = next(self._validator.iter_errors(arguments), None)
-        except (Unresolvable, RecursionError, re.error, ArithmeticError) as error:
-            return Finding(reason="unusable_schema", detail=shortened(f"its schema cannot be applied: {error!r}"))
-        if error is None:
-            return None
-        return Finding(reason="bad_arguments", detail=shortened(f"{error.json_path}: {error.message}"))
-
-    def unnamed(self, arguments: JsonObject) -> str | None:
-        """The first argument that the schema does not know; None where it leaves names open."""
-        return None if self._named is None else next((name for name in arguments if name not in self._named), None)
-
-
-@lru_cache(maxsize=512)  # most trajectories of a file share their tools
-def _schemas_of(tools: str) -> dict[str, _Schema]:
-    schemas = {}
-    listed = decode_json(tools)
-    assert isinstance(listed, list), tools
-    for tool in (as_object(item, "a tool") for item in listed):
-        parameters = as_object(tool["function"], "a function").get("parameters", {})
-        schemas[name_of(tool)] = _Schema(as_object(parameters, "parameters"))
-    return schemas

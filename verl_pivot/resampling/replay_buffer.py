@@ -12,6 +12,7 @@ from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.errors import VerifierError
 from verl_pivot.resampling.groups import Kept, keep_decided
+from verl_pivot.rollout.rollout_record import FIELD, rollout_metrics
 
 
 class _PivotSampling:
@@ -35,7 +36,8 @@ class _PivotSampling:
             if number > 0:
                 self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
-            rewards = _reward_infos(batch)
+            extra_fields = _extra_fields(batch)
+            rewards = [fields.get("reward_extra_info", {}) for fields in extra_fields]
             kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2)
             undecided.update(str(reward["reason"]) for reward in rewards if reward.get("undecided"))
             groups = _group_scores(batch, rewards)
@@ -43,7 +45,8 @@ class _PivotSampling:
             selected = _select(batch, kept)
             if kept.rows:
                 counts = {"pivot/undecided_rows": float(undecided.total()), "pivot/lone_rows": float(kept.num_lone)}
-                return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught}
+                tools = rollout_metrics([fields[FIELD] for fields in extra_fields if FIELD in fields])
+                return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught, **tools}
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
             f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
@@ -59,12 +62,12 @@ class PivotReplayBufferAsync(_PivotSampling, ReplayBufferAsync):  # type: ignore
     """For the asynchronous trainer modes."""
 
 
-def _reward_infos(batch: KVBatchMeta) -> list[dict[str, Any]]:
-    """[num_rows] what the reward manager said of each row; empty for rows that are no pivots."""
+def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
+    """[num_rows] what our loops and the reward manager say of each row."""
     if not batch.keys:
         return []
     data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-    return [fields.get("reward_extra_info", {}) for fields in data.get("extra_fields").tolist()]
+    return list(data.get("extra_fields").tolist())
 
 
 def _keep(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]], *, min_group_size: int) -> Kept:

@@ -1,6 +1,7 @@
 """verl's reward manager over our verifiers: one finished rollout -> its reward and the reason for it."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import DictConfig
@@ -10,13 +11,17 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.rollout.rendering import action_text, end_token_ids
+from verl_pivot.rollout.rollout_record import FIELD, VERDICT
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.registry import load_verifier_modules
 from verl_pivot.verifiers.scoring import score_completion
 
 
 class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is untyped here
-    """Scores pivots with the row's verifier, and rows of any other file as stock verl does."""
+    """Scores pivots with the row's verifier, and rows of any other file as stock verl does.
+
+    An outcome that the rollout itself decided, by its environment or its failure, stands.
+    """
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, *args, **kwargs)
@@ -26,11 +31,16 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         rollout = data[-1]  # of several outputs the last carries the reward
         row = rollout.non_tensor_batch
+        extra_fields = row.get("tool_extra_fields") or {}
+        told = _of_tools(extra_fields.get(FIELD))
+        if (outcome := extra_fields.get(VERDICT)) is not None:
+            verdict = Verdict(score=outcome["score"], reason=outcome["reason"], detail=outcome["detail"])
+            return _reward(verdict, verifier="outcome", told=told)
         if row.get("expert") is None:
-            return dict(await super().run_single(data))
+            return _with(dict(await super().run_single(data)), told)
         text, ended = action_text(_response_ids(rollout), self.tokenizer, self.end_token_ids)
         verdict = await score_completion(text, ended, row_to_turn(row))
-        return _reward(verdict, verifier=str(row["verifier"]))
+        return _reward(verdict, verifier=str(row["verifier"]), told=told)
 
 
 def _response_ids(rollout: Any) -> list[int]:
@@ -40,7 +50,16 @@ def _response_ids(rollout: Any) -> list[int]:
     return ids
 
 
-def _reward(verdict: Verdict, *, verifier: str) -> dict[str, Any]:
+def _of_tools(record: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What rewards and dumps carry of a trajectory with tools."""
+    return {} if record is None else {name: record[name] for name in ("stop_reason", "num_calls", "num_tool_errors")}
+
+
+def _with(reward: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **told}}
+
+
+def _reward(verdict: Verdict, *, verifier: str, told: Mapping[str, Any]) -> dict[str, Any]:
     """verl's shape, with the same keys for every sample.
 
     An undecided reward is NaN: our replay buffer drops the row, and without it the update would fail loudly.
@@ -53,5 +72,6 @@ def _reward(verdict: Verdict, *, verifier: str) -> dict[str, Any]:
             "undecided": float(verdict.score is None),
             "verifier": verifier,
             "reason": verdict.reason,
+            **told,
         },
     }

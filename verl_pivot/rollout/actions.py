@@ -19,8 +19,32 @@ class Malformed:
     detail: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnText:
+    """One turn of the policy, taken apart."""
+
+    content: str
+    """Without thinking and calls."""
+    reasoning: str | None
+    calls: tuple[ToolCall | Malformed, ...]
+    """In their order."""
+
+
+def read_turn(text: str) -> TurnText:
+    """Take a turn in the Hermes format apart: optional thinking, then text and ``<tool_call>`` blocks."""
+    reasoning = None
+    if thinking := _THINK.match(text):
+        reasoning = thinking[1].strip()
+        text = text[thinking.end() :]
+    calls = [_parse_call(block) for block in _CALL.findall(text)]
+    content = _CALL.sub("", text)
+    if tag := _TAG.search(content):
+        calls.append(Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner"))
+    return TurnText(content=content.strip(), reasoning=reasoning, calls=tuple(calls))
+
+
 def parse_action(text: str, *, ended: bool) -> Message | Malformed:
-    """Read one completion in the Hermes format: optional thinking, then text and ``<tool_call>`` blocks.
+    """Read one completion as an action, all of whose calls must be well formed.
 
     Args:
         text: The completion without its end-of-turn token.
@@ -28,20 +52,13 @@ def parse_action(text: str, *, ended: bool) -> Message | Malformed:
     """
     if not ended:
         return Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
-    reasoning = None
-    if thinking := _THINK.match(text):
-        reasoning = thinking[1].strip()
-        text = text[thinking.end() :]
+    turn = read_turn(text)
     calls: list[ToolCall] = []
-    for block in _CALL.findall(text):
-        call = _parse_call(block)
+    for call in turn.calls:
         if isinstance(call, Malformed):
             return call
         calls.append(call)
-    content = _CALL.sub("", text)
-    if tag := _TAG.search(content):
-        return Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner")
-    return Message(role=Role.ASSISTANT, content=content.strip(), reasoning=reasoning, tool_calls=tuple(calls))
+    return Message(role=Role.ASSISTANT, content=turn.content, reasoning=turn.reasoning, tool_calls=tuple(calls))
 
 
 def _parse_call(block: str) -> ToolCall | Malformed:

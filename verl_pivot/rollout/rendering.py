@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from jinja2 import TemplateError
@@ -90,12 +91,18 @@ def action_text(
 
 def end_token_ids(model_dir: str, tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
     """The tokens at which SGLang stops: of the tokenizer, the model's config and its generation config."""
+    return _configured_end_ids(model_dir) | _as_ids(tokenizer.eos_token_id)
+
+
+@cache
+def _configured_end_ids(model_dir: str) -> frozenset[int]:
     from transformers import AutoConfig, GenerationConfig
 
-    sources = [tokenizer.eos_token_id, AutoConfig.from_pretrained(model_dir).eos_token_id]
+    ids = _as_ids(AutoConfig.from_pretrained(model_dir).eos_token_id)
     with suppress(OSError):  # a checkpoint may have no generation_config.json
-        sources.append(GenerationConfig.from_pretrained(model_dir).eos_token_id)
-    ids: set[int] = set()
-    for source in sources:
-        ids.update(source if isinstance(source, list) else [] if source is None else [source])
-    return frozenset(ids)
+        ids |= _as_ids(GenerationConfig.from_pretrained(model_dir).eos_token_id)
+    return ids
+
+
+def _as_ids(source: int | list[int] | None) -> frozenset[int]:
+    return frozenset(source if isinstance(source, list) else [] if source is None else [source])

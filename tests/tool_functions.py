@@ -1,0 +1,88 @@
+"""Tools of the tests: some work, each of the others breaks in its own way."""
+
+import asyncio
+import threading
+import time
+from typing import Annotated
+
+from pydantic import Field
+
+from verl_pivot.tools.contract import ToolError
+from verl_pivot.tools.workspace import Workspace
+
+num_flaky_calls = 0
+
+
+def add(a: int, b: Annotated[int, Field(description="The other one.")] = 1) -> int:
+    """Add two numbers.
+
+    Only this first paragraph is told to the policy.
+    """
+    return a + b
+
+
+async def sleep(seconds: float) -> str:
+    """Wait."""
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+def block(seconds: float) -> str:
+    """Wait, and hold the thread up."""
+    time.sleep(seconds)
+    return "blocked"
+
+
+def refuse() -> str:
+    """Say no."""
+    raise ToolError("not today")
+
+
+def mistake() -> str:
+    """Raise a ValueError."""
+    raise ValueError("no such order")
+
+
+def crash() -> str:
+    """Raise what is no ValueError."""
+    raise ConnectionError("the database is down")
+
+
+def flaky() -> str:
+    """Fail the first time."""
+    global num_flaky_calls
+    num_flaky_calls += 1
+    if num_flaky_calls == 1:
+        raise ConnectionError("try again")
+    return "worked"
+
+
+def hang() -> str:
+    """Never answer."""
+    threading.Event().wait()
+    return ""
+
+
+def shout(num_characters: int) -> str:
+    """Say a lot."""
+    return "x" * num_characters
+
+
+def nothing() -> None:
+    """Return None."""
+
+
+def image() -> bytes:
+    """Return bytes."""
+    return b"\x89PNG"
+
+
+class Notes(list[str]):
+    """What one trajectory wrote down."""
+
+
+def note(text: str, workspace: Workspace) -> str:
+    """Write a line down; all of this trajectory's come back."""
+    notes = workspace.state(Notes)
+    notes.append(text)
+    return "; ".join(notes)

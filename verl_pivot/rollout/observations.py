@@ -1,0 +1,45 @@
+"""What a tool gave back -> the text that fits: the middle of a long one is left out, and it says so."""
+
+from typing import NamedTuple, Protocol
+
+_MAX_CHARACTERS_PER_TOKEN = 32
+"""Of what is tokenised at all: a tool may give back 100 MB."""
+
+
+class Tokenizer(Protocol):
+    """The part of Hugging Face's that is used here."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: list[int]) -> str: ...
+
+
+class CutText(NamedTuple):
+    text: str
+    num_tokens: int
+    truncated: bool
+
+
+def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
+    """At most about `max_tokens` of `text`, from its beginning and its end in equal parts.
+
+    Args:
+        text: Of any length.
+        max_tokens: At least 16; the note on what is left out counts, too.
+        tokenizer: The policy's.
+    """
+    reach = max_tokens * _MAX_CHARACTERS_PER_TOKEN
+    is_huge = len(text) > 2 * reach
+    ids = [] if is_huge else tokenizer.encode(text, add_special_tokens=False)
+    if not is_huge and len(ids) <= max_tokens:
+        return CutText(text, len(ids), truncated=False)
+    note = "\n... [{} characters left out] ...\n"
+    room = max_tokens - len(tokenizer.encode(note.format(len(text)), add_special_tokens=False))
+    num_head = (room + 1) // 2
+    head_ids = tokenizer.encode(text[:reach], add_special_tokens=False)[:num_head]
+    tail_ids = tokenizer.encode(text[-reach:], add_special_tokens=False)
+    tail_ids = tail_ids[max(0, len(tail_ids) - (room - num_head)) :]
+    # A token may hold a part of a character, which decodes to U+FFFD.
+    head, tail = (tokenizer.decode(part).strip("\N{REPLACEMENT CHARACTER}") for part in (head_ids, tail_ids))
+    cut = head + note.format(len(text) - len(head) - len(tail)) + tail
+    return CutText(cut, len(tokenizer.encode(cut, add_special_tokens=False)), truncated=True)

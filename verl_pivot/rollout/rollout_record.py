@@ -1,0 +1,91 @@
+"""What happened in one trajectory of the tool loop, for metrics, resampling, rewards and dumps."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from verl_pivot.rollout.limits import StopReason
+from verl_pivot.tools.calls import CallRecord, CallStatus
+from verl_pivot.types import Json, JsonObject
+
+FIELD = "rollout"
+"""Key of a row's `extra_fields` under which the record stands."""
+VERDICT = "verdict"
+"""Another: the outcome, where an environment or a failure decided it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RolloutRecord:
+    """One trajectory."""
+
+    stop_reason: StopReason | None = None
+    """None while it runs."""
+    calls: list[CallRecord] = field(default_factory=list)
+    turn_tokens: list[int] = field(default_factory=list)
+    """[num_turns] sampled in each."""
+    generate_seconds: float = 0.0
+    tool_seconds: float = 0.0
+    """Waited for tools; of parallel calls the longest counts."""
+    num_empty_answers: int = 0
+    """Of the engine, which was asked again."""
+    text_differs: bool = False
+    """The chat template writes the messages otherwise than the tokens read (such as without old thinking)."""
+    failure: str = ""
+    """Why it is masked."""
+
+    def as_dict(self) -> JsonObject:
+        calls: list[Json] = [call.as_dict() for call in self.calls]
+        return {
+            "stop_reason": "" if self.stop_reason is None else self.stop_reason.value,
+            "is_masked": self.stop_reason is not None and self.stop_reason.is_masked,
+            "calls": calls,
+            "num_calls": len(self.calls),
+            "num_tool_errors": sum(call.status is CallStatus.TOOL_ERROR for call in self.calls),
+            "turn_tokens": [*self.turn_tokens],
+            "generate_seconds": self.generate_seconds,
+            "tool_seconds": self.tool_seconds,
+            "num_empty_answers": self.num_empty_answers,
+            "text_differs": self.text_differs,
+            "failure": self.failure,
+        }
+
+
+def rollout_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """{verl's style of name: value} of a step.
+
+    Args:
+        records: [num_trajectories] as `RolloutRecord.as_dict` gives them; those of masked ones included.
+    """
+    if not records:
+        return {}
+    num = len(records)
+    calls = [call for record in records for call in record["calls"]]
+    turns = [tokens for record in records for tokens in record["turn_tokens"]]
+    stops = Counter(record["stop_reason"] for record in records)
+    kinds = Counter(call["error_kind"] for call in calls if call["status"] == CallStatus.TOOL_ERROR)
+    found = {
+        "rollout/calls_per_trajectory": len(calls) / num,
+        "rollout/masked_rate": sum(record["is_masked"] for record in records) / num,
+        "rollout/text_differs_rate": sum(record["text_differs"] for record in records) / num,
+        "rollout/empty_answers": float(sum(record["num_empty_answers"] for record in records)),
+        **{f"rollout/stop_reason/{reason}": stops[reason] / num for reason in StopReason},
+        **_spread("rollout/generate_seconds", [record["generate_seconds"] for record in records]),
+        **_spread("rollout/tool_seconds", [record["tool_seconds"] for record in records]),
+    }
+    if turns:
+        found |= _spread("rollout/turn_tokens", turns)
+    if calls:
+        found["rollout/error_rate"] = kinds.total() / len(calls)
+        found["rollout/truncated_rate"] = sum(call["truncated"] for call in calls) / len(calls)
+        found |= {f"rollout/error_rate/{kind}": count / len(calls) for kind, count in sorted(kinds.items())}
+        found["rollout/unknown_tool_rate"] = kinds["unknown_tool"] / len(calls)
+    return found
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}/mean": sum(values) / len(values),
+        f"{name}/max": float(max(values)),
+        f"{name}/min": float(min(values)),
+    }
