@@ -1,7 +1,9 @@
 """The tool loop over a scripted engine; verl's agent loop, tokenizer and continuous tokens are real."""
 
 import asyncio
+import atexit
 import json
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -67,7 +69,14 @@ def _composed(groups: tuple[str, ...]) -> DictConfig:
         return compose("ppo_trainer", ["+method=tool_rollout", *groups])
 
 
-def make_loop(folder: Path, script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
+@cache
+def _model() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="scripted-")
+    atexit.register(folder.cleanup)
+    return write_tokenizer(Path(folder.name))
+
+
+def make_loop(script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
     """A ToolLoop whose engine says what the script says; `loop.server_manager` is the client."""
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
@@ -75,9 +84,7 @@ def make_loop(folder: Path, script: Sequence[Said | str], *overrides: str, **cli
 
     from verl_pivot.rollout.tool_loop import ToolLoop
 
-    model = folder / "model"
-    if not model.is_dir():
-        write_tokenizer(model)
+    model = _model()
     config = rollout_config(model, *overrides)
     tokenizer = AutoTokenizer.from_pretrained(model)
     return ToolLoop(

@@ -50,7 +50,7 @@ def sampled(loop: ToolLoop, output: TurnRewardOutput) -> list[str]:
 
 async def test_a_trajectory_is_token_for_token_what_was_sampled_and_rendered(tmp_path: Path) -> None:
     first, second = call("add", a=2, b=3), "It is 5."
-    loop = make_loop(tmp_path, [first, second], tools_file(tmp_path, "add"))
+    loop = make_loop([first, second], tools_file(tmp_path, "add"))
 
     output = await play(loop)
 
@@ -67,7 +67,7 @@ async def test_a_trajectory_is_token_for_token_what_was_sampled_and_rendered(tmp
 
 
 async def test_the_record_tells_of_every_call(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=2, b=3), "It is 5."], tools_file(tmp_path, "add"))
+    loop = make_loop([call("add", a=2, b=3), "It is 5."], tools_file(tmp_path, "add"))
 
     found = record(await play(loop))
 
@@ -83,7 +83,7 @@ async def test_the_record_tells_of_every_call(tmp_path: Path) -> None:
 
 
 async def test_weights_of_all_versions_that_sampled_are_told(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=1), call("add", a=2), "Done."], tools_file(tmp_path, "add"))
+    loop = make_loop([call("add", a=1), call("add", a=2), "Done."], tools_file(tmp_path, "add"))
 
     output = await play(loop)
 
@@ -91,7 +91,7 @@ async def test_weights_of_all_versions_that_sampled_are_told(tmp_path: Path) -> 
 
 
 async def test_without_logprobs_there_are_none(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=1), "Done."], tools_file(tmp_path, "add"), with_logprobs=False)
+    loop = make_loop([call("add", a=1), "Done."], tools_file(tmp_path, "add"), with_logprobs=False)
 
     output = await play(loop)
 
@@ -115,7 +115,7 @@ async def test_without_logprobs_there_are_none(tmp_path: Path) -> None:
 async def test_what_the_policy_got_wrong_it_is_told_and_goes_on(
     tmp_path: Path, said: str, kind: str, told: str
 ) -> None:
-    loop = make_loop(tmp_path, [said, "I see."], tools_file(tmp_path, "add", "refuse", "mistake"))
+    loop = make_loop([said, "I see."], tools_file(tmp_path, "add", "refuse", "mistake"))
 
     output = await play(loop)
 
@@ -135,7 +135,7 @@ async def test_what_the_policy_got_wrong_it_is_told_and_goes_on(
     ],
 )
 async def test_what_the_system_got_wrong_masks_the_trajectory(tmp_path: Path, tool: str, detail: str) -> None:
-    loop = make_loop(tmp_path, [call(tool), "Never said."], tools_file(tmp_path, tool, timeout_seconds=0.2))
+    loop = make_loop([call(tool), "Never said."], tools_file(tmp_path, tool, timeout_seconds=0.2))
 
     output = await play(loop)
 
@@ -151,23 +151,21 @@ async def test_a_harmless_call_that_failed_is_made_again(tmp_path: Path) -> None
     import tests.tool_functions
 
     tests.tool_functions.num_flaky_calls = 0
-    loop = make_loop(tmp_path, [call("flaky"), "Good."], tools_file(tmp_path, "flaky", retries=1))
+    loop = make_loop([call("flaky"), "Good."], tools_file(tmp_path, "flaky", retries=1))
 
     assert record(await play(loop))["stop_reason"] == "answered"
     assert tests.tool_functions.num_flaky_calls == 2
 
 
 async def test_none_is_null_and_bytes_never_reach_the_policy(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("nothing"), "Well."], tools_file(tmp_path, "nothing"))
+    loop = make_loop([call("nothing"), "Well."], tools_file(tmp_path, "nothing"))
 
     assert "tool\nnull<|im_end|>" in loop.tokenizer.decode((await play(loop)).response_ids)
 
 
 async def test_a_hundred_megabytes_lose_their_middle_and_say_so(tmp_path: Path) -> None:
     limit = "pivot.rollout.max_observation_tokens=64"
-    loop = make_loop(
-        tmp_path, [call("shout", num_characters=100_000_000), "Loud."], tools_file(tmp_path, "shout"), limit
-    )
+    loop = make_loop([call("shout", num_characters=100_000_000), "Loud."], tools_file(tmp_path, "shout"), limit)
 
     output = await play(loop)
 
@@ -181,7 +179,7 @@ async def test_a_hundred_megabytes_lose_their_middle_and_say_so(tmp_path: Path) 
 
 async def test_a_response_at_its_end_takes_no_observation(tmp_path: Path) -> None:
     script = [call("shout", num_characters=100), "Never said."]
-    loop = make_loop(tmp_path, script, tools_file(tmp_path, "shout"), "data.max_response_length=128")
+    loop = make_loop(script, tools_file(tmp_path, "shout"), "data.max_response_length=128")
 
     output = await play(loop)
 
@@ -192,7 +190,7 @@ async def test_a_response_at_its_end_takes_no_observation(tmp_path: Path) -> Non
 
 
 async def test_a_turn_that_is_cut_off_calls_nothing(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=1)], tools_file(tmp_path, "add"), "pivot.rollout.max_turn_tokens=20")
+    loop = make_loop([call("add", a=1)], tools_file(tmp_path, "add"), "pivot.rollout.max_turn_tokens=20")
 
     output = await play(loop)
 
@@ -203,7 +201,7 @@ async def test_a_turn_that_is_cut_off_calls_nothing(tmp_path: Path) -> None:
 
 
 async def test_the_response_length_bounds_a_turn(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, ["x" * 500], tools_file(tmp_path, "add"), "data.max_response_length=32")
+    loop = make_loop(["x" * 500], tools_file(tmp_path, "add"), "data.max_response_length=32")
 
     output = await play(loop)
 
@@ -213,7 +211,7 @@ async def test_the_response_length_bounds_a_turn(tmp_path: Path) -> None:
 
 async def test_calls_of_the_last_turn_are_not_run(tmp_path: Path) -> None:
     script = [call("add", a=1), call("add", a=2)]
-    loop = make_loop(tmp_path, script, tools_file(tmp_path, "add"), "pivot.rollout.max_turns=2")
+    loop = make_loop(script, tools_file(tmp_path, "add"), "pivot.rollout.max_turns=2")
 
     output = await play(loop)
 
@@ -224,7 +222,7 @@ async def test_calls_of_the_last_turn_are_not_run(tmp_path: Path) -> None:
 
 async def test_no_turn_begins_after_the_wall_clock_ran_out(tmp_path: Path) -> None:
     script = [call("sleep", seconds=0.2), "Never said."]
-    loop = make_loop(tmp_path, script, tools_file(tmp_path, "sleep"), "pivot.rollout.max_wall_seconds=0.1")
+    loop = make_loop(script, tools_file(tmp_path, "sleep"), "pivot.rollout.max_wall_seconds=0.1")
 
     output = await play(loop)
 
@@ -234,7 +232,7 @@ async def test_no_turn_begins_after_the_wall_clock_ran_out(tmp_path: Path) -> No
 
 async def test_several_calls_of_a_turn_are_answered_in_their_order(tmp_path: Path) -> None:
     said = f"{call('add', a=1)}\n{call('nobody')}\n{call('add', a=5)}"
-    loop = make_loop(tmp_path, [said, "Done."], tools_file(tmp_path, "add"))
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "add"))
 
     output = await play(loop)
 
@@ -245,7 +243,7 @@ async def test_several_calls_of_a_turn_are_answered_in_their_order(tmp_path: Pat
 
 async def test_calls_beyond_the_limit_are_told_and_not_run(tmp_path: Path) -> None:
     said = "\n".join(call("add", a=number) for number in range(3))
-    loop = make_loop(tmp_path, [said, "Done."], tools_file(tmp_path, "add"), "pivot.rollout.max_calls_per_turn=2")
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "add"), "pivot.rollout.max_calls_per_turn=2")
 
     output = await play(loop)
 
@@ -255,7 +253,7 @@ async def test_calls_beyond_the_limit_are_told_and_not_run(tmp_path: Path) -> No
 
 async def test_parallel_calls_run_at_once(tmp_path: Path) -> None:
     said = "\n".join(call("sleep", seconds=0.3) for _ in range(4))
-    loop = make_loop(tmp_path, [said, "Done."], tools_file(tmp_path, "sleep"), "pivot.rollout.parallel_calls=True")
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "sleep"), "pivot.rollout.parallel_calls=True")
 
     found = record(await play(loop))
 
@@ -267,7 +265,7 @@ async def test_parallel_calls_run_at_once(tmp_path: Path) -> None:
 async def test_a_slow_tool_holds_no_other_trajectory_up(tmp_path: Path, tool: str) -> None:
     import asyncio
 
-    loops = [make_loop(tmp_path, [call(tool, seconds=1.0), "Done."], tools_file(tmp_path, tool)) for _ in range(64)]
+    loops = [make_loop([call(tool, seconds=1.0), "Done."], tools_file(tmp_path, tool)) for _ in range(64)]
     began = time.monotonic()
 
     outputs = await asyncio.gather(*(play(loop) for loop in loops))
@@ -278,7 +276,7 @@ async def test_a_slow_tool_holds_no_other_trajectory_up(tmp_path: Path, tool: st
 
 async def test_each_trajectory_has_its_own_state(tmp_path: Path) -> None:
     script = [call("note", text="one"), call("note", text="two"), "Done."]
-    loops = [make_loop(tmp_path, script, tools_file(tmp_path, "note")) for _ in range(2)]
+    loops = [make_loop(script, tools_file(tmp_path, "note")) for _ in range(2)]
 
     texts = [loop.tokenizer.decode((await play(loop)).response_ids) for loop in loops]
 
@@ -287,7 +285,7 @@ async def test_each_trajectory_has_its_own_state(tmp_path: Path) -> None:
 
 async def test_an_empty_answer_of_the_engine_is_asked_for_again(tmp_path: Path) -> None:
     script = [Said("", ended=False), Said("half", stop_reason="abort"), "Done."]
-    loop = make_loop(tmp_path, script, tools_file(tmp_path, "add"))
+    loop = make_loop(script, tools_file(tmp_path, "add"))
 
     output = await play(loop)
 
@@ -296,13 +294,13 @@ async def test_an_empty_answer_of_the_engine_is_asked_for_again(tmp_path: Path) 
 
 
 async def test_an_engine_that_says_nothing_at_first_leaves_no_row(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [Said("", ended=False)] * 3, tools_file(tmp_path, "add"))
+    loop = make_loop([Said("", ended=False)] * 3, tools_file(tmp_path, "add"))
 
     assert await loop.run(SAMPLING, **row()) == []
 
 
 async def test_an_engine_that_says_nothing_later_masks_what_there_is(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=1), *[Said("", ended=False)] * 3], tools_file(tmp_path, "add"))
+    loop = make_loop([call("add", a=1), *[Said("", ended=False)] * 3], tools_file(tmp_path, "add"))
 
     output = await play(loop)
 
@@ -312,11 +310,11 @@ async def test_an_engine_that_says_nothing_later_masks_what_there_is(tmp_path: P
 
 
 async def test_a_prompt_at_the_limit_is_played_and_one_above_is_refused(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, ["Done."], tools_file(tmp_path))
+    loop = make_loop(["Done."], tools_file(tmp_path))
     num_prompt_tokens = len((await play(loop)).prompt_ids)
 
-    at = make_loop(tmp_path, ["Done."], tools_file(tmp_path), f"data.max_prompt_length={num_prompt_tokens}")
-    above = make_loop(tmp_path, ["Done."], tools_file(tmp_path), f"data.max_prompt_length={num_prompt_tokens - 1}")
+    at = make_loop(["Done."], tools_file(tmp_path), f"data.max_prompt_length={num_prompt_tokens}")
+    above = make_loop(["Done."], tools_file(tmp_path), f"data.max_prompt_length={num_prompt_tokens - 1}")
 
     assert record(await play(at))["stop_reason"] == "answered"
     with pytest.raises(DataError, match=f"a prompt of {num_prompt_tokens} tokens"):
@@ -324,7 +322,7 @@ async def test_a_prompt_at_the_limit_is_played_and_one_above_is_refused(tmp_path
 
 
 async def test_a_context_that_is_full_stops_the_trajectory(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, ["x" * 500], tools_file(tmp_path), "actor_rollout_ref.rollout.max_model_len=50")
+    loop = make_loop(["x" * 500], tools_file(tmp_path), "actor_rollout_ref.rollout.max_model_len=50")
 
     output = await play(loop)
 
@@ -333,7 +331,7 @@ async def test_a_context_that_is_full_stops_the_trajectory(tmp_path: Path) -> No
 
 
 async def test_a_parser_of_verls_that_breaks_is_told_to_the_policy(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, ["Whatever.", "Done."], tools_file(tmp_path, "add"), "pivot.rollout.parser=verl/hermes")
+    loop = make_loop(["Whatever.", "Done."], tools_file(tmp_path, "add"), "pivot.rollout.parser=verl/hermes")
     loop._parts.parser._parser = Broken(loop._parts.parser._parser)
 
     output = await play(loop)
@@ -357,21 +355,21 @@ class Broken:
 
 async def test_verls_own_parser_finds_calls(tmp_path: Path) -> None:
     script = [call("add", a=2, b=3), "It is 5."]
-    loop = make_loop(tmp_path, script, tools_file(tmp_path, "add"), "pivot.rollout.parser=verl/hermes")
+    loop = make_loop(script, tools_file(tmp_path, "add"), "pivot.rollout.parser=verl/hermes")
 
     output = await play(loop)
 
     assert "tool\n5<|im_end|>" in loop.tokenizer.decode(output.response_ids)
 
 
-def test_an_unknown_parser_is_named_with_the_known_ones(tmp_path: Path) -> None:
+async def test_an_unknown_parser_is_named_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"verl has no parser 'hermse'; known: .*verl/hermes"):
-        make_loop(tmp_path, [], tools_file(tmp_path), "pivot.rollout.parser=verl/hermse")
+        make_loop([], tools_file(tmp_path), "pivot.rollout.parser=verl/hermse")
 
 
 async def test_rstar2_turns_begin_with_reason_and_tools_answer_in_a_user_turn(tmp_path: Path) -> None:
     first, second = f"I add.</reason>\n{call('add', a=2, b=3)}", "Easy.</reason><answer>\\boxed{5}</answer>"
-    loop = make_loop(tmp_path, [first, second], tools_file(tmp_path, "add"), "+tool_format=rstar2")
+    loop = make_loop([first, second], tools_file(tmp_path, "add"), "+tool_format=rstar2")
 
     output = await play(loop)
 
@@ -391,7 +389,7 @@ async def test_search_r1_goes_on_in_the_same_turn(tmp_path: Path) -> None:
     ]
     name = tools_file(tmp_path, "note")
     search = "pivot.rollout.tags=[{open: <search>, close: </search>, tool: note, argument: text}]"
-    loop = make_loop(tmp_path, script, name, "+tool_format=search_r1", search)
+    loop = make_loop(script, name, "+tool_format=search_r1", search)
 
     output = await play(loop)
 
@@ -408,9 +406,7 @@ async def test_search_r1_goes_on_in_the_same_turn(tmp_path: Path) -> None:
 async def test_retool_runs_fenced_code(tmp_path: Path) -> None:
     code = "<code>\n```python\nadd\n```\n</code>"
     tags = "pivot.rollout.tags=[{open: <code>, close: </code>, tool: note, argument: text, fenced: True}]"
-    loop = make_loop(
-        tmp_path, [Said(code, ended=False), "5"], tools_file(tmp_path, "note"), "+tool_format=retool", tags
-    )
+    loop = make_loop([Said(code, ended=False), "5"], tools_file(tmp_path, "note"), "+tool_format=retool", tags)
 
     output = await play(loop)
 
@@ -420,8 +416,8 @@ async def test_retool_runs_fenced_code(tmp_path: Path) -> None:
 
 async def test_torl_runs_the_last_block_at_its_output_marker(tmp_path: Path) -> None:
     said = "```python\nfirst\n``` or ```python\nsecond\n```\n```output"
-    tags = "pivot.rollout.tags=[{open: ```python, close: ```, stop: ```output, tool: note, argument: text}]"
-    loop = make_loop(tmp_path, [Said(said, ended=False), "5"], tools_file(tmp_path, "note"), "+tool_format=torl", tags)
+    tags = "pivot.rollout.tags=[{open: '```python', close: '```', stop: '```output', tool: note, argument: text}]"
+    loop = make_loop([Said(said, ended=False), "5"], tools_file(tmp_path, "note"), "+tool_format=torl", tags)
 
     output = await play(loop)
 
@@ -429,15 +425,15 @@ async def test_torl_runs_the_last_block_at_its_output_marker(tmp_path: Path) -> 
     assert "```output\nsecond\n```\n5" in loop.tokenizer.decode(output.response_ids)
 
 
-def test_tags_without_an_engine_that_can_stop_at_them_are_refused(tmp_path: Path) -> None:
+async def test_tags_without_an_engine_that_can_stop_at_them_are_refused(tmp_path: Path) -> None:
     overrides = ("+tool_format=retool", "actor_rollout_ref.rollout.skip_tokenizer_init=True")
 
     with pytest.raises(ConfigError, match="skip_tokenizer_init=False"):
-        make_loop(tmp_path, [], tools_file(tmp_path, "note"), *overrides)
+        make_loop([], tools_file(tmp_path, "note"), *overrides)
 
 
 async def test_the_outcome_lies_on_the_last_token_and_turn_rewards_on_the_last_of_each_turn(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
+    loop = make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
     output = await play(loop)
     output.turn_rewards = [0.25, 0.5]
     output.reward_score = 1.0
@@ -451,7 +447,7 @@ async def test_the_outcome_lies_on_the_last_token_and_turn_rewards_on_the_last_o
 
 
 async def test_a_reward_for_half_of_the_turns_is_refused(tmp_path: Path) -> None:
-    output = await play(make_loop(tmp_path, [call("add", a=2), "It is 3."], tools_file(tmp_path, "add")))
+    output = await play(make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add")))
     output.turn_rewards = [0.25]
 
     with pytest.raises(ValueError, match="1 turn rewards, 2 turns"):
@@ -459,7 +455,7 @@ async def test_a_reward_for_half_of_the_turns_is_refused(tmp_path: Path) -> None
 
 
 async def test_text_that_the_template_writes_otherwise_is_counted(tmp_path: Path) -> None:
-    loop = make_loop(tmp_path, [call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
+    loop = make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
     template = loop.tokenizer.chat_template
     loop.tokenizer.chat_template = template.replace("+ message.content", "+ message.content.upper()", 1)
 

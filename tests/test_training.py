@@ -50,8 +50,9 @@ async def moody(action, turn):
 
 PATCHY = """
 from itertools import count
+from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import Verdict
-from verl_pivot.verifiers.registry import get_verifier, register
+from verl_pivot.verifiers.registry import register
 
 calls = count()
 
@@ -59,49 +60,9 @@ calls = count()
 async def patchy(action, turn):
     if not 8 <= next(calls) < 12:
         return Verdict(score=None, reason="no_judge")
-    return await get_verifier("tool_call")(action, turn)
-"""
-
-
-RUNS = """
-from verl_pivot.sandbox.shared import shared_sandbox
-from verl_pivot.types import Verdict
-from verl_pivot.verifiers.registry import register
-
-@register("runs")
-async def runs(action, turn):
     result = await (await shared_sandbox()).run(f"print({len(action.content)} - {len(action.content) - 1})")
     return Verdict(score=float(result.stdout), reason="ran")
 """
-
-
-@needs_sandbox
-def test_a_verifier_runs_programs_in_the_sandbox_during_training(tmp_path: Path) -> None:
-    """Nothing is configured: the reward workers start a service by themselves. Every token ends the turn."""
-    model = write_model(tmp_path / "model")
-    set_end_tokens(model, list(range(256)))
-    raw = write_questions(tmp_path / "raw.jsonl", 20)
-    verifier, trajectories, pivots = (tmp_path / name for name in ("runs.py", "t.jsonl", "pivots.parquet"))
-    verifier.write_text(RUNS)
-    module = ("--verifier-module", verifier)
-    done(cli("import", raw, "--out", trajectories, "--verifier", "runs"))
-    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5",
-             *module))  # fmt: skip
-
-    output = launch(
-        tmp_path,
-        "+method=pivotrl",
-        "+local=cpu",
-        *training(model, pivots, batch_size=2, n=4, num_steps=1),
-        f"pivot.verifier_modules=[{verifier}]",
-        "trainer.val_before_train=False",
-        "data.max_prompt_length=256",
-        "data.max_response_length=24",
-    )
-
-    assert output.returncode == 0, output.stdout[-3000:]
-    metrics = step_metrics(output.stdout)
-    assert metrics[1]["verifier/runs/ran"] == metrics[1]["critic/score/mean"] == 1.0
 
 
 def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
@@ -146,10 +107,12 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     assert 0 < metrics[1]["pivot/undecided_rows"] < 256
 
 
+@needs_sandbox
 def test_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(tmp_path: Path) -> None:
     """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can.
 
-    Every token ends the turn, so that every action is a message and comes before the verifier.
+    Those that can are decided by programs in the sandbox, for which nothing is configured: the reward workers start a
+    service by themselves. Every token ends the turn, so that every action is a message and comes before the verifier.
     """
     model = write_model(tmp_path / "model")
     set_end_tokens(model, list(range(256)))
@@ -178,29 +141,27 @@ def test_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(tmp_path
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [1]
     assert metrics[1]["pivot/undecided_rows"] == 8
+    assert metrics[1]["verifier/patchy/ran"] == metrics[1]["critic/score/mean"] == 1.0
 
 
-def test_pivots_without_the_method_stop_before_step_1_and_say_why(tmp_path: Path) -> None:
-    """As without the package: verl composes, and only the rows can tell it what they need."""
+async def test_pivots_without_the_method_are_refused_by_stock_verl_and_it_says_why(tmp_path: Path) -> None:
+    """As without the package: verl reads the rows, and only they can tell it what they need."""
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
     model = write_model(tmp_path / "model")
     raw = write_questions(tmp_path / "raw.jsonl", 16)
     trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
     done(cli("import", raw, "--out", trajectories))
     done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5"))
+    stock = RLHFDataset(str(pivots), None, OmegaConf.create({"filter_overlong_prompts": False}))
+    trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
 
-    output = launch(
-        tmp_path,
-        "+local=cpu",
-        *training(model, pivots, batch_size=4, n=2, num_steps=2),
-        f"data.val_files={pivots.with_suffix('.validation.parquet')}",
-        "algorithm.adv_estimator=grpo",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "actor_rollout_ref.rollout.name=sglang",
-    )
-
-    assert output.returncode != 0
-    assert "install verl-pivot and add +method=pivotrl" in output.stdout
-    assert step_metrics(output.stdout) == {}
+    with pytest.raises(AssertionError, match=r"install verl-pivot and add \+method=pivotrl"):
+        await AgentLoopWorker._run_agent_loop(
+            object(), {}, trajectory, agent_name=stock.dataframe[0]["agent_name"], trace=False
+        )
 
 
 @pytest.mark.skipif(not TAU.is_dir(), reason="needs ../shared/data/tau_airline")

@@ -9,6 +9,7 @@ from verl_pivot.commands.doctor import doctor_command
 from verl_pivot.commands.export import export_command
 from verl_pivot.commands.filter import filter_command
 from verl_pivot.commands.import_trajectories import import_command
+from verl_pivot.commands.index import index_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.select import select_command
@@ -41,6 +42,7 @@ app.command("filter")(filter_command)
 app.command("profile")(profile_command)
 app.command("select")(select_command)
 app.command("export")(export_command)
+app.command("index")(index_command)
 app.add_typer(sandbox_app, name="sandbox")
 
 

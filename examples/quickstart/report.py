@@ -30,8 +30,10 @@ class Summary:
     """[num_steps] verl's metrics of each training step."""
 
 
-def write(summary: Summary, folder: Path) -> None:
-    """Write summary.json and quickstart.png."""
+def write(
+    summary: Summary, folder: Path, *, name: str = "quickstart", title: str = "PivotRL on single actions"
+) -> None:
+    """Write summary.json and the plot, whose left half has the title."""
     content = {
         "seed": summary.seed,
         "base": summary.base.as_dict(),
@@ -41,7 +43,7 @@ def write(summary: Summary, folder: Path) -> None:
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
     }
     (folder / "summary.json").write_text(json.dumps(content, indent=2) + "\n")
-    draw(summary, folder / "quickstart.png")
+    draw(summary, folder / f"{name}.png", title)
 
 
 def show(summary: Summary, console: Console) -> None:
@@ -68,7 +70,7 @@ def _percent(accuracy: Accuracy) -> str:
     return f"{accuracy.value:.0%} [{100 * low:.0f}, {100 * high:.0f}]"
 
 
-def draw(summary: Summary, path: Path) -> None:
+def draw(summary: Summary, path: Path, title: str) -> None:
     """Training reward by step, and success by family before and after."""
     figure, (curve, bars) = plt.subplots(1, 2, figsize=(11, 4.5), width_ratios=(1, 1.4), layout="constrained")
     curve.plot(
@@ -76,9 +78,7 @@ def draw(summary: Summary, path: Path) -> None:
         [step["critic/score/mean"] for step in summary.steps],
         color="tab:blue",
     )
-    curve.set(
-        xlabel="training step", ylabel="mean reward of the sampled actions", ylim=(0, 1), title="PivotRL training"
-    )
+    curve.set(xlabel="training step", ylabel="mean reward of what was sampled", ylim=(0, 1), title=title)
     families = [f"{family}, unseen" if family in UNSEEN_FAMILIES else family for family in summary.base.tasks_by_family]
     names = ["whole tasks", *families]
     for offset, label, evaluation in ((-0.2, "base", summary.base), (0.2, "trained", summary.trained)):

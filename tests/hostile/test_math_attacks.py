@@ -1,5 +1,7 @@
 """Answers that try to be paid without being the expert's; docs/verifiers.md shows the table."""
 
+import asyncio
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -55,21 +57,32 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     use_service(monkeypatch)
 
 
+@cache
+def verdicts() -> dict[tuple[str, str], Verdict]:
+    """Of all pairs of the two tables: asked together they share a program, which takes seconds to start."""
+
+    async def ask() -> list[Verdict]:
+        return await asyncio.gather(*(judge(content, gold) for gold, content in pairs))
+
+    pairs = [*(("42", content) for content, _ in ATTACKS.values()), *EQUAL]
+    return dict(zip(pairs, asyncio.run(ask()), strict=True))
+
+
 async def judge(content: str, gold: str = "42", place: str = "boxed") -> Verdict:
     action = Message(role=Role.ASSISTANT, content=content)
     return await get_verifier("math", {"answer": gold, "place": place, "wall_seconds": 3.0})(action, make_turn())
 
 
 @pytest.mark.parametrize(("content", "reason"), ATTACKS.values(), ids=ATTACKS)
-async def test_no_answer_is_paid_that_is_not_the_experts(content: str, reason: str) -> None:
-    verdict = await judge(content)
+def test_no_answer_is_paid_that_is_not_the_experts(content: str, reason: str) -> None:
+    verdict = verdicts()["42", content]
 
     assert (verdict.score, verdict.reason) == (0.0, reason), verdict.detail
 
 
 @pytest.mark.parametrize(("gold", "content"), EQUAL)
-async def test_the_same_value_in_another_form_is_paid(gold: str, content: str) -> None:
-    verdict = await judge(content, gold)
+def test_the_same_value_in_another_form_is_paid(gold: str, content: str) -> None:
+    verdict = verdicts()[gold, content]
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
 

@@ -3,14 +3,9 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase
-from verl.utils.profiler import simple_timer
 from verl.utils.tokenizer.chat_template import apply_chat_template
-from verl.workers.rollout.replica import TokenOutput
 
 from verl_pivot.errors import DataError
 from verl_pivot.rollout.actions import Malformed, read_turn
@@ -18,31 +13,15 @@ from verl_pivot.rollout.limits import StopReason
 from verl_pivot.rollout.observations import cut_to_tokens
 from verl_pivot.rollout.rendering import action_text
 from verl_pivot.rollout.rollout_record import FIELD, VERDICT, RolloutRecord
-from verl_pivot.rollout.settings import RolloutSettings
 from verl_pivot.rollout.token_record import TokenRecord
-from verl_pivot.rollout.turn_parsers import TurnParser
 from verl_pivot.rollout.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.turn_sampler import LoopParts, TurnSampler
 from verl_pivot.tools.calls import CallOutcome, CallRecord, CallStatus
 from verl_pivot.tools.contract import ErrorKind, Observation
 from verl_pivot.tools.toolset import TrajectoryTools
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Verdict
 
 logger = logging.getLogger(__name__)
-
-MAX_EMPTY_ANSWERS = 3
-"""Of the engine in a row, before the trajectory is masked."""
-_ABORTED = ("abort", "aborted")
-
-
-@dataclass(frozen=True, slots=True)
-class LoopParts:
-    """What the trajectories of one agent loop share."""
-
-    loop: AgentLoopBase
-    """Its tokenizer, its continuous tokens and its way to the engines."""
-    settings: RolloutSettings
-    parser: TurnParser
-    end_token_ids: frozenset[int]
 
 
 class Conversation:
@@ -58,13 +37,9 @@ class Conversation:
         self._tools = tools
         self._schemas = tools.toolbox.schemas
         self._messages = messages
-        self._sampling_params = sampling_params
-        self._request_id = uuid4().hex
+        self._sampler = TurnSampler(parts, sampling_params)
         self._tokens = TokenRecord.of_prompt([])
         self._record = RolloutRecord()
-        self._timings: dict[str, float] = {}
-        self._extra_fields: dict[str, Any] = {}
-        self._num_preempted: int | None = None
         self._turn_text = ""
         self._sampled_ids: list[int] = []
         self._deadline = time.monotonic() + self._limits.max_wall_seconds
@@ -83,6 +58,8 @@ class Conversation:
                 f"{loop.rollout_config.prompt_length}: raise it, or leave the row out"
             )
         self._tokens = TokenRecord.of_prompt(prompt_ids)
+        if self._budget() <= 0:
+            raise DataError(f"a prompt of {len(prompt_ids)} tokens leaves no room in rollout.max_model_len; raise it")
 
     async def play(self) -> None:
         """Turn after turn, until there is a reason to stop."""
@@ -116,10 +93,10 @@ class Conversation:
         budget = self._budget()
         if budget <= 0:
             return StopReason.MAX_RESPONSE_TOKENS
-        completion = await self._sample(budget)
-        if completion is None:
+        turn = await self._sampler.sample(self._tokens.token_ids, budget, self._record)
+        if turn is None:
             return StopReason.ENGINE_FAILURE
-        token_ids, logprobs = _up_to_stop(completion, self._parts.parser.stop, self._loop.tokenizer)
+        token_ids, logprobs = turn
         tokens, loop = self._tokens, self._loop
         tokens.turn_starts.append(len(tokens.mask))
         merged, tokens.mask, tokens.logprobs = await loop.ct_merge_assistant_token(
@@ -148,39 +125,6 @@ class Conversation:
         max_model_len = self._loop.rollout_config.max_model_len
         return budget if max_model_len is None else min(budget, max_model_len - len(self._tokens.token_ids) - 1)
 
-    async def _sample(self, budget: int) -> TokenOutput | None:
-        """What the engine gives back; None if it gave back nothing several times."""
-        params = {**self._sampling_params, "max_tokens": budget}
-        if self._parts.parser.stop:
-            params["stop"] = list(self._parts.parser.stop)
-        if stop_token_ids := getattr(self._parts.parser, "stop_token_ids", None):
-            params["stop_token_ids"] = stop_token_ids
-        began = time.monotonic()
-        with simple_timer("generate_sequences", self._timings):
-            for _ in range(MAX_EMPTY_ANSWERS):
-                completion: TokenOutput = await self._loop.server_manager.generate(
-                    request_id=self._request_id, prompt_ids=self._tokens.token_ids, sampling_params=dict(params)
-                )
-                self._remember(completion)
-                if completion.token_ids and completion.stop_reason not in _ABORTED:
-                    break
-                self._record.num_empty_answers += 1
-            else:
-                self._record.failure = f"the engine gave back nothing {MAX_EMPTY_ANSWERS} times in a row"
-                return None
-        self._record.generate_seconds += time.monotonic() - began
-        return completion
-
-    def _remember(self, completion: TokenOutput) -> None:
-        """What verl keeps of each answer beside its tokens: the versions of the weights, preemptions."""
-        newest = completion.extra_fields.get("max_global_steps")
-        if not self._extra_fields:
-            self._extra_fields.update(completion.extra_fields)
-        elif newest is not None:
-            self._extra_fields["max_global_steps"] = newest
-        if completion.num_preempted is not None:
-            self._num_preempted = (self._num_preempted or 0) + completion.num_preempted
-
     def _is_answer(self) -> bool:
         tag = self._settings.answer_tag
         return tag is None or f"</{tag}>" in self._turn_text
@@ -200,8 +144,7 @@ class Conversation:
     async def _run_calls(self, calls: Sequence[ToolCall | Malformed]) -> list[str] | None:
         """What the policy reads of each; None if the system failed."""
         began = time.monotonic()
-        with simple_timer("tool_calls", self._timings):
-            outcomes = await self._tools.toolbox.run(calls)
+        outcomes = await self._tools.toolbox.run(calls)
         self._record.tool_seconds += time.monotonic() - began
         texts = [self._take(outcome) for outcome in outcomes]
         self._record.failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
@@ -272,7 +215,7 @@ class Conversation:
         if not tokens.turn_starts:
             return []
         record.text_differs = self._text_differs()
-        extra_fields = {**self._extra_fields, FIELD: record.as_dict()}
+        extra_fields = {**self._sampler.extra_fields, FIELD: record.as_dict()}
         if (verdict := await self._outcome(record.stop_reason)) is not None:
             extra_fields[VERDICT] = {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}
         return TurnRewardOutput(
@@ -282,7 +225,8 @@ class Conversation:
             response_logprobs=tokens.logprobs,
             turn_ends=tokens.turn_ends,
             num_turns=2 * len(record.turn_tokens),
-            metrics={"num_preempted": -1 if self._num_preempted is None else self._num_preempted, **self._timings},
+            routed_experts=self._sampler.routed_experts,
+            metrics={"tool_calls": record.tool_seconds, **self._sampler.metrics},
             extra_fields=extra_fields,
         )
 
@@ -319,12 +263,3 @@ def _status(observation: Observation | None) -> CallStatus:
     if observation is None:
         return CallStatus.SYSTEM_FAILURE
     return CallStatus.OK if observation.error is None else CallStatus.TOOL_ERROR
-
-
-def _up_to_stop(completion: TokenOutput, stops: Sequence[str], tokenizer: Any) -> tuple[list[int], list[float] | None]:
-    """Sampled tokens up to the one that completes a stop text: engines may run on behind it."""
-    ids, logprobs = list(completion.token_ids), completion.log_probs or None
-    if any(stop in tokenizer.decode(ids) for stop in stops):
-        while any(stop in tokenizer.decode(ids[:-1]) for stop in stops):
-            ids.pop()
-    return ids, None if logprobs is None else list(logprobs[: len(ids)])

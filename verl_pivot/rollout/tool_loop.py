@@ -6,10 +6,11 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.rollout.conversation import Conversation, LoopParts
+from verl_pivot.rollout.conversation import Conversation
 from verl_pivot.rollout.rendering import end_token_ids
 from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.rollout.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.turn_sampler import LoopParts
 from verl_pivot.rollout.verl_parsers import make_parser
 from verl_pivot.tools.toolset import load_toolset
 
@@ -28,7 +29,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         parser = make_parser(settings, self.tokenizer)
         _check_stop(parser.stop, self.rollout_config)
         end_ids = end_token_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
-        self._parts = LoopParts(self, settings, parser, end_ids)
+        self._parts = LoopParts(self, settings, parser, end_ids | set(parser.stop_token_ids))
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> TurnRewardOutput | list[TurnRewardOutput]:
         """One trajectory.

@@ -21,6 +21,11 @@ class TurnParser(Protocol):
         """Texts after which a turn is over, beside the end-of-turn token."""
         ...
 
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Tokens, likewise."""
+        ...
+
     async def calls(
         self, text: str, token_ids: Sequence[int], tools: Sequence[JsonObject]
     ) -> tuple[ToolCall | Malformed, ...]:
@@ -38,6 +43,7 @@ class HermesParser:
     """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Hermes, Qwen and rStar2-Agent write them."""
 
     stop = ()
+    stop_token_ids = ()
 
     async def calls(
         self, text: str, token_ids: Sequence[int], tools: Sequence[JsonObject]
@@ -70,6 +76,8 @@ class TagPair:
 class TagParser:
     """The last block of a turn is its call (Search-R1, ReTool, ToRL): the turn stops there."""
 
+    stop_token_ids = ()
+
     def __init__(self, pairs: Sequence[TagPair], answer_tag: str | None = None) -> None:
         self._pairs = tuple(pairs)
         answer = () if answer_tag is None else (f"</{answer_tag}>",)
@@ -101,7 +109,7 @@ class VerlParser:
     def __init__(self, parser: Any, tool_schema_class: Any) -> None:
         self._parser = parser
         self._tool_schema_class = tool_schema_class
-        self.stop_token_ids: list[int] = list(parser.stop_token_ids)
+        self.stop_token_ids = tuple(map(int, parser.stop_token_ids))
 
     async def calls(
         self, text: str, token_ids: Sequence[int], tools: Sequence[JsonObject]

@@ -1,25 +1,23 @@
 """Verifier `sql`: does a query give the rows that the expert's gives, on every database and on perturbed ones?"""
 
-import json
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Literal, NamedTuple, Self
 
 import sqlglot
 from cachetools import LRUCache
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Program, Result, Status
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.verifiers.candidates import candidate
 from verl_pivot.verifiers.executions import REASONS, execute, undecided
+from verl_pivot.verifiers.query_program import answers_of, query_program
 from verl_pivot.verifiers.reasons import Reason
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.sql_rows import Rows, same_rows
 from verl_pivot.verifiers.verdicts import ACCEPTED, broken_gold, refuse
 
-_RUNNER = (Path(__file__).parent / "runners" / "run_query.py").read_text()
-_PLAN, _ANSWERS = "plan.json", "answers.json"
 _NUM_CACHED = 1024
 
 
@@ -58,7 +56,6 @@ class _Gold(NamedTuple):
     is_ordered: bool
 
 
-_Answers: TypeAlias = list[dict[str, Any]]
 _golds: LRUCache[tuple[SqlOptions, str], _Gold | Verdict] = LRUCache(_NUM_CACHED)
 
 
@@ -116,7 +113,7 @@ class SqlVerifier:
         (result,) = await execute([self._program(query)])
         if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):
             return Verdict(score=None, reason=Reason.GOLD_TIME_LIMIT, detail=f"more than {options.wall_seconds:g} s")
-        answers = _answers(result)
+        answers = answers_of(result)
         if answers is None:
             return broken_gold(f"the databases cannot be made: {result.status}: {result.stderr.strip()[-300:]}")
         failed = [answer["error"] for answer in answers if "error" in answer]
@@ -129,28 +126,22 @@ class SqlVerifier:
 
     def _program(self, query: str) -> Program:
         options = self._options
-        plan = {
-            "dialect": options.dialect,
-            "query": query,
-            "sources": [*(None for _ in options.databases), *options.scripts],
-            "num_perturbed": options.num_perturbed,
-            "seed": options.seed,
-            "max_rows": options.max_rows,
-        }
-        files = {f"{number}.db": path.read_bytes() for number, path in enumerate(options.databases)}
-        seconds = options.wall_seconds
-        return Program(
-            code=_RUNNER,
-            files={**files, _PLAN: json.dumps(plan).encode()},
-            fetch=(_ANSWERS,),
-            limits=Limits(wall_seconds=seconds, cpu_seconds=max(1, round(seconds)), memory_bytes=1024 * MIB),
+        return query_program(
+            query,
+            dialect=options.dialect,
+            databases=options.databases,
+            scripts=options.scripts,
+            num_perturbed=options.num_perturbed,
+            seed=options.seed,
+            wall_seconds=options.wall_seconds,
+            max_rows=options.max_rows,
         )
 
 
 def _verdict(result: Result, gold: _Gold) -> Verdict:
     if result.status is not Status.OK:
         return refuse(REASONS[result.status], result.stderr.strip()[-300:])
-    answers = _answers(result)
+    answers = answers_of(result)
     if answers is None or len(answers) != len(gold.answers):
         return refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values()))
     for number, (answer, rows) in enumerate(zip(answers, gold.answers, strict=True)):
@@ -160,11 +151,3 @@ def _verdict(result: Result, gold: _Gold) -> Verdict:
             detail = f"database {number}: {len(answer['rows'])} rows, the expert's {len(rows)}"
             return refuse(Reason.WRONG_ROWS, detail)
     return ACCEPTED
-
-
-def _answers(result: Result) -> _Answers | None:
-    """What the runner wrote: no code of the policy's runs beside it, but the file may be too large to come."""
-    if result.status is not Status.OK or _ANSWERS not in result.files:
-        return None
-    answers: _Answers = json.loads(result.files[_ANSWERS])
-    return answers
