@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verl.workers.rollout.replica import TokenOutput
 
 from tests.scripted_engine import Said, call, make_loop, row
 from verl_pivot.errors import ConfigError, DataError
@@ -460,3 +461,49 @@ async def test_text_that_the_template_writes_otherwise_is_counted(tmp_path: Path
     loop.tokenizer.chat_template = template.replace("+ message.content", "+ message.content.upper()", 1)
 
     assert record(await play(loop))["text_differs"] is True
+
+
+class Interrupted:
+    """An engine whose first answer is cut by an update of the weights: verl's asynchronous client goes on from there."""
+
+    def __init__(self, tokenizer: Any, script: list[str]) -> None:
+        self.tokenizer, self.script = tokenizer, script
+        self.prompts: list[list[int]] = []
+        self.generate = self
+
+    async def remote(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
+        self.prompts.append(prompt_ids)
+        number = len(self.prompts)
+        ids = self.tokenizer.encode(self.script[number - 1], add_special_tokens=False)
+        is_cut = number == 1
+        return TokenOutput(
+            token_ids=ids if is_cut else [*ids, self.tokenizer.eos_token_id],
+            log_probs=[-0.5] * (len(ids) + (not is_cut)),
+            stop_reason="abort" if is_cut else "stop",
+            extra_fields={"global_steps": number},
+        )
+
+
+async def test_a_turn_that_a_weight_update_cut_goes_on_under_the_asynchronous_trainers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+
+    said = call("add", a=2, b=3)
+    loop = make_loop([], tools_file(tmp_path, "add"))
+    engine = Interrupted(loop.tokenizer, [said[:20], said[20:], "It is 5."])
+    client = FullyAsyncLLMServerClient(loop.config)
+
+    async def acquire(request_id: str, **_: Any) -> tuple[str, Interrupted]:
+        return "only", engine
+
+    monkeypatch.setattr(client, "_acquire_server", acquire)
+    monkeypatch.setattr(client, "_release_server", lambda *_, **__: None)
+    loop.server_manager = client
+
+    output = await play(loop)
+
+    assert sampled(loop, output) == [f"{said}<|im_end|>", "It is 5.<|im_end|>"]
+    assert engine.prompts[1] == [*engine.prompts[0], *loop.tokenizer.encode(said[:20], add_special_tokens=False)]
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
+    assert record(output)["num_empty_answers"] == 0

@@ -13,6 +13,7 @@ from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
+from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 
 NEW_KEYS = (
     "hydra.callbacks.",
@@ -60,7 +61,11 @@ def shipped(group: str, option: str) -> Path:
 
 
 def test_the_groups_are_those_of_the_documentation() -> None:
-    assert config_groups() == {"method": ["pivotrl"], "local": ["cpu"]}
+    assert config_groups() == {
+        "method": ["pivotrl", "tool_rollout"],
+        "local": ["cpu"],
+        "tool_format": ["retool", "rstar2", "search_r1", "torl"],
+    }
 
 
 @pytest.mark.parametrize(("group", "option"), GROUPS)
@@ -78,7 +83,7 @@ def test_no_key_repeats_verls_default(group: str, option: str) -> None:
     config = OmegaConf.to_container(stock())
     ours = yaml.safe_load(shipped(group, option).read_text())
 
-    same = {path for path in leaves(ours) if value_at(config, path) == value_at(ours, path)}
+    same = {path for path in leaves(ours) if has_key(config, path) and value_at(config, path) == value_at(ours, path)}
 
     assert same <= {"actor_rollout_ref.actor.clip_ratio", "actor_rollout_ref.actor.kl_loss_coef"}  # the method's own
 
@@ -114,6 +119,33 @@ def test_a_misspelt_option_of_the_curriculum_stops_the_launch(override: str, mes
         check_config(stock("+method=pivotrl", override), [override])
 
 
+@pytest.mark.parametrize("tool_format", config_groups()["tool_format"])
+def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) -> None:
+    plain, formatted = stock("+method=tool_rollout"), stock("+method=tool_rollout", f"+tool_format={tool_format}")
+
+    assert set(plain.pivot.rollout) == set(RolloutSettings.model_fields)
+    assert parse_settings(plain).model_dump(exclude={"tools"}) == RolloutSettings(tools="").model_dump(
+        exclude={"tools"}
+    )
+    assert parse_settings(formatted) != parse_settings(plain)
+    check_config(formatted, ["+method=tool_rollout", f"+tool_format={tool_format}"])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("+pivot.rollout.max_turn=3", r"pivot\.rollout\.max_turn: Extra inputs are not permitted; known: .*max_turns"),
+        ("pivot.rollout.max_turns=0", r"pivot\.rollout\.max_turns: Input should be greater"),
+        ("pivot.rollout.parser=tags", "parser=tags needs tags"),
+        ("pivot.rollout.observation_template=x", "must hold {text} once"),
+        ("pivot.rollout.tools=nowhere.yaml", r"nowhere\.yaml cannot be read"),
+    ],
+)
+def test_an_option_of_the_tool_loop_that_is_wrong_stops_the_launch(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(stock("+method=tool_rollout", override), [])
+
+
 def test_the_asynchronous_trainers_get_their_replay_buffer() -> None:
     config = stock("+method=pivotrl", "trainer.v1.trainer_mode=separate_async")
 
@@ -132,7 +164,7 @@ def test_every_class_that_a_config_names_can_be_imported(group: str, option: str
             targets.append(f"{path.removeprefix('pkg://')}.{section['name']}")
         targets += [loop["_target_"] for loop in yaml.safe_load((configs_dir() / "agent_loops.yaml").read_text())]
 
-    assert targets
+    assert targets or group == "tool_format"
     for target in targets:
         module, _, name = target.rpartition(".")
         assert hasattr(import_module(module), name), target

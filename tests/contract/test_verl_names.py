@@ -40,6 +40,20 @@ def test_agent_loop() -> None:
     } <= set(AgentLoopOutput.model_fields)  # fmt: skip
 
 
+def test_what_the_tool_loop_asks_of_verl() -> None:
+    from verl.workers.rollout.replica import TokenOutput
+
+    assert parameters(hook("AgentLoopBase.ct_merge_context_msg")) == [
+        "self", "previous_messages", "updated_messages", "runtime_token_ids", "response_mask", "response_logprobs",
+        "tools",
+    ]  # fmt: skip
+    for client in ("LLMServerClient.generate", "FullyAsyncLLMServerClient.generate"):
+        assert parameters(hook(client))[:4] == ["self", "request_id", "prompt_ids", "sampling_params"]
+    assert {"token_ids", "log_probs", "stop_reason", "num_preempted", "routed_experts", "extra_fields"} <= set(
+        TokenOutput.model_fields
+    )
+
+
 def test_replay_buffer() -> None:
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
