@@ -322,6 +322,14 @@ async def test_a_prompt_at_the_limit_is_played_and_one_above_is_refused(tmp_path
         await play(above)
 
 
+async def test_the_models_own_context_bounds_a_trajectory(tmp_path: Path) -> None:
+    loop = make_loop(["x" * 20_000], tools_file(tmp_path), "data.max_response_length=20000")
+
+    output = await play(loop)
+
+    assert len(output.prompt_ids) + len(output.response_ids) == 16384 - 1
+
+
 async def test_a_context_that_is_full_stops_the_trajectory(tmp_path: Path) -> None:
     loop = make_loop(["x" * 500], tools_file(tmp_path), "actor_rollout_ref.rollout.max_model_len=50")
 
@@ -464,7 +472,7 @@ async def test_text_that_the_template_writes_otherwise_is_counted(tmp_path: Path
 
 
 class Interrupted:
-    """An engine whose first answer is cut by an update of the weights: verl's asynchronous client goes on from there."""
+    """An engine whose first answer an update of the weights cuts; verl's asynchronous client goes on from there."""
 
     def __init__(self, tokenizer: Any, script: list[str]) -> None:
         self.tokenizer, self.script = tokenizer, script

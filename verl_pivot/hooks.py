@@ -44,6 +44,7 @@ HOOKS = (
     Hook("verl.workers.rollout.replica", "TokenOutput", "rollout/turn_sampler.py"),
     Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", "rollout/turn_sampler.py"),
     Hook("verl.workers.rollout.llm_server", "FullyAsyncLLMServerClient.generate", "rollout/turn_sampler.py"),
+    Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/tool_loop.py"),
     Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py"),
     Hook("verl.utils.tokenizer.continuous_token_wiring", "create_continuous_token_builder", "rollout/rendering.py"),
     Hook("verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.run_single", "rewards/manager.py"),

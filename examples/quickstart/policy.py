@@ -21,6 +21,7 @@ from verl_pivot.types import Trajectory
 
 _IGNORED = -100
 _HEAD_SIZE = 64
+_CONTEXT_TOKENS = 1024
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _VALUES = (
     *(half for sides in (NAME_PARTS, EMAIL_PARTS) for side in sides for half in side),
@@ -167,7 +168,7 @@ def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalL
             num_hidden_layers=config.num_layers,
             num_attention_heads=num_heads,
             num_key_value_heads=num_heads,
-            max_position_embeddings=MAX_PROMPT_TOKENS + MAX_NEW_TOKENS,
+            max_position_embeddings=_CONTEXT_TOKENS,
             rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
             tie_word_embeddings=True,
             bos_token_id=None,

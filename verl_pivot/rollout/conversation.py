@@ -59,7 +59,10 @@ class Conversation:
             )
         self._tokens = TokenRecord.of_prompt(prompt_ids)
         if self._budget() <= 0:
-            raise DataError(f"a prompt of {len(prompt_ids)} tokens leaves no room in rollout.max_model_len; raise it")
+            raise DataError(
+                f"a prompt of {len(prompt_ids)} tokens leaves no room in the {self._parts.max_model_len} that the engine "
+                "takes (rollout.max_model_len, or the model's own): leave the row out"
+            )
 
     async def play(self) -> None:
         """Turn after turn, until there is a reason to stop."""
@@ -121,9 +124,8 @@ class Conversation:
         return StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
 
     def _budget(self) -> int:
-        budget = self._limits.turn_budget(len(self._tokens.mask))
-        max_model_len = self._loop.rollout_config.max_model_len
-        return budget if max_model_len is None else min(budget, max_model_len - len(self._tokens.token_ids) - 1)
+        left = self._parts.max_model_len - len(self._tokens.token_ids) - 1
+        return min(left, self._limits.turn_budget(len(self._tokens.mask)))
 
     def _is_answer(self) -> bool:
         tag = self._settings.answer_tag

@@ -1,9 +1,12 @@
 """Agent loop `pivot_tools`: the policy and its tools, for as many turns as they need."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
+from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.workers.rollout.utils import get_max_position_embeddings
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.conversation import Conversation
@@ -28,8 +31,14 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         settings = parse_settings(self.config)
         parser = make_parser(settings, self.tokenizer)
         _check_stop(parser.stop, self.rollout_config)
-        end_ids = end_token_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
-        self._parts = LoopParts(self, settings, parser, end_ids | set(parser.stop_token_ids))
+        model_dir = self.config.actor_rollout_ref.model.path
+        self._parts = LoopParts(
+            loop=self,
+            settings=settings,
+            parser=parser,
+            end_token_ids=end_token_ids(model_dir, self.tokenizer) | set(parser.stop_token_ids),
+            max_model_len=self.rollout_config.max_model_len or _context_length(model_dir),
+        )
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> TurnRewardOutput | list[TurnRewardOutput]:
         """One trajectory.
@@ -45,6 +54,11 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             await conversation.begin()
             await conversation.play()
             return await conversation.output()
+
+
+@cache
+def _context_length(model_dir: str) -> int:
+    return int(get_max_position_embeddings(AutoConfig.from_pretrained(model_dir)))
 
 
 def _check_stop(stops: Sequence[str], rollout_config: Any) -> None:

@@ -27,6 +27,8 @@ class LoopParts:
     settings: RolloutSettings
     parser: TurnParser
     end_token_ids: frozenset[int]
+    max_model_len: int
+    """Tokens of prompt and response that an engine takes."""
 
 
 class SampledTurn(NamedTuple):
