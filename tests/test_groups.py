@@ -25,6 +25,12 @@ def test_groups_of_one_by_configuration_stay() -> None:
     assert keep_decided(["a", "b"], [True, True], min_group_size=2).rows == (0, 1)
 
 
+def test_one_that_is_left_of_a_group_whose_others_left_no_row_is_dropped() -> None:
+    kept = keep_decided(["a", "b", "b"], [True, True, True], min_group_size=2, short={"a", "b"})
+
+    assert kept == Kept(rows=(1, 2), num_undecided=0, num_lone=1)
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())), st.integers(1, 3))
 def test_every_row_is_kept_or_counted(rows: list[tuple[str, bool]], min_group_size: int) -> None:
     groups, decided = [group for group, _ in rows], [is_decided for _, is_decided in rows]

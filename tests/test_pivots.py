@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-from tests.factories import CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory
+from tests.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_profile, make_trajectory
 from tests.tiny_model import write_tokenizer
 from verl_pivot.cli import app
 from verl_pivot.data.pivots import AGENT_NAME_IN_FILE, SCHEMA, PivotNumbers, pivot_rows, row_to_turn
@@ -31,7 +31,8 @@ from verl_pivot.selection.candidates import CANDIDATES
 from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
 from verl_pivot.selection.profile_table import profiles_of
 from verl_pivot.selection.tables import create_tables
-from verl_pivot.types import JsonObject, Message, Role, Trajectory, TurnProfile, Verdict
+from verl_pivot.tools.replay import parse_recording
+from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory, TurnProfile, Verdict
 
 ACCEPTED = Verdict(score=1.0, reason="accepted")
 REFUSED = Verdict(score=0.0, reason="empty_message", detail="neither a call nor text")
@@ -254,6 +255,7 @@ def test_a_row_holds_the_turn_and_its_numbers() -> None:
         "verifier": "shop",
         "verifier_options": '{"mode": "strict"}',
         "metadata": '{"seed": 3}',
+        "recording": None,
         "trajectory_id": "shop-1",
         "turn_index": 1,
         "pass_rate": 0.25,
@@ -265,6 +267,24 @@ def test_a_row_holds_the_turn_and_its_numbers() -> None:
         "split": "train",
         "ability": "agent",
     }
+
+
+def test_a_recording_begins_with_what_the_tools_answered_from_the_turn_on() -> None:
+    later = ToolCall(id="call_1", name="find_order", arguments={"order_id": 18})
+    trajectory = make_trajectory(
+        messages=(
+            SYSTEM, USER, CALL, RESULT, Message(role=Role.ASSISTANT, tool_calls=(later,)),
+            Message(role=Role.TOOL, content="lost", tool_call_id="call_1", name="find_order"), ANSWER,
+        )
+    )  # fmt: skip
+
+    rows = list(pivot_rows(trajectory, {1: PivotNumbers("train"), 2: PivotNumbers("train")}, with_recording=True))
+
+    first, second = ([(call.call.arguments, call.result) for call in parse_recording(str(row["recording"]))]
+                     for row in rows)  # fmt: skip
+    sent, lost = ({"order_id": 17}, '{"status": "sent"}'), ({"order_id": 18}, "lost")
+    assert first == [lost, sent]
+    assert second == [sent, lost]
 
 
 @given(st.text(), st.text(), st.dictionaries(st.text(), st.none() | st.text() | st.integers()))

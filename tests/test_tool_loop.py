@@ -515,3 +515,66 @@ async def test_a_turn_that_a_weight_update_cut_goes_on_under_the_asynchronous_tr
     assert engine.prompts[1] == [*engine.prompts[0], *loop.tokenizer.encode(said[:20], add_special_tokens=False)]
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
     assert record(output)["num_empty_answers"] == 0
+
+
+async def scored(loop: ToolLoop, output: TurnRewardOutput, **columns: Any) -> dict[str, Any]:
+    """What the reward manager says, of the batch that verl's worker makes of an output."""
+    import numpy
+    import torch
+    from tensordict import TensorDict
+    from verl import DataProto
+
+    from verl_pivot.rewards.manager import PivotRewardManager
+
+    responses = torch.tensor([output.response_ids])
+    batch = TensorDict({"responses": responses, "attention_mask": torch.ones_like(responses)}, batch_size=1)
+    columns["tool_extra_fields"] = output.extra_fields
+    wrapped = {}
+    for name, value in columns.items():
+        wrapped[name] = numpy.empty(1, dtype=object)
+        wrapped[name][0] = value
+    manager = PivotRewardManager(loop.config, loop.tokenizer, None)
+    reward = await manager.run_single(DataProto(batch=batch, non_tensor_batch=wrapped))
+    return {"reward_score": reward["reward_score"], **reward["reward_extra_info"]}
+
+
+PIVOT = {
+    "trajectory_id": "shop-1", "turn_index": 0, "prompt": '[{"role": "user", "content": "Add."}]', "tools": "[]",
+    "expert": '{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": '
+    '{"a": 2}}}]}',
+    "verifier": "tool_call", "verifier_options": "{}", "metadata": "{}",
+}  # fmt: skip
+
+
+async def test_a_rollout_that_goes_on_after_its_pivot_is_scored_by_the_pivots_turn(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), call("add", a=9), "Done."], tools_file(tmp_path, "add"))
+    output = await play(loop)
+
+    reward = await scored(loop, output, **PIVOT)
+
+    assert reward == {
+        "reward_score": 1.0, "score": 1.0, "undecided": 0.0, "verifier": "tool_call", "reason": "accepted",
+        "stop_reason": "answered", "num_calls": 2, "num_tool_errors": 0,
+    }  # fmt: skip
+
+
+async def test_a_masked_trajectory_has_no_reward_whatever_it_did(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), call("crash")], tools_file(tmp_path, "add", "crash"))
+    output = await play(loop)
+
+    reward = await scored(loop, output, **PIVOT)
+
+    assert str(reward["reward_score"]) == "nan"
+    assert (reward["undecided"], reward["reason"], reward["stop_reason"]) == (1.0, "tool_failure", "tool_failure")
+
+
+async def test_an_environments_outcome_is_the_reward(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text("- environment: tests.test_tools:Counter\n")
+    named = f"pivot.rollout.tools={tmp_path}/tools.yaml"
+    answers = make_loop([call("increment"), "Done."], named)
+    wanders = make_loop([call("increment")] * 2, named, "pivot.rollout.max_turns=2")
+
+    rewards = [await scored(loop, await play(loop)) for loop in (answers, wanders)]
+
+    assert [reward["reward_score"] for reward in rewards] == [1.0, 0.0]
+    assert [reward["reason"] for reward in rewards] == ["counted", "counted"]

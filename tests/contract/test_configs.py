@@ -19,6 +19,7 @@ NEW_KEYS = (
     "hydra.callbacks.",
     "pivot.",
     "data.curriculum",
+    "data.pivot_agent_name",
     "ray_kwargs.ray_init.num_gpus",
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.runtime_env.env_vars.",

@@ -35,6 +35,9 @@ def select_command(
     check_verifier: Annotated[
         bool, typer.Option(help="Refuse turns whose verifier refuses the expert's own action.")
     ] = True,
+    recordings: Annotated[
+        bool, typer.Option(help="Add what the tools answered, so that rollouts can go on from a pivot (docs/tools.md).")
+    ] = False,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers; may be repeated.")
     ] = None,
@@ -77,6 +80,7 @@ def select_command(
             verifier_modules=tuple(verifier_module or ()),
         ),
         workers=workers or num_cores(),
+        with_recordings=recordings,
     )
     job.settings.prepare()
     report = select_pivots(job, progress_bar)

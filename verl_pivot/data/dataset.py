@@ -79,7 +79,7 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         row: dict[str, Any] = super().__getitem__(item)
         if row.get("expert") is not None:
             row["index"] = item
-            row["agent_name"] = AGENT_NAME
+            row["agent_name"] = self.config.get("pivot_agent_name", AGENT_NAME)
             row["reward_model"] = {"style": "rule", "ground_truth": row["expert"]}
         return row
 

@@ -1,6 +1,6 @@
 """Selected turns <-> rows of pivots.parquet; nested data are JSON strings, which parquet cannot mangle."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,12 +8,13 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
+from verl_pivot.data.calls import AnsweredCall, answered_calls
 from verl_pivot.data.messages import parse_message
 from verl_pivot.data.storage import as_list, as_object, decode_json, encode_json
 from verl_pivot.data.tools import parse_tools
 from verl_pivot.data.turns import Split, turns
 from verl_pivot.errors import DataError
-from verl_pivot.types import JsonObject, Trajectory, Turn
+from verl_pivot.types import Json, JsonObject, Trajectory, Turn
 
 AGENT_NAME = "pivot_turn"
 """The agent loop that samples one turn: `rollout.pivot_turn`."""
@@ -29,6 +30,7 @@ SCHEMA = pyarrow.schema(
         pyarrow.field("verifier", pyarrow.string(), nullable=False),
         pyarrow.field("verifier_options", pyarrow.string(), nullable=False),
         pyarrow.field("metadata", pyarrow.string(), nullable=False),
+        pyarrow.field("recording", pyarrow.string()),
         pyarrow.field("trajectory_id", pyarrow.string(), nullable=False),
         pyarrow.field("turn_index", pyarrow.int64(), nullable=False),
         pyarrow.field("pass_rate", pyarrow.float64()),
@@ -56,16 +58,20 @@ class PivotNumbers(NamedTuple):
     num_prompt_tokens: int | None = None
 
 
-def pivot_rows(trajectory: Trajectory, numbers: Mapping[int, PivotNumbers]) -> Iterator[JsonObject]:
+def pivot_rows(
+    trajectory: Trajectory, numbers: Mapping[int, PivotNumbers], *, with_recording: bool = False
+) -> Iterator[JsonObject]:
     """Rows of pivots.parquet for those turns of a trajectory that have numbers, in their order.
 
     Args:
         trajectory: Whose messages are the states.
         numbers: [turn index]
+        with_recording: Whether each carries the trajectory's calls and results, for tools that replay them.
     """
     # Each state begins with the one before it: every message is encoded once.
     encoded = [encode_json(message.as_dict()) for message in trajectory.messages]
     shared = _shared_columns(trajectory)
+    calls = answered_calls(trajectory.messages) if with_recording else []
     for turn in turns(trajectory):
         if turn.index in numbers:
             position = len(turn.state)
@@ -74,8 +80,20 @@ def pivot_rows(trajectory: Trajectory, numbers: Mapping[int, PivotNumbers]) -> I
                 "prompt": f"[{', '.join(encoded[:position])}]",
                 "expert": encoded[position],
                 "turn_index": turn.index,
+                "recording": _recording(calls, position) if with_recording else None,
                 **numbers[turn.index]._asdict(),
             }
+
+
+def _recording(calls: Sequence[AnsweredCall], position: int) -> str:
+    """What `tools.replay` reads: calls from the turn on, then those before it."""
+    later = [each for each in calls if each.position >= position]
+    recorded: list[Json] = [
+        {"name": each.call.name, "arguments": each.call.arguments, "result": each.result.content}
+        for each in (*later, *(each for each in calls if each.position < position))
+        if each.result is not None
+    ]
+    return encode_json(recorded)
 
 
 def _shared_columns(trajectory: Trajectory) -> JsonObject:

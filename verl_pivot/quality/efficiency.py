@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from verl_pivot.data.calls import AnsweredCall, answered_calls
 from verl_pivot.data.storage import encode_json
-from verl_pivot.quality.calls import ERROR_PATTERN, AnsweredCall, ErrorSigns, Pattern, answered_calls
+from verl_pivot.quality.calls import ERROR_PATTERN, ErrorSigns, Pattern
 from verl_pivot.quality.contract import FilterOptions, Finding, TrajectoryFilter, shortened
 from verl_pivot.quality.registry import register_filter
 from verl_pivot.types import Trajectory

@@ -1,7 +1,7 @@
 """Which rows of a sampled batch the update sees, once undecided ones are left out."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -15,7 +15,9 @@ class Kept:
     """Decided rows whose whole group was undecided but for them: GRPO would take their reward for an advantage."""
 
 
-def keep_decided(group_ids: Sequence[str], decided: Sequence[bool], *, min_group_size: int) -> Kept:
+def keep_decided(
+    group_ids: Sequence[str], decided: Sequence[bool], *, min_group_size: int, short: Collection[str] = ()
+) -> Kept:
     """Leave out undecided rows, then groups with fewer than ``min_group_size`` members left.
 
     A group that was sampled whole and is smaller by configuration stays: only a loss makes a group lone.
@@ -24,9 +26,10 @@ def keep_decided(group_ids: Sequence[str], decided: Sequence[bool], *, min_group
         group_ids: [num_rows] the prompt that each row was sampled from.
         decided: [num_rows] whether its verifier could decide.
         min_group_size: 2 for a group baseline, 1 in validation.
+        short: Groups that lost members before, whose rows are not here.
     """
     left = Counter(group for group, is_decided in zip(group_ids, decided, strict=True) if is_decided)
-    hurt = {group for group, is_decided in zip(group_ids, decided, strict=True) if not is_decided}
+    hurt = set(short) | {group for group, is_decided in zip(group_ids, decided, strict=True) if not is_decided}
     rows = tuple(
         row
         for row, (group, is_decided) in enumerate(zip(group_ids, decided, strict=True))

@@ -1,7 +1,7 @@
 """verl's replay buffer with our resampling (`trainer.v1.sampler.custom_sampler`), and our metrics."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import transfer_queue as tq
@@ -22,6 +22,7 @@ class _PivotSampling:
         poll_interval = float(sampler_kwargs["poll_interval"])
         super().__init__(*args, **kwargs, sampler_kwargs=sampler_kwargs, poll_interval=poll_interval)  # type: ignore[call-arg]  # verl's
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
+        self.group_size = int(sampler_kwargs["group_size"])
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
@@ -38,13 +39,18 @@ class _PivotSampling:
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
             extra_fields = _extra_fields(batch)
             rewards = [fields.get("reward_extra_info", {}) for fields in extra_fields]
-            kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2)
+            num_absent = {} if is_validation else _num_absent(batch, self.group_size)
+            kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2, short=num_absent)
             undecided.update(str(reward["reason"]) for reward in rewards if reward.get("undecided"))
             groups = _group_scores(batch, rewards)
             taught = {} if is_validation else _teach_curriculum(batch, groups, global_steps)
             selected = _select(batch, kept)
             if kept.rows:
-                counts = {"pivot/undecided_rows": float(undecided.total()), "pivot/lone_rows": float(kept.num_lone)}
+                counts = {
+                    "pivot/undecided_rows": float(undecided.total()),
+                    "pivot/lone_rows": float(kept.num_lone),
+                    "pivot/absent_rollouts": float(sum(num_absent.values())),
+                }
                 tools = rollout_metrics([fields[FIELD] for fields in extra_fields if FIELD in fields])
                 return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught, **tools}
         raise VerifierError(
@@ -70,9 +76,19 @@ def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
     return list(data.get("extra_fields").tolist())
 
 
-def _keep(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]], *, min_group_size: int) -> Kept:
+def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
+    """{group: rollouts that left no row} of those groups that have some."""
+    rollouts = {key.rsplit("_", 1)[0] for key in batch.keys}
+    present = Counter(rollout.split("_")[0] for rollout in rollouts)
+    return {group: group_size - number for group, number in present.items() if number < group_size}
+
+
+def _keep(
+    batch: KVBatchMeta, rewards: Sequence[dict[str, Any]], *, min_group_size: int, short: Collection[str]
+) -> Kept:
     groups = [key.split("_")[0] for key in batch.keys]
-    return keep_decided(groups, [not reward.get("undecided") for reward in rewards], min_group_size=min_group_size)
+    decided = [not reward.get("undecided") for reward in rewards]
+    return keep_decided(groups, decided, min_group_size=min_group_size, short=short)
 
 
 def _group_scores(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

@@ -1,7 +1,7 @@
 """verl's reward manager over our verifiers: one finished rollout -> its reward and the reason for it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -11,7 +11,7 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.rollout.rendering import action_text, end_token_ids
-from verl_pivot.rollout.rollout_record import FIELD, VERDICT
+from verl_pivot.rollout.rollout_record import FIELD, TURN_ENDS, VERDICT
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.registry import load_verifier_modules
 from verl_pivot.verifiers.scoring import score_completion
@@ -20,7 +20,8 @@ from verl_pivot.verifiers.scoring import score_completion
 class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is untyped here
     """Scores pivots with the row's verifier, and rows of any other file as stock verl does.
 
-    An outcome that the rollout itself decided, by its environment or its failure, stands.
+    An outcome that the rollout itself decided, by its environment or its failure, stands. A rollout that goes on after
+    its pivot is scored by the pivot's own turn.
     """
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
@@ -38,7 +39,8 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             return _reward(verdict, verifier="outcome", told=told)
         if row.get("expert") is None:
             return _with(dict(await super().run_single(data)), told)
-        text, ended = action_text(_response_ids(rollout), self.tokenizer, self.end_token_ids)
+        ids = _first_turn(_response_ids(rollout), extra_fields.get(TURN_ENDS) or [])
+        text, ended = action_text(ids, self.tokenizer, self.end_token_ids)
         verdict = await score_completion(text, ended, row_to_turn(row))
         return _reward(verdict, verifier=str(row["verifier"]), told=told)
 
@@ -48,6 +50,10 @@ def _response_ids(rollout: Any) -> list[int]:
     length = int(rollout.batch["attention_mask"][-responses.shape[-1] :].sum())
     ids: list[int] = responses[:length].tolist()
     return ids
+
+
+def _first_turn(response_ids: list[int], turn_ends: Sequence[int]) -> list[int]:
+    return response_ids[: turn_ends[0]] if turn_ends else response_ids
 
 
 def _of_tools(record: Mapping[str, Any] | None) -> dict[str, Any]:

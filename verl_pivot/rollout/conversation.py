@@ -12,7 +12,7 @@ from verl_pivot.rollout.actions import Malformed, read_turn
 from verl_pivot.rollout.limits import StopReason
 from verl_pivot.rollout.observations import cut_to_tokens
 from verl_pivot.rollout.rendering import action_text
-from verl_pivot.rollout.rollout_record import FIELD, VERDICT, RolloutRecord
+from verl_pivot.rollout.rollout_record import FIELD, TURN_ENDS, VERDICT, RolloutRecord
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.turn_sampler import LoopParts, TurnSampler
@@ -60,8 +60,8 @@ class Conversation:
         self._tokens = TokenRecord.of_prompt(prompt_ids)
         if self._budget() <= 0:
             raise DataError(
-                f"a prompt of {len(prompt_ids)} tokens leaves no room in the {self._parts.max_model_len} that the engine "
-                "takes (rollout.max_model_len, or the model's own): leave the row out"
+                f"a prompt of {len(prompt_ids)} tokens leaves no room in the {self._parts.max_model_len} that the "
+                "engine takes (rollout.max_model_len, or the model's own): leave the row out"
             )
 
     async def play(self) -> None:
@@ -217,7 +217,7 @@ class Conversation:
         if not tokens.turn_starts:
             return []
         record.text_differs = self._text_differs()
-        extra_fields = {**self._sampler.extra_fields, FIELD: record.as_dict()}
+        extra_fields = {**self._sampler.extra_fields, FIELD: record.as_dict(), TURN_ENDS: tokens.turn_ends}
         if (verdict := await self._outcome(record.stop_reason)) is not None:
             extra_fields[VERDICT] = {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}
         return TurnRewardOutput(

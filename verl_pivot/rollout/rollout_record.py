@@ -11,6 +11,8 @@ from verl_pivot.types import Json, JsonObject
 
 FIELD = "rollout"
 """Key of a row's `extra_fields` under which the record stands."""
+TURN_ENDS = "turn_ends"
+"""Another: [num_turns] behind the last token of each sampled turn, as positions in the response."""
 VERDICT = "verdict"
 """Another: the outcome, where an environment or a failure decided it."""
 

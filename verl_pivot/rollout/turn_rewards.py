@@ -6,6 +6,8 @@ import torch
 from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
+from verl_pivot.rollout.rollout_record import TURN_ENDS
+
 
 class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untyped here
     """verl's output with the boundaries of its turns, and a reward for each if a method fills them in.
@@ -30,7 +32,7 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
         row: dict[str, Any] = super().as_dict()
         row.pop("turn_ends", None)
         row.pop("turn_rewards", None)
-        row["extra_fields"]["turn_ends"] = list(self.turn_ends)
+        row["extra_fields"][TURN_ENDS] = list(self.turn_ends)
         if self.turn_rewards:
             scores = row.setdefault("rm_scores", torch.zeros_like(row["response_mask"], dtype=torch.float32))
             for end, reward in zip(self.turn_ends, self.turn_rewards, strict=True):

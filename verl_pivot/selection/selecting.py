@@ -60,6 +60,8 @@ class SelectionJob:
     rule: SelectionRule
     settings: CandidateSettings
     workers: int = 1
+    with_recordings: bool = False
+    """Whether rows carry what their tools answered, for rollouts that go on from a pivot."""
 
 
 def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
@@ -180,6 +182,7 @@ def _write(
             unfinished.train,
             unfinished.validation,
             workers=job.workers,
+            with_recordings=job.with_recordings,
             on_rows=on_rows,
         )
     unfinished.report.write_text(json.dumps(_as_json(report, job), indent=2) + "\n", encoding="utf-8")

@@ -1,6 +1,7 @@
 """The kept candidates, in their order -> rows of pivots.parquet, made by several processes."""
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +42,7 @@ def write_pivots(
     validation: Path,
     *,
     workers: int,
+    with_recordings: bool,
     on_rows: Callable[[int], object],
 ) -> None:
     """Write the kept turns of both splits.
@@ -51,19 +53,24 @@ def write_pivots(
         train: Where to.
         validation: Where to; its file is written even if it has no row.
         workers: Processes that make rows.
+        with_recordings: Whether rows carry what their tools answered.
         on_rows: Told of rows that are written.
     """
     work = _with_numbers(chunks, _kept(database))
     with writing_pivots(train) as train_rows, writing_pivots(validation) as validation_rows:
-        for tables in map_in_order(split_tables, work, workers=workers):
+        for tables in map_in_order(partial(split_tables, with_recordings), work, workers=workers):
             train_rows.append(tables.train)
             validation_rows.append(tables.validation)
             on_rows(tables.train.num_rows + tables.validation.num_rows)
 
 
-def split_tables(kept: tuple[KeptTurns, ...]) -> SplitTables:
+def split_tables(with_recordings: bool, kept: tuple[KeptTurns, ...]) -> SplitTables:
     """Rows of some trajectories' kept turns, by split."""
-    rows = [row for each in kept for row in pivot_rows(read_trajectory(each.row), each.numbers)]
+    rows = [
+        row
+        for each in kept
+        for row in pivot_rows(read_trajectory(each.row), each.numbers, with_recording=with_recordings)
+    ]
     train, validation = (
         pyarrow.Table.from_pylist([row for row in rows if row["split"] == split], schema=SCHEMA)
         for split in ("train", "validation")
