@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.rollout.actions import Malformed, parse_action
-from verl_pivot.types import Message, Role, ToolCall
+from verl_pivot.rollout.actions import parse_action
+from verl_pivot.types import Malformed, Message, Role, ToolCall
 
 REFUND = '<tool_call>\n{"name": "refund", "arguments": {"order_id": 17}}\n</tool_call>'
 

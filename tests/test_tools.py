@@ -10,13 +10,12 @@ from tests import tool_functions
 from tests.factories import FIND_ORDER
 from tests.launching import cli
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.rollout.actions import Malformed
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.contract import Environment, ErrorKind, Observation
 from verl_pivot.tools.functions import FunctionTool
 from verl_pivot.tools.toolset import Toolset, load_toolset
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
+from verl_pivot.types import JsonObject, Malformed, Message, ToolCall, Verdict
 
 FUNCTIONS = "tests.tool_functions"
 

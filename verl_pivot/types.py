@@ -39,6 +39,14 @@ class ToolCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Malformed:
+    """What a policy wrote that is no action, or no call: its mistake, with the reason."""
+
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message of a conversation. An assistant's message is an action.
 

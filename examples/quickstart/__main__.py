@@ -76,15 +76,9 @@ def main(
         group_size=8,
     )
     with phase("training", "4. GRPO on the pivots, in the stock trainer", seconds):
-        console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
-        if not training.trained.is_dir():
-            train(training)
-
-    with (
-        phase("trained evaluation", "5. The trained policy on the same tasks", seconds),
-        sglang_server(str(training.trained), log=out / "trained.server.log", seed=seed, console=console) as url,
-    ):
-        trained = measure(url, training.trained, tasks)
+        train_shown(training)
+    with phase("trained evaluation", "5. The trained policy on the same tasks", seconds):
+        trained = measure_checkpoint(training.trained, out / "trained.server.log", seed, tasks)
 
     summary = report.Summary(seed=seed, base=base, trained=trained, seconds=seconds, steps=read_steps(training.log))
     report.write(summary, out)
@@ -126,6 +120,19 @@ def run(*arguments: str | Path) -> None:
     returncode = subprocess.run([program, *command[1:]], check=False).returncode
     if returncode != 0:
         raise SystemExit(returncode)
+
+
+def train_shown(training: Training) -> None:
+    """Show the command and run it, unless that is done."""
+    console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
+    if not training.trained.is_dir():
+        train(training)
+
+
+def measure_checkpoint(policy: Path, log: Path, seed: int, num_tasks: int) -> Evaluation:
+    """Greedy evaluation of a checkpoint, on a server of its own."""
+    with sglang_server(str(policy), log=log, seed=seed, console=console) as url:
+        return measure(url, policy, num_tasks)
 
 
 def measure(url: str, policy: Path, num_tasks: int) -> Evaluation:

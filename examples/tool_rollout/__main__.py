@@ -11,11 +11,10 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.quickstart import report  # noqa: E402
-from examples.quickstart.__main__ import FIRST_EXPERT_SEED, measure, phase  # noqa: E402
+from examples.quickstart.__main__ import FIRST_EXPERT_SEED, measure_checkpoint, phase, train_shown  # noqa: E402
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
-from examples.quickstart.training import read_steps, shell, train  # noqa: E402
+from examples.quickstart.training import read_steps  # noqa: E402
 from examples.tool_rollout.training import ToolTraining, write_tasks  # noqa: E402
-from verl_pivot.local.server import sglang_server  # noqa: E402
 
 console = Console()
 
@@ -38,11 +37,8 @@ def main(
     with phase("policy", "1. A tiny Qwen2, brought to partial skill by SFT, as in the quickstart", seconds):
         policy = make_policy(out / "policy", SftConfig(seed=seed))
 
-    with (
-        phase("base evaluation", f"2. The base policy on {tasks} held-out tasks", seconds),
-        sglang_server(str(policy), log=out / "base.server.log", seed=seed, console=console) as url,
-    ):
-        base = measure(url, policy, tasks)
+    with phase("base evaluation", f"2. The base policy on {tasks} held-out tasks", seconds):
+        base = measure_checkpoint(policy, out / "base.server.log", seed, tasks)
 
     first = FIRST_EXPERT_SEED * (seed + 1)
     training = ToolTraining(
@@ -57,15 +53,9 @@ def main(
         group_size=8,
     )
     with phase("training", "3. GRPO on whole trajectories, in the stock trainer", seconds):
-        console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
-        if not training.trained.is_dir():
-            train(training)
-
-    with (
-        phase("trained evaluation", "4. The trained policy on the same tasks", seconds),
-        sglang_server(str(training.trained), log=out / "trained.server.log", seed=seed, console=console) as url,
-    ):
-        trained = measure(url, training.trained, tasks)
+        train_shown(training)
+    with phase("trained evaluation", "4. The trained policy on the same tasks", seconds):
+        trained = measure_checkpoint(training.trained, out / "trained.server.log", seed, tasks)
 
     summary = report.Summary(seed=seed, base=base, trained=trained, seconds=seconds, steps=read_steps(training.log))
     report.write(summary, out, name="tool_rollout", title="GRPO on whole trajectories")

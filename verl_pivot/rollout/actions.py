@@ -4,19 +4,11 @@ import json
 import re
 from dataclasses import dataclass
 
-from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, ToolCall
 
 _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _TAG = re.compile(r"</?tool_call>")
 _THINK = re.compile(r"^\s*(?:<think>)?(.*?)</think>", re.DOTALL)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Malformed:
-    """A completion that is no action: the policy's mistake, scored 0 with this reason."""
-
-    reason: str
-    detail: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.errors import DataError
-from verl_pivot.rollout.actions import Malformed, read_turn
+from verl_pivot.rollout.actions import read_turn
 from verl_pivot.rollout.limits import StopReason
 from verl_pivot.rollout.observations import cut_to_tokens
 from verl_pivot.rollout.rendering import action_text
@@ -19,7 +19,7 @@ from verl_pivot.rollout.turn_sampler import LoopParts, TurnSampler
 from verl_pivot.tools.calls import CallOutcome, CallRecord, CallStatus
 from verl_pivot.tools.contract import ErrorKind, Observation
 from verl_pivot.tools.toolset import TrajectoryTools
-from verl_pivot.types import JsonObject, Message, Role, ToolCall, Verdict
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from verl_pivot.data.storage import as_object
-from verl_pivot.rollout.actions import Malformed, read_turn
-from verl_pivot.types import Json, JsonObject, ToolCall
+from verl_pivot.rollout.actions import read_turn
+from verl_pivot.types import Json, JsonObject, Malformed, ToolCall
 
 _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 

@@ -11,10 +11,9 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 from verl_pivot.data.arguments import tool_schemas
 from verl_pivot.data.storage import encode_json
 from verl_pivot.errors import SandboxError, SessionLostError, ToolFailureError
-from verl_pivot.rollout.actions import Malformed
 from verl_pivot.tools.contract import ErrorKind, Observation, Tool, ToolError
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject, ToolCall
+from verl_pivot.types import JsonObject, Malformed, ToolCall
 
 _MAX_DETAIL = 500
 

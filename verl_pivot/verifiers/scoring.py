@@ -1,7 +1,7 @@
 """Text of a completion and its Turn -> Verdict: one function for profile, training and evaluation."""
 
-from verl_pivot.rollout.actions import Malformed, parse_action
-from verl_pivot.types import Turn, Verdict
+from verl_pivot.rollout.actions import parse_action
+from verl_pivot.types import Malformed, Turn, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
 
