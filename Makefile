@@ -6,11 +6,12 @@
 #   make bench-verifiers  verdicts per minute
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
 #   make bench-profile    the profile beside the engine's own benchmark
+#   make bench-tools      64 trajectories with a slow tool beside one
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile clean
+.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -40,6 +41,9 @@ bench-data: .venv/ready
 
 bench-profile: .venv/ready
 	$(BIN)/python -m tests.benchmarks.bench_profile
+
+bench-tools: .venv/ready
+	$(BIN)/python -m tests.benchmarks.bench_tools
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

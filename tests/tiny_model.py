@@ -77,6 +77,32 @@ def write_model(folder: Path, *, seed: int = 0, corpus: Iterable[str] = ()) -> P
     return folder
 
 
+def teach(folder: Path, token_ids: list[int], mask: list[int], *, num_steps: int = 80) -> Path:
+    """Let a checkpoint learn one conversation by heart.
+
+    Args:
+        folder: As `write_model` wrote it.
+        token_ids: [num_tokens] of the conversation.
+        mask: [num_tokens] 1 where the policy says them.
+        num_steps: Of AdamW.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    ids = torch.tensor([token_ids])
+    labels = ids.masked_fill(torch.tensor([mask]) == 0, -100)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(num_steps):
+        loss = model(input_ids=ids, labels=labels).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.01, loss.item()
+    model.save_pretrained(folder)
+    return folder
+
+
 def set_end_tokens(folder: Path, token_ids: list[int]) -> None:
     """A generation config with several end-of-turn tokens, as Qwen and Llama have."""
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": token_ids}))
