@@ -211,7 +211,6 @@ def test_the_stock_trainer_retires_solved_pivots_and_its_checkpoint_goes_on_with
         f"pivot.verifier_modules=[{verifier}]",
         "pivot.curriculum.enabled=True",
         "pivot.curriculum.retire_visits=1",
-        "+ray_kwargs.ray_init.address=local",  # never a cluster that somebody else has here
         "trainer.val_before_train=False",
         "data.max_prompt_length=256",
         "data.max_response_length=24",

@@ -1,4 +1,4 @@
-"""The stock trainer with the tool loop: a policy that calls the sandbox, in trainer mode sync and in an asynchronous one."""
+"""The stock trainer with the tool loop: a policy that calls the sandbox, in mode sync and in an asynchronous one."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,18 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from tests.factories import make_trajectory
 from tests.launching import launch, step_metrics, training
 from tests.sandbox_machine import needs_sandbox
 from tests.scripted_engine import call, make_loop, row
 from tests.tiny_model import teach, write_model
+from verl_pivot.data.pivots import SCHEMA as PIVOTS
+from verl_pivot.data.pivots import PivotNumbers, pivot_rows, writing_pivots
+from verl_pivot.types import Message, Role, ToolCall
 
 pytestmark = [pytest.mark.slow, needs_sandbox]
 
+QUESTION = "Add 1 and 2."
 PROBE = """
 from verl_pivot.tools.contract import Environment
 from verl_pivot.types import Verdict
@@ -24,16 +29,101 @@ class Probe(Environment):
     async def score(self, answer):
         return Verdict(score=float(answer is not None and answer.content == "It is 3."), reason="seen")
 """
-QUESTION = "Add 1 and 2."
+PATCHY = """
+from itertools import count
+from verl_pivot.sandbox.shared import shared_sandbox
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.registry import register
+
+calls = count()
+
+@register("patchy")
+async def patchy(action, turn):
+    if not 8 <= next(calls) < 12:
+        return Verdict(score=None, reason="no_judge")
+    result = await (await shared_sandbox()).run(action.tool_calls[0].arguments["code"] + "\\nprint(1)")
+    return Verdict(score=float(result.stdout), reason="ran")
+"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With a model that has learnt to run a cell and to say what comes of it, its rows and its tools."""
+    """With two tools files, what they need, and a place for the model."""
     folder = tmp_path_factory.mktemp("tools")
     (folder / "probe.py").write_text(PROBE)
-    tools = f"- tool: jupyter_code\n  tell_seconds: False\n- environment: {folder}/probe.py:Probe\n"
-    (folder / "tools.yaml").write_text(tools)
+    cells = "- tool: jupyter_code\n  tell_seconds: False\n"
+    (folder / "cells.yaml").write_text(cells)
+    (folder / "probed.yaml").write_text(f"{cells}- environment: {folder}/probe.py:Probe\n")
+    return folder
+
+
+@pytest.fixture
+async def model(folder: Path) -> Path:
+    """It has learnt to run a cell and to say what comes of it."""
+    path = folder / "model"
+    if not path.is_dir():
+        loop = make_loop([call("jupyter_code", code="1 + 2"), "It is 3."], f"pivot.rollout.tools={folder}/cells.yaml")
+        shown = await loop.run({}, **row(QUESTION))
+        assert shown.extra_fields["rollout"]["num_tool_errors"] == 0
+        mask = [0] * len(shown.prompt_ids) + shown.response_mask
+        teach(write_model(path), shown.prompt_ids + shown.response_ids, mask)
+    return path
+
+
+def tool_training(model: Path, rows: Path, tools: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
+    return [
+        "+method=tool_rollout",
+        "+local=cpu",
+        *training(model, rows, batch_size=batch_size, n=n, num_steps=num_steps),
+        f"data.val_files={rows}",
+        f"pivot.rollout.tools={tools}",
+        "pivot.rollout.max_turns=3",
+        "trainer.val_before_train=False",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
+        "data.max_prompt_length=512",
+        "data.max_response_length=256",
+    ]
+
+
+async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(
+    folder: Path, model: Path, tmp_path: Path
+) -> None:
+    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can.
+
+    Those that can are decided by programs in the sandbox, for which nothing is configured: reward workers and agent
+    loops start a service by themselves.
+    """
+    expert = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="jupyter_code", arguments={"code": "3"}),))
+    user = Message(role=Role.USER, content=QUESTION)
+    pivots = tmp_path / "pivots.parquet"
+    with writing_pivots(pivots) as writer:
+        for number in range(20):
+            trajectory = make_trajectory(id=f"sum-{number}", messages=(user, expert), tools=(), verifier="patchy")
+            row_of_it = list(pivot_rows(trajectory, {0: PivotNumbers("train")}))
+            writer.append(pyarrow.Table.from_pylist(row_of_it, schema=PIVOTS))
+    verifier = tmp_path / "patchy.py"
+    verifier.write_text(PATCHY)
+
+    output = launch(
+        tmp_path,
+        *tool_training(model, pivots, folder / "cells.yaml", batch_size=2, n=2, num_steps=3),
+        f"pivot.verifier_modules=[{verifier}]",
+    )
+
+    assert output.returncode != 0
+    assert "no reward could be decided in any row of the last 3 batches" in output.stdout
+    assert "'no_judge': 12" in output.stdout
+    metrics = step_metrics(output.stdout)
+    assert sorted(metrics) == [1]
+    assert metrics[1]["pivot/undecided_rows"] == 8
+    assert metrics[1]["verifier/patchy/ran"] == metrics[1]["critic/score/mean"] == 1.0
+    assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
+    assert metrics[1]["rollout/stop_reason/answered"] > 0.5
+
+
+async def test_trajectories_with_tools_train_under_an_asynchronous_trainer(
+    folder: Path, model: Path, tmp_path: Path
+) -> None:
     rows = [
         {
             "data_source": "made_up",
@@ -44,49 +134,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         }
         for number in range(16)
     ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "rows.parquet")
-    return folder
-
-
-async def demonstrate(folder: Path) -> tuple[list[int], list[int]]:
-    """Tokens of the conversation, and which of them the policy says."""
-    script = [call("jupyter_code", code="1 + 2"), "It is 3."]
-    loop = make_loop(script, f"pivot.rollout.tools={folder}/tools.yaml")
-    output = await loop.run({}, **row(QUESTION))
-    assert output.extra_fields["rollout"]["num_tool_errors"] == 0
-    return output.prompt_ids + output.response_ids, [0] * len(output.prompt_ids) + output.response_mask
-
-
-@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-async def test_trajectories_with_tools_train(folder: Path, tmp_path: Path, mode: str) -> None:
-    model = folder / "model"
-    if not model.is_dir():
-        teach(write_model(model), *await demonstrate(folder))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
 
     output = launch(
         tmp_path,
-        "+method=tool_rollout",
-        "+local=cpu",
-        *training(model, folder / "rows.parquet", batch_size=4, n=4, num_steps=2),
-        f"data.val_files={folder}/rows.parquet",
-        f"pivot.rollout.tools={folder}/tools.yaml",
-        "pivot.rollout.max_turns=3",
-        f"trainer.v1.trainer_mode={mode}",
-        "+ray_kwargs.ray_init.address=local",  # never a cluster that somebody else has here
-        "trainer.val_before_train=False",
-        "actor_rollout_ref.actor.ppo_mini_batch_size=4",
-        "data.max_prompt_length=512",
-        "data.max_response_length=256",
+        *tool_training(model, tmp_path / "rows.parquet", folder / "probed.yaml", batch_size=4, n=4, num_steps=2),
+        "trainer.v1.trainer_mode=colocate_async",
         f"trainer.rollout_data_dir={tmp_path}/dump",
     )
 
     assert output.returncode == 0, output.stdout[-3000:]
     metrics = step_metrics(output.stdout)
     assert sorted(set(metrics) - {0}) == [1, 2]
-    assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["critic/score/mean"] > 0.5
+    assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/masked_rate"] == metrics[1]["rollout/text_differs_rate"] == 0.0
-    assert metrics[1]["rollout/stop_reason/answered"] > 0.5
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar: tokens, mask and logprobs are one
     dumped = [json.loads(line) for line in (tmp_path / "dump" / "1.jsonl").read_text().splitlines()]
     assert {"stop_reason", "num_calls", "num_tool_errors"} <= set(dumped[0])

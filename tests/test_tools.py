@@ -218,6 +218,23 @@ async def test_replay_gives_the_recorded_result_of_a_call_that_does_the_same(tmp
     assert text(unknown) == "Tool call failure\nreason: error, nothing is recorded for this call"
 
 
+async def echo(call: ToolCall, workspace: Workspace) -> Observation:
+    if call.arguments["order_id"] == 0:
+        raise ValueError("there is no order 0")
+    return Observation(f"{call.name} {call.arguments} {workspace.metadata}")
+
+
+async def test_a_function_may_answer_for_the_tools_of_rows(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- rows: tests.test_tools:echo")
+    row = {"tools": json.dumps([FIND_ORDER]), "metadata": '{"shop": 1}'}
+
+    found = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 18}), **row)
+    refused = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 0}), **row)
+
+    assert text(found) == "find_order {'order_id': 18} {'shop': 1}"
+    assert kind(refused) is ErrorKind.REFUSED
+
+
 def test_a_row_whose_tools_nobody_answers_for_is_refused(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add")
 

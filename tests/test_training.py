@@ -9,8 +9,7 @@ import pytest
 
 from tests.factories import ANSWER, USER, make_trajectory
 from tests.launching import cli, launch, step_metrics, training
-from tests.sandbox_machine import needs_sandbox
-from tests.tiny_model import set_end_tokens, write_model
+from tests.tiny_model import write_model
 from verl_pivot.profiling.profiles import read_profiles
 from verl_pivot.types import Message, Role
 
@@ -45,23 +44,6 @@ async def moody(action, turn):
     if len(action.content) % 4 == 0:
         return Verdict(score=None, reason="no_judge")
     return await get_verifier("tool_call")(action, turn)
-"""
-
-
-PATCHY = """
-from itertools import count
-from verl_pivot.sandbox.shared import shared_sandbox
-from verl_pivot.types import Verdict
-from verl_pivot.verifiers.registry import register
-
-calls = count()
-
-@register("patchy")
-async def patchy(action, turn):
-    if not 8 <= next(calls) < 12:
-        return Verdict(score=None, reason="no_judge")
-    result = await (await shared_sandbox()).run(f"print({len(action.content)} - {len(action.content) - 1})")
-    return Verdict(score=float(result.stdout), reason="ran")
 """
 
 
@@ -105,43 +87,6 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
     assert metrics[1]["pivot/undecided_rows"] == pytest.approx(256 * metrics[1]["verifier/moody/no_judge"])
     assert 0 < metrics[1]["pivot/undecided_rows"] < 256
-
-
-@needs_sandbox
-def test_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(tmp_path: Path) -> None:
-    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can.
-
-    Those that can are decided by programs in the sandbox, for which nothing is configured: the reward workers start a
-    service by themselves. Every token ends the turn, so that every action is a message and comes before the verifier.
-    """
-    model = write_model(tmp_path / "model")
-    set_end_tokens(model, list(range(256)))
-    raw = write_questions(tmp_path / "raw.jsonl", 40)
-    verifier, trajectories, pivots = (tmp_path / name for name in ("patchy.py", "t.jsonl", "pivots.parquet"))
-    verifier.write_text(PATCHY)
-    module = ("--verifier-module", verifier)
-    done(cli("import", raw, "--out", trajectories, "--verifier", "patchy"))
-    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5",
-             "--no-check-verifier", *module))  # fmt: skip
-
-    output = launch(
-        tmp_path,
-        "+method=pivotrl",
-        "+local=cpu",
-        *training(model, pivots, batch_size=2, n=2, num_steps=3),
-        f"pivot.verifier_modules=[{verifier}]",
-        "trainer.val_before_train=False",
-        "data.max_prompt_length=256",
-        "data.max_response_length=24",
-    )
-
-    assert output.returncode != 0
-    assert "no reward could be decided in any row of the last 3 batches" in output.stdout
-    assert "'no_judge': 12" in output.stdout
-    metrics = step_metrics(output.stdout)
-    assert sorted(metrics) == [1]
-    assert metrics[1]["pivot/undecided_rows"] == 8
-    assert metrics[1]["verifier/patchy/ran"] == metrics[1]["critic/score/mean"] == 1.0
 
 
 async def test_pivots_without_the_method_are_refused_by_stock_verl_and_it_says_why(tmp_path: Path) -> None:

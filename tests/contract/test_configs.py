@@ -20,6 +20,7 @@ NEW_KEYS = (
     "pivot.",
     "data.curriculum",
     "data.pivot_agent_name",
+    "ray_kwargs.ray_init.address",
     "ray_kwargs.ray_init.num_gpus",
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.runtime_env.env_vars.",

@@ -12,7 +12,7 @@ import pydantic
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.contract import ErrorKind, Observation, ToolError
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject
+from verl_pivot.types import JsonObject, ToolCall
 
 _MAX_DETAIL = 500
 
@@ -25,7 +25,7 @@ class FunctionTool:
 
     Raises (at a call):
         ToolError: If the function raises it or a ValueError.
-        ToolFailureError: If it raises anything else, or returns what is no text, JSON or None.
+        ToolFailureError: If it raises anything else, or returns neither text nor JSON nor an Observation.
     """
 
     def __init__(
@@ -62,18 +62,38 @@ class FunctionTool:
         values = {name: getattr(checked, name) for name in checked.model_fields_set}
         if self._workspace_parameter is not None:
             values[self._workspace_parameter] = workspace
-        return Observation(_as_text(await self._run(values), self._name))
+        return await _observed(self._function, values, self._name)
 
-    async def _run(self, values: dict[str, Any]) -> object:
-        try:
-            if inspect.iscoroutinefunction(self._function):
-                return await self._function(**values)
-            return await _in_thread(self._function, values)
-        except ValueError as error:
-            raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
-        except Exception as error:
-            detail = f"{type(error).__name__}: {error}"[:_MAX_DETAIL]
-            raise ToolFailureError(f"tool {self._name} raised {detail}") from error
+
+class BackendTool:
+    """One tool of a row, whose calls a function answers: `async def backend(call: ToolCall, workspace: Workspace)`.
+
+    It may block, raise and return as a `FunctionTool` may.
+    """
+
+    retries = 0
+
+    def __init__(self, schema: JsonObject, name: str, backend: Callable[..., Any], timeout_seconds: float) -> None:
+        self.schema = schema
+        self.timeout_seconds = timeout_seconds
+        self._name = name
+        self._backend = backend
+
+    async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
+        call = ToolCall(name=self._name, arguments=arguments)
+        return await _observed(self._backend, {"call": call, "workspace": workspace}, self._name)
+
+
+async def _observed(function: Callable[..., Any], values: dict[str, Any], name: str) -> Observation:
+    """What a function gives back, and whose fault it is if it does not."""
+    try:
+        result = await (function(**values) if inspect.iscoroutinefunction(function) else _in_thread(function, values))
+    except ValueError as error:
+        raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
+    except Exception as error:
+        detail = f"{type(error).__name__}: {error}"[:_MAX_DETAIL]
+        raise ToolFailureError(f"tool {name} raised {detail}") from error
+    return result if isinstance(result, Observation) else Observation(_as_text(result, name))
 
 
 def _arguments_model(function: Callable[..., Any], name: str) -> tuple[type[pydantic.BaseModel], str | None]:

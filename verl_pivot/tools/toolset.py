@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -17,9 +17,10 @@ from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.code_tools import Bash, CodeOptions, JupyterCell, PythonProgram
 from verl_pivot.tools.contract import Environment, Tool
 from verl_pivot.tools.environments import EnvironmentTool, HeldEnvironment
-from verl_pivot.tools.functions import FunctionTool
+from verl_pivot.tools.functions import BackendTool, FunctionTool
 from verl_pivot.tools.replay import ReplayTool, parse_recording
 from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import JsonObject
 
 _CODE = {"python_code_with_standard_io": PythonProgram, "jupyter_code": JupyterCell, "bash": Bash}
 
@@ -76,11 +77,12 @@ class EnvironmentEntry(BaseModel):
 
 
 class RowsEntry(BaseModel):
-    """`- rows: replay`: what answers for tools whose schemas come with the row."""
+    """`- rows: replay`, or `- rows: package.module:backend`: what answers for tools whose schemas come with the row."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    rows: Literal["replay"]
+    rows: str
+    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
 
 
 def _kind(entry: object) -> str | None:
@@ -118,14 +120,16 @@ class Toolset:
         self._tools: dict[str, Tool] = {}
         self._environments: list[tuple[type[Environment], float]] = []
         self._place = place
-        self._has_replay = any(isinstance(entry, RowsEntry) for entry in entries)
+        self._of_rows: Callable[[JsonObject, str], Tool] | Literal["replay"] | None = None
         for entry in entries:
             if isinstance(entry, EnvironmentEntry):
                 environment = load_object(entry.environment, "environment")
                 if not isinstance(environment, type) or not issubclass(environment, Environment):
                     raise ConfigError(f"{place}: {entry.environment} is no subclass of Environment")
                 self._environments.append((environment, entry.timeout_seconds))
-            elif not isinstance(entry, RowsEntry):
+            elif isinstance(entry, RowsEntry):
+                self._of_rows = "replay" if entry.rows == "replay" else _backend(entry)
+            else:
                 _add(self._tools, _make(entry), place)
 
     def open(self, row: Mapping[str, Any]) -> "TrajectoryTools":
@@ -154,14 +158,16 @@ class Toolset:
         strangers = [schema for schema in schemas if name_of(schema) not in known]
         if not strangers:
             return
-        if not self._has_replay:
+        if self._of_rows is None:
             raise DataError(
                 f"the row brings tool {name_of(strangers[0])!r}, and nothing in {self._place} answers for it: add "
                 "it there, or `- rows: replay`"
             )
-        recording = parse_recording(str(row.get("recording") or "[]"))
+        make = self._of_rows
+        if make == "replay":
+            make = partial(ReplayTool, recording=parse_recording(str(row.get("recording") or "[]")))
         for schema in strangers:
-            yield name_of(schema), ReplayTool(schema, name_of(schema), recording)
+            yield name_of(schema), make(schema, name_of(schema))
 
 
 class TrajectoryTools:
@@ -225,6 +231,10 @@ def _make(entry: Entry) -> Tool:
     assert isinstance(entry, SqlEntry | SearchEntry), entry
     make: Callable[[Any], Tool] = importlib.import_module(f"verl_pivot.tools.{entry.tool}").make_tool
     return make(entry)
+
+
+def _backend(entry: RowsEntry) -> Callable[[JsonObject, str], Tool]:
+    return partial(BackendTool, backend=load_object(entry.rows, "tool"), timeout_seconds=entry.timeout_seconds)
 
 
 def _add(tools: dict[str, Tool], tool: Tool, place: str) -> None:
