@@ -150,5 +150,10 @@ async def test_trajectories_with_tools_train_under_an_asynchronous_trainer(
     assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/masked_rate"] == metrics[1]["rollout/text_differs_rate"] == 0.0
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar: tokens, mask and logprobs are one
-    dumped = [json.loads(line) for line in (tmp_path / "dump" / "1.jsonl").read_text().splitlines()]
-    assert {"stop_reason", "num_calls", "num_tool_errors"} <= set(dumped[0])
+    text, records = (
+        [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().splitlines()]
+        for folder in (".", "tools")
+    )
+    assert {each["uid"] for each in text} == {each["uid"] for each in records}
+    assert sum(each["num_calls"] for each in records) / 16 == metrics[1]["rollout/calls_per_trajectory"]
+    assert records[0]["calls"][0]["arguments"] == {"code": "1 + 2"}

@@ -187,6 +187,45 @@ async def test_an_environment_that_breaks_is_a_failure_of_the_system(tmp_path: P
     assert (outcome.observation, outcome.failure) == (None, failure)
 
 
+def deep(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"a": float("nan")}, "no JSON form"),
+        ({"a": 1, "b": "\ud800"}, "no JSON form"),
+        ({"a": deep(5000)}, "nested too deeply"),
+        ({"a": 10**400}, "cannot be applied to them"),
+        ({"a": True}, "not of type 'integer'"),
+    ],
+)
+async def test_arguments_meant_to_break_the_check_are_the_policys_mistake(
+    tmp_path: Path, arguments: dict[str, Any], told: str
+) -> None:
+    """Were they failures of the system, a policy could mask what it does badly."""
+    tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add_halves")
+
+    outcome = await one_call(tools, ToolCall(name="add_halves", arguments=arguments))
+
+    assert kind(outcome) is ErrorKind.INVALID_ARGUMENT
+    assert told in text(outcome)
+
+
+async def test_a_timeout_is_told_where_the_arguments_decide(tmp_path: Path) -> None:
+    options = "  timeout_seconds: 0.1\n  tells_timeouts: True"
+    tools = toolset(tmp_path, f"- function: {FUNCTIONS}:sleep\n{options}")
+
+    outcome = await one_call(tools, ToolCall(name="sleep", arguments={"seconds": 1e9}))
+
+    assert kind(outcome) is ErrorKind.TIME_LIMIT
+    assert "tool sleep did not answer within 0.1 s" in text(outcome)
+
+
 async def test_after_a_failure_the_other_calls_of_the_turn_are_not_begun(tmp_path: Path) -> None:
     tools = toolset(tmp_path, "- environment: tests.test_tools:Counter")
 

@@ -21,6 +21,11 @@ def add(a: int, b: Annotated[int, Field(description="The other one.")] = 1) -> i
     return a + b
 
 
+def add_halves(a: Annotated[int, Field(json_schema_extra={"multipleOf": 0.5})], b: str = "") -> float:
+    """Add, with a schema that overflows."""
+    return a / 2
+
+
 async def sleep(seconds: float) -> str:
     """Wait."""
     await asyncio.sleep(seconds)

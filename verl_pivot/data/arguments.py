@@ -20,8 +20,10 @@ class ArgumentProblem(NamedTuple):
     detail: str
     is_missing: bool = False
     """A required argument is not there."""
+    unusable: bool = False
+    """The schema cannot be applied to them."""
     is_of_schema: bool = False
-    """The schema itself cannot be applied, which is not the caller's fault."""
+    """Nor to any others, which is not the caller's fault."""
 
 
 class ToolSchema:
@@ -37,8 +39,10 @@ class ToolSchema:
         """The first that the schema finds; None if it accepts them."""
         try:
             error: ValidationError | None = next(self._validator.iter_errors(arguments), None)
-        except (Unresolvable, RecursionError, re.error, ArithmeticError) as failure:
-            return ArgumentProblem(f"its schema cannot be applied: {failure!r}", is_of_schema=True)
+        except (Unresolvable, re.error) as failure:
+            return ArgumentProblem(f"its schema cannot be applied: {failure!r}", unusable=True, is_of_schema=True)
+        except (RecursionError, ArithmeticError) as failure:  # nested too deeply, or a number beyond all bounds
+            return ArgumentProblem(f"its schema cannot be applied to them: {failure!r}", unusable=True)
         if error is None:
             return None
         is_missing = error.validator == "required" and not error.path

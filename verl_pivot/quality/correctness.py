@@ -53,7 +53,7 @@ class Correctness(TrajectoryFilter):
             if schema is None:
                 return Finding(reason="unknown_tool", detail=f"{place}: no tool has this name")
             if self._options.check_arguments and (problem := schema.problem(call.arguments)):
-                reason = "unusable_schema" if problem.is_of_schema else "bad_arguments"
+                reason = "unusable_schema" if problem.unusable else "bad_arguments"
                 return Finding(reason=reason, detail=f"{place}: {shortened(problem.detail)}")
             unnamed = schema.unnamed(call.arguments)
             if unnamed is not None and self._options.unnamed_arguments == "drop":

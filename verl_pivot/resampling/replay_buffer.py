@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import transfer_queue as tq
@@ -12,7 +13,7 @@ from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.errors import VerifierError
 from verl_pivot.resampling.groups import Kept, keep_decided
-from verl_pivot.rollout.rollout_record import FIELD, rollout_metrics
+from verl_pivot.rollout.rollout_record import FIELD, rollout_metrics, write_records
 
 
 class _PivotSampling:
@@ -23,6 +24,8 @@ class _PivotSampling:
         super().__init__(*args, **kwargs, sampler_kwargs=sampler_kwargs, poll_interval=poll_interval)  # type: ignore[call-arg]  # verl's
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
         self.group_size = int(sampler_kwargs["group_size"])
+        folder = sampler_kwargs["rollout_data_dir"]
+        self.records_folder = None if folder is None else Path(folder) / "tools"
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
@@ -51,13 +54,23 @@ class _PivotSampling:
                     "pivot/lone_rows": float(kept.num_lone),
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
                 }
-                tools = rollout_metrics([fields[FIELD] for fields in extra_fields if FIELD in fields])
+                tools = self._told_of_tools(batch, extra_fields, None if is_validation else global_steps)
                 return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught, **tools}
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
             f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
             "data is broken"
         )
+
+    def _told_of_tools(
+        self, batch: KVBatchMeta, extra_fields: Sequence[dict[str, Any]], step: int | None
+    ) -> dict[str, float]:
+        """Metrics of the rows from the tool loop; the records of a training step are dumped beside verl's texts."""
+        rows = zip(batch.keys, extra_fields, strict=True)
+        records = {key: fields[FIELD] for key, fields in rows if FIELD in fields}
+        if records and self.records_folder is not None and step is not None:
+            write_records(self.records_folder / f"{step}.jsonl", records)
+        return rollout_metrics(list(records.values()))
 
 
 class PivotReplayBuffer(_PivotSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here

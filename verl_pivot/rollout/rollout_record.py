@@ -1,8 +1,10 @@
 """What happened in one trajectory of the tool loop, for metrics, resampling, rewards and dumps."""
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from verl_pivot.rollout.limits import StopReason
@@ -51,6 +53,13 @@ class RolloutRecord:
             "text_differs": self.text_differs,
             "failure": self.failure,
         }
+
+
+def write_records(path: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+    """One line of JSON per trajectory, beside verl's dump of the same step, which has its text under the same uid."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (json.dumps({"uid": uid, **record}) for uid, record in sorted(records.items()))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def rollout_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -8,12 +8,13 @@ from enum import StrEnum
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from verl_pivot.data.arguments import tool_schemas
-from verl_pivot.data.storage import encode_json
-from verl_pivot.errors import SandboxError, SessionLostError, ToolFailureError
+from verl_pivot.data.arguments import ArgumentProblem, tool_schemas
+from verl_pivot.data.storage import BadRowError, encode_json
+from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, ToolFailureError
 from verl_pivot.tools.contract import ErrorKind, Observation, Tool, ToolError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, Malformed, ToolCall
+from verl_pivot.verifiers.json_values import is_too_deep
 
 _MAX_DETAIL = 500
 
@@ -105,7 +106,7 @@ class Toolbox:
         if tool is None:
             text = f"there is no tool {call.name!r}; the tools are {', '.join(self.tools) or 'none'}"
             return _refused(call, ErrorKind.UNKNOWN_TOOL, text)
-        problem = tool_schemas(encode_json([tool.schema]))[call.name].problem(call.arguments)
+        problem = _problem(call, tool)
         if problem is not None and problem.is_of_schema:
             return CallOutcome(call=call, observation=None, failure=f"tool {call.name}: {problem.detail}")
         if problem is not None:
@@ -120,9 +121,21 @@ class Toolbox:
             observation = await _with_retries(call, tool, self.workspace)
         except ToolError as error:
             observation = Observation(failure_text(str(error)), error.kind)
+        except SandboxRequestError as error:  # such as a program of many megabytes
+            observation = Observation(failure_text(str(error)), ErrorKind.REFUSED)
         except (ToolFailureError, SandboxError) as error:
             failure = str(error)[:_MAX_DETAIL]
         return CallOutcome(call=call, observation=observation, seconds=time.monotonic() - began, failure=failure)
+
+
+def _problem(call: ToolCall, tool: Tool) -> ArgumentProblem | None:
+    if is_too_deep(call.arguments):
+        return ArgumentProblem("the arguments are nested too deeply")
+    try:
+        encode_json(call.arguments)
+    except BadRowError as error:  # NaN, or half of a surrogate pair
+        return ArgumentProblem(str(error))
+    return tool_schemas(encode_json([tool.schema]))[call.name].problem(call.arguments)
 
 
 def failure_text(reason: str) -> str:
@@ -147,7 +160,10 @@ async def _with_retries(call: ToolCall, tool: Tool, workspace: Workspace) -> Obs
                 async with asyncio.timeout(tool.timeout_seconds):
                     return await tool.call(call.arguments, workspace)
             except TimeoutError as error:
-                raise _HungError(f"tool {call.name} did not answer within {tool.timeout_seconds:g} s") from error
+                text = f"tool {call.name} did not answer within {tool.timeout_seconds:g} s"
+                if tool.tells_timeouts:
+                    raise ToolError(text, ErrorKind.TIME_LIMIT) from error
+                raise _HungError(text) from error
     raise AssertionError("tenacity ends with a result or raises")
 
 

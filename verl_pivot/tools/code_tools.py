@@ -90,6 +90,7 @@ class _CodeTool:
 
     retries = 0
     timeout_seconds = math.inf
+    tells_timeouts = False
 
     def __init__(self, options: CodeOptions, schema: JsonObject) -> None:
         self.schema = schema

@@ -67,6 +67,11 @@ class Tool(Protocol):
         """After which the tool counts as hung."""
         ...
 
+    @property
+    def tells_timeouts(self) -> bool:
+        """Whether the policy is told of that as its own mistake, since its arguments decide how long a call takes."""
+        ...
+
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
         """Do one call, whose arguments the schema accepts.
 

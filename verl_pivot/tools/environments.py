@@ -61,6 +61,7 @@ class EnvironmentTool:
     """One tool of an environment. Not made again after a failure: the state may have changed."""
 
     retries = 0
+    tells_timeouts = False
 
     def __init__(self, schema: JsonObject, environment: HeldEnvironment) -> None:
         self.schema = schema

@@ -35,11 +35,13 @@ class FunctionTool:
         name: str | None = None,
         description: str | None = None,
         timeout_seconds: float = 60.0,
+        tells_timeouts: bool = False,
         retries: int = 0,
     ) -> None:
         self._function = function
         self._name = name or function.__name__
         self.timeout_seconds = timeout_seconds
+        self.tells_timeouts = tells_timeouts
         self.retries = retries
         self._arguments, self._workspace_parameter = _arguments_model(function, self._name)
         parameters = self._arguments.model_json_schema()
@@ -72,6 +74,7 @@ class BackendTool:
     """
 
     retries = 0
+    tells_timeouts = False
 
     def __init__(self, schema: JsonObject, name: str, backend: Callable[..., Any], timeout_seconds: float) -> None:
         self.schema = schema

@@ -41,6 +41,7 @@ class ReplayTool:
 
     retries = 0
     timeout_seconds = 60.0
+    tells_timeouts = False
 
     def __init__(self, schema: JsonObject, name: str, recording: tuple[RecordedCall, ...]) -> None:
         self.schema = schema

@@ -37,6 +37,7 @@ class SearchTool:
     schema = _SCHEMA
     retries = 0
     timeout_seconds = 60.0
+    tells_timeouts = False
 
     def __init__(self, folder: Path, num_documents: int) -> None:
         self._index = load_index(str(folder))

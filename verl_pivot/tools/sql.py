@@ -37,6 +37,7 @@ class SqlTool:
     schema = _SCHEMA
     retries = 0
     timeout_seconds = math.inf
+    tells_timeouts = False
 
     def __init__(self, entry: "SqlEntry") -> None:
         self._entry = entry

@@ -63,6 +63,8 @@ class FunctionEntry(BaseModel):
     name: str | None = None
     description: str | None = None
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    tells_timeouts: bool = False
+    """Whether the policy reads of a timeout and goes on, since its arguments decide how long the function takes."""
     retries: Annotated[int, Field(ge=0, le=10)] = 0
     """Only for functions that do no harm when they run twice."""
 
@@ -226,6 +228,7 @@ def _make(entry: Entry) -> Tool:
             name=entry.name,
             description=entry.description,
             timeout_seconds=entry.timeout_seconds,
+            tells_timeouts=entry.tells_timeouts,
             retries=entry.retries,
         )
     assert isinstance(entry, SqlEntry | SearchEntry), entry
