@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from verl.utils.tokenizer.chat_template import apply_chat_template
@@ -185,7 +185,8 @@ class Conversation:
         if role == "user":
             added: list[JsonObject] = [{"role": "user", "content": "\n".join(shown)}]
         else:
-            added = [_tool_message(text, call) for text, call in zip(shown, calls, strict=True)]
+            known = self._tools.toolbox.tools
+            added = [_tool_message(text, call, known) for text, call in zip(shown, calls, strict=True)]
         tokens = self._tokens
         merged, mask, logprobs = await self._loop.ct_merge_context_msg(
             before, [*before, *added], tokens.token_ids, tokens.mask, tokens.logprobs, tools=self._schemas or None
@@ -256,9 +257,10 @@ class Conversation:
         return not str(text).startswith(loop.tokenizer.decode(self._tokens.token_ids, skip_special_tokens=False))
 
 
-def _tool_message(text: str, call: ToolCall | Malformed) -> JsonObject:
+def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:
+    """Only names of tools that there are: what else the policy calls may be no Unicode."""
     message: JsonObject = {"role": "tool", "content": text}
-    return {**message, "name": call.name} if isinstance(call, ToolCall) else message
+    return {**message, "name": call.name} if isinstance(call, ToolCall) and call.name in known else message
 
 
 def _status(observation: Observation | None) -> CallStatus:

@@ -25,7 +25,7 @@ def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
 
     Args:
         text: Of any length.
-        max_tokens: At least 16; the note on what is left out counts, too.
+        max_tokens: The note on what is left out counts, too; where it alone has more, it is all that is left.
         tokenizer: The policy's.
     """
     reach = max_tokens * _MAX_CHARACTERS_PER_TOKEN
@@ -34,7 +34,7 @@ def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
     if not is_huge and len(ids) <= max_tokens:
         return CutText(text, len(ids), truncated=False)
     note = "\n... [{} characters left out] ...\n"
-    room = max_tokens - len(tokenizer.encode(note.format(len(text)), add_special_tokens=False))
+    room = max(0, max_tokens - len(tokenizer.encode(note.format(len(text)), add_special_tokens=False)))
     num_head = (room + 1) // 2
     head_ids = tokenizer.encode(text[:reach], add_special_tokens=False)[:num_head]
     tail_ids = tokenizer.encode(text[-reach:], add_special_tokens=False)

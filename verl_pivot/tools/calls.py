@@ -119,8 +119,11 @@ class Toolbox:
         observation, failure = None, ""
         try:
             observation = await _with_retries(call, tool, self.workspace)
+            observation.text.encode()
         except ToolError as error:
             observation = Observation(failure_text(str(error)), error.kind)
+        except UnicodeEncodeError as error:
+            observation, failure = None, f"tool {call.name} gave back text that is no Unicode: {error.reason}"
         except SandboxRequestError as error:  # such as a program of many megabytes
             observation = Observation(failure_text(str(error)), ErrorKind.REFUSED)
         except (ToolFailureError, SandboxError) as error:
