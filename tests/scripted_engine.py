@@ -55,6 +55,7 @@ class ScriptedClient:
         )
 
 
+@cache
 def rollout_config(model: Path, *overrides: str) -> DictConfig:
     """The stock trainer's config with our method."""
     groups = tuple(override for override in overrides if override.startswith("+"))
