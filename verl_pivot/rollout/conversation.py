@@ -10,7 +10,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl_pivot.errors import DataError
 from verl_pivot.rollout.actions import read_turn
 from verl_pivot.rollout.limits import StopReason
-from verl_pivot.rollout.observations import cut_to_tokens
+from verl_pivot.rollout.observations import cut_to_tokens, without_special_tokens
 from verl_pivot.rollout.rendering import action_text
 from verl_pivot.rollout.rollout_record import FIELD, TURN_ENDS, VERDICT, RolloutRecord
 from verl_pivot.rollout.token_record import TokenRecord
@@ -45,8 +45,14 @@ class Conversation:
         self._deadline = time.monotonic() + self._limits.max_wall_seconds
 
     async def begin(self) -> None:
-        """Render the prompt."""
+        """Render the prompt.
+
+        Raises:
+            DataError: If it does not fit, or is not text alone.
+        """
         loop = self._loop
+        if any(not isinstance(message.get("content"), str | None) for message in self._messages):
+            raise DataError("a prompt holds images or the like, which the tool loop does not read: leave the row out")
         prompt_ids = await loop.loop.run_in_executor(
             None,
             lambda: loop.continuous_token_builder.build_initial_tokens(self._messages, tools=self._schemas or None),
@@ -83,13 +89,12 @@ class Conversation:
             return StopReason.MAX_TURNS
         if time.monotonic() > self._deadline:
             return StopReason.MAX_WALL_SECONDS
-        if calls:
-            texts = await self._run_calls(calls)
-            if texts is None:
-                return StopReason.TOOL_FAILURE
-        else:
-            texts = [self._told_to_retry()]
-        return await self._observe(texts, calls)
+        if not calls:
+            return await self._observe([self._told_to_retry()], calls)
+        texts = await self._run_calls(calls)
+        if texts is None:
+            return StopReason.TOOL_FAILURE
+        return await self._observe([self._settings.observation_template.format(text=text) for text in texts], calls)
 
     async def _generate(self) -> StopReason | None:
         """Sample one turn; why the trajectory ends with it, if it does."""
@@ -157,9 +162,9 @@ class Conversation:
         call, observation = outcome.call, outcome.observation
         text, num_tokens, truncated = "", 0, False
         if observation is not None:
-            text, num_tokens, truncated = cut_to_tokens(
-                observation.text, self._limits.max_observation_tokens, self._loop.tokenizer
-            )
+            harmless = without_special_tokens(observation.text, self._parts.special_tokens)
+            limit = self._limits.max_observation_tokens
+            text, num_tokens, truncated = cut_to_tokens(harmless, limit, self._loop.tokenizer)
         self._record.calls.append(
             CallRecord(
                 turn=len(self._record.turn_tokens) - 1,
@@ -180,13 +185,11 @@ class Conversation:
         if self._settings.parser == "tags":
             return self._observe_inline(texts)
         before = list(self._messages)
-        shown = [self._settings.observation_template.format(text=text) for text in texts]
-        role = self._settings.observation_role if calls else "user"
-        if role == "user":
-            added: list[JsonObject] = [{"role": "user", "content": "\n".join(shown)}]
+        if not calls or self._settings.observation_role == "user":
+            added: list[JsonObject] = [{"role": "user", "content": "\n".join(texts)}]
         else:
             known = self._tools.toolbox.tools
-            added = [_tool_message(text, call, known) for text, call in zip(shown, calls, strict=True)]
+            added = [_tool_message(text, call, known) for text, call in zip(texts, calls, strict=True)]
         tokens = self._tokens
         merged, mask, logprobs = await self._loop.ct_merge_context_msg(
             before, [*before, *added], tokens.token_ids, tokens.mask, tokens.logprobs, tools=self._schemas or None
@@ -200,7 +203,7 @@ class Conversation:
         return None
 
     def _observe_inline(self, texts: list[str]) -> StopReason | None:
-        ids = self._encode("".join(self._settings.observation_template.format(text=text) for text in texts))
+        ids = self._encode("".join(texts))
         if len(self._tokens.mask) + len(ids) >= self._limits.max_response_tokens:
             return StopReason.MAX_RESPONSE_TOKENS
         self._tokens.append_text(ids)

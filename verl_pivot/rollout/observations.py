@@ -1,5 +1,6 @@
 """What a tool gave back -> the text that fits: the middle of a long one is left out, and it says so."""
 
+from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 _MAX_CHARACTERS_PER_TOKEN = 32
@@ -18,6 +19,14 @@ class CutText(NamedTuple):
     text: str
     num_tokens: int
     truncated: bool
+
+
+def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
+    """`text` in which none of them stands: a program that prints the end of a turn must not end one."""
+    for token in special_tokens:
+        if token in text:
+            text = text.replace(token, f"{token[:1]} {token[1:]}")
+    return text
 
 
 def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:

@@ -37,6 +37,9 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             settings=settings,
             parser=parser,
             end_token_ids=end_token_ids(model_dir, self.tokenizer) | set(parser.stop_token_ids),
+            special_tokens=tuple(
+                token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special
+            ),
             max_model_len=self.rollout_config.max_model_len or _context_length(model_dir),
         )
 

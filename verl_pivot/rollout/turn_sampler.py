@@ -27,6 +27,7 @@ class LoopParts:
     settings: RolloutSettings
     parser: TurnParser
     end_token_ids: frozenset[int]
+    special_tokens: tuple[str, ...]
     max_model_len: int
     """Tokens of prompt and response that an engine takes."""
 
