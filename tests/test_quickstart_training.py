@@ -1,5 +1,6 @@
 """examples.quickstart.training: what is read from the trainer's log."""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,17 @@ def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:
     assert len({argument.partition("=")[0] for argument in command[3:]}) == len(command) - 3
 
 
+class Misspelt(Training):
+    """Stops before Ray starts."""
+
+    @property
+    def command(self) -> list[str]:
+        return [*super().command, "+pivot.curiculum=True"]
+
+
 @pytest.mark.slow
 def test_a_training_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"training failed; the end of .*training.log:\n"):
-        train(make_training(tmp_path))
+    values = {field.name: getattr(make_training(tmp_path), field.name) for field in fields(Training)}
+
+    with pytest.raises(SystemExit, match=r"training failed; the end of .*training.log:\n[\s\S]*pivot.curiculum"):
+        train(Misspelt(**values))

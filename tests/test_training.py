@@ -5,6 +5,7 @@ import random
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import psutil
 import pytest
 
 from tests.factories import ANSWER, USER, make_trajectory
@@ -48,7 +49,7 @@ async def moody(action, turn):
 
 
 def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
-    """import -> profile -> select -> two steps, with a verifier of one's own that cannot always decide.
+    """import -> profile, on a server of its own -> select -> two steps, with a verifier that cannot always decide.
 
     Step 1's mean reward is the profile's, by sampling error, and undecided rows reach no update.
     """
@@ -60,7 +61,12 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     verifier.write_text(MOODY)
     module = ("--verifier-module", verifier)
     done(cli("import", raw, "--out", trajectories, "--verifier", "moody"))
-    done(cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module))
+    told = done(cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module))
+    assert "prefix cache" in told
+    assert profile.with_suffix(".jsonl.server.log").stat().st_size > 0
+    assert [
+        process for process in psutil.process_iter(["cmdline"]) if str(model) in (process.info["cmdline"] or [])
+    ] == []
     done(cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots,
              "--validation-share", "0.2", *module))  # fmt: skip
 
@@ -116,14 +122,14 @@ def test_real_trajectories_train_for_two_steps(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", corpus=corpus)
     trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
     done(cli("import", TAU / "gpt-4o-airline.jsonl", "--tools", TAU / "airline_tools.json", "--out", trajectories))
-    done(cli("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "8192", "--out", pivots))
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "4096", "--out", pivots))
 
     output = launch(
         tmp_path,
         "+method=pivotrl",
         "+local=cpu",
         *training(model, pivots, batch_size=2, n=2, num_steps=2),
-        "data.max_prompt_length=8192",
+        "data.max_prompt_length=4096",
         "data.max_response_length=16",
         "data.val_max_samples=2",
     )

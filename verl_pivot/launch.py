@@ -36,7 +36,10 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
     for override in overrides:
         _check_addition(override, config)
     if "rollout" in config.pivot:
-        load_toolset(parse_settings(config).tools)
+        settings = parse_settings(config)
+        toolset = load_toolset(settings.tools)
+        for pair in settings.tags:
+            toolset.check_argument(pair.tool, pair.argument)
 
 
 def _check_addition(override: str, config: DictConfig) -> None:

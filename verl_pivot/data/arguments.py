@@ -48,6 +48,10 @@ class ToolSchema:
         is_missing = error.validator == "required" and not error.path
         return ArgumentProblem(f"{error.json_path}: {error.message}", is_missing=is_missing)
 
+    def names(self, argument: str) -> bool:
+        """Whether the schema knows an argument, or leaves names open."""
+        return self._named is None or argument in self._named
+
     def unnamed(self, arguments: JsonObject) -> str | None:
         """The first argument that the schema does not know; None where it leaves names open."""
         return None if self._named is None else next((name for name in arguments if name not in self._named), None)

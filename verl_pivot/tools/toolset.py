@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 
-from verl_pivot.data.storage import as_object, decode_json
+from verl_pivot.data.arguments import tool_schemas
+from verl_pivot.data.storage import as_object, decode_json, encode_json
 from verl_pivot.data.tools import name_of, parse_tools
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.loading import load_object
@@ -133,6 +134,21 @@ class Toolset:
                 self._of_rows = "replay" if entry.rows == "replay" else _backend(entry)
             else:
                 _add(self._tools, _make(entry), place)
+
+    def check_argument(self, tool: str, argument: str) -> None:
+        """Refuse a tag pair whose tool or argument there is not, as far as that can be known before a row is.
+
+        Raises:
+            ConfigError: Naming it, and what there is.
+        """
+        if self._environments or self._of_rows is not None:
+            return
+        if tool not in self._tools:
+            raise ConfigError(
+                f"pivot.rollout.tags: {self._place} has no tool {tool!r}, only {', '.join(self._tools) or 'none'}"
+            )
+        if not tool_schemas(encode_json([self._tools[tool].schema]))[tool].names(argument):
+            raise ConfigError(f"pivot.rollout.tags: tool {tool!r} has no argument {argument!r}")
 
     def open(self, row: Mapping[str, Any]) -> "TrajectoryTools":
         """The tools of one trajectory; use it as an asynchronous context manager.
