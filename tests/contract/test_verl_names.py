@@ -54,6 +54,23 @@ def test_what_the_tool_loop_asks_of_verl() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("mode", "client"),
+    [
+        ("sync", "LLMServerClient"),
+        ("colocate_async", "FullyAsyncLLMServerClient"),
+        ("separate_async", "FullyAsyncLLMServerClient"),
+    ],
+)
+def test_every_trainer_mode_asks_its_engines_through_a_client_that_our_loops_know(mode: str, client: str) -> None:
+    """The asynchronous one resumes what a weight update cut; if this fails, see that tests/test_tool_loop.py has it."""
+    from verl.trainer.ppo.v1 import get_trainer_cls
+
+    source = inspect.getsource(get_trainer_cls(mode).get_llm_client)
+
+    assert ("FullyAsyncLLMServerClient" in source) == (client == "FullyAsyncLLMServerClient")
+
+
 def test_replay_buffer() -> None:
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
