@@ -122,14 +122,14 @@ def test_real_trajectories_train_for_two_steps(tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", corpus=corpus)
     trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
     done(cli("import", TAU / "gpt-4o-airline.jsonl", "--tools", TAU / "airline_tools.json", "--out", trajectories))
-    done(cli("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "4096", "--out", pivots))
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "8192", "--out", pivots))
 
     output = launch(
         tmp_path,
         "+method=pivotrl",
         "+local=cpu",
         *training(model, pivots, batch_size=2, n=2, num_steps=2),
-        "data.max_prompt_length=4096",
+        "data.max_prompt_length=8192",
         "data.max_response_length=16",
         "data.val_max_samples=2",
     )
