@@ -321,6 +321,42 @@ async def test_search_finds_documents_by_their_words(tmp_path: Path) -> None:
     assert kind(empty) is ErrorKind.REFUSED
 
 
+def test_an_index_is_replaced_whole_and_nothing_else_ever_is(tmp_path: Path) -> None:
+    documents, mine = tmp_path / "documents.jsonl", tmp_path / "mine"
+    documents.write_text('{"text": "one"}\n{"text": "two"}\n')
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+
+    done = [cli("index", documents, "--out", folder) for folder in (tmp_path / "index", tmp_path / "index", mine)]
+
+    assert [each.returncode for each in done] == [0, 0, 1]
+    assert "holds no search index: give another --out" in done[2].stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["documents.jsonl", "index", "mine"]
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+class Stuck(Counter):
+    """Cannot be closed."""
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        return []
+
+    async def close(self) -> None:
+        raise OSError("stuck")
+
+
+async def test_an_environment_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+    both = "- environment: tests.test_tools:Counter\n- environment: tests.test_tools:Stuck\n"
+    Counter.closed.clear()
+
+    with pytest.raises(OSError, match="stuck"):
+        async with toolset(tmp_path, both).open({}):
+            pass
+
+    assert len(Counter.closed) == 1
+
+
 def test_documents_without_text_are_named_by_their_line(tmp_path: Path) -> None:
     documents = tmp_path / "documents.jsonl"
     documents.write_text('{"text": "good"}\n{"title": "bad"}\n')

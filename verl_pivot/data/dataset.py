@@ -71,7 +71,9 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         return dataframe
 
     def _build_messages(self, example: dict[str, Any], key: str) -> Any:
-        return json.loads(example[key]) if isinstance(example[key], str) else super()._build_messages(example, key)
+        if example.get("expert") is None:
+            return super()._build_messages(example, key)
+        return json.loads(example[key])
 
     def __getitem__(self, item: int) -> dict[str, Any]:
         if self.curriculum is not None:

@@ -1,6 +1,6 @@
 """Tool schemas: JSON -> the OpenAI form, and the nulls that parquet leaves in them and in arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import jsonschema
@@ -70,6 +70,19 @@ def _null_schema(schema: Json, path: str) -> str | None:
         if found := f"{path}.{key}" if value is None else _null_schema(value, f"{path}.{key}"):
             return found
     return None
+
+
+def text_schema(name: str, description: str, arguments: Mapping[str, str]) -> JsonObject:
+    """Schema of a tool all of whose arguments are required texts.
+
+    Args:
+        name: Of the tool.
+        description: For the policy.
+        arguments: [name] description of each.
+    """
+    properties: JsonObject = {key: {"type": "string", "description": about} for key, about in arguments.items()}
+    parameters: JsonObject = {"type": "object", "properties": properties, "required": list(arguments)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
 
 
 def name_of(tool: JsonObject) -> str:

@@ -26,11 +26,6 @@ class StopReason(StrEnum):
         """The system failed: the trajectory says nothing about the policy."""
         return self in (StopReason.TOOL_FAILURE, StopReason.ENGINE_FAILURE)
 
-    @property
-    def is_cut(self) -> bool:
-        """A limit ended it."""
-        return self is not StopReason.ANSWERED and not self.is_masked
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
@@ -48,8 +43,6 @@ class RolloutLimits:
     """Sampled in one turn; None: what is left of the response."""
     max_observation_tokens: int = 1024
     """Of the text that one call gives back; the middle of a longer one is left out, and it says so."""
-    max_calls_per_turn: int = 16
-    """The policy is told that the rest was not run."""
     max_wall_seconds: float = 1800.0
     """Looked at between turns: no turn and no call begins later."""
 

@@ -64,7 +64,6 @@ class RolloutSettings(BaseModel):
             max_turns=self.max_turns,
             max_turn_tokens=self.max_turn_tokens,
             max_observation_tokens=self.max_observation_tokens,
-            max_calls_per_turn=self.max_calls_per_turn,
             max_wall_seconds=self.max_wall_seconds,
         )
 

@@ -86,7 +86,7 @@ class Toolbox:
         return [tool.schema for tool in self.tools.values()]
 
     async def run(self, calls: Sequence[ToolCall | Malformed]) -> list[CallOutcome]:
-        """The outcome of each call, in order; after a failure of the system the rest is not begun."""
+        """The outcome of each call, in order; one by one, after a failure of the system the rest is not begun."""
         if self.parallel:
             return list(await asyncio.gather(*(self._run(call, number) for number, call in enumerate(calls))))
         outcomes: list[CallOutcome] = []

@@ -1,11 +1,13 @@
 """Built-in tools that run the policy's code: rStar2-Agent's two (arXiv:2508.20722, section 2.1), and a shell."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from verl_pivot.data.tools import text_schema
 from verl_pivot.sandbox.execution import MIB, Limits, Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.sandbox.tool_response import render_tool_response
@@ -18,49 +20,21 @@ _RUN_COMMAND = "__import__('subprocess').run(['bash', '-c', {!r}], stdin=-3, std
 """As a cell: nothing at its standard input (DEVNULL), both outputs in one (STDOUT), and its value the exit code."""
 
 
-_PROGRAM: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "python_code_with_standard_io",
-        "description": "Run a Python program with the given standard input; what it prints comes back.",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "code": {"type": "string", "description": "The program."},
-                "input": {"type": "string", "description": "Its standard input, empty if it reads none."},
-            },
-            "required": ["code", "input"],
-        },
-    },
-}
-
-
-_CELL: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "jupyter_code",
-        "description": "Run a Python cell; variables stay for the next one, the last expression is shown.",
-        "parameters": {
-            "type": "object",
-            "properties": {"code": {"type": "string", "description": "The cell."}},
-            "required": ["code"],
-        },
-    },
-}
-
-
-_BASH: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "bash",
-        "description": "Run a bash command; files stay for the next one, variables and the directory do not.",
-        "parameters": {
-            "type": "object",
-            "properties": {"command": {"type": "string", "description": "The command."}},
-            "required": ["command"],
-        },
-    },
-}
+_PROGRAM = text_schema(
+    "python_code_with_standard_io",
+    "Run a Python program with the given standard input; what it prints comes back.",
+    {"code": "The program.", "input": "Its standard input, empty if it reads none."},
+)
+_CELL = text_schema(
+    "jupyter_code",
+    "Run a Python cell; variables stay for the next one, the last expression is shown.",
+    {"code": "The cell."},
+)
+_BASH = text_schema(
+    "bash",
+    "Run a bash command; files stay for the next one, variables and the directory do not.",
+    {"command": "The command."},
+)
 
 
 class CodeOptions(BaseModel):
@@ -85,7 +59,7 @@ class CodeOptions(BaseModel):
         )
 
 
-class _CodeTool:
+class _CodeTool(ABC):
     """What the three share. The sandbox's client makes calls again where that is harmless, so this does not."""
 
     retries = 0
@@ -96,8 +70,8 @@ class _CodeTool:
         self.schema = schema
         self._options = options
 
-    async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        raise NotImplementedError
+    @abstractmethod
+    async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation: ...
 
     def _observe(self, result: Result) -> Observation:
         options = self._options

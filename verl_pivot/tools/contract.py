@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
+from verl_pivot.errors import ToolFailureError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
 
@@ -108,8 +109,8 @@ class Environment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """Schemas in the OpenAI form; the same for every row of a file makes rollouts cheaper."""
-        raise NotImplementedError
+        """Schemas in the OpenAI form; none where only the outcome counts."""
+        return ()
 
     async def call(self, call: ToolCall) -> str | Observation:
         """Do one call of one of `tools`, whose arguments its schema accepts; never two at once.
@@ -117,7 +118,7 @@ class Environment:
         Raises:
             ToolError: If it cannot be done, through the policy's fault.
         """
-        raise NotImplementedError
+        raise ToolFailureError(f"environment {type(self).__name__} has tools and no method `call`")
 
     async def score(self, answer: Message | None) -> Verdict | None:
         """The outcome of the trajectory; None leaves it to the reward manager.

@@ -34,7 +34,7 @@ class HeldEnvironment:
                 result = await self._environment.call(call)
             except ValueError as error:
                 raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
-            except Exception as error:
+            except Exception as error:  # the user's own code: whatever it is, it is no reward
                 raise self._broke(f"raised {type(error).__name__}: {error}") from error
         if isinstance(result, str):
             return Observation(result)

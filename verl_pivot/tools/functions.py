@@ -90,10 +90,10 @@ class BackendTool:
 async def _observed(function: Callable[..., Any], values: dict[str, Any], name: str) -> Observation:
     """What a function gives back, and whose fault it is if it does not."""
     try:
-        result = await (function(**values) if inspect.iscoroutinefunction(function) else _in_thread(function, values))
+        result = await (function(**values) if inspect.iscoroutinefunction(function) else in_thread(function, values))
     except ValueError as error:
         raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
-    except Exception as error:
+    except Exception as error:  # the user's own code: whatever it is, it is no reward
         detail = f"{type(error).__name__}: {error}"[:_MAX_DETAIL]
         raise ToolFailureError(f"tool {name} raised {detail}") from error
     return result if isinstance(result, Observation) else Observation(_as_text(result, name))
@@ -130,7 +130,7 @@ def _as_text(result: object, name: str) -> str:
         raise ToolFailureError(f"tool {name} returned {kind} ({error}); return text, or what JSON can hold") from error
 
 
-async def _in_thread(function: Callable[..., Any], values: dict[str, Any]) -> object:
+async def in_thread(function: Callable[..., Any], values: dict[str, Any]) -> Any:
     """The function's result; a thread that never ends keeps neither the loop nor the process from ending."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[object] = loop.create_future()

@@ -1,5 +1,6 @@
 """Tool `search`: BM25 over a local index of documents, and the index: `verl-pivot index`."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import bm25s
 
 from verl_pivot.data.storage import as_object, read_rows
+from verl_pivot.data.tools import text_schema
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.tools.contract import Observation, ToolError
+from verl_pivot.tools.functions import in_thread
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject
 
@@ -17,18 +20,9 @@ if TYPE_CHECKING:
     from verl_pivot.tools.toolset import SearchEntry
 
 _STOPWORDS = "en"
-_SCHEMA: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "search",
-        "description": "Search documents by words; the best ones come back.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "Words to look for."}},
-            "required": ["query"],
-        },
-    },
-}
+_PARAMETERS = "params.index.json"
+"""Every index that bm25s saves has this file."""
+_SCHEMA = text_schema("search", "Search documents by words; the best ones come back.", {"query": "Words to look for."})
 
 
 class SearchTool:
@@ -48,7 +42,8 @@ class SearchTool:
         if not any(len(ids) for ids in tokens.ids):
             raise ToolError("the query holds no word to look for")
         number = min(self._num_documents, int(self._index.scores["num_docs"]))
-        documents, scores = self._index.retrieve(tokens, k=number, show_progress=False)
+        query = {"query_tokens": tokens, "k": number, "show_progress": False}
+        documents, scores = await in_thread(self._index.retrieve, query)  # a large index takes its time
         found = [document for document, score in zip(documents[0], scores[0], strict=True) if score > 0.0]
         return Observation("\n".join(map(_shown, range(1, len(found) + 1), found)) or "no document has these words")
 
@@ -76,18 +71,26 @@ def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -
 
     Args:
         documents: Rows with `text` (or `contents`, as Search-R1 calls it), and `title` where they have one.
-        folder: Made, with its parents.
+        folder: Made, with its parents; what is there stays until the new index is whole.
         on_done: Called with the number of documents read since the last call.
 
     Raises:
         DataError: If a row is no document.
+        ConfigError: If the folder holds something else than an index.
     """
+    if folder.exists() and not (folder / _PARAMETERS).is_file():
+        raise ConfigError(f"{folder} is there and holds no search index: give another --out")
     corpus = list(_read(documents, on_done))
     texts = [f"{document['title']} {document['text']}" for document in corpus]
     index = bm25s.BM25()
     index.index(bm25s.tokenize(texts, stopwords=_STOPWORDS, show_progress=False), show_progress=False)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    index.save(str(folder), corpus=corpus)
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir(parents=True)
+    index.save(str(unfinished), corpus=corpus)
+    if folder.exists():
+        shutil.rmtree(folder)
+    unfinished.rename(folder)
     return len(corpus)
 
 

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_pivot.data.tools import text_schema
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.sandbox.execution import Program, Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
@@ -17,18 +18,9 @@ if TYPE_CHECKING:
     from verl_pivot.tools.toolset import SqlEntry
 
 _TIME = (Status.TIMEOUT, Status.CPU_LIMIT)
-_SCHEMA: JsonObject = {
-    "type": "function",
-    "function": {
-        "name": "sql",
-        "description": "Run one SQL query that only reads; its rows come back, one a line.",
-        "parameters": {
-            "type": "object",
-            "properties": {"query": {"type": "string", "description": "The query."}},
-            "required": ["query"],
-        },
-    },
-}
+_SCHEMA = text_schema(
+    "sql", "Run one SQL query that only reads; its rows come back, one a line.", {"query": "The query."}
+)
 
 
 class SqlTool:

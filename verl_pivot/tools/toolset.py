@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -23,7 +24,11 @@ from verl_pivot.tools.replay import ReplayTool, parse_recording
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject
 
-_CODE = {"python_code_with_standard_io": PythonProgram, "jupyter_code": JupyterCell, "bash": Bash}
+_CODE: Mapping[str, Callable[[CodeOptions], Tool]] = {
+    "python_code_with_standard_io": PythonProgram,
+    "jupyter_code": JupyterCell,
+    "bash": Bash,
+}
 
 
 class CodeEntry(CodeOptions):
@@ -199,11 +204,10 @@ class TrajectoryTools:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
+        async with AsyncExitStack() as stack:  # one that cannot be closed keeps no other open
+            stack.push_async_callback(self.toolbox.workspace.close)
             for environment in self.environments:
-                await environment.close()
-        finally:
-            await self.toolbox.workspace.close()
+                stack.push_async_callback(environment.close)
 
 
 @cache

@@ -18,7 +18,6 @@ class Workspace:
     def __init__(self, metadata: JsonObject | None = None) -> None:
         self.metadata: JsonObject = metadata or {}
         """The row's column of this name, decoded."""
-        self.num_sessions = 0
         self._states: dict[type, object] = {}
         self._session: Session | None = None
         self._session_lock = asyncio.Lock()
@@ -46,7 +45,6 @@ class Workspace:
         async with self._session_lock:
             if self._session is None:
                 self._session = await (await shared_sandbox()).open(limits=limits)
-                self.num_sessions += 1
             return await self._session.run(code, wall_seconds=limits.wall_seconds)
 
     async def close(self) -> None:
