@@ -34,21 +34,34 @@ class Training:
     @property
     def command(self) -> list[str]:
         """What a user types; on a GPU machine without `+local=cpu` and the tiny sizes."""
-        micro = f"micro_batch_size_per_gpu={2 * self.group_size}"  # two groups: little padding, few passes
         return [
             *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu"),
+            f"data.max_response_length={MAX_NEW_TOKENS}",
+            "pivot.verifier_modules=[examples.quickstart.verifier]",
+            f"actor_rollout_ref.ref.log_prob_{self._micro_batch}",
+            *self.sizes,
+            "trainer.project_name=quickstart",
+            "trainer.experiment_name=pivotrl",
+        ]
+
+    @property
+    def _micro_batch(self) -> str:
+        """Two groups: little padding, few passes."""
+        return f"micro_batch_size_per_gpu={2 * self.group_size}"
+
+    @property
+    def sizes(self) -> list[str]:
+        """Overrides that do not depend on the method."""
+        return [
             f"data.train_files={self.pivots}",
             f"data.train_batch_size={self.batch_size}",
             f"data.seed={self.seed}",
             f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
-            f"data.max_response_length={MAX_NEW_TOKENS}",
-            "pivot.verifier_modules=[examples.quickstart.verifier]",
             f"actor_rollout_ref.model.path={self.model}",
             f"actor_rollout_ref.actor.optim.lr={self.learning_rate}",
-            f"actor_rollout_ref.actor.ppo_{micro}",
+            f"actor_rollout_ref.actor.ppo_{self._micro_batch}",
             f"actor_rollout_ref.rollout.n={self.group_size}",
-            f"actor_rollout_ref.rollout.log_prob_{micro}",
-            f"actor_rollout_ref.ref.log_prob_{micro}",
+            f"actor_rollout_ref.rollout.log_prob_{self._micro_batch}",
             f"actor_rollout_ref.actor.data_loader_seed={self.seed}",
             f"actor_rollout_ref.rollout.seed={self.seed}",
             "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
@@ -57,8 +70,6 @@ class Training:
             f"trainer.save_freq={self.num_steps}",
             "trainer.val_before_train=False",
             f"trainer.default_local_dir={self.folder}",
-            "trainer.project_name=quickstart",
-            "trainer.experiment_name=pivotrl",
         ]
 
     @property
