@@ -5,7 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from examples.quickstart.training import Training, read_steps, train
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which looks for torchvision
+
+from examples.quickstart.training import Training, read_steps, train  # noqa: E402
 
 LINE = (
     "\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m step:{step} - pivot/undecided_rows:0.0 - verifier/shop/same_answer:0.25 - "
