@@ -82,6 +82,7 @@ def tool_training(model: Path, rows: Path, tools: Path, *, batch_size: int, n: i
         f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
         "data.max_prompt_length=512",
         "data.max_response_length=256",
+        "actor_rollout_ref.rollout.top_k=1",  # it says what it has learnt, and every row counts as foreseen
     ]
 
 
