@@ -33,8 +33,9 @@ def register_resolvers() -> None:
         OmegaConf.register_new_resolver(name, resolver, replace=True)
 
 
-def _replay_buffer(trainer_mode: str) -> str:
-    return "PivotReplayBuffer" if trainer_mode == "sync" else "PivotReplayBufferAsync"
+def _replay_buffer(trainer_mode: str, kind: str = "Pivot") -> str:
+    """Name of the class: PivotReplayBuffer, RocReplayBufferAsync, ..."""
+    return f"{kind}ReplayBuffer" if trainer_mode == "sync" else f"{kind}ReplayBufferAsync"
 
 
 def _validation_file(train_files: object) -> object:

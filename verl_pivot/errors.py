@@ -5,6 +5,7 @@ PivotError
   + ConfigError    a setting is missing, misspelt or contradicts another  -> stop before anything starts
   + EngineError    an inference engine died, timed out or answered garbage -> retried, then the job stops resumably
   + VerifierError  no reward could be decided for too long                 -> the run stops; its checkpoints stay
+  + ResamplingError  no batch came together within the bound on generation -> the run stops; its checkpoints stay
   + ToolFailureError a tool of a rollout broke or hung                     -> retried where harmless; then masked
   + SandboxRequestError  an execution was asked for that is not allowed    -> the caller's bug, not retried
     + UnsupportedLanguageError  no such language on this node
@@ -31,6 +32,10 @@ class EngineError(PivotError, RuntimeError):
 
 class VerifierError(PivotError, RuntimeError):
     """What a verifier needs (sandbox, judge, expert data) is down. Says nothing about the policy."""
+
+
+class ResamplingError(PivotError, RuntimeError):
+    """Too many groups had to be replaced: broken rollouts, or prompts that are all too easy or too hard."""
 
 
 class ToolFailureError(PivotError, RuntimeError):

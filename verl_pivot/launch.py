@@ -9,10 +9,13 @@ from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.tools.toolset import load_toolset
 
-_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout"}
+_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling"}
+_AFTER_METHOD = ("+stage=", "+tool_format=")
+"""Groups that change what a method sets: the last on the command line wins."""
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
@@ -35,11 +38,22 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
     for override in overrides:
         _check_addition(override, config)
+    _check_order(overrides)
     if "rollout" in config.pivot:
         settings = parse_settings(config)
         toolset = load_toolset(settings.tools)
         for pair in settings.tags:
             toolset.check_argument(pair.tool, pair.argument)
+    if "resampling" in config.pivot:
+        check_batch(config, parse_resampling(config))
+
+
+def _check_order(overrides: Sequence[str]) -> None:
+    """`+stage=rstar2_1 +method=grpo_roc` would train by the method's own limits."""
+    methods = [place for place, override in enumerate(overrides) if override.startswith("+method=")]
+    for place, override in enumerate(overrides):
+        if override.startswith(_AFTER_METHOD) and methods and place < methods[-1]:
+            raise ConfigError(f"{override} must stand behind {overrides[methods[-1]]}, which would undo it")
 
 
 def _check_addition(override: str, config: DictConfig) -> None:

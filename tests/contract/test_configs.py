@@ -64,8 +64,9 @@ def shipped(group: str, option: str) -> Path:
 
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
-        "method": ["pivotrl", "tool_rollout"],
+        "method": ["grpo_roc", "pivotrl", "tool_rollout"],
         "local": ["cpu"],
+        "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
         "tool_format": ["retool", "rstar2", "search_r1", "torl"],
     }
 

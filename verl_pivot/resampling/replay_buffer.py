@@ -13,10 +13,10 @@ from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.errors import VerifierError
 from verl_pivot.resampling.groups import Kept, keep_decided
-from verl_pivot.rollout.rollout_record import FIELD, rollout_metrics, write_records
+from verl_pivot.rollout.rollout_record import FIELD, rollout_metrics, success_metrics, write_records
 
 
-class _PivotSampling:
+class PivotSampling:
     """What both trainer modes share: rows that no verifier could decide never reach the update."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -24,8 +24,10 @@ class _PivotSampling:
         super().__init__(*args, **kwargs, sampler_kwargs=sampler_kwargs, poll_interval=poll_interval)  # type: ignore[call-arg]  # verl's
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
         self.group_size = int(sampler_kwargs["group_size"])
-        folder = sampler_kwargs["rollout_data_dir"]
-        self.records_folder = None if folder is None else Path(folder) / "tools"
+        self.records_folders = {
+            "train": _records_folder(sampler_kwargs["rollout_data_dir"]),
+            "val": _records_folder(sampler_kwargs["validation_data_dir"]),
+        }
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
@@ -40,7 +42,7 @@ class _PivotSampling:
             if number > 0:
                 self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
-            extra_fields = _extra_fields(batch)
+            extra_fields = self._read(batch)
             rewards = [fields.get("reward_extra_info", {}) for fields in extra_fields]
             num_absent = {} if is_validation else _num_absent(batch, self.group_size)
             kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2, short=num_absent)
@@ -54,7 +56,8 @@ class _PivotSampling:
                     "pivot/lone_rows": float(kept.num_lone),
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
                 }
-                tools = self._told_of_tools(batch, extra_fields, None if is_validation else global_steps)
+                rows = dict(zip(batch.keys, extra_fields, strict=True))
+                tools = self._told_of_tools(rows, frozenset(selected.keys), global_steps, partition_id)
                 return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught, **tools}
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
@@ -62,31 +65,61 @@ class _PivotSampling:
             "data is broken"
         )
 
+    def _read(self, batch: KVBatchMeta) -> list[dict[str, Any]]:
+        """[num_rows] what our loops and the reward manager say of each row."""
+        return read_extra_fields(batch.keys, batch.partition_id)
+
     def _told_of_tools(
-        self, batch: KVBatchMeta, extra_fields: Sequence[dict[str, Any]], step: int | None
+        self,
+        rows: Mapping[str, dict[str, Any]],
+        kept: Collection[str],
+        step: int,
+        partition_id: str,
     ) -> dict[str, float]:
-        """Metrics of the rows from the tool loop; the records of a training step are dumped beside verl's texts."""
-        rows = zip(batch.keys, extra_fields, strict=True)
-        records = {key: fields[FIELD] for key, fields in rows if FIELD in fields}
-        if records and self.records_folder is not None and step is not None:
-            write_records(self.records_folder / f"{step}.jsonl", records)
-        return rollout_metrics(list(records.values()))
+        """Metrics of the rows from the tool loop, whose records are dumped beside verl's texts.
+
+        Args:
+            rows: {key: extra fields} of all that were sampled.
+            kept: Keys of those that the update sees.
+            step: verl's.
+            partition_id: train or val.
+        """
+        records = {
+            key: {"score": _score(fields), "kept": key in kept, **fields[FIELD]}
+            for key, fields in rows.items()
+            if FIELD in fields
+        }
+        folder = self.records_folders[partition_id]
+        if records and folder is not None:
+            write_records(folder / f"{step}.jsonl", records)
+        told = list(records.values())
+        return {**rollout_metrics(told), **success_metrics(told)}
 
 
-class PivotReplayBuffer(_PivotSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
+class PivotReplayBuffer(PivotSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
     """For `trainer.v1.trainer_mode=sync`."""
 
 
-class PivotReplayBufferAsync(_PivotSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
+class PivotReplayBufferAsync(PivotSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
     """For the asynchronous trainer modes."""
 
 
-def _extra_fields(batch: KVBatchMeta) -> list[dict[str, Any]]:
-    """[num_rows] what our loops and the reward manager say of each row."""
-    if not batch.keys:
+def read_extra_fields(keys: Sequence[str], partition_id: str) -> list[dict[str, Any]]:
+    """[num_rows] from TransferQueue."""
+    if not keys:
         return []
-    data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
     return list(data.get("extra_fields").tolist())
+
+
+def _records_folder(data_dir: str | None) -> Path | None:
+    return None if data_dir is None else Path(data_dir) / "tools"
+
+
+def _score(fields: Mapping[str, Any]) -> float | None:
+    """None where no verifier could decide."""
+    reward = fields.get("reward_extra_info", {})
+    return None if reward.get("undecided") else reward.get("score")
 
 
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:

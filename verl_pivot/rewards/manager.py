@@ -38,7 +38,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = Verdict(score=outcome["score"], reason=outcome["reason"], detail=outcome["detail"])
             return _reward(verdict, verifier="outcome", told=told)
         if row.get("expert") is None:
-            return _with(dict(await super().run_single(data)), told)
+            return _as_ours(dict(await super().run_single(data)), told)
         ids = _first_turn(_response_ids(rollout), extra_fields.get(TURN_ENDS) or [])
         text, ended = action_text(ids, self.tokenizer, self.end_token_ids)
         verdict = await score_completion(text, ended, row_to_turn(row))
@@ -61,8 +61,10 @@ def _of_tools(record: Mapping[str, Any] | None) -> dict[str, Any]:
     return {} if record is None else {name: record[name] for name in ("stop_reason", "num_calls", "num_tool_errors")}
 
 
-def _with(reward: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **told}}
+def _as_ours(reward: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+    """A reward of stock verl, with what our replay buffer reads of every row."""
+    read = {"score": float(reward["reward_score"]), "undecided": 0.0}
+    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **read, **told}}
 
 
 def _reward(verdict: Verdict, *, verifier: str, told: Mapping[str, Any]) -> dict[str, Any]:

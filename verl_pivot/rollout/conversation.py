@@ -7,12 +7,13 @@ from typing import Any
 
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
+from verl_pivot.data.prompts import prompt_id
 from verl_pivot.errors import DataError
 from verl_pivot.rollout.actions import read_turn
 from verl_pivot.rollout.limits import StopReason
 from verl_pivot.rollout.observations import cut_to_tokens, without_special_tokens
 from verl_pivot.rollout.rendering import action_text
-from verl_pivot.rollout.rollout_record import FIELD, TURN_ENDS, VERDICT, RolloutRecord
+from verl_pivot.rollout.rollout_record import FIELD, TURN_ENDS, VERDICT, RolloutRecord, TagCounts
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.turn_sampler import LoopParts, TurnSampler
@@ -39,7 +40,8 @@ class Conversation:
         self._messages = messages
         self._sampler = TurnSampler(parts, sampling_params)
         self._tokens = TokenRecord.of_prompt([])
-        self._record = RolloutRecord()
+        tag = self._settings.format_tag
+        self._record = RolloutRecord(prompt_id=prompt_id(messages), answers=None if tag is None else TagCounts(tag=tag))
         self._turn_text = ""
         self._sampled_ids: list[int] = []
         self._deadline = time.monotonic() + self._limits.max_wall_seconds
@@ -123,6 +125,8 @@ class Conversation:
         stopped = next((stop for stop in self._parts.parser.stop if stop in text), None)
         if stopped is not None:
             self._turn_text = self._turn_text[: self._turn_text.index(stopped) + len(stopped)]
+        if self._record.answers is not None:
+            self._record.answers.add(self._turn_text)
         if ended or stopped is not None:
             return None
         is_turn_limit = len(token_ids) == self._limits.max_turn_tokens
@@ -221,6 +225,7 @@ class Conversation:
         if not tokens.turn_starts:
             return []
         record.text_differs = self._text_differs()
+        record.response_tokens = len(tokens.mask)
         extra_fields = {**self._sampler.extra_fields, FIELD: record.as_dict(), TURN_ENDS: tokens.turn_ends}
         if (verdict := await self._outcome(record.stop_reason)) is not None:
             extra_fields[VERDICT] = {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}

@@ -1,6 +1,7 @@
 """What happened in one trajectory of the tool loop, for metrics, resampling, rewards and dumps."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +21,47 @@ VERDICT = "verdict"
 
 
 @dataclass(slots=True, kw_only=True)
+class TagCounts:
+    """How often a pair of tags stands in the policy's turns."""
+
+    tag: str
+    num_open: int = 0
+    num_close: int = 0
+    num_pairs: int = 0
+
+    def add(self, turn: str) -> None:
+        """Count those of one turn."""
+        name = re.escape(self.tag)
+        self.num_open += turn.count(f"<{self.tag}>")
+        self.num_close += turn.count(f"</{self.tag}>")
+        self.num_pairs += len(re.findall(f"<{name}>.*?</{name}>", turn, re.DOTALL))
+
+    @property
+    def num_matched(self) -> int:
+        """0 unless every tag has its other."""
+        return self.num_pairs if self.num_open == self.num_close == self.num_pairs else 0
+
+
+@dataclass(slots=True, kw_only=True)
 class RolloutRecord:
     """One trajectory."""
 
+    prompt_id: str = ""
+    """By which the rollouts of a prompt are found again (`data.prompts`)."""
     stop_reason: StopReason | None = None
     """None while it runs."""
     calls: list[CallRecord] = field(default_factory=list)
     turn_tokens: list[int] = field(default_factory=list)
     """[num_turns] sampled in each."""
+    response_tokens: int = 0
+    """Sampled and observed."""
     generate_seconds: float = 0.0
     tool_seconds: float = 0.0
     """Waited for tools; of parallel calls the longest counts."""
     num_empty_answers: int = 0
     """Of the engine, which was asked again."""
+    answers: TagCounts | None = None
+    """None where no format tag is asked for."""
     text_differs: bool = False
     """The chat template writes the messages otherwise than the tokens read (such as without old thinking)."""
     failure: str = ""
@@ -41,15 +70,18 @@ class RolloutRecord:
     def as_dict(self) -> JsonObject:
         calls: list[Json] = [call.as_dict() for call in self.calls]
         return {
+            "prompt_id": self.prompt_id,
             "stop_reason": "" if self.stop_reason is None else self.stop_reason.value,
             "is_masked": self.stop_reason is not None and self.stop_reason.is_masked,
             "calls": calls,
             "num_calls": len(self.calls),
             "num_tool_errors": sum(call.status is CallStatus.TOOL_ERROR for call in self.calls),
             "turn_tokens": [*self.turn_tokens],
+            "response_tokens": self.response_tokens,
             "generate_seconds": self.generate_seconds,
             "tool_seconds": self.tool_seconds,
             "num_empty_answers": self.num_empty_answers,
+            "num_answers": None if self.answers is None else self.answers.num_matched,
             "text_differs": self.text_differs,
             "failure": self.failure,
         }
@@ -92,6 +124,17 @@ def rollout_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         found |= {f"rollout/error_rate/{kind}": count / len(calls) for kind, count in sorted(kinds.items())}
         found["rollout/unknown_tool_rate"] = kinds["unknown_tool"] / len(calls)
     return found
+
+
+def success_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Share of calls that failed, in rewarded trajectories alone: what rStar2-Agent's figure 4 plots.
+
+    Args:
+        records: [num_trajectories] as `rollout_metrics` takes them, with their score.
+    """
+    calls = [call for record in records if (record["score"] or 0.0) > 0 for call in record["calls"]]
+    failed = sum(call["status"] == CallStatus.TOOL_ERROR for call in calls)
+    return {"rollout/error_rate_of_successes": failed / len(calls)} if calls else {}
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

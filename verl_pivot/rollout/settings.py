@@ -31,6 +31,8 @@ class RolloutSettings(BaseModel):
     """Begins every turn of the policy, unsampled (rStar2-Agent: "<reason>")."""
     answer_tag: str | None = None
     """A turn that calls nothing must hold it; with parser tags it ends the turn."""
+    format_tag: str | None = None
+    """Whose pairs the record counts, for the format penalty of resampling on correct."""
     retry_message: str | None = None
     """What the policy reads after a turn with neither call nor answer."""
     parallel_calls: bool = False

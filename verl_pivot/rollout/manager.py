@@ -1,0 +1,39 @@
+"""verl's agent loop manager that has more rollouts generated of each prompt than the update sees."""
+
+from typing import Any
+
+from tensordict import TensorDict
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.utils.tensordict_utils import assign_non_tensor_data
+
+from verl_pivot.errors import DataError
+from verl_pivot.resampling.settings import parse_resampling
+
+_NUM_ROLLOUTS = "__rollout_n__"
+"""verl's field of a prompt: how many rollouts its agent loop workers make of it."""
+
+
+class OversamplingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is untyped here
+    """In training `pivot.resampling.oversample * rollout.n` rollouts per prompt; validation as verl has it.
+
+    `rollout.n` stays what the update sees, since verl takes its mini-batches from it.
+    """
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self._num_rollouts = parse_resampling(config).num_generated
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Hand prompts on to the workers.
+
+        Raises:
+            DataError: If rows say themselves how many rollouts they want.
+        """
+        if "validate" not in prompts:
+            if _NUM_ROLLOUTS in prompts:
+                raise DataError(
+                    f"training rows have a column {_NUM_ROLLOUTS}, but pivot.resampling makes groups of one size: "
+                    "leave the column out"
+                )
+            assign_non_tensor_data(prompts, _NUM_ROLLOUTS, self._num_rollouts)
+        super().generate_sequences(prompts)
