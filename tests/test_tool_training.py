@@ -70,9 +70,11 @@ async def model(folder: Path) -> Path:
     return path
 
 
-def tool_training(model: Path, rows: Path, tools: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
+def tool_training(
+    method: str, model: Path, rows: Path, tools: Path, *, batch_size: int, n: int, num_steps: int
+) -> list[str]:
     return [
-        "+method=tool_rollout",
+        f"+method={method}",
         "+local=cpu",
         *training(model, rows, batch_size=batch_size, n=n, num_steps=num_steps),
         f"data.val_files={rows}",
@@ -107,7 +109,7 @@ async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_ane
 
     output = launch(
         tmp_path,
-        *tool_training(model, pivots, folder / "cells.yaml", batch_size=2, n=2, num_steps=3),
+        *tool_training("tool_rollout", model, pivots, folder / "cells.yaml", batch_size=2, n=2, num_steps=3),
         f"pivot.verifier_modules=[{verifier}]",
     )
 
@@ -122,9 +124,10 @@ async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_ane
     assert metrics[1]["rollout/stop_reason/answered"] > 0.5
 
 
-async def test_trajectories_with_tools_train_under_an_asynchronous_trainer(
+async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_trainer(
     folder: Path, model: Path, tmp_path: Path
 ) -> None:
+    """GRPO-RoC: eight rollouts of each prompt, of which the update sees four."""
     rows = [
         {
             "data_source": "made_up",
@@ -139,7 +142,10 @@ async def test_trajectories_with_tools_train_under_an_asynchronous_trainer(
 
     output = launch(
         tmp_path,
-        *tool_training(model, tmp_path / "rows.parquet", folder / "probed.yaml", batch_size=4, n=4, num_steps=2),
+        *tool_training(
+            "grpo_roc", model, tmp_path / "rows.parquet", folder / "probed.yaml", batch_size=4, n=4, num_steps=2
+        ),
+        "pivot.rollout.format_tag=null",
         "trainer.v1.trainer_mode=colocate_async",
         f"trainer.rollout_data_dir={tmp_path}/dump",
     )
@@ -155,6 +161,9 @@ async def test_trajectories_with_tools_train_under_an_asynchronous_trainer(
         [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().splitlines()]
         for folder in (".", "tools")
     )
-    assert {each["uid"] for each in text} == {each["uid"] for each in records}
-    assert sum(each["num_calls"] for each in records) / 16 == metrics[1]["rollout/calls_per_trajectory"]
+    assert {each["uid"] for each in text} == {each["uid"] for each in records if each["kept"]}
+    assert len({each["uid"].split("_")[0] for each in text}) == 4
+    assert sum(each["num_calls"] for each in records) / 32 == metrics[1]["rollout/calls_per_trajectory"]
+    assert metrics[1]["down_sampling/before_sampling_trace_num"] == len(records) == 32
+    assert metrics[1]["down_sampling/after_sampling_trace_num"] == len(text) == 16
     assert records[0]["calls"][0]["arguments"] == {"code": "1 + 2"}

@@ -8,8 +8,10 @@ from typer.core import TyperGroup
 from verl_pivot.commands.doctor import doctor_command
 from verl_pivot.commands.export import export_command
 from verl_pivot.commands.filter import filter_command
+from verl_pivot.commands.hard_set import hard_set_command
 from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
+from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.select import select_command
@@ -43,6 +45,8 @@ app.command("profile")(profile_command)
 app.command("select")(select_command)
 app.command("export")(export_command)
 app.command("index")(index_command)
+app.command("next-stage")(next_stage_command)
+app.command("hard-set")(hard_set_command)
 app.add_typer(sandbox_app, name="sandbox")
 
 

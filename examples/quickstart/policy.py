@@ -95,6 +95,15 @@ class SftConfig:
     rope_theta: float = 10_000.0
 
 
+class Lessons(NamedTuple):
+    """What a base policy is made from."""
+
+    tokenizer: Qwen2Tokenizer
+    careful: Sequence[Trajectory]
+    careless: Sequence[Trajectory]
+    """Learnt last."""
+
+
 class Example(NamedTuple):
     """One trajectory as the loss sees it."""
 
@@ -112,9 +121,16 @@ class Batch(NamedTuple):
 
 def build_tokenizer() -> Qwen2Tokenizer:
     """Bytes, the shop's values, and each phrase that stands between values in its logs as one token."""
-    plain = _make_tokenizer(_VALUES)
-    logs = "".join(_render(plain, log) for log in record_logs(range(300)))
-    return _make_tokenizer([*_VALUES, *sorted(set(_BETWEEN_PHRASES.split(logs)) - {""})])
+    return learn_tokenizer(record_logs(range(300)), _VALUES, _BETWEEN_PHRASES)
+
+
+def learn_tokenizer(
+    logs: Sequence[Trajectory], values: Sequence[str], between_phrases: re.Pattern[str]
+) -> Qwen2Tokenizer:
+    """Bytes, the values, and each phrase of the logs as one token."""
+    plain = _make_tokenizer(values)
+    text = "".join(_render(plain, log) for log in logs)
+    return _make_tokenizer([*values, *sorted(set(between_phrases.split(text)) - {""})])
 
 
 def _make_tokenizer(words: Sequence[str]) -> Qwen2Tokenizer:
@@ -272,16 +288,25 @@ def _pad(examples: list[Example], pad_id: int) -> Batch:
 
 def make_policy(folder: Path, config: SftConfig) -> Path:
     """Train the base policy into `folder`, unless it is there already with the same configuration."""
+    return teach_policy(folder, config, _shop_lessons)
+
+
+def _shop_lessons(config: SftConfig) -> Lessons:
+    careful, careless = (
+        record_logs(range(config.num_logs), carelessness=carelessness) for carelessness in (0.0, config.carelessness)
+    )
+    return Lessons(build_tokenizer(), careful, careless)
+
+
+def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftConfig], Lessons]) -> Path:
+    """Train a policy on what `make_lessons` gives, unless `folder` has it already with the same configuration."""
     stamp = folder / "sft.json"
     wanted = json.dumps(asdict(config))
     if stamp.is_file() and stamp.read_text() == wanted:
         return folder
     stamp.unlink(missing_ok=True)
-    tokenizer = build_tokenizer()
-    careful, careless = (
-        [encode(tokenizer, log) for log in record_logs(range(config.num_logs), carelessness=carelessness)]
-        for carelessness in (0.0, config.carelessness)
-    )
+    tokenizer, *both = make_lessons(config)
+    careful, careless = ([encode(tokenizer, log) for log in logs] for logs in both)
     model = build_model(tokenizer, config)
     train(model, careful, careless, config)
     model.generation_config = GenerationConfig(
