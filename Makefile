@@ -7,11 +7,12 @@
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
 #   make bench-profile    the profile beside the engine's own benchmark
 #   make bench-tools      64 trajectories with a slow tool beside one
+#   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools clean
+.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -44,6 +45,9 @@ bench-profile: .venv/ready
 
 bench-tools: .venv/ready
 	$(BIN)/python -m tests.benchmarks.bench_tools
+
+bench-resampling: .venv/ready
+	$(BIN)/python -m tests.benchmarks.bench_resampling
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

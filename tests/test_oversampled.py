@@ -1,5 +1,8 @@
 """resampling.oversampled, penalties and settings: a finished group, its order of rules, its metrics."""
 
+import json
+from pathlib import Path
+
 import pytest
 from omegaconf import DictConfig, OmegaConf
 
@@ -8,7 +11,7 @@ from verl_pivot.resampling.dynamic import EqualRewards, Fate
 from verl_pivot.resampling.oversampled import Dropped, Group, Rollout, resampling_metrics
 from verl_pivot.resampling.penalties import Penalty, penalty_of_record
 from verl_pivot.resampling.settings import ResamplingSettings, check_batch, parse_resampling
-from verl_pivot.rollout.rollout_record import RolloutRecord, TagCounts
+from verl_pivot.rollout.rollout_record import RolloutRecord, TagCounts, write_records
 from verl_pivot.tools.calls import CallRecord, CallStatus
 from verl_pivot.tools.contract import ErrorKind
 
@@ -166,3 +169,15 @@ def test_a_setting_that_cannot_work_is_told_before_the_launch(changes: dict[str,
 
     with pytest.raises(ConfigError, match=message):
         check_batch(made, parse_resampling(made))
+
+
+def test_records_are_dumped_whatever_the_policy_wrote(tmp_path: Path) -> None:
+    records = {"b_0_0": {"arguments": {"code": "\ud800 é", "big": 2**70}}, "a_0_0": {"score": None}}
+
+    write_records(tmp_path / "tools" / "1.jsonl", records)
+
+    lines = (tmp_path / "tools" / "1.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"uid": "a_0_0", "score": None},
+        {"uid": "b_0_0", "arguments": {"code": "\ud800 é", "big": 2**70}},
+    ]

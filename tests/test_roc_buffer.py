@@ -1,7 +1,7 @@
 """resampling.roc_buffer on a real TransferQueue: exact batches, what is dropped is cleared and replaced."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,9 @@ def make_buffer(
     )
 
 
-def finish_with(uid: str, rollouts: list[tuple[float | None, int]], step: int = 1, status: str = "finished") -> None:
+def finish_with(
+    uid: str, rollouts: Sequence[tuple[float | None, int]], step: int = 1, status: str = "finished"
+) -> None:
     finish(uid, [rollout_fields(score, errors) for score, errors in rollouts], step, status)
 
 
@@ -71,6 +73,18 @@ def test_the_update_sees_exactly_its_share_and_the_rest_is_cleared_and_told(mode
     dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
     assert {each["uid"] for each in dumped if each["kept"]} == set(batch.keys)
     assert [each["score"] for each in dumped if each["uid"].startswith("a_")] == [1.0, 0.0, 1.0, 0.0]
+
+
+def test_the_batches_of_one_step_are_dumped_into_one_file(tmp_path: Path) -> None:
+    buffer = make_buffer(folder=tmp_path)
+    for uid in ("a", "b"):
+        announce([uid])
+        finish_with(uid, MIXED)
+        buffer.sample(1, "train", 1)
+
+    lines = (tmp_path / "tools" / "1.jsonl").read_text().splitlines()
+
+    assert [json.loads(line)["uid"].split("_")[0] for line in lines] == ["a"] * 4 + ["b"] * 4
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])

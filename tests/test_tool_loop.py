@@ -222,8 +222,8 @@ async def test_calls_of_the_last_turn_are_not_run(tmp_path: Path) -> None:
 
 
 async def test_no_turn_begins_after_the_wall_clock_ran_out(tmp_path: Path) -> None:
-    script = [call("sleep", seconds=0.2), "Never said."]
-    loop = make_loop(script, tools_file(tmp_path, "sleep"), "pivot.rollout.max_wall_seconds=0.1")
+    script = [call("sleep", seconds=0.7), "Never said."]
+    loop = make_loop(script, tools_file(tmp_path, "sleep"), "pivot.rollout.max_wall_seconds=0.6")
 
     output = await play(loop)
 

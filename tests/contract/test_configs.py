@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -13,6 +14,7 @@ from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
+from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 
 NEW_KEYS = (
@@ -25,10 +27,16 @@ NEW_KEYS = (
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.runtime_env.env_vars.",
     "actor_rollout_ref.model.override_config.attn_implementation",
+    "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.engine_kwargs.sglang.",
     "trainer.v1.sampler.sampler_kwargs.",
 )
 """What we add to verl's config on purpose; anything else that verl does not have is a typo."""
+
+THE_METHODS_OWN = {
+    "clip_ratio", "clip_ratio_low", "kl_loss_coef", "use_kl_loss", "entropy_coeff", "loss_agg_mode", "optim.lr",
+}  # fmt: skip
+"""Keys of the actor that a method sets, whatever verl's default is."""
 
 GROUPS = [(group, option) for group, options in config_groups().items() for option in options]
 
@@ -62,6 +70,13 @@ def shipped(group: str, option: str) -> Path:
     return configs_dir() / group / f"{option}.yaml"
 
 
+def set_by_us(group: str, option: str) -> dict[str, Any]:
+    """Its own keys, without what it takes over from another of ours."""
+    ours: dict[str, Any] = yaml.safe_load(shipped(group, option).read_text())
+    ours.pop("defaults", None)
+    return ours
+
+
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": ["grpo_roc", "pivotrl", "tool_rollout"],
@@ -74,7 +89,7 @@ def test_the_groups_are_those_of_the_documentation() -> None:
 @pytest.mark.parametrize(("group", "option"), GROUPS)
 def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
     config = OmegaConf.to_container(stock())
-    ours = yaml.safe_load(shipped(group, option).read_text())
+    ours = set_by_us(group, option)
 
     unknown = [path for path in leaves(ours) if not path.startswith(NEW_KEYS) and not has_key(config, path)]
 
@@ -84,11 +99,11 @@ def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
 @pytest.mark.parametrize(("group", "option"), GROUPS)
 def test_no_key_repeats_verls_default(group: str, option: str) -> None:
     config = OmegaConf.to_container(stock())
-    ours = yaml.safe_load(shipped(group, option).read_text())
+    ours = set_by_us(group, option)
 
     same = {path for path in leaves(ours) if has_key(config, path) and value_at(config, path) == value_at(ours, path)}
 
-    assert same <= {"actor_rollout_ref.actor.clip_ratio", "actor_rollout_ref.actor.kl_loss_coef"}  # the method's own
+    assert {path.removeprefix("actor_rollout_ref.actor.") for path in same} <= THE_METHODS_OWN
 
 
 def test_method_and_local_combine_and_the_command_line_wins() -> None:
@@ -169,12 +184,42 @@ def test_every_class_that_a_config_names_can_be_imported(group: str, option: str
     ours = yaml.safe_load(shipped(group, option).read_text())
     targets = [OmegaConf.select(OmegaConf.create(ours), path) for path in leaves(ours) if path.endswith("_target_")]
     if group == "method":
-        for section in (ours["data"]["custom_cls"], ours["reward"]["reward_manager"]):
+        config = stock(f"+method={option}")
+        for section in (config.data.custom_cls, config.reward.reward_manager, config.trainer.v1.sampler.custom_sampler):
             path = section.get("path") or section["module"]["path"]
             targets.append(f"{path.removeprefix('pkg://')}.{section['name']}")
         targets += [loop["_target_"] for loop in yaml.safe_load((configs_dir() / "agent_loops.yaml").read_text())]
+        if manager := config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class"):
+            targets.append(manager)
 
-    assert targets or group == "tool_format"
+    assert targets or group in ("tool_format", "stage")
     for target in targets:
         module, _, name = target.rpartition(".")
         assert hasattr(import_module(module), name), target
+
+
+def test_grpo_roc_is_the_papers_recipe_over_the_tool_loop() -> None:
+    config = stock("+method=grpo_roc", "data.train_files=a.parquet")
+
+    check_config(config, ["+method=grpo_roc"])
+    actor = config.actor_rollout_ref.actor
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.loss_agg_mode) == (0.2, 0.28, "token-mean")
+    assert (actor.use_kl_loss, actor.entropy_coeff, config.algorithm.use_kl_in_reward) == (False, 0, False)
+    assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n) == (512, 16)
+    assert parse_resampling(config) == ResamplingSettings(group_size=16)
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "pivot_tools"
+    assert config.trainer.v1.sampler.custom_sampler.name == "RocReplayBuffer"
+
+
+@pytest.mark.parametrize(("stage", "tokens", "turns"), [(1, 8192, 10), (2, 12288, 10), (3, 12288, 15)])
+def test_the_three_stages_are_the_published_ones(stage: int, tokens: int, turns: int) -> None:
+    config = stock("+method=grpo_roc", f"+stage=rstar2_{stage}")
+
+    assert (config.data.max_response_length, config.pivot.rollout.max_turns) == (tokens, turns)
+
+
+def test_a_stage_before_its_method_would_be_undone_and_is_refused() -> None:
+    overrides = ["+stage=rstar2_3", "+method=grpo_roc", "data.train_files=a.parquet"]
+
+    with pytest.raises(ConfigError, match=r"\+stage=rstar2_3 must stand behind \+method=grpo_roc"):
+        check_config(stock(*overrides), overrides)

@@ -79,6 +79,31 @@ def test_replay_buffer() -> None:
     assert {"sampler_kwargs", "poll_interval", "refill_fn"} <= set(parameters(ReplayBuffer.__init__))
 
 
+@pytest.mark.parametrize("name", ["ReplayBuffer", "ReplayBufferAsync"])
+def test_the_replay_buffer_clears_and_replaces_what_we_name(name: str) -> None:
+    """If this fails read resampling/roc_buffer.py beside verl's `sample`: it stands on these four."""
+    from verl.trainer.ppo.v1 import replay_buffer
+
+    verls = getattr(replay_buffer, name)
+
+    assert parameters(verls._terminal_eviction_reasons) == ["self", "global_steps", "partition_id"]
+    assert parameters(verls._evict_terminal_groups)[1:3] == ["global_steps", "partition_id"]
+    assert parameters(verls._select_prompt_uids) == ["self", "partition_id", "sampleable_keys", "batch_size"]
+    assert parameters(verls._materialize_batch) == [
+        "self", "partition_id", "selected_prompt_uids", "partition_snapshot"
+    ]  # fmt: skip
+
+
+def test_the_number_of_rollouts_is_a_field_of_the_prompt() -> None:
+    """If this fails read rollout/manager.py."""
+    from verl.trainer.ppo.v1 import agent_loop_tq
+    from verl.workers.config.rollout import AgentLoopConfig
+
+    assert parameters(agent_loop_tq.AgentLoopManagerTQ.generate_sequences) == ["self", "prompts"]
+    assert '.pop("__rollout_n__"' in inspect.getsource(agent_loop_tq)
+    assert AgentLoopConfig().agent_loop_manager_class is None
+
+
 def test_dataset() -> None:
     assert parameters(hook("RLHFDataset._build_messages")) == ["self", "example", "key"]
     assert parameters(hook("RLHFDataset.maybe_filter_out_long_prompts")) == ["self", "dataframe"]

@@ -28,6 +28,8 @@ class PivotSampling:
             "train": _records_folder(sampler_kwargs["rollout_data_dir"]),
             "val": _records_folder(sampler_kwargs["validation_data_dir"]),
         }
+        self._dumped: dict[str, int] = {}
+        """{partition: step of its last dump}; a step may have several batches."""
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
@@ -91,7 +93,8 @@ class PivotSampling:
         }
         folder = self.records_folders[partition_id]
         if records and folder is not None:
-            write_records(folder / f"{step}.jsonl", records)
+            write_records(folder / f"{step}.jsonl", records, append=self._dumped.get(partition_id) == step)
+            self._dumped[partition_id] = step
         told = list(records.values())
         return {**rollout_metrics(told), **success_metrics(told)}
 

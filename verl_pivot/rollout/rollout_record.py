@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from verl_pivot.rollout.limits import StopReason
 from verl_pivot.tools.calls import CallRecord, CallStatus
 from verl_pivot.types import Json, JsonObject
@@ -87,11 +89,19 @@ class RolloutRecord:
         }
 
 
-def write_records(path: Path, records: Mapping[str, Mapping[str, Any]]) -> None:
+def write_records(path: Path, records: Mapping[str, Mapping[str, Any]], *, append: bool = False) -> None:
     """One line of JSON per trajectory, beside verl's dump of the same step, which has its text under the same uid."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = (json.dumps({"uid": uid, **record}) for uid, record in sorted(records.items()))
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    with path.open("ab" if append else "wb") as file:
+        file.writelines(_line({"uid": uid, **record}) for uid, record in sorted(records.items()))
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    """By msgspec, three times as fast where a step has many thousands."""
+    try:
+        return msgspec.json.encode(record) + b"\n"
+    except UnicodeEncodeError:  # half of a surrogate pair in what the policy wrote, which JSON can only escape
+        return json.dumps(record).encode() + b"\n"
 
 
 def rollout_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -1,0 +1,85 @@
+"""GRPO-RoC's selection of 512 prompts x 32 rollouts on a real TransferQueue. `make bench-resampling`.
+
+The clock runs from the end of the last group to the batch, verl's poll of 0.2 s, all reads and all metrics included.
+Groups end one after the other, written by another process, as in training; the last row is the worst case, in which all
+end before the first poll.
+"""
+
+import random
+import statistics
+import tempfile
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.rollout_queue import announce, finish, rollout_fields, rows_left, sampler_kwargs, transfer_queue
+
+NUM_PROMPTS = 512
+NUM_ROLLOUTS = 32
+KEEP = 16
+ROUNDS = 3
+SPREAD_SECONDS = 20.0
+"""Over which the groups end."""
+
+
+def rollouts(rng: random.Random) -> list[dict[str, object]]:
+    """One group, each rollout with five calls of some hundred characters."""
+    return [
+        rollout_fields(float(rng.random() < 0.5), rng.randrange(3), num_calls=5, code="print(1 + 2)\n" * 25)
+        for _ in range(NUM_ROLLOUTS)
+    ]
+
+
+def finish_all(uids: list[str], seconds: float) -> float:
+    """Let the groups end, spread over so many seconds or as fast as they can be written; when the last did."""
+    import transfer_queue as tq
+
+    tq.init()
+    rng = random.Random(0)
+    began = time.time()
+    for number, uid in enumerate(uids):
+        time.sleep(max(0.0, began + seconds * number / len(uids) - time.time()))
+        finish(uid, rollouts(rng))
+    return time.time()
+
+
+def measure(number: int, folder: str, *, spread: bool) -> float:
+    """Seconds from the end of the last group to the batch."""
+    import ray
+    import transfer_queue as tq
+
+    from verl_pivot.resampling.roc_buffer import RocReplayBuffer
+
+    kwargs = sampler_kwargs(folder, group_size=KEEP, seed=number)
+    kwargs.poll_interval = 0.2
+    buffer = RocReplayBuffer(
+        trainer_mode="sync", trainer_config={}, max_off_policy_threshold=None, max_off_policy_strategy="drop",
+        sampler_kwargs=kwargs, refill_fn=None,
+    )  # fmt: skip
+    uids = [f"{number}-{prompt}" for prompt in range(NUM_PROMPTS)]
+    announce(uids)
+    writing = ray.remote(finish_all).remote(uids, SPREAD_SECONDS if spread else 0.0)
+    last = None if spread else ray.get(writing)
+    began = time.time()
+    batch, _ = buffer.sample(1, "train", NUM_PROMPTS)
+    seconds = time.time() - (began if last is not None else ray.get(writing))
+    assert len(batch.keys) == NUM_PROMPTS * KEEP == len(rows_left()), len(batch.keys)
+    tq.kv_clear(keys=batch.keys, partition_id="train")
+    return seconds
+
+
+def main() -> None:
+    """Measure and print."""
+    table = Table(title=f"{NUM_PROMPTS} prompts x {NUM_ROLLOUTS} -> {KEEP} rollouts, {ROUNDS} rounds")
+    for column in ("groups end", "median, s", "longest, s"):
+        table.add_column(column, justify="left" if column == "groups end" else "right")
+    with transfer_queue(), tempfile.TemporaryDirectory() as folder:
+        for name, spread in ((f"within {SPREAD_SECONDS:g} s", True), ("all at once", False)):
+            seconds = [measure(2 * round_ + spread, folder, spread=spread) for round_ in range(ROUNDS)]
+            table.add_row(name, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}")
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()

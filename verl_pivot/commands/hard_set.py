@@ -1,0 +1,65 @@
+"""Command `verl-pivot hard-set`: problems.parquet and dumps of rollouts -> the problems that are not always solved."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verl_pivot.commands.tables import counts_table, refuse_overwriting
+
+if TYPE_CHECKING:
+    from verl_pivot.stages.hard_set import HardSet
+
+
+def hard_set_command(
+    problems: Annotated[Path, typer.Argument(help="The parquet file that was rolled out.")],
+    rollouts: Annotated[
+        list[Path], typer.Option(help="<trainer.validation_data_dir>/tools/<step>.jsonl; may be repeated.")
+    ],
+    out: Annotated[Path, typer.Option(help="The hard.parquet to write.")],
+    min_rollouts: Annotated[
+        int, typer.Option(min=1, help="Decided rollouts that a problem needs before it can be dropped.")
+    ] = 8,
+    prompt_key: Annotated[str, typer.Option(help="Column of the chat messages, as verl's data.prompt_key.")] = "prompt",
+) -> None:
+    """Drop the problems that the policy solved every time; the others stay as they are, in their order.
+
+    The stock trainer makes the rollouts, eight of each problem here:
+
+    \b
+    python -m verl.trainer.main_ppo +method=grpo_roc <your overrides> \\
+      actor_rollout_ref.model.path=stage2-model \\
+      data.val_files=train.parquet trainer.val_only=True \\
+      actor_rollout_ref.rollout.val_kwargs.n=8 \\
+      actor_rollout_ref.rollout.val_kwargs.do_sample=True \\
+      actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \\
+      trainer.validation_data_dir=profile
+
+    Example: verl-pivot hard-set train.parquet --rollouts profile/tools/0.jsonl --out hard.parquet
+    """
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.data.storage import num_rows
+    from verl_pivot.stages.hard_set import judge_problems, read_pass_counts, write_hard_set
+
+    picture = out.with_suffix(".png")
+    refuse_overwriting(out, [problems, *rollouts])
+    with progress_bar("rollouts", sum(num_rows(path) or 0 for path in rollouts) or None) as on_done:
+        counts = read_pass_counts(rollouts, on_done)
+    hard_set = judge_problems(problems, counts, min_rollouts=min_rollouts, prompt_key=prompt_key)
+    _print_counts(hard_set)
+    hard_set.check(problems)
+    with progress_bar("problems", len(hard_set.judged)) as on_done:
+        write_hard_set(problems, hard_set, out, picture, on_done)
+    typer.echo(f"Wrote {out}, {picture.name}.")
+    typer.echo(f"Next: data.train_files={out}")
+
+
+def _print_counts(hard_set: "HardSet") -> None:
+    from rich.console import Console
+
+    table = counts_table(f"{len(hard_set.judged)} problems")
+    for standing, count in hard_set.num_by_standing.items():
+        table.add_row(standing.value, str(count), hard_set.note(standing))
+    table.add_section()
+    table.add_row("kept", str(hard_set.num_kept), "")
+    Console().print(table)

@@ -1,0 +1,47 @@
+"""Command `verl-pivot next-stage`: a run's last checkpoint -> the model from which the next stage starts."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from verl_pivot.stages.checkpoints import ActorCheckpoint
+
+
+def next_stage_command(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="A run's trainer.default_local_dir, or one global_step_N folder in it.")
+    ],
+    out: Annotated[Path, typer.Option(help="The model folder to write; it must not be there yet.")],
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run the model's own code, if it brings some.")
+    ] = False,
+) -> None:
+    """Make the last checkpoint's policy the next stage's model, so that optimizer and reference policy start afresh.
+
+    Weights that verl saved in shards are merged by verl's own merger, which rounds them to bfloat16; those of
+    actor_rollout_ref.actor.checkpoint.save_contents=[...,hf_model] are taken as they are.
+
+    Example: verl-pivot next-stage checkpoints/stage1 --out stage1-model
+    """
+    from rich.console import Console
+
+    from verl_pivot.stages.checkpoints import find_actor, write_model
+
+    actor, out = find_actor(checkpoint), out.resolve()
+    doing = "Copying" if actor.backend is None else f"Merging {actor.backend} shards of"
+    with Console(stderr=True).status(f"{doing} {actor.actor}"):
+        write_model(actor, out, trust_remote_code=trust_remote_code)
+    _print_next_launch(actor, out)
+
+
+def _print_next_launch(actor: "ActorCheckpoint", model: Path) -> None:
+    num_bytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
+    typer.echo(
+        f"Wrote {model} ({num_bytes / 1e9:.2f} GB) from {actor.step_folder}.\n"
+        f"The next launch differs by:\n"
+        f"  actor_rollout_ref.model.path={model} trainer.default_local_dir={model}-run trainer.resume_mode=auto\n"
+        f"Keep trainer.default_local_dir a new folder: in {actor.step_folder.parent} verl would resume the old "
+        "optimizer, weights and step count, whatever the model."
+    )
