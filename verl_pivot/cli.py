@@ -13,6 +13,7 @@ from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
 from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.profile import profile_command
+from verl_pivot.commands.route import route_app
 from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
@@ -48,6 +49,7 @@ app.command("index")(index_command)
 app.command("next-stage")(next_stage_command)
 app.command("hard-set")(hard_set_command)
 app.add_typer(sandbox_app, name="sandbox")
+app.add_typer(route_app, name="route")
 
 
 if __name__ == "__main__":

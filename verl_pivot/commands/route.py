@@ -1,0 +1,98 @@
+"""Command `verl-pivot route simulate`: scenarios and policies -> makespans beside the bound and verl's router."""
+
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_pivot.routing.comparison import Row, SeedResult
+
+route_app = typer.Typer(help="Scheduling of rollouts over engines.", no_args_is_help=True)
+
+
+@route_app.callback()
+def route() -> None:
+    """Scheduling of rollouts over engines."""
+
+
+@route_app.command("simulate")
+def simulate_command(
+    scenario: Annotated[list[str] | None, typer.Option(help="A, M, F, S, D, L, E, G, H, V; repeatable.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="So many steps are drawn of each scenario.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="Of them.")] = 0,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the table as JSON, too.")] = None,
+) -> None:
+    """Simulate steps of rollouts on SGLang-like engines, every policy on the same drawn conversations.
+
+    A is 64 engines under memory pressure, M has many turns, F long rollouts, S severe pressure, D none, L is light,
+    E has long prompts first, G 8 engines, H 512, V engines without reservation. Lengths are hidden from the policies.
+
+    Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
+    """
+    from verl_pivot.routing.comparison import BASELINE, POLICIES, rows
+    from verl_pivot.routing.workload import SCENARIOS
+
+    names = scenario or ["A", "M", "F", "D", "L"]
+    chosen = list(dict.fromkeys([BASELINE, *(policy or POLICIES)]))
+    _check_names("--scenario", names, SCENARIOS)
+    _check_names("--policy", chosen, POLICIES)
+    results = _simulate(names, range(first_seed, first_seed + seeds), chosen, workers or len(os.sched_getaffinity(0)))
+    tables = {}
+    for name in names:
+        drawn = SCENARIOS[name]
+        tables[name] = list(rows(results[name], drawn.num_groups * drawn.group_size))
+        _print_rows(name, tables[name], results[name])
+    if out is not None:
+        out.write_text(json.dumps({name: [asdict(row) for row in table] for name, table in tables.items()}, indent=2))
+
+
+def _check_names(option: str, names: list[str], known: object) -> None:
+    assert isinstance(known, dict), known
+    if unknown := [name for name in names if name not in known]:
+        raise ConfigError(f"{option} {unknown[0]}: known are {', '.join(known)}")
+
+
+def _simulate(names: list[str], seeds: range, policies: list[str], workers: int) -> "dict[str, list[SeedResult]]":
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.routing.comparison import compare_seed
+
+    results: dict[str, list[SeedResult]] = {name: [] for name in names}
+    with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(names) * len(seeds)) as on_done:
+        jobs = [pool.submit(compare_seed, name, seed, policies) for name in names for seed in seeds]
+        for job in as_completed(jobs):
+            results[job.result().scenario].append(job.result())
+            on_done(1)
+    return {name: sorted(found, key=lambda result: result.seed) for name, found in results.items()}
+
+
+def _print_rows(name: str, table_rows: "list[Row]", results: "list[SeedResult]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    bound = sum(result.bound_seconds for result in results) / len(results)
+    table = Table(title=f"{name}: {len(results)} seeds, bound {bound:.0f} s", title_justify="left")
+    table.add_column("policy", no_wrap=True)
+    for column in ("s", "faster", "least", "x bound", "90 %", "again", "retracted", "moves"):
+        table.add_column(column, justify="right")
+    for row in table_rows:
+        table.add_row(
+            row.policy,
+            f"{row.makespan_seconds:.0f}",
+            f"{row.speed_up:.2f}",
+            f"{row.least_speed_up:.2f}",
+            f"{row.over_bound:.2f}",
+            f"{row.ninety_percent_seconds:.0f}",
+            f"{row.reprefilled_share:.1%}",
+            f"{row.retracted_share:.2%}",
+            f"{row.num_moves:.0f}",
+        )
+    Console().print(table)

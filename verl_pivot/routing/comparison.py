@@ -1,0 +1,135 @@
+"""A scenario and seeds -> every policy's makespan and costs, beside the bound and beside verl's own router."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from verl_pivot.routing.bound import bound
+from verl_pivot.routing.kv_forecast import KvForecast
+from verl_pivot.routing.policy import CacheAware, KvAdmission, LeastInflight, Policy, Static
+from verl_pivot.routing.sim_engine import EngineRates
+from verl_pivot.routing.simulation import Outcome, simulate
+from verl_pivot.routing.workload import SCENARIOS, Conversation, Scenario, draw_conversations
+
+BASELINE = "least_inflight"
+"""verl 0.9.1's default."""
+_STEP_BEFORE = 1_000_000
+"""Added to a seed: the step from which lengths are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a policy is made for."""
+
+    scenario: Scenario
+    conversations: Sequence[Conversation]
+    lengths_before: Sequence[int]
+    """Of the step before, of other problems."""
+
+    @property
+    def servers(self) -> list[str]:
+        return [str(number) for number in range(self.scenario.num_engines)]
+
+
+def _forecast(prior: Callable[[Setting], Sequence[int]]) -> Callable[[Setting], Policy]:
+    def make(setting: Setting) -> Policy:
+        capacities = dict.fromkeys(setting.servers, setting.scenario.capacity)
+        return KvForecast(capacities, budget=setting.scenario.budget, prior=prior(setting))
+
+    return make
+
+
+def _scaled(factor: float) -> Callable[[Setting], list[int]]:
+    return lambda setting: [min(setting.scenario.budget, int(factor * each)) for each in setting.lengths_before]
+
+
+POLICIES: dict[str, Callable[[Setting], Policy]] = {
+    "static": lambda setting: Static(setting.servers, len(setting.conversations)),
+    BASELINE: lambda setting: LeastInflight(setting.servers),
+    "least_inflight_unbounded": lambda setting: LeastInflight(setting.servers, max_sessions=None),
+    "cache_aware": lambda setting: CacheAware(setting.servers),
+    "kv_admission": lambda setting: KvAdmission(setting.servers, capacity=setting.scenario.capacity),
+    "kv_forecast": _forecast(_scaled(1.0)),
+    "kv_forecast_prior_0.6": _forecast(_scaled(0.6)),
+    "kv_forecast_prior_1.6": _forecast(_scaled(1.6)),
+    "kv_forecast_no_prior": _forecast(lambda setting: ()),
+}
+"""{name: makes it}; the last three know the lengths of the step before wrongly or not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedResult:
+    """One scenario, one seed."""
+
+    scenario: str
+    seed: int
+    bound_seconds: float
+    outcomes: dict[str, Outcome]
+
+
+def compare_seed(name: str, seed: int, policies: Sequence[str], scenario: Scenario | None = None) -> SeedResult:
+    """Roll the same conversations out under each policy.
+
+    Args:
+        name: Of the scenario.
+        seed: Of what is drawn.
+        policies: Names in POLICIES.
+        scenario: In place of the one of that name.
+    """
+    chosen = scenario or SCENARIOS[name]
+    rates = EngineRates()
+    conversations = draw_conversations(chosen, seed)
+    before = [each.response_tokens for each in draw_conversations(chosen, seed + _STEP_BEFORE)]
+    setting = Setting(scenario=chosen, conversations=conversations, lengths_before=before)
+    outcomes = {each: simulate(chosen, conversations, POLICIES[each](setting), rates) for each in policies}
+    least = bound(chosen, conversations, rates).seconds
+    for each, outcome in outcomes.items():
+        assert outcome.makespan_seconds >= least, f"{each} in {outcome.makespan_seconds} s, but the bound is {least} s"
+    return SeedResult(scenario=name, seed=seed, bound_seconds=least, outcomes=outcomes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One policy in one scenario, over all seeds."""
+
+    policy: str
+    makespan_seconds: float
+    speed_up: float
+    """Over verl's router: geometric mean."""
+    least_speed_up: float
+    """Of any seed."""
+    over_bound: float
+    """Makespan / bound: geometric mean."""
+    ninety_percent_seconds: float
+    reprefilled_share: float
+    """Of generated tokens."""
+    retracted_share: float
+    """Of rollouts."""
+    num_moves: float
+
+
+def rows(results: Sequence[SeedResult], num_rollouts: int) -> Iterable[Row]:
+    """Of one scenario, in the order of the policies."""
+    for policy in results[0].outcomes:
+        outcomes = [result.outcomes[policy] for result in results]
+        ratios = [
+            result.outcomes[BASELINE].makespan_seconds / result.outcomes[policy].makespan_seconds for result in results
+        ]
+        yield Row(
+            policy=policy,
+            makespan_seconds=fmean(each.makespan_seconds for each in outcomes),
+            speed_up=_geometric_mean(ratios),
+            least_speed_up=min(ratios),
+            over_bound=_geometric_mean(
+                [result.outcomes[policy].makespan_seconds / result.bound_seconds for result in results]
+            ),
+            ninety_percent_seconds=fmean(each.ninety_percent_seconds for each in outcomes),
+            reprefilled_share=sum(each.reprefilled for each in outcomes) / sum(each.generated for each in outcomes),
+            retracted_share=sum(each.retracted for each in outcomes) / (num_rollouts * len(outcomes)),
+            num_moves=fmean(each.num_moves for each in outcomes),
+        )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(fmean(math.log(value) for value in values))

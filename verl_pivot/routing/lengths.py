@@ -1,0 +1,74 @@
+"""Lengths of rollouts so far -> how much KV cache those in flight will need."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+_BIN = 256
+"""Tokens."""
+_UNKNOWN_WEIGHT = 8.0
+"""Rollouts that outweigh knowing nothing."""
+Floats = npt.NDArray[np.float64]
+
+
+class LengthModel:
+    """Survival of response lengths by Kaplan and Meier (1958): rollouts that still run count until where they are.
+
+    With nothing known every length up to the budget is as likely as any other, which is long for most: too long a
+    forecast costs little, too short a one costs evictions.
+    """
+
+    def __init__(self, budget: int, *, prior: Sequence[int] = (), prior_weight: float = 64.0) -> None:
+        """
+        Args:
+            budget: Tokens that a response may have.
+            prior: Final lengths of the step before.
+            prior_weight: Rollouts of this step that outweigh it.
+        """
+        self.num_bins = -(-budget // _BIN) + 1
+        self._ended = np.zeros(self.num_bins)
+        self._prior = np.zeros(self.num_bins)
+        lengths = prior or range(0, budget + 1, _BIN)
+        np.add.at(self._prior, self.bins(lengths), (prior_weight if prior else _UNKNOWN_WEIGHT) / len(lengths))
+        self.num_ended = 0
+        self.learn(())
+
+    def bins(self, tokens: Sequence[float]) -> npt.NDArray[np.int64]:
+        """[n] the bin of each length."""
+        return np.minimum(np.asarray(tokens, dtype=np.float64).astype(np.int64) // _BIN, self.num_bins - 1)
+
+    def end(self, tokens: int) -> None:
+        """A rollout has ended at this length."""
+        self._ended[min(tokens // _BIN, self.num_bins - 1)] += 1
+        self.num_ended += 1
+
+    def survival(self, running: Iterable[float]) -> Floats:
+        """[num_bins] the chance that a rollout reaches the beginning of each bin."""
+        ended = self._ended + self._prior
+        censored = np.bincount(self.bins(list(running)), minlength=self.num_bins)
+        at_risk = np.cumsum((ended + censored)[::-1])[::-1]
+        hazard = np.divide(ended, at_risk, out=np.zeros(self.num_bins), where=at_risk > 0)
+        return np.concatenate([[1.0], np.cumprod(1.0 - hazard)[:-1]])
+
+    def learn(self, running: Iterable[float]) -> None:
+        """Take in what has ended, and how far the others are."""
+        survival = self.survival(running)
+        bins = np.arange(self.num_bins)
+        later = bins[:, None] + bins[None, :]
+        reach = np.where(later < self.num_bins, survival[np.minimum(later, self.num_bins - 1)], 0.0)
+        chance = np.minimum(1.0, reach / np.where(survival > 0, survival, 1.0)[:, None])
+        tokens = (later + 0.5) * _BIN
+        self._mean = tokens * chance
+        self._variance = tokens**2 * chance * (1.0 - chance)
+
+    def peak(self, tokens: Sequence[float], deviations: float) -> float:
+        """KV tokens of these rollouts together when they will need most, each going on by as many tokens as the others.
+
+        Args:
+            tokens: [num_rollouts] of each response so far.
+            deviations: Standard deviations above the mean.
+        """
+        counts = np.bincount(self.bins(tokens), minlength=self.num_bins)
+        forecast = counts @ self._mean + deviations * np.sqrt(counts @ self._variance)
+        return float(forecast.max())
