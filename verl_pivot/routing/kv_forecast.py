@@ -141,7 +141,8 @@ class KvForecast:
         self._servers = {name: _Server(capacity) for name, capacity in capacities.items()}
         self._lengths = LengthModel(budget, prior=prior)
         self._places: dict[str, str] = {}
-        self._last_of_group: dict[str, str] = {}
+        self._units: dict[str, tuple[str, int]] = {}
+        """{group: the server of its open unit, and how many it has}."""
         self._waiting = _Waiting()
         self._num_moves = 0
         self._num_begun = 0
@@ -200,10 +201,10 @@ class KvForecast:
         return placed
 
     def _server_of_unit(self, group: str, emptiest: str) -> str:
-        last = self._last_of_group.get(group, emptiest)
-        server, unit = self._servers[last], self._options.unit
-        is_open = 0 < server.groups[group] < unit and len(server.live) <= len(self._servers[emptiest].live) + unit
-        return last if is_open else emptiest
+        name, size = self._units.get(group, (emptiest, 0))
+        unit = self._options.unit
+        is_open = size < unit and len(self._servers[name].live) <= len(self._servers[emptiest].live) + unit
+        return name if is_open else emptiest
 
     def _admit_to(self, name: str, now: float) -> list[Placement]:
         """Fresh conversations to a server that has room again, first of prompts whose unit there is not full."""
@@ -235,6 +236,8 @@ class KvForecast:
         live = _Live(group=request.group, prompt_tokens=request.prompt_tokens, tokens=request.context_tokens, since=now)
         self._servers[name].add(request.conversation, live)
         self._places[request.conversation] = name
-        self._last_of_group[request.group] = name
+        unit_server, size = self._units.get(request.group, (name, 0))
+        is_same = unit_server == name and size < self._options.unit
+        self._units[request.group] = (name, size + 1 if is_same else 1)
         self._num_begun += 1
         return Placement(request.conversation, name)

@@ -1,0 +1,216 @@
+"""routing: simulated engines, the bound, and what a step of rollouts takes under each policy."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.launching import cli
+from verl_pivot.routing.bound import bound
+from verl_pivot.routing.comparison import POLICIES, Setting, compare_seed, rows
+from verl_pivot.routing.policy import Placement, Policy, Release, Request, Static
+from verl_pivot.routing.sim_engine import EngineRates, EngineRequest, SimulatedEngine
+from verl_pivot.routing.simulation import simulate
+from verl_pivot.routing.workload import SCENARIOS, Conversation, Scenario, Turn, draw_conversations, shrink
+
+RATES = EngineRates()
+ONE = Scenario(num_engines=1, num_groups=1, group_size=1, capacity=100_000, prompt_tokens=100)
+SMALL = Scenario(num_engines=4, num_groups=16, group_size=8, capacity=60_000, median_tokens=1_500.0, budget=6_000)
+
+
+def conversation(*turns: Turn, id_: int = 0, group: int = 0, prompt_tokens: int = 100) -> Conversation:
+    return Conversation(id=id_, group=group, prompt_tokens=prompt_tokens, turns=turns)
+
+
+def request(remaining: int, *, conversation: int = 0, group: int = 0, context: int = 0) -> EngineRequest:
+    return EngineRequest(
+        conversation=conversation, group=group, prompt_tokens=100, context=context, computed=0,
+        remaining=remaining, max_new=remaining,
+    )  # fmt: skip
+
+
+def engine(capacity: int = 100_000, *, has_reservation: bool = True) -> SimulatedEngine:
+    return SimulatedEngine(capacity, RATES, has_reservation=has_reservation)
+
+
+def run_to_end(simulated: SimulatedEngine) -> list[tuple[float, int]]:
+    """[(seconds, conversation)] of what ends, in order."""
+    ended = []
+    while not math.isinf(simulated.next_time):
+        now = simulated.next_time
+        ended += [(now, each.conversation) for each in simulated.advance()]
+    return ended
+
+
+def test_one_turn_takes_its_prefill_and_its_steps() -> None:
+    simulated = engine()
+    simulated.submit(request(10), 0.0)
+
+    ((seconds, _),) = run_to_end(simulated)
+
+    prefill = 100 / 16_000 + 12e-3
+    decode = 10 * (11.5e-3 + 45e-6) + 61e-9 * (10 * 100 + 45)
+    assert seconds == pytest.approx(prefill + decode, abs=1e-12)
+
+
+def test_a_turn_that_comes_in_the_middle_waits_for_the_end_of_a_step() -> None:
+    simulated = engine()
+    simulated.submit(request(100), 0.0)
+    simulated.advance()
+    began = simulated.next_time - 0.5
+
+    simulated.submit(request(1, conversation=1), began)
+
+    step = 11.5e-3 + 45e-6 + 61e-9 * 100
+    assert began <= simulated.next_time < began + 1.2 * step
+
+
+def test_the_prompt_of_a_group_is_computed_once() -> None:
+    simulated = engine()
+    for number in range(8):
+        simulated.submit(request(5, conversation=number), 0.0)
+
+    run_to_end(simulated)
+
+    assert simulated.counts.prefilled == 100
+    assert simulated.counts.generated == 40
+
+
+def test_a_conversation_finds_its_prefix_again_until_others_need_the_room() -> None:
+    def again(capacity: int) -> int:
+        simulated = engine(capacity, has_reservation=False)
+        simulated.submit(request(500), 0.0)
+        run_to_end(simulated)
+        simulated.submit(request(400, conversation=1, group=1), 100.0)
+        run_to_end(simulated)
+        back = request(10, context=520)
+        back.computed = 500
+        simulated.submit(back, 200.0)
+        run_to_end(simulated)
+        return simulated.counts.reprefilled
+
+    assert again(capacity=10_000) == 0
+    assert again(capacity=800) == 500
+
+
+def test_an_engine_without_reservation_retracts_what_does_not_fit_and_ends_everything() -> None:
+    simulated = engine(2_000, has_reservation=False)
+    for number in range(8):
+        simulated.submit(request(600, conversation=number), 0.0)
+
+    ended = run_to_end(simulated)
+
+    assert sorted(number for _, number in ended) == list(range(8))
+    assert simulated.counts.generated == 8 * 600
+    assert simulated.counts.retracted > 0
+    assert simulated.locked == 0
+
+
+def test_a_single_conversation_takes_its_critical_path() -> None:
+    alone = [conversation(Turn(generated=300, observed=50, wait_seconds=2.0), Turn(generated=200))]
+
+    outcome = simulate(ONE, alone, Static(["0"], 1))
+
+    assert outcome.makespan_seconds == pytest.approx(bound(ONE, alone, RATES).critical_path, rel=1e-9)
+
+
+class _Recorder:
+    """Sends everything to server 0 and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Request | Release] = []
+
+    def acquire(self, request: Request) -> list[Placement]:
+        self.told.append(request)
+        return [Placement(request.conversation, "0")]
+
+    def release(self, release: Release) -> list[Placement]:
+        self.told.append(release)
+        return []
+
+
+def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() -> None:
+    policy = _Recorder()
+
+    simulate(ONE, [conversation(Turn(generated=7, observed=3, wait_seconds=1.0), Turn(generated=5))], policy)
+
+    assert [(type(each).__name__, each.context_tokens) for each in policy.told] == [
+        ("Request", 0), ("Release", 7), ("Request", 10), ("Release", 15)
+    ]  # fmt: skip
+    assert not hasattr(policy.told[0], "turns")
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_ends_every_rollout_within_bound_and_twice_the_same(name: str) -> None:
+    def run() -> object:
+        conversations = draw_conversations(SMALL, 3)
+        setting = Setting(scenario=SMALL, conversations=conversations, lengths_before=[1_000, 2_000, 3_000])
+        policy: Policy = POLICIES[name](setting)
+        return simulate(SMALL, conversations, policy)
+
+    assert run() == run()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    capacity=st.sampled_from([8_000, 30_000, 1_000_000]),
+    has_reservation=st.booleans(),
+    name=st.sampled_from(list(POLICIES)),
+)
+def test_tokens_are_conserved_and_no_schedule_beats_the_bound(
+    seed: int, capacity: int, has_reservation: bool, name: str
+) -> None:
+    scenario = replace(SMALL, num_groups=6, capacity=capacity, has_reservation=has_reservation)
+
+    result = compare_seed("any", seed, ["least_inflight", name], scenario)  # asserts both
+
+    assert result.outcomes[name].generated == sum(
+        turn.generated for each in draw_conversations(scenario, seed) for turn in each.turns
+    )
+
+
+def test_the_scenarios_are_those_of_the_model_that_they_are_compared_with() -> None:
+    """16,384 rollouts; responses of 3 to 4 thousand tokens, 3 % at the budget; 2.8 turns, six in M; long ones in F."""
+    drawn = {name: draw_conversations(SCENARIOS[name], 0) for name in "AMF"}
+
+    lengths = {name: [each.response_tokens for each in found] for name, found in drawn.items()}
+    turns = {name: sum(len(each.turns) for each in found) / len(found) for name, found in drawn.items()}
+    assert {len(found) for found in drawn.values()} == {16_384}
+    assert 3_000 < sum(lengths["A"]) / 16_384 < 4_000
+    assert 0.02 < sum(length > 12_200 for length in lengths["A"]) / 16_384 < 0.05
+    assert 0.18 < sum(length > 12_100 for length in lengths["F"]) / 16_384 < 0.24
+    assert 2.6 < turns["A"] < 3.0
+    assert 5.7 < turns["M"] < 6.2
+
+
+def test_a_smaller_scenario_has_the_same_load_on_each_engine() -> None:
+    assert shrink(SCENARIOS["A"], 8) == replace(SCENARIOS["A"], num_engines=8, num_groups=64)
+
+
+def test_rows_give_speed_ups_over_verls_router() -> None:
+    results = [compare_seed("small", seed, ["least_inflight", "kv_forecast"], SMALL) for seed in range(2)]
+
+    baseline, ours = rows(results, 128)
+
+    assert (baseline.speed_up, baseline.least_speed_up) == (1.0, 1.0)
+    ratios = [
+        each.outcomes["least_inflight"].makespan_seconds / each.outcomes["kv_forecast"].makespan_seconds
+        for each in results
+    ]
+    assert ours.speed_up == pytest.approx(math.sqrt(ratios[0] * ratios[1]))
+    assert ours.least_speed_up == min(ratios)
+    assert ours.over_bound >= 1.0
+
+
+def test_the_command_prints_a_table_and_refuses_what_it_does_not_know() -> None:
+    told = cli("route", "simulate", "--scenario", "L", "--policy", "kv_forecast", "--seeds", "1", "--workers", "1")
+    assert told.returncode == 0, told.stderr
+    assert "kv_forecast" in told.stdout
+    assert "L: 1 seeds, bound" in told.stdout
+
+    refused = cli("route", "simulate", "--policy", "kv_forecats")
+    assert refused.returncode == 1
+    assert "error: --policy kv_forecats: known are static, least_inflight" in refused.stderr
