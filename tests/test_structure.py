@@ -20,6 +20,7 @@ PURE = (
     "verl_pivot.resampling.groups",
     "verl_pivot.resampling.oversampled",
     "verl_pivot.rollout.actions",
+    "verl_pivot.routing.comparison",
     "verl_pivot.verifiers.scoring",
     "verl_pivot.verifiers.tool_call",
     "verl_pivot.local.environment",
