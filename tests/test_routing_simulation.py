@@ -2,18 +2,31 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.launching import cli
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.rollout.rollout_record import RolloutRecord, write_records
 from verl_pivot.routing.bound import bound
 from verl_pivot.routing.comparison import POLICIES, Setting, compare_seed, rows
 from verl_pivot.routing.policy import Placement, Policy, Release, Request, Static
+from verl_pivot.routing.recorded import read_conversations
 from verl_pivot.routing.sim_engine import EngineRates, EngineRequest, SimulatedEngine
 from verl_pivot.routing.simulation import simulate
-from verl_pivot.routing.workload import SCENARIOS, Conversation, Scenario, Turn, draw_conversations, shrink
+from verl_pivot.routing.workload import (
+    SCENARIOS,
+    Conversation,
+    Scenario,
+    Turn,
+    draw_conversations,
+    shrink,
+    with_options,
+)
+from verl_pivot.tools.calls import CallRecord, CallStatus
 
 RATES = EngineRates()
 ONE = Scenario(num_engines=1, num_groups=1, group_size=1, capacity=100_000, prompt_tokens=100)
@@ -165,7 +178,7 @@ def test_tokens_are_conserved_and_no_schedule_beats_the_bound(
 ) -> None:
     scenario = replace(SMALL, num_groups=6, capacity=capacity, has_reservation=has_reservation)
 
-    result = compare_seed("any", seed, ["least_inflight", name], scenario)  # asserts both
+    result = compare_seed("any", scenario, seed, ["least_inflight", name])  # asserts both
 
     assert result.outcomes[name].generated == sum(
         turn.generated for each in draw_conversations(scenario, seed) for turn in each.turns
@@ -191,9 +204,9 @@ def test_a_smaller_scenario_has_the_same_load_on_each_engine() -> None:
 
 
 def test_rows_give_speed_ups_over_verls_router() -> None:
-    results = [compare_seed("small", seed, ["least_inflight", "kv_forecast"], SMALL) for seed in range(2)]
+    results = [compare_seed("small", SMALL, seed, ["least_inflight", "kv_forecast"]) for seed in range(2)]
 
-    baseline, ours = rows(results, 128)
+    baseline, ours = rows(results)
 
     assert (baseline.speed_up, baseline.least_speed_up) == (1.0, 1.0)
     ratios = [
@@ -211,6 +224,55 @@ def test_the_command_prints_a_table_and_refuses_what_it_does_not_know() -> None:
     assert "kv_forecast" in told.stdout
     assert "L: 1 seeds, bound" in told.stdout
 
+    assert "kv_forecast" in cli("route", "simulate", "--help").stdout
     refused = cli("route", "simulate", "--policy", "kv_forecats")
     assert refused.returncode == 1
     assert "error: --policy kv_forecats: known are static, least_inflight" in refused.stderr
+
+
+def test_a_field_of_a_scenario_can_be_set_and_others_are_told() -> None:
+    changed = with_options(SCENARIOS["A"], ["capacity=300000", "has_reservation=false", "last_turn=0.5"])
+
+    assert changed == replace(SCENARIOS["A"], capacity=300_000, has_reservation=False, last_turn=0.5)
+    with pytest.raises(ConfigError, match="--set capasity=1: a scenario has num_engines, capacity"):
+        with_options(SCENARIOS["A"], ["capasity=1"])
+    with pytest.raises(ConfigError, match="--set capacity=much: capacity is int, as 400000"):
+        with_options(SCENARIOS["A"], ["capacity=much"])
+
+
+def write_dump(path: Path, records: dict[str, RolloutRecord]) -> Path:
+    write_records(path, {uid: record.as_dict() for uid, record in records.items()})
+    return path
+
+
+def recorded_rollout(*turn_tokens: int) -> RolloutRecord:
+    calls = [
+        CallRecord(turn=0, name="jupyter_code", arguments={}, status=CallStatus.OK, seconds=seconds, num_tokens=30)
+        for seconds in (0.5, 0.25)
+    ]
+    return RolloutRecord(prompt_tokens=50, calls=calls, turn_tokens=list(turn_tokens))
+
+
+def test_what_was_recorded_is_rolled_out_again(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "1.jsonl", {"a_0_0": recorded_rollout(10, 20), "a_1_0": recorded_rollout(7)})
+
+    assert read_conversations(dump) == [
+        conversation(
+            Turn(generated=10, observed=60, wait_seconds=0.75), Turn(generated=20), prompt_tokens=50
+        ),
+        conversation(Turn(generated=7), id_=1, prompt_tokens=50),
+    ]  # fmt: skip
+    told = cli("route", "simulate", "--recorded", dump, "--set", "num_engines=2", "--policy", "kv_forecast")
+    assert told.returncode == 0, told.stderr
+    assert "1.jsonl: 1 seeds, bound" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("", "holds no rollouts"), ('{"uid": "a_0_0"}', r"line 1: prompt_tokens: Field required; give a file")],
+)
+def test_a_file_that_is_no_dump_is_told(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "1.jsonl").write_text(text)
+
+    with pytest.raises(DataError, match=message):
+        read_conversations(tmp_path / "1.jsonl")

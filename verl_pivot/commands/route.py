@@ -13,6 +13,7 @@ from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.routing.comparison import Row, SeedResult
+    from verl_pivot.routing.workload import Scenario
 
 route_app = typer.Typer(help="Scheduling of rollouts over engines.", no_args_is_help=True)
 
@@ -28,10 +29,19 @@ def simulate_command(
     policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="So many steps are drawn of each scenario.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="Of them.")] = 0,
+    options: Annotated[
+        list[str] | None, typer.Option("--set", help="A scenario's field=value, such as capacity=300000; repeatable.")
+    ] = None,
+    recorded: Annotated[
+        Path | None, typer.Option(help="Roll out again what <trainer.rollout_data_dir>/tools/<step>.jsonl recorded.")
+    ] = None,
+    before: Annotated[
+        Path | None, typer.Option(help="With --recorded: an earlier step's dump, whose lengths are known.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores unless given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table as JSON, too.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the tables as JSON, too.")] = None,
 ) -> None:
-    """Simulate steps of rollouts on SGLang-like engines, every policy on the same drawn conversations.
+    """Simulate steps of rollouts on SGLang-like engines, every policy on the same conversations.
 
     A is 64 engines under memory pressure, M has many turns, F long rollouts, S severe pressure, D none, L is light,
     E has long prompts first, G 8 engines, H 512, V engines without reservation. Lengths are hidden from the policies.
@@ -39,35 +49,52 @@ def simulate_command(
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
     from verl_pivot.routing.comparison import BASELINE, POLICIES, rows
-    from verl_pivot.routing.workload import SCENARIOS
+    from verl_pivot.routing.workload import SCENARIOS, with_options
 
-    names = scenario or ["A", "M", "F", "D", "L"]
     chosen = list(dict.fromkeys([BASELINE, *(policy or POLICIES)]))
-    _check_names("--scenario", names, SCENARIOS)
-    _check_names("--policy", chosen, POLICIES)
-    results = _simulate(names, range(first_seed, first_seed + seeds), chosen, workers or len(os.sched_getaffinity(0)))
-    tables = {}
-    for name in names:
-        drawn = SCENARIOS[name]
-        tables[name] = list(rows(results[name], drawn.num_groups * drawn.group_size))
-        _print_rows(name, tables[name], results[name])
+    _check_names("--policy", chosen, list(POLICIES))
+    names = scenario or (["D"] if recorded else ["A", "M", "F", "D", "L"])
+    _check_names("--scenario", names, list(SCENARIOS))
+    scenarios = {name: with_options(SCENARIOS[name], options or []) for name in names}
+    if recorded is not None:
+        results = {recorded.name: [_replay(recorded, before, scenarios[names[0]], chosen)]}
+    else:
+        cores = workers or len(os.sched_getaffinity(0))
+        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, cores)
+    tables = {name: list(rows(found)) for name, found in results.items()}
+    for name, table in tables.items():
+        _print_rows(name, table, results[name])
     if out is not None:
         out.write_text(json.dumps({name: [asdict(row) for row in table] for name, table in tables.items()}, indent=2))
 
 
-def _check_names(option: str, names: list[str], known: object) -> None:
-    assert isinstance(known, dict), known
+def _replay(recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str]) -> "SeedResult":
+    from verl_pivot.routing.comparison import Setting, compare
+    from verl_pivot.routing.recorded import read_conversations
+
+    lengths = [] if before is None else [each.response_tokens for each in read_conversations(before)]
+    setting = Setting(scenario=scenario, conversations=read_conversations(recorded), lengths_before=lengths)
+    return compare(recorded.name, 0, setting, policies)
+
+
+def _check_names(option: str, names: list[str], known: list[str]) -> None:
     if unknown := [name for name in names if name not in known]:
         raise ConfigError(f"{option} {unknown[0]}: known are {', '.join(known)}")
 
 
-def _simulate(names: list[str], seeds: range, policies: list[str], workers: int) -> "dict[str, list[SeedResult]]":
+def _simulate(
+    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], workers: int
+) -> "dict[str, list[SeedResult]]":
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.routing.comparison import compare_seed
 
-    results: dict[str, list[SeedResult]] = {name: [] for name in names}
-    with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(names) * len(seeds)) as on_done:
-        jobs = [pool.submit(compare_seed, name, seed, policies) for name in names for seed in seeds]
+    results: dict[str, list[SeedResult]] = {name: [] for name in scenarios}
+    with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(scenarios) * len(seeds)) as on_done:
+        jobs = [
+            pool.submit(compare_seed, name, scenario, seed, policies)
+            for name, scenario in scenarios.items()
+            for seed in seeds
+        ]
         for job in as_completed(jobs):
             results[job.result().scenario].append(job.result())
             on_done(1)

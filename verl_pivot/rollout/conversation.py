@@ -225,7 +225,7 @@ class Conversation:
         if not tokens.turn_starts:
             return []
         record.text_differs = self._text_differs()
-        record.response_tokens = len(tokens.mask)
+        record.prompt_tokens, record.response_tokens = len(tokens.prompt_ids), len(tokens.mask)
         extra_fields = {**self._sampler.extra_fields, FIELD: record.as_dict(), TURN_ENDS: tokens.turn_ends}
         if (verdict := await self._outcome(record.stop_reason)) is not None:
             extra_fields[VERDICT] = {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}

@@ -55,6 +55,7 @@ class RolloutRecord:
     calls: list[CallRecord] = field(default_factory=list)
     turn_tokens: list[int] = field(default_factory=list)
     """[num_turns] sampled in each."""
+    prompt_tokens: int = 0
     response_tokens: int = 0
     """Sampled and observed."""
     generate_seconds: float = 0.0
@@ -79,6 +80,7 @@ class RolloutRecord:
             "num_calls": len(self.calls),
             "num_tool_errors": sum(call.status is CallStatus.TOOL_ERROR for call in self.calls),
             "turn_tokens": [*self.turn_tokens],
+            "prompt_tokens": self.prompt_tokens,
             "response_tokens": self.response_tokens,
             "generate_seconds": self.generate_seconds,
             "tool_seconds": self.tool_seconds,

@@ -10,7 +10,7 @@ from verl_pivot.routing.kv_forecast import KvForecast
 from verl_pivot.routing.policy import CacheAware, KvAdmission, LeastInflight, Policy, Static
 from verl_pivot.routing.sim_engine import EngineRates
 from verl_pivot.routing.simulation import Outcome, simulate
-from verl_pivot.routing.workload import SCENARIOS, Conversation, Scenario, draw_conversations
+from verl_pivot.routing.workload import Conversation, Scenario, draw_conversations
 
 BASELINE = "least_inflight"
 """verl 0.9.1's default."""
@@ -68,22 +68,26 @@ class SeedResult:
     outcomes: dict[str, Outcome]
 
 
-def compare_seed(name: str, seed: int, policies: Sequence[str], scenario: Scenario | None = None) -> SeedResult:
-    """Roll the same conversations out under each policy.
+def compare_seed(name: str, scenario: Scenario, seed: int, policies: Sequence[str]) -> SeedResult:
+    """Draw a step of a scenario and roll it out under each policy.
 
     Args:
         name: Of the scenario.
+        scenario: It.
         seed: Of what is drawn.
         policies: Names in POLICIES.
-        scenario: In place of the one of that name.
     """
-    chosen = scenario or SCENARIOS[name]
+    before = [each.response_tokens for each in draw_conversations(scenario, seed + _STEP_BEFORE)]
+    conversations = draw_conversations(scenario, seed)
+    return compare(name, seed, Setting(scenario=scenario, conversations=conversations, lengths_before=before), policies)
+
+
+def compare(name: str, seed: int, setting: Setting, policies: Sequence[str]) -> SeedResult:
+    """Roll the same conversations out under each policy; no outcome may beat the bound."""
     rates = EngineRates()
-    conversations = draw_conversations(chosen, seed)
-    before = [each.response_tokens for each in draw_conversations(chosen, seed + _STEP_BEFORE)]
-    setting = Setting(scenario=chosen, conversations=conversations, lengths_before=before)
-    outcomes = {each: simulate(chosen, conversations, POLICIES[each](setting), rates) for each in policies}
-    least = bound(chosen, conversations, rates).seconds
+    scenario, conversations = setting.scenario, setting.conversations
+    outcomes = {each: simulate(scenario, conversations, POLICIES[each](setting), rates) for each in policies}
+    least = bound(scenario, conversations, rates).seconds
     for each, outcome in outcomes.items():
         assert outcome.makespan_seconds >= least, f"{each} in {outcome.makespan_seconds} s, but the bound is {least} s"
     return SeedResult(scenario=name, seed=seed, bound_seconds=least, outcomes=outcomes)
@@ -109,7 +113,7 @@ class Row:
     num_moves: float
 
 
-def rows(results: Sequence[SeedResult], num_rollouts: int) -> Iterable[Row]:
+def rows(results: Sequence[SeedResult]) -> Iterable[Row]:
     """Of one scenario, in the order of the policies."""
     for policy in results[0].outcomes:
         outcomes = [result.outcomes[policy] for result in results]
@@ -126,7 +130,7 @@ def rows(results: Sequence[SeedResult], num_rollouts: int) -> Iterable[Row]:
             ),
             ninety_percent_seconds=fmean(each.ninety_percent_seconds for each in outcomes),
             reprefilled_share=sum(each.reprefilled for each in outcomes) / sum(each.generated for each in outcomes),
-            retracted_share=sum(each.retracted for each in outcomes) / (num_rollouts * len(outcomes)),
+            retracted_share=sum(each.retracted for each in outcomes) / sum(each.num_rollouts for each in outcomes),
             num_moves=fmean(each.num_moves for each in outcomes),
         )
 

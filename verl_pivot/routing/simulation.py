@@ -14,6 +14,7 @@ from verl_pivot.routing.workload import Conversation, Scenario
 class Outcome:
     """One simulated step."""
 
+    num_rollouts: int
     makespan_seconds: float
     ninety_percent_seconds: float
     """Until nine of ten rollouts are done."""
@@ -143,8 +144,9 @@ class Simulation:
         assert generated == drawn, f"{generated} tokens generated, {drawn} drawn"
         makespan = max(self._done_at)
         return Outcome(
+            num_rollouts=len(self._progress),
             makespan_seconds=makespan,
-            ninety_percent_seconds=sorted(self._done_at)[int(0.9 * len(self._done_at))],
+            ninety_percent_seconds=sorted(self._done_at)[int(0.9 * (len(self._done_at) - 1))],
             generated=generated,
             reprefilled=sum(each.reprefilled for each in counts),
             retracted=sum(each.retracted for each in counts),

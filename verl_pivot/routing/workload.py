@@ -2,7 +2,13 @@
 
 import math
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from verl_pivot.errors import ConfigError
+
+_BOOLS = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +91,31 @@ def shrink(scenario: Scenario, factor: int) -> Scenario:
         num_engines=max(1, scenario.num_engines // factor),
         num_groups=max(1, scenario.num_groups // factor),
     )
+
+
+def with_options(scenario: Scenario, options: Sequence[str]) -> Scenario:
+    """A scenario with some of its fields set otherwise.
+
+    Args:
+        scenario: Any.
+        options: `field=value` each.
+
+    Raises:
+        ConfigError: If there is no such field, or no such value.
+    """
+    types = {name: type(value) for name, value in asdict(Scenario()).items()}
+    chosen: dict[str, Any] = {}
+    for option in options:
+        name, _, text = option.partition("=")
+        if name not in types:
+            raise ConfigError(f"--set {option}: a scenario has {', '.join(types)}")
+        try:
+            chosen[name] = _BOOLS[text.lower()] if types[name] is bool else types[name](text)
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                f"--set {option}: {name} is {types[name].__name__}, as {getattr(scenario, name)}"
+            ) from error
+    return replace(scenario, **chosen)
 
 
 def draw_conversations(scenario: Scenario, seed: int) -> list[Conversation]:
