@@ -143,10 +143,10 @@ def test_verls_reward_tells_right_transcripts_from_wrong_ones(transcripts: list[
 @needs_sandbox
 def test_numbers_and_phrases_are_one_token_each(transcripts: list[Trajectory]) -> None:
     tokenizer = build_tokenizer(transcripts)
-    code = '{"code": "print((134 * 18 + 7) % 36)"}}'
+    code = '{"code": "print((134 * 18 + 7) % 36)"}}\n</tool_call>'
     pieces = [tokenizer.decode([token]) for token in tokenizer.encode(code, add_special_tokens=False)]
     assert "".join(pieces) == code
-    assert pieces[-10:] == ["134", " * ", "18", " + ", "7", ")", " % ", "36", ")", '"}}']
+    assert pieces[-10:] == ["134", " * ", "18", " + ", "7", ")", " % ", "36", ")", '"}}\n</tool_call>']
 
 
 @needs_sandbox

@@ -1,0 +1,130 @@
+"""Rollouts of all arms -> a table, a plot over training steps and summary.json."""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
+from examples.grpo_roc.measures import (
+    ERRORS,
+    MEASURES,
+    TOKENS,
+    Estimate,
+    Rollout,
+    Seeds,
+    estimate,
+    first_step,
+    last_steps,
+    measure,
+    reduction,
+)
+
+BASELINE = "grpo"
+LAST_STEPS = 10
+"""What they generate tells what training came to: problems are always fresh, and no rollout is left out."""
+BIN_STEPS = 5
+"""Of which a point of the plot is the mean."""
+_PACKAGES = ("verl-pivot", "verl", "sglang", "torch", "transformers", "ray")
+_UNITS = {TOKENS: (1.0, ".0f", "")}
+_PERCENT = (100.0, ".1f", " %")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Everything that the example measured."""
+
+    base: dict[str, Estimate]
+    """{measure: of the base policy}."""
+    arms: dict[str, dict[str, Estimate]]
+    """{arm: {measure: of the last steps}}."""
+    fewer_errors: dict[str, Estimate]
+    """{arm: by what share of the baseline's tool errors in successes it makes fewer}."""
+    num_steps: int
+    num_seeds: int
+
+    @classmethod
+    def of(cls, arms: Mapping[str, Seeds]) -> "Summary":
+        """Raises KeyError without the baseline."""
+        late = {arm: last_steps(seeds, LAST_STEPS) for arm, seeds in arms.items()}
+        others = {arm: seeds for arm, seeds in late.items() if arm != BASELINE}
+        return cls(
+            base={name: estimate(name, first_step(arms)) for name in MEASURES},
+            arms={arm: {name: estimate(name, seeds) for name in MEASURES} for arm, seeds in late.items()},
+            fewer_errors={arm: reduction(ERRORS, late[BASELINE], seeds) for arm, seeds in others.items()},
+            num_steps=max(rollouts[-1].step for rollouts in arms[BASELINE]),
+            num_seeds=len(arms[BASELINE]),
+        )
+
+
+def write(summary: Summary, arms: Mapping[str, Seeds], seconds: Mapping[str, float], folder: Path) -> None:
+    """Write summary.json and the plot."""
+    content = {
+        "num_seeds": summary.num_seeds,
+        "num_steps": summary.num_steps,
+        "last_steps": LAST_STEPS,
+        "base": {name: each.as_dict() for name, each in summary.base.items()},
+        "arms": {arm: {name: each.as_dict() for name, each in of.items()} for arm, of in summary.arms.items()},
+        "fewer_errors": {arm: each.as_dict() for arm, each in summary.fewer_errors.items()},
+        "seconds": {phase: round(spent, 1) for phase, spent in seconds.items()},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+    }
+    (folder / "summary.json").write_text(json.dumps(content, indent=2) + "\n")
+    draw(arms, folder / "grpo_roc.png")
+
+
+def show(summary: Summary, console: Console) -> None:
+    """Print each arm's values, with 95 % intervals and, below them, each seed's."""
+    title = f"Steps {summary.num_steps - LAST_STEPS + 1} to {summary.num_steps}, {summary.num_seeds} seeds, sampled"
+    table = Table(title=title, title_justify="left")
+    for column in ("", *MEASURES, f"fewer errors than {BASELINE}"):
+        table.add_column(column, justify="left" if not column else "right")
+    table.add_row("before training", *(_cell(name, each) for name, each in summary.base.items()), "")
+    for arm, estimates in summary.arms.items():
+        fewer = summary.fewer_errors.get(arm)
+        cells = [_cell(name, each) for name, each in estimates.items()]
+        table.add_row(arm, *cells, "" if fewer is None else _cell(ERRORS, fewer), end_section=True)
+    console.print(table)
+
+
+def _cell(name: str, value: Estimate) -> str:
+    factor, form, unit = _UNITS.get(name, _PERCENT)
+    mean, low, high, *seeds = (
+        f"{factor * each:{form}}" for each in (value.value, value.low, value.high, *value.by_seed)
+    )
+    return f"{mean}{unit} [{low}, {high}]\n({', '.join(seeds)})"
+
+
+def draw(arms: Mapping[str, Seeds], path: Path) -> None:
+    """Each measure over training steps: the mean over seeds, and from the lowest seed to the highest."""
+    figure, panels = plt.subplots(1, len(MEASURES), figsize=(4.2 * len(MEASURES), 4.2), layout="constrained")
+    for panel, name in zip(panels, MEASURES, strict=True):
+        for arm, seeds in arms.items():
+            _draw_arm(panel, name, arm, seeds)
+        panel.set(xlabel="training step", title=name)
+        panel.set_ylim(bottom=0)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _draw_arm(panel: Axes, name: str, arm: str, seeds: Seeds) -> None:
+    values = np.array([[measure(name, few) for few in binned(rollouts)] for rollouts in seeds])
+    steps = BIN_STEPS * np.arange(values.shape[1]) + (BIN_STEPS + 1) / 2
+    (line,) = panel.plot(steps, values.mean(axis=0), label=arm)
+    panel.fill_between(steps, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def binned(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
+    """[num_bins] the rollouts of BIN_STEPS steps each."""
+    bins: list[list[Rollout]] = [[] for _ in range(0, rollouts[-1].step, BIN_STEPS)]
+    for rollout in rollouts:
+        bins[(rollout.step - 1) // BIN_STEPS].append(rollout)
+    return bins

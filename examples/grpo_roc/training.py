@@ -1,0 +1,81 @@
+"""Fresh problems as rows of a verl parquet, and the stock commands of the three trainings that are compared."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from examples.grpo_roc.problems import make_problem
+from examples.grpo_roc.transcripts import TOOLS
+from examples.quickstart.training import Training
+from verl_pivot.types import JsonObject
+
+ARMS = {
+    "grpo": ("pivot.resampling.oversample=1",),
+    "grpo_roc_paper": ("pivot.resampling.mode=paper",),
+    "grpo_roc_released": ("pivot.resampling.mode=released",),
+}
+"""{name: the overrides in which it differs from the others}."""
+MAX_PROMPT_TOKENS = 64
+MAX_RESPONSE_TOKENS = 224
+"""Of a whole trajectory, what the tool gives back included."""
+MAX_TURNS = 5
+MAX_TURN_TOKENS = 40
+MAX_OBSERVATION_TOKENS = 64
+
+
+def write_problems(path: Path, seeds: Iterable[int]) -> Path:
+    """One row per problem, which verl's own reward for MATH scores by the answer's box."""
+    rows = [make_row(seed) for seed in seeds]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path
+
+
+def make_row(seed: int) -> JsonObject:
+    """One row, in verl's own columns."""
+    problem = make_problem(seed)
+    return {
+        "data_source": "DigitalLearningGmbH/MATH-lighteval",
+        "prompt": [{"role": "user", "content": problem.text}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(problem.answer)},
+        "extra_info": {"index": seed, "family": problem.family},
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arm(Training):
+    """One training: an arm of the comparison with one seed."""
+
+    name: str
+    """Of ARMS."""
+    validation: Path
+
+    @property
+    def command(self) -> list[str]:
+        return [
+            *("python", "-m", "verl.trainer.main_ppo", "+method=grpo_roc", "+local=cpu"),
+            *ARMS[self.name],
+            f"pivot.rollout.tools={TOOLS}",
+            f"pivot.rollout.max_turns={MAX_TURNS}",
+            f"pivot.rollout.max_turn_tokens={MAX_TURN_TOKENS}",
+            f"pivot.rollout.max_observation_tokens={MAX_OBSERVATION_TOKENS}",
+            *self.sizes,
+            f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
+            f"data.max_response_length={MAX_RESPONSE_TOKENS}",
+            f"data.val_files={self.validation}",
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
+            "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+            f"trainer.rollout_data_dir={self.rollouts}",
+            "trainer.test_freq=-1",
+            "trainer.project_name=grpo_roc",
+            f"trainer.experiment_name={self.name}",
+        ]
+
+    @property
+    def rollouts(self) -> Path:
+        """verl's dump of each step, and below it ours in tools/."""
+        return self.folder / "rollouts"
