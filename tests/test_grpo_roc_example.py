@@ -28,6 +28,7 @@ from examples.grpo_roc.measures import (  # noqa: E402
     Rollout,
     estimate,
     first_step,
+    gain,
     last_steps,
     measure,
     read_rollouts,
@@ -53,8 +54,10 @@ def printed(code: str) -> str:
     return out.getvalue()
 
 
-def make_rollout(score: float = 1.0, *, calls: int = 1, errors: int = 0, group: str = "a", step: int = 1) -> Rollout:
-    return Rollout(group=group, step=step, score=score, num_tokens=10 * calls, num_calls=calls, num_tool_errors=errors)
+def make_rollout(score: float = 1.0, *, calls: int = 1, errors: int = 0, problem: str = "a", step: int = 1) -> Rollout:
+    return Rollout(
+        problem=problem, step=step, score=score, num_tokens=10 * calls, num_calls=calls, num_tool_errors=errors
+    )
 
 
 def test_a_problem_is_the_same_every_time() -> None:
@@ -216,16 +219,16 @@ def test_masked_and_undecided_rollouts_are_left_out(tmp_path: Path) -> None:
     folder = tmp_path / "tools"
     folder.mkdir()
     lines = (
-        {"uid": "a_0_0", **line},
-        {"uid": "a_1_0", **line, "score": None},
-        {"uid": "b_0_0", **line, "is_masked": True},
+        {"prompt_id": "a", **line},
+        {"prompt_id": "a", **line, "score": None},
+        {"prompt_id": "b", **line, "is_masked": True},
     )
     (folder / "10.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
-    (folder / "9.jsonl").write_text(json.dumps({"uid": "c_0_0", **line, "score": 0.0}) + "\n")
+    (folder / "9.jsonl").write_text(json.dumps({"prompt_id": "c", **line, "score": 0.0}) + "\n")
 
     assert read_rollouts(tmp_path) == [
-        Rollout(group="c", step=9, score=0.0, num_tokens=30, num_calls=2, num_tool_errors=1),
-        Rollout(group="a", step=10, score=1.0, num_tokens=30, num_calls=2, num_tool_errors=1),
+        Rollout(problem="c", step=9, score=0.0, num_tokens=30, num_calls=2, num_tool_errors=1),
+        Rollout(problem="a", step=10, score=1.0, num_tokens=30, num_calls=2, num_tool_errors=1),
     ]
 
 
@@ -236,18 +239,31 @@ def test_measures() -> None:
     assert measure(ERRORS, rollouts) == 1 / 4  # those of the failure do not count
 
 
-def test_an_interval_is_over_groups() -> None:
-    rollouts = [make_rollout(score, group=str(group)) for group in range(100) for score in [float(group % 2)] * 8]
+def test_an_interval_is_over_problems() -> None:
+    rollouts = [
+        make_rollout(score, problem=str(problem)) for problem in range(100) for score in [float(problem % 2)] * 8
+    ]
     found = estimate(ACCURACY, [rollouts[:400], rollouts[400:]])
     assert (found.value, found.by_seed) == (0.5, (0.5, 0.5))
     assert (found.low, found.high) == (pytest.approx(0.4, abs=0.02), pytest.approx(0.6, abs=0.02))  # 0.5 -+ 1.96 * 0.05
 
 
 def test_a_reduction_is_a_share_of_the_baseline() -> None:
-    half = [[make_rollout(calls=2, errors=1, group=str(group)) for group in range(5)]]
-    quarter = [[make_rollout(calls=4, errors=1, group=str(group)) for group in range(5)]]
+    half = [[make_rollout(calls=2, errors=1, problem=str(problem)) for problem in range(5)]]
+    quarter = [[make_rollout(calls=4, errors=1, problem=str(problem)) for problem in range(5)]]
     found = reduction(ERRORS, half, quarter)
     assert (found.value, found.low, found.high, found.by_seed) == (0.5, 0.5, 0.5, (0.5,))
+
+
+def test_a_gain_is_measured_on_the_same_problems() -> None:
+    baseline = [[make_rollout(float(problem % 2), problem=str(problem)) for problem in range(20)]]
+    better = [[make_rollout(score, problem=each.problem) for each in baseline[0] for score in (each.score, 1.0)]]
+    same = [baseline[0][::-1]]
+    found = gain(ACCURACY, baseline, same)
+    assert (found.value, found.low, found.high) == (0.0, 0.0, 0.0)
+    found = gain(ACCURACY, baseline, better)
+    assert (found.value, found.by_seed) == (0.25, (0.25,))
+    assert 0.1 < found.low < 0.25 < found.high < 0.4
 
 
 def test_first_and_last_steps() -> None:
@@ -258,7 +274,7 @@ def test_first_and_last_steps() -> None:
 
 def test_a_report_is_written_and_shown(tmp_path: Path) -> None:
     arms = {
-        name: [[make_rollout(calls=2, errors=errors, group=str(step), step=step) for step in range(1, 13)]] * 2
+        name: [[make_rollout(calls=2, errors=errors, problem=str(step), step=step) for step in range(1, 13)]] * 2
         for name, errors in (("grpo", 1), ("grpo_roc_paper", 0))
     }
     summary = report.Summary.of(arms)
@@ -270,6 +286,7 @@ def test_a_report_is_written_and_shown(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "summary.json").read_text())
     assert content["arms"]["grpo"][ERRORS] == {"value": 0.5, "low": 0.5, "high": 0.5, "by_seed": [0.5, 0.5]}
     assert content["fewer_errors"]["grpo_roc_paper"]["value"] == 1.0
+    assert content["more_accuracy"]["grpo_roc_paper"]["value"] == 0.0
     assert (content["num_steps"], content["num_seeds"]) == (12, 2)
     assert (tmp_path / "grpo_roc.png").stat().st_size > 0
     text = console.export_text()
@@ -279,8 +296,5 @@ def test_a_report_is_written_and_shown(tmp_path: Path) -> None:
 
 def test_bins_of_steps() -> None:
     rollouts = [make_rollout(step=step) for step in range(1, 13)]
-    assert [[each.step for each in few] for few in report.binned(rollouts)] == [
-        [1, 2, 3, 4, 5],
-        [6, 7, 8, 9, 10],
-        [11, 12],
-    ]
+    steps = [[each.step for each in few] for few in report.binned(rollouts)]
+    assert steps == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12]]

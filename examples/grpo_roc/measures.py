@@ -18,8 +18,8 @@ _NUM_RESAMPLES = 10_000
 class Rollout:
     """One decided rollout as it was generated, whether or not the update saw it."""
 
-    group: str
-    """Shared by the rollouts of one problem."""
+    problem: str
+    """The same in all arms."""
     step: int
     score: float
     num_tokens: int
@@ -71,7 +71,7 @@ def read_rollouts(folder: Path) -> list[Rollout]:
     lines = [(int(path.stem), json.loads(line)) for path in paths for line in path.read_text().splitlines()]
     return [
         Rollout(
-            group=line["uid"].split("_")[0],
+            problem=line["prompt_id"],
             step=step,
             score=line["score"],
             num_tokens=line["response_tokens"],
@@ -92,35 +92,53 @@ def measure(name: str, rollouts: Sequence[Rollout]) -> float:
 
 def estimate(name: str, seeds: Seeds) -> Estimate:
     """One of MEASURES with its interval."""
-    low, high = np.quantile(resamples(name, seeds, random_seed=0), (0.025, 0.975))
-    pooled = [rollout for rollouts in seeds for rollout in rollouts]
-    by_seed = tuple(measure(name, rollouts) for rollouts in seeds)
-    return Estimate(value=measure(name, pooled), low=float(low), high=float(high), by_seed=by_seed)
+    (drawn,) = resamples(name, seeds)
+    return _estimate(_pooled(name, seeds), drawn, [measure(name, rollouts) for rollouts in seeds])
+
+
+def gain(name: str, baseline: Seeds, arm: Seeds) -> Estimate:
+    """How much higher the arm's value is than the baseline's, on the same problems."""
+    before, after = resamples(name, baseline, arm)
+    by_seed = [measure(name, of_arm) - measure(name, of_base) for of_base, of_arm in zip(baseline, arm, strict=True)]
+    return _estimate(_pooled(name, arm) - _pooled(name, baseline), after - before, by_seed)
 
 
 def reduction(name: str, baseline: Seeds, arm: Seeds) -> Estimate:
-    """By what share of the baseline's value the arm's is lower; resampled independently of each other."""
-    drawn = 1 - resamples(name, arm, random_seed=0) / resamples(name, baseline, random_seed=1)
+    """By what share of the baseline's value the arm's is lower, on the same problems."""
+    before, after = resamples(name, baseline, arm)
+    by_seed = [
+        1 - measure(name, of_arm) / measure(name, of_base) for of_base, of_arm in zip(baseline, arm, strict=True)
+    ]
+    return _estimate(1 - _pooled(name, arm) / _pooled(name, baseline), 1 - after / before, by_seed)
+
+
+def _pooled(name: str, seeds: Seeds) -> float:
+    return measure(name, [rollout for rollouts in seeds for rollout in rollouts])
+
+
+def _estimate(value: float, drawn: NDArray[np.float64], by_seed: Sequence[float]) -> Estimate:
     low, high = np.quantile(drawn, (0.025, 0.975))
-    before, after = estimate(name, baseline), estimate(name, arm)
-    by_seed = tuple(1 - of_arm / of_base for of_base, of_arm in zip(before.by_seed, after.by_seed, strict=True))
-    return Estimate(value=1 - after.value / before.value, low=float(low), high=float(high), by_seed=by_seed)
+    return Estimate(value=value, low=float(low), high=float(high), by_seed=tuple(by_seed))
 
 
-def resamples(name: str, seeds: Seeds, *, random_seed: int) -> NDArray[np.float64]:
-    """[num_resamples] the measure of bootstraps over the groups of all seeds, whose rollouts share a problem."""
-    sums: dict[tuple[int, str], list[float]] = {}
+def resamples(name: str, *arms: Seeds) -> list[NDArray[np.float64]]:
+    """[num_arms][num_resamples] bootstraps over the problems of all seeds, each with the same problems for all arms."""
+    sums = [_sums(name, seeds) for seeds in arms]
+    problems = sorted(set().union(*sums))
+    equal = np.full(len(problems), 1 / len(problems))
+    counts = np.random.default_rng(0).multinomial(len(problems), equal, _NUM_RESAMPLES)
+    totals = [counts @ np.array([of_arm.get(problem, Share(0.0, 0.0)) for problem in problems]) for of_arm in sums]
+    return [total[:, 0] / total[:, 1] for total in totals]
+
+
+def _sums(name: str, seeds: Seeds) -> dict[tuple[int, str], Share]:
+    """{(seed, problem): what its rollouts have}, which no resample may tear apart."""
+    sums: dict[tuple[int, str], Share] = {}
     for seed, rollouts in enumerate(seeds):
         for rollout in rollouts:
-            total = sums.setdefault((seed, rollout.group), [0.0, 0.0])
-            share = MEASURES[name](rollout)
-            total[0] += share.part
-            total[1] += share.whole
-    groups = np.array(list(sums.values()))
-    equal = np.full(len(groups), 1 / len(groups))
-    counts = np.random.default_rng(random_seed).multinomial(len(groups), equal, _NUM_RESAMPLES)
-    part, whole = (counts @ groups).T
-    return np.asarray(part / whole)
+            so_far, more = sums.get((seed, rollout.problem), Share(0.0, 0.0)), MEASURES[name](rollout)
+            sums[seed, rollout.problem] = Share(so_far.part + more.part, so_far.whole + more.whole)
+    return sums
 
 
 def last_steps(seeds: Seeds, num_steps: int) -> list[list[Rollout]]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.grpo_roc.measures import (
+    ACCURACY,
     ERRORS,
     MEASURES,
     TOKENS,
@@ -22,6 +23,7 @@ from examples.grpo_roc.measures import (
     Seeds,
     estimate,
     first_step,
+    gain,
     last_steps,
     measure,
     reduction,
@@ -47,6 +49,8 @@ class Summary:
     """{arm: {measure: of the last steps}}."""
     fewer_errors: dict[str, Estimate]
     """{arm: by what share of the baseline's tool errors in successes it makes fewer}."""
+    more_accuracy: dict[str, Estimate]
+    """{arm: how much higher its accuracy is than the baseline's}."""
     num_steps: int
     num_seeds: int
 
@@ -59,6 +63,7 @@ class Summary:
             base={name: estimate(name, first_step(arms)) for name in MEASURES},
             arms={arm: {name: estimate(name, seeds) for name in MEASURES} for arm, seeds in late.items()},
             fewer_errors={arm: reduction(ERRORS, late[BASELINE], seeds) for arm, seeds in others.items()},
+            more_accuracy={arm: gain(ACCURACY, late[BASELINE], seeds) for arm, seeds in others.items()},
             num_steps=max(rollouts[-1].step for rollouts in arms[BASELINE]),
             num_seeds=len(arms[BASELINE]),
         )
@@ -73,6 +78,7 @@ def write(summary: Summary, arms: Mapping[str, Seeds], seconds: Mapping[str, flo
         "base": {name: each.as_dict() for name, each in summary.base.items()},
         "arms": {arm: {name: each.as_dict() for name, each in of.items()} for arm, of in summary.arms.items()},
         "fewer_errors": {arm: each.as_dict() for arm, each in summary.fewer_errors.items()},
+        "more_accuracy": {arm: each.as_dict() for arm, each in summary.more_accuracy.items()},
         "seconds": {phase: round(spent, 1) for phase, spent in seconds.items()},
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
     }
@@ -81,16 +87,16 @@ def write(summary: Summary, arms: Mapping[str, Seeds], seconds: Mapping[str, flo
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print each arm's values, with 95 % intervals and, below them, each seed's."""
+    """Print each arm's values and what sets it apart from the baseline, with 95 % intervals and each seed's below."""
     title = f"Steps {summary.num_steps - LAST_STEPS + 1} to {summary.num_steps}, {summary.num_seeds} seeds, sampled"
     table = Table(title=title, title_justify="left")
-    for column in ("", *MEASURES, f"fewer errors than {BASELINE}"):
-        table.add_column(column, justify="left" if not column else "right")
-    table.add_row("before training", *(_cell(name, each) for name, each in summary.base.items()), "")
+    for column in ("", *MEASURES, "fewer errors", "more accuracy"):
+        table.add_column(column, justify="right" if column else "left")
+    table.add_row("before training", *(_cell(name, each) for name, each in summary.base.items()))
     for arm, estimates in summary.arms.items():
-        fewer = summary.fewer_errors.get(arm)
         cells = [_cell(name, each) for name, each in estimates.items()]
-        table.add_row(arm, *cells, "" if fewer is None else _cell(ERRORS, fewer), end_section=True)
+        against = [of[arm] for of in (summary.fewer_errors, summary.more_accuracy) if arm in of]
+        table.add_row(arm, *cells, *(_cell(ERRORS, each) for each in against), end_section=True)
     console.print(table)
 
 

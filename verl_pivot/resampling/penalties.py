@@ -7,6 +7,7 @@ from typing import Any
 from verl_pivot.tools.calls import CallStatus
 from verl_pivot.tools.contract import ErrorKind
 
+_NO_ACTION, _TOOL_ERROR = ErrorKind.NO_ACTION.value, CallStatus.TOOL_ERROR.value
 NO_CALLS = 0.5
 """p_err of a rollout that called no tool."""
 
@@ -53,10 +54,10 @@ def penalty_of_record(record: Mapping[str, Any]) -> Penalty:
 
     A turn with neither call nor answer is in the record as an error, but is no call.
     """
-    calls = [call for call in record["calls"] if call["error_kind"] != ErrorKind.NO_ACTION]
+    calls = [call["status"] for call in record["calls"] if call["error_kind"] != _NO_ACTION]
     return Penalty(
         num_calls=len(calls),
-        num_errors=sum(call["status"] == CallStatus.TOOL_ERROR for call in calls),
+        num_errors=calls.count(_TOOL_ERROR),
         num_answers=record["num_answers"],
         num_turns=len(record["turn_tokens"]),
     )

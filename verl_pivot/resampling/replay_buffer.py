@@ -179,6 +179,8 @@ def _select(batch: KVBatchMeta, kept: Kept) -> KVBatchMeta:
     Rows of a group share their prompt: side by side, a micro-batch of them needs next to no padding.
     """
     rows = sorted(kept.rows, key=lambda row: batch.keys[row])
+    if rows == list(range(len(batch.keys))):
+        return batch
     if dropped := sorted(set(batch.keys) - {batch.keys[row] for row in rows}):
         tq.kv_clear(keys=dropped, partition_id=batch.partition_id)
     return KVBatchMeta(

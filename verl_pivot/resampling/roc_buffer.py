@@ -116,20 +116,19 @@ class _RocSampling(PivotSampling):
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
     ) -> KVBatchMeta:
-        """verl's hook: the rows of what the update sees; those of the other rollouts are cleared."""
-        batch = super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)  # type: ignore[misc]  # verl's
+        """verl's hook: the rows of what the update sees; prompts and other rows are cleared, all in one go."""
         if partition_id != _TRAIN:
-            return batch
+            return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)  # type: ignore[misc]  # verl's
         self._sampled = [self._finished.pop(uid) for uid in selected_prompt_uids]
         groups = [each.group for each in self._sampled]
         kept = {group.uid: group.kept(self._settings, self._step) for group in groups}
         self._told = resampling_metrics(groups, kept, self._dropped)
         chosen = {rollout.id for each in kept.values() for rollout in each}
-        tags = dict(zip(batch.keys, batch.tags, strict=True))
-        keys = [key for key in batch.keys if _rollout_id(key) in chosen]
-        if left := sorted(tags.keys() - set(keys)):
-            tq.kv_clear(keys=left, partition_id=partition_id)
-        return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[tags[key] for key in keys])
+        sampled = sorted(key for each in self._sampled for key in each.fields)
+        left = [key for key in sampled if _rollout_id(key) not in chosen]
+        tq.kv_clear(keys=[*selected_prompt_uids, *left], partition_id=partition_id)
+        keys = [key for key in sampled if _rollout_id(key) in chosen]
+        return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[partition_snapshot[key] for key in keys])
 
     def _read(self, batch: KVBatchMeta) -> list[dict[str, Any]]:
         """Without reading it again."""
