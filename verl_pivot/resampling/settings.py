@@ -1,12 +1,13 @@
 """`pivot.resampling` of the launch command, checked: how many rollouts are generated and which the update sees."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic import EqualRewards
+from verl_pivot.rollout.settings import validated
 
 
 class ResamplingSettings(BaseModel):
@@ -64,14 +65,7 @@ def settings_of(chosen: DictConfig) -> ResamplingSettings:
     Raises:
         ConfigError: Naming the key.
     """
-    values: Any = OmegaConf.to_container(chosen, resolve=True)
-    try:
-        return ResamplingSettings.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, ("pivot.resampling", *first["loc"])))
-        known = f"; known: {sorted(ResamplingSettings.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        raise ConfigError(f"{place}: {first['msg']}{known}") from error
+    return validated(ResamplingSettings, OmegaConf.to_container(chosen, resolve=True), "pivot.resampling")
 
 
 def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:

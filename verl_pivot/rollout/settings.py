@@ -1,7 +1,7 @@
 """`pivot.rollout` of the launch command, checked: what the tool loop does with a trajectory."""
 
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -11,6 +11,7 @@ from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
 
 _VERL = "verl/"
+SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
 class RolloutSettings(BaseModel):
@@ -84,11 +85,19 @@ def parse_settings(config: DictConfig) -> RolloutSettings:
 
 @lru_cache(maxsize=8)
 def _parse(text: str) -> RolloutSettings:
-    values: Any = OmegaConf.to_container(OmegaConf.create(text))
+    return validated(RolloutSettings, OmegaConf.to_container(OmegaConf.create(text)), "pivot.rollout")
+
+
+def validated(model: type[SettingsT], values: object, section: str) -> SettingsT:
+    """The settings of one section of the launch command.
+
+    Raises:
+        ConfigError: Naming the key, and of an unknown one those that are known.
+    """
     try:
-        return RolloutSettings.model_validate(values)
+        return model.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, ("pivot.rollout", *first["loc"])))
-        known = f"; known: {sorted(RolloutSettings.model_fields)}" if first["type"] == "extra_forbidden" else ""
+        place = ".".join(map(str, (section, *first["loc"])))
+        known = f"; known: {sorted(model.model_fields)}" if first["type"] == "extra_forbidden" else ""
         raise ConfigError(f"{place}: {first['msg']}{known}") from error

@@ -65,7 +65,7 @@ def exchange(connection: Any, table: str, column: str, generator: random.Random)
     for (number, _), value in zip(rows, values, strict=True):
         try:
             connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, number))
-        except Exception as error:
+        except Exception as error:  # a constraint that a changed value breaks, which each driver calls otherwise
             if "onstraint" not in f"{type(error).__name__} {error}":
                 raise
 
