@@ -36,6 +36,12 @@ async def seesaw(action, turn):
 """
 
 
+@pytest.fixture(autouse=True)
+def of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process has one training dataset, and tests of replay buffers may come after these."""
+    monkeypatch.setattr("verl_pivot.data.dataset._of_training", [])
+
+
 def write_pivots(path: Path, *, num_pivots: int = 10, prefix: str = "question") -> Path:
     """Every other pivot is solved: all of its rewards are 1, those of the others alternate between 1 and 0."""
     rows = [
