@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from tests.launching import cli
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rollout.rollout_record import RolloutRecord, write_records
+from verl_pivot.routing.baselines import Static
 from verl_pivot.routing.bound import bound
 from verl_pivot.routing.comparison import POLICIES, Setting, compare_seed, rows
-from verl_pivot.routing.policy import Placement, Policy, Release, Request, Static
+from verl_pivot.routing.policy import End, Placement, Policy, Release, Request
 from verl_pivot.routing.recorded import read_conversations
 from verl_pivot.routing.sim_engine import EngineRates, EngineRequest, SimulatedEngine
 from verl_pivot.routing.simulation import simulate
@@ -124,7 +125,7 @@ def test_an_engine_without_reservation_retracts_what_does_not_fit_and_ends_every
 def test_a_single_conversation_takes_its_critical_path() -> None:
     alone = [conversation(Turn(generated=300, observed=50, wait_seconds=2.0), Turn(generated=200))]
 
-    outcome = simulate(ONE, alone, Static(["0"], 1))
+    outcome = simulate(ONE, alone, Static(num_conversations=1))
 
     assert outcome.makespan_seconds == pytest.approx(bound(ONE, alone, RATES).critical_path, rel=1e-9)
 
@@ -133,7 +134,7 @@ class _Recorder:
     """Sends everything to server 0 and keeps what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[Request | Release] = []
+        self.told: list[Request | Release | End] = []
 
     def acquire(self, request: Request) -> list[Placement]:
         self.told.append(request)
@@ -143,16 +144,32 @@ class _Recorder:
         self.told.append(release)
         return []
 
+    def end(self, end: End) -> list[Placement]:
+        self.told.append(end)
+        return []
+
+    def add_server(self, name: str, capacity: int, now: float) -> list[Placement]:
+        return []
+
+    def remove_server(self, name: str, now: float) -> list[Placement]:
+        return []
+
+    def forget_prefixes(self) -> None:
+        pass
+
 
 def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() -> None:
     policy = _Recorder()
 
     simulate(ONE, [conversation(Turn(generated=7, observed=3, wait_seconds=1.0), Turn(generated=5))], policy)
 
-    assert [(type(each).__name__, each.context_tokens) for each in policy.told] == [
-        ("Request", 0), ("Release", 7), ("Request", 10), ("Release", 15)
-    ]  # fmt: skip
-    assert not hasattr(policy.told[0], "turns")
+    first, released, second, _, over = policy.told
+    assert isinstance(first, Request)
+    assert isinstance(second, Request)
+    assert isinstance(over, End)
+    assert (first.context_tokens, second.context_tokens, over.response_tokens) == (0, 10, 15)
+    assert released == Release(conversation="0", server="0", now=released.now)
+    assert not hasattr(first, "turns")
 
 
 @pytest.mark.parametrize("name", POLICIES)

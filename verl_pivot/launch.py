@@ -11,9 +11,10 @@ from rapidfuzz.distance import OSA
 from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import parse_settings
+from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
-_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling"}
+_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling", "router"}
 _AFTER_METHOD = ("+stage=", "+tool_format=")
 """Groups that change what a method sets: the last on the command line wins."""
 
@@ -46,6 +47,8 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
             toolset.check_argument(pair.tool, pair.argument)
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config))
+    if "router" in config.pivot:
+        parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
 
 
 def _check_order(overrides: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic import EqualRewards
-from verl_pivot.rollout.settings import validated
+from verl_pivot.settings import validated
 
 
 class ResamplingSettings(BaseModel):

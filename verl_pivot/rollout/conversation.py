@@ -74,8 +74,12 @@ class Conversation:
 
     async def play(self) -> None:
         """Turn after turn, until there is a reason to stop."""
-        while self._record.stop_reason is None:
-            self._record.stop_reason = await self._turn()
+        try:
+            while self._record.stop_reason is None:
+                self._record.stop_reason = await self._turn()
+        finally:
+            self._record.response_tokens = len(self._tokens.mask)
+            await self._sampler.end(self._record)
 
     async def _turn(self) -> StopReason | None:
         """One turn of the policy, and what its tools give back."""
@@ -225,7 +229,7 @@ class Conversation:
         if not tokens.turn_starts:
             return []
         record.text_differs = self._text_differs()
-        record.prompt_tokens, record.response_tokens = len(tokens.prompt_ids), len(tokens.mask)
+        record.prompt_tokens = len(tokens.prompt_ids)
         extra_fields = {**self._sampler.extra_fields, FIELD: record.as_dict(), TURN_ENDS: tokens.turn_ends}
         if (verdict := await self._outcome(record.stop_reason)) is not None:
             extra_fields[VERDICT] = {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}

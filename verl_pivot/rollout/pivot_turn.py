@@ -2,12 +2,13 @@
 
 import json
 from typing import Any
-from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 from verl.utils.profiler import simple_timer
 
 from verl_pivot.errors import DataError
+from verl_pivot.rollout.router_client import end_conversation
+from verl_pivot.routing.request_ids import new_request_id
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -22,9 +23,12 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         prompt_ids = await self._prompt_ids(row)
         timings: dict[str, float] = {}
         with simple_timer("generate_sequences", timings):
+            request_id = new_request_id()
             completion = await self.server_manager.generate(
-                request_id=uuid4().hex, prompt_ids=prompt_ids, sampling_params=sampling_params
+                request_id=request_id, prompt_ids=prompt_ids, sampling_params=sampling_params
             )
+        newest = completion.extra_fields.get("max_global_steps")
+        await end_conversation(self.server_manager, request_id, len(completion.token_ids), newest)
         merged, mask, logprobs = await self.ct_merge_assistant_token(
             prompt_ids,
             completion.token_ids,

@@ -4,13 +4,14 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from verl_pivot.rollout.limits import StopReason
+from verl_pivot.routing.accounts import Journey
 from verl_pivot.tools.calls import CallRecord, CallStatus
 from verl_pivot.types import Json, JsonObject
 
@@ -67,6 +68,8 @@ class RolloutRecord:
     """None where no format tag is asked for."""
     text_differs: bool = False
     """The chat template writes the messages otherwise than the tokens read (such as without old thinking)."""
+    journey: Journey | None = None
+    """What scheduling cost it; None without a router that keeps account."""
     failure: str = ""
     """Why it is masked."""
 
@@ -87,6 +90,7 @@ class RolloutRecord:
             "num_empty_answers": self.num_empty_answers,
             "num_answers": None if self.answers is None else self.answers.num_matched,
             "text_differs": self.text_differs,
+            "journey": None if self.journey is None else asdict(self.journey),
             "failure": self.failure,
         }
 
@@ -130,6 +134,10 @@ def rollout_metrics(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
     if turns:
         found |= _spread("rollout/turn_tokens", turns)
+    if journeys := [record["journey"] for record in records if record["journey"]]:
+        found |= _spread("routing/wait_seconds", [journey["wait_seconds"] for journey in journeys])
+        found["routing/moves"] = float(sum(journey["num_moves"] for journey in journeys))
+        found["routing/recomputed_tokens"] = float(sum(journey["recomputed_tokens"] for journey in journeys))
     if calls:
         found["rollout/error_rate"] = kinds.total() / len(calls)
         found["rollout/truncated_rate"] = sum(call["truncated"] for call in calls) / len(calls)

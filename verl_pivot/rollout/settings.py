@@ -1,17 +1,17 @@
 """`pivot.rollout` of the launch command, checked: what the tool loop does with a trajectory."""
 
 from functools import lru_cache
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
+from verl_pivot.settings import validated
 
 _VERL = "verl/"
-SettingsT = TypeVar("SettingsT", bound=BaseModel)
 
 
 class RolloutSettings(BaseModel):
@@ -86,18 +86,3 @@ def parse_settings(config: DictConfig) -> RolloutSettings:
 @lru_cache(maxsize=8)
 def _parse(text: str) -> RolloutSettings:
     return validated(RolloutSettings, OmegaConf.to_container(OmegaConf.create(text)), "pivot.rollout")
-
-
-def validated(model: type[SettingsT], values: object, section: str) -> SettingsT:
-    """The settings of one section of the launch command.
-
-    Raises:
-        ConfigError: Naming the key, and of an unknown one those that are known.
-    """
-    try:
-        return model.model_validate(values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, (section, *first["loc"])))
-        known = f"; known: {sorted(model.model_fields)}" if first["type"] == "extra_forbidden" else ""
-        raise ConfigError(f"{place}: {first['msg']}{known}") from error

@@ -4,14 +4,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_pivot.rollout.rollout_record import RolloutRecord
+from verl_pivot.rollout.router_client import end_conversation
 from verl_pivot.rollout.settings import RolloutSettings
 from verl_pivot.rollout.turn_parsers import TurnParser
+from verl_pivot.routing.request_ids import new_request_id
 
 MAX_EMPTY_ANSWERS = 3
 """Of the engine in a row, before the trajectory is masked."""
@@ -48,7 +49,7 @@ class TurnSampler:
             self._params["stop"] = list(parts.parser.stop)
         if parts.parser.stop_token_ids:
             self._params["stop_token_ids"] = list(parts.parser.stop_token_ids)
-        self._request_id = uuid4().hex
+        self._request_id = new_request_id()
         self._num_preempted: int | None = None
         self._seconds = 0.0
         self.extra_fields: dict[str, Any] = {}
@@ -77,6 +78,12 @@ class TurnSampler:
             record.failure = f"the engine gave back nothing {MAX_EMPTY_ANSWERS} times in a row"
             return None
         return _up_to_stop(completion, self._parts.parser.stop, self._parts.loop.tokenizer)
+
+    async def end(self, record: RolloutRecord) -> None:
+        """The trajectory is over: the router has its room for others, and what scheduling cost goes into the record."""
+        newest = self.extra_fields.get("max_global_steps")
+        client = self._parts.loop.server_manager
+        record.journey = await end_conversation(client, self._request_id, record.response_tokens, newest)
 
     async def _ask(self, token_ids: list[int], max_tokens: int, record: RolloutRecord) -> TokenOutput | None:
         for _ in range(MAX_EMPTY_ANSWERS):

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight, Static
 from verl_pivot.routing.bound import bound
 from verl_pivot.routing.kv_forecast import KvForecast
-from verl_pivot.routing.policy import CacheAware, KvAdmission, LeastInflight, Policy, Static
+from verl_pivot.routing.policy import Policy
 from verl_pivot.routing.sim_engine import EngineRates
 from verl_pivot.routing.simulation import Outcome, simulate
 from verl_pivot.routing.workload import Conversation, Scenario, draw_conversations
@@ -27,17 +28,9 @@ class Setting:
     lengths_before: Sequence[int]
     """Of the step before, of other problems."""
 
-    @property
-    def servers(self) -> list[str]:
-        return [str(number) for number in range(self.scenario.num_engines)]
-
 
 def _forecast(prior: Callable[[Setting], Sequence[int]]) -> Callable[[Setting], Policy]:
-    def make(setting: Setting) -> Policy:
-        capacities = dict.fromkeys(setting.servers, setting.scenario.capacity)
-        return KvForecast(capacities, budget=setting.scenario.budget, prior=prior(setting))
-
-    return make
+    return lambda setting: KvForecast(budget=setting.scenario.budget, prior=prior(setting))
 
 
 def _scaled(factor: float) -> Callable[[Setting], list[int]]:
@@ -45,11 +38,11 @@ def _scaled(factor: float) -> Callable[[Setting], list[int]]:
 
 
 POLICIES: dict[str, Callable[[Setting], Policy]] = {
-    "static": lambda setting: Static(setting.servers, len(setting.conversations)),
-    BASELINE: lambda setting: LeastInflight(setting.servers),
-    "least_inflight_unbounded": lambda setting: LeastInflight(setting.servers, max_sessions=None),
-    "cache_aware": lambda setting: CacheAware(setting.servers),
-    "kv_admission": lambda setting: KvAdmission(setting.servers, capacity=setting.scenario.capacity),
+    "static": lambda setting: Static(num_conversations=len(setting.conversations)),
+    BASELINE: lambda setting: LeastInflight(),
+    "least_inflight_unbounded": lambda setting: LeastInflight(max_sessions=None),
+    "cache_aware": lambda setting: CacheAware(),
+    "kv_admission": lambda setting: KvAdmission(budget=setting.scenario.budget),
     "kv_forecast": _forecast(_scaled(1.0)),
     "kv_forecast_prior_0.6": _forecast(_scaled(0.6)),
     "kv_forecast_prior_1.6": _forecast(_scaled(1.6)),

@@ -2,32 +2,39 @@
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from verl_pivot.routing.lengths import LengthModel
-from verl_pivot.routing.policy import Placement, Release, Request
+from verl_pivot.routing.policy import End, Placement, Release, Request
 
 _FIRST_RATE = 25.0
 """Tokens per second of a running turn, until a server has shown its own."""
 _RATE_MEMORY = 0.9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastOptions:
+class ForecastOptions(BaseModel):
     """What may be tuned; the defaults were found in simulation (docs/routing.md)."""
 
-    fill: float = 0.85
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fill: float = Field(default=0.85, gt=0.0, le=1.0)
     """Share of a server's KV cache that the forecast may reach."""
-    deviations: float = 1.25
+    deviations: float = Field(default=1.25, ge=0.0)
     """Of the forecast's standard deviation, added to its mean."""
-    unit: int = 8
+    unit: int = Field(default=8, ge=1)
     """Rollouts of a prompt that share a server, and so the prompt's KV, before its next one goes elsewhere."""
-    move_ratio: float = 1.25
+    light_unit: int = Field(default=4, ge=1)
+    """The same where the caches are not expected to fill: there it matters more that each server gets all kinds."""
+    move_ratio: float = Field(default=1.25, ge=1.0)
     """A turn that returns moves if its server has so many times the conversations of the emptiest one."""
-    max_moves: float = 0.5
+    max_moves: float = Field(default=0.5, ge=0.0)
     """Per rollout."""
-    learn_every: int = 64
+    learn_every: int = Field(default=64, ge=1)
     """Conversations that end between two looks at the lengths."""
+    max_remembered: int = Field(default=50_000, ge=1)
+    """Conversations after whose end lengths are learnt afresh, if the rollouts of a step never come to an end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,10 +43,18 @@ class _Live:
 
     group: str
     prompt_tokens: int
-    tokens: int
-    """Of its response, at `since`."""
-    since: float | None
-    """When its turn began; None while its tools work."""
+    context: int
+    """Tokens of its response when its newest turn began."""
+    began: float
+    """When that was."""
+    seconds: float | None = None
+    """How long the turn took; None while it is under way."""
+    epoch: int
+    """Of the engines' caches, in which its prefix was computed."""
+
+    def tokens(self, rate: float, now: float) -> float:
+        """Of its response, estimated from when its turn began."""
+        return self.context + rate * (now - self.began if self.seconds is None else self.seconds)
 
 
 @dataclass(slots=True)
@@ -53,6 +68,8 @@ class _Server:
     """Of distinct prompts."""
     rate: float = _FIRST_RATE
     """Tokens per second of one running turn, learnt."""
+    _tokens: float = _FIRST_RATE
+    _seconds: float = 1.0
 
     def add(self, name: str, live: _Live) -> None:
         self.live[name] = live
@@ -68,20 +85,16 @@ class _Server:
             self.prompt_tokens -= live.prompt_tokens
         return live
 
-    def end_turn(self, release: Release) -> None:
-        """Take in how far a conversation is, and how fast that went."""
-        live = self.live[release.conversation]
-        if live.since is not None and release.now > live.since:
-            rate = (release.context_tokens - live.tokens) / (release.now - live.since)
-            self.rate = _RATE_MEMORY * self.rate + (1 - _RATE_MEMORY) * rate
-        live.tokens, live.since = release.context_tokens, None
+    def learn_rate(self, live: _Live, context_tokens: int) -> None:
+        """Take in how many tokens a turn that is over has added."""
+        if live.seconds:
+            self._tokens = _RATE_MEMORY * self._tokens + context_tokens - live.context
+            self._seconds = _RATE_MEMORY * self._seconds + live.seconds
+            self.rate = self._tokens / self._seconds
 
     def tokens(self, now: float) -> list[float]:
-        """[num_live] of each response, estimated where a turn is under way."""
-        return [
-            live.tokens if live.since is None else live.tokens + self.rate * (now - live.since)
-            for live in self.live.values()
-        ]
+        """[num_live] of each response."""
+        return [live.tokens(self.rate, now) for live in self.live.values()]
 
 
 class _Waiting:
@@ -89,18 +102,25 @@ class _Waiting:
 
     def __init__(self) -> None:
         self._by_group: OrderedDict[str, OrderedDict[str, Request]] = OrderedDict()
+        self._groups: dict[str, str] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_group)
 
     def add(self, request: Request) -> None:
         self._by_group.setdefault(request.group, OrderedDict())[request.conversation] = request
+        self._groups[request.conversation] = request.group
 
     def remove(self, request: Request) -> None:
         of_group = self._by_group[request.group]
         del of_group[request.conversation]
+        del self._groups[request.conversation]
         if not of_group:
             del self._by_group[request.group]
+
+    def get(self, conversation: str) -> Request | None:
+        group = self._groups.get(conversation)
+        return None if group is None else self._by_group[group][conversation]
 
     def first(self) -> Request:
         """Of the group that waits longest."""
@@ -122,88 +142,140 @@ class KvForecast:
     most of the cache empty.
     """
 
-    def __init__(
-        self,
-        capacities: dict[str, int],
-        *,
-        budget: int,
-        prior: Sequence[int] = (),
-        options: ForecastOptions | None = None,
-    ) -> None:
+    def __init__(self, *, budget: int, prior: Sequence[int] = (), options: ForecastOptions | None = None) -> None:
         """
         Args:
-            capacities: {server: KV tokens}.
             budget: Tokens that a response may have.
-            prior: Lengths of the step before.
+            prior: Lengths of the step before; of later ones it knows them itself.
             options: The defaults unless given.
         """
         self._options = options or ForecastOptions()
-        self._servers = {name: _Server(capacity) for name, capacity in capacities.items()}
+        self._servers: dict[str, _Server] = {}
         self._lengths = LengthModel(budget, prior=prior)
         self._places: dict[str, str] = {}
+        self._parked: dict[str, _Live] = {}
+        """Conversations that may have ended: they take no room, and keep their place."""
         self._units: dict[str, tuple[str, int]] = {}
         """{group: the server of its open unit, and how many it has}."""
         self._waiting = _Waiting()
+        self._is_pressed = False
+        self._epoch = 0
         self._num_moves = 0
         self._num_begun = 0
 
     def acquire(self, request: Request) -> Sequence[Placement]:
-        if request.conversation not in self._places:
-            self._waiting.add(request)
-            return self._admit_anywhere(request.now)
-        place = self._move(request.conversation)
-        live = self._servers[place].live[request.conversation]
-        live.tokens, live.since = request.context_tokens, request.now
-        return (Placement(request.conversation, place),)
+        if request.conversation in self._places:
+            return (self._go_on(request),)
+        if request.context_tokens:  # its server is gone
+            return (self._begin(request, self._emptiest()),)
+        if not self._places and not self._waiting:
+            self._begin_step()
+        self._waiting.add(request)
+        return self._admit_anywhere(request.now)
 
     def release(self, release: Release) -> Sequence[Placement]:
         server = self._servers[release.server]
-        server.end_turn(release)
-        if release.is_last:
-            server.remove(release.conversation)
-            del self._places[release.conversation]
-            self._lengths.end(release.context_tokens)
-            if self._is_time_to_learn():
-                self._lengths.learn(tokens for each in self._servers.values() for tokens in each.tokens(release.now))
+        live = server.live[release.conversation]
+        live.seconds = release.now - live.began
+        if not release.may_be_last:
+            return ()
+        self._parked[release.conversation] = server.remove(release.conversation)
         return self._admit_to(release.server, release.now)
+
+    def end(self, end: End) -> Sequence[Placement]:
+        if request := self._waiting.get(end.conversation):
+            self._waiting.remove(request)
+        name = self._places.pop(end.conversation, None)
+        if name is None:
+            return ()
+        server = self._servers[name]
+        live = self._parked.pop(end.conversation, None) or server.remove(end.conversation)
+        if end.response_tokens is not None:
+            server.learn_rate(live, end.response_tokens)
+        known = end.response_tokens
+        self._lengths.end(int(live.tokens(server.rate, end.now)) if known is None else known)
+        if self._is_time_to_learn():
+            self._lengths.learn(tokens for each in self._servers.values() for tokens in each.tokens(end.now))
+        return self._admit_to(name, end.now)
+
+    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
+        self._servers[name] = _Server(capacity)
+        return self._admit_anywhere(now)
+
+    def remove_server(self, name: str, now: float) -> Sequence[Placement]:
+        del self._servers[name]
+        self._parked = {each: live for each, live in self._parked.items() if self._places[each] != name}
+        self._places = {each: server for each, server in self._places.items() if server != name}
+        self._units = {group: unit for group, unit in self._units.items() if unit[0] != name}
+        return self._admit_anywhere(now)
+
+    def forget_prefixes(self) -> None:
+        self._epoch += 1
+
+    def _begin_step(self) -> None:
+        """What the last rollouts were like is what is known of the next."""
+        self._units.clear()
+        if self._lengths.num_ended:
+            self._lengths = self._lengths.next_step()
+        capacity = sum(server.capacity for server in self._servers.values())
+        self._is_pressed = self._lengths.prior_tokens > self._options.fill * capacity
 
     def _is_time_to_learn(self) -> bool:
         """Often at first, when little is known."""
         num_ended = self._lengths.num_ended
+        if num_ended >= self._options.max_remembered:
+            self._begin_step()
         return num_ended % self._options.learn_every == 0 or num_ended in (4, 8, 16, 32)
 
     def _emptiest(self) -> str:
         return min(self._servers, key=lambda name: len(self._servers[name].live))
 
-    def _move(self, conversation: str) -> str:
-        """Where a conversation goes on: where its prefix is, or on a far emptier server once nothing waits."""
-        place = self._places[conversation]
-        if self._waiting or self._num_moves >= self._options.max_moves * self._num_begun:
-            return place
+    def _go_on(self, request: Request) -> Placement:
+        """The next turn of a conversation: where its prefix is, or elsewhere."""
+        name = request.conversation
+        place = self._places[name]
+        if parked := self._parked.pop(name, None):
+            self._servers[place].learn_rate(parked, request.context_tokens)
+            self._servers[place].add(name, parked)
+        live = self._servers[place].live[name]
+        if (emptier := self._emptier(place, live)) is not None:
+            self._servers[emptier].add(name, self._servers[place].remove(name))
+            self._places[name] = place = emptier
+            self._num_moves += 1
+        live.context, live.began, live.seconds, live.epoch = request.context_tokens, request.now, None, self._epoch
+        return Placement(name, place)
+
+    def _emptier(self, place: str, live: _Live) -> str | None:
+        """A server to move to: far emptier once nothing waits, or emptier at all if the prefix is lost anyway."""
         emptiest = self._emptiest()
         here, there = len(self._servers[place].live), len(self._servers[emptiest].live)
-        if here < self._options.move_ratio * there or here <= there + 1:
-            return place
-        self._servers[emptiest].add(conversation, self._servers[place].remove(conversation))
-        self._places[conversation] = emptiest
-        self._num_moves += 1
-        return emptiest
+        if here <= there + 1:
+            return None
+        if live.epoch < self._epoch:
+            return emptiest
+        if self._waiting or self._num_moves >= self._options.max_moves * self._num_begun:
+            return None
+        return emptiest if here >= self._options.move_ratio * there else None
 
     def _admit_anywhere(self, now: float) -> list[Placement]:
         """Fresh conversations in their order, each to its unit's server or the emptiest, until one does not fit."""
         placed = []
-        while self._waiting:
+        while self._waiting and self._servers:
             request = self._waiting.first()
             name = self._server_of_unit(request.group, self._emptiest())
             if not self._fits(name, request, now):
+                self._is_pressed = True
                 break
-            placed.append(self._begin(request, name, now))
+            placed.append(self._admit(request, name, now))
         return placed
+
+    @property
+    def _unit(self) -> int:
+        return self._options.unit if self._is_pressed else self._options.light_unit
 
     def _server_of_unit(self, group: str, emptiest: str) -> str:
         name, size = self._units.get(group, (emptiest, 0))
-        unit = self._options.unit
-        is_open = size < unit and len(self._servers[name].live) <= len(self._servers[emptiest].live) + unit
+        is_open = size < self._unit and len(self._servers[name].live) <= len(self._servers[emptiest].live) + self._unit
         return name if is_open else emptiest
 
     def _admit_to(self, name: str, now: float) -> list[Placement]:
@@ -213,7 +285,7 @@ class KvForecast:
             request = self._next_for(name)
             if not self._fits(name, request, now):
                 break
-            placed.append(self._begin(request, name, now))
+            placed.append(self._admit(request, name, now))
         return placed
 
     def _next_for(self, name: str) -> Request:
@@ -231,13 +303,22 @@ class KvForecast:
         peak = self._lengths.peak([*server.tokens(now), 0.0], self._options.deviations)
         return prompts + peak <= self._options.fill * server.capacity
 
-    def _begin(self, request: Request, name: str, now: float) -> Placement:
+    def _admit(self, request: Request, name: str, now: float) -> Placement:
         self._waiting.remove(request)
-        live = _Live(group=request.group, prompt_tokens=request.prompt_tokens, tokens=request.context_tokens, since=now)
+        unit_server, size = self._units.get(request.group, (name, 0))
+        is_same = unit_server == name and size < self._unit
+        self._units[request.group] = (name, size + 1 if is_same else 1)
+        return self._begin(replace(request, now=now), name)
+
+    def _begin(self, request: Request, name: str) -> Placement:
+        live = _Live(
+            group=request.group,
+            prompt_tokens=request.prompt_tokens,
+            context=request.context_tokens,
+            began=request.now,
+            epoch=self._epoch,
+        )
         self._servers[name].add(request.conversation, live)
         self._places[request.conversation] = name
-        unit_server, size = self._units.get(request.group, (name, 0))
-        is_same = unit_server == name and size < self._options.unit
-        self._units[request.group] = (name, size + 1 if is_same else 1)
         self._num_begun += 1
         return Placement(request.conversation, name)

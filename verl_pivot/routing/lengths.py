@@ -24,15 +24,29 @@ class LengthModel:
         Args:
             budget: Tokens that a response may have.
             prior: Final lengths of the step before.
-            prior_weight: Rollouts of this step that outweigh it.
+            prior_weight: Rollouts of this step that outweigh it; fewer of the one before count for no more than they
+                are.
         """
+        self._budget = budget
+        self.prior_tokens = sum(prior)
+        """Of the whole step before."""
         self.num_bins = -(-budget // _BIN) + 1
+        self._lengths: list[int] = []
         self._ended = np.zeros(self.num_bins)
         self._prior = np.zeros(self.num_bins)
-        lengths = prior or range(0, budget + 1, _BIN)
-        np.add.at(self._prior, self.bins(lengths), (prior_weight if prior else _UNKNOWN_WEIGHT) / len(lengths))
-        self.num_ended = 0
+        weight = min(prior_weight, len(prior))
+        anything = range(0, budget + 1, _BIN)
+        np.add.at(self._prior, self.bins(prior), weight / max(1, len(prior)))
+        np.add.at(self._prior, self.bins(anything), _UNKNOWN_WEIGHT * (1 - weight / prior_weight) / len(anything))
         self.learn(())
+
+    @property
+    def num_ended(self) -> int:
+        return len(self._lengths)
+
+    def next_step(self) -> "LengthModel":
+        """What is known before the next rollouts: how long these were."""
+        return LengthModel(self._budget, prior=self._lengths)
 
     def bins(self, tokens: Sequence[float]) -> npt.NDArray[np.int64]:
         """[n] the bin of each length."""
@@ -41,7 +55,7 @@ class LengthModel:
     def end(self, tokens: int) -> None:
         """A rollout has ended at this length."""
         self._ended[min(tokens // _BIN, self.num_bins - 1)] += 1
-        self.num_ended += 1
+        self._lengths.append(tokens)
 
     def survival(self, running: Iterable[float]) -> Floats:
         """[num_bins] the chance that a rollout reaches the beginning of each bin."""

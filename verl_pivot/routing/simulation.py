@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_pivot.routing.policy import Placement, Policy, Release, Request
+from verl_pivot.routing.policy import End, Placement, Policy, Release, Request
 from verl_pivot.routing.sim_engine import EngineRates, EngineRequest, SimulatedEngine
 from verl_pivot.routing.workload import Conversation, Scenario
 
@@ -49,6 +49,8 @@ class Simulation:
     ) -> None:
         self._scenario = scenario
         self._policy = policy
+        for number in range(scenario.num_engines):
+            policy.add_server(str(number), scenario.capacity, 0.0)
         self._engines = [
             SimulatedEngine(scenario.capacity, rates, has_reservation=scenario.has_reservation)
             for _ in range(scenario.num_engines)
@@ -80,7 +82,6 @@ class Simulation:
             group=str(conversation.group),
             prompt_tokens=conversation.prompt_tokens,
             context_tokens=progress.context,
-            budget=self._scenario.budget,
             now=now,
         )
         self._place(self._policy.acquire(request), now)
@@ -126,15 +127,13 @@ class Simulation:
         progress.turn += 1
         is_last = progress.turn == len(progress.conversation.turns)
         progress.context += turn.generated
-        release = Release(
-            conversation=name, server=str(number), context_tokens=progress.context, is_last=is_last, now=now
-        )
-        progress.context += turn.observed
+        self._place(self._policy.release(Release(conversation=name, server=str(number), now=now)), now)
         if is_last:
             self._done_at.append(now)
-        else:
-            heapq.heappush(self._events, (now + turn.wait_seconds, next(self._order), -1, name))
-        self._place(self._policy.release(release), now)
+            self._place(self._policy.end(End(conversation=name, response_tokens=progress.context, now=now)), now)
+            return
+        progress.context += turn.observed
+        heapq.heappush(self._events, (now + turn.wait_seconds, next(self._order), -1, name))
 
     def _outcome(self) -> Outcome:
         drawn = sum(turn.generated for each in self._progress.values() for turn in each.conversation.turns)
@@ -163,7 +162,7 @@ def simulate(
     Args:
         scenario: Its engines.
         conversations: What is rolled out; the policy sees of it what a router would.
-        policy: For servers "0", "1", ...
+        policy: A new one; its servers are "0", "1", ...
         rates: Of the engines.
     """
     return Simulation(scenario, conversations, policy, rates or EngineRates()).run()
