@@ -16,6 +16,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
+from verl_pivot.routing.settings import RouterSettings, parse_router
 
 NEW_KEYS = (
     "hydra.callbacks.",
@@ -29,6 +30,7 @@ NEW_KEYS = (
     "actor_rollout_ref.model.override_config.attn_implementation",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.engine_kwargs.sglang.",
+    "actor_rollout_ref.rollout.router_config_path",
     "trainer.v1.sampler.sampler_kwargs.",
 )
 """What we add to verl's config on purpose; anything else that verl does not have is a typo."""
@@ -81,6 +83,7 @@ def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": ["grpo_roc", "pivotrl", "tool_rollout"],
         "local": ["cpu"],
+        "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
         "tool_format": ["retool", "rstar2", "search_r1", "torl"],
     }
@@ -135,6 +138,26 @@ def test_the_curriculum_is_off_by_default_and_its_options_are_those_of_the_confi
 def test_a_misspelt_option_of_the_curriculum_stops_the_launch(override: str, message: str) -> None:
     with pytest.raises((ConfigCompositionException, ConfigError), match=message):
         check_config(stock("+method=pivotrl", override), [override])
+
+
+@pytest.mark.parametrize("option", config_groups()["router"])
+def test_a_routers_settings_reach_verl_as_a_file_with_the_limits_of_the_launch(option: str) -> None:
+    config = stock("+method=grpo_roc", f"+router={option}", "+stage=rstar2_2", "pivot.router.kv_forecast.fill=0.7")
+    check_config(config, [])
+
+    written = yaml.safe_load(Path(config.actor_rollout_ref.rollout.router_config_path).read_text())
+
+    settings = parse_router(written, "file")
+    assert (settings.policy, settings.max_response_tokens, settings.kv_forecast.fill) == (option, 12_288, 0.7)
+    assert set(written) == set(RouterSettings.model_fields)
+
+
+def test_the_defaults_of_a_router_are_those_of_its_config() -> None:
+    config = stock("+router=kv_forecast")
+
+    chosen = parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
+
+    assert chosen == RouterSettings(max_response_tokens=config.data.max_response_length)
 
 
 @pytest.mark.parametrize("tool_format", config_groups()["tool_format"])
@@ -192,7 +215,7 @@ def test_every_class_that_a_config_names_can_be_imported(group: str, option: str
         if manager := config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class"):
             targets.append(manager)
 
-    assert targets or group in ("tool_format", "stage")
+    assert targets or group in ("tool_format", "stage", "router")
     for target in targets:
         module, _, name = target.rpartition(".")
         assert hasattr(import_module(module), name), target

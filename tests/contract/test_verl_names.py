@@ -178,3 +178,25 @@ def test_torch_still_lets_sglangs_patch_be_skipped() -> None:
     from torch.multiprocessing import reductions
 
     assert callable(reductions.reduce_tensor), "read verl_pivot/local/platform.py, _share_weights_by_file"
+
+
+def test_what_the_router_answers_to_is_verls_protocol() -> None:
+    from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
+    from verl.workers.rollout.router import RequestLoadBalancer
+
+    from verl_pivot.routing.kv_router import KvRouter
+    from verl_pivot.routing.router import NO_SERVERS
+
+    ours = KvRouter.__ray_metadata__.modified_class
+    asked = [name for name in vars(RequestLoadBalancer) if not name.startswith("_")]
+    assert [name for name in asked if not hasattr(ours, name)] == []
+    for name in set(asked) - {"acquire_server"}:
+        taken = [parameter for parameter in parameters(getattr(ours, name)) if parameter != "_ray_trace_ctx"]
+        assert taken == parameters(getattr(RequestLoadBalancer, name)), name
+    assert parameters(hook("LLMServerClient.__init__"))[:3] == ["self", "config", "load_balancer_handle"]
+    assert "_load_balancer" in inspect.getsource(LLMServerClient.__init__)
+    assert NO_SERVERS in inspect.getsource(FullyAsyncLLMServerClient._acquire_server)
+
+
+def test_the_router_is_made_of_servers_and_yaml() -> None:
+    assert parameters(hook("get_router_handle"))[:2] == ["servers", "router_config_path"]

@@ -32,7 +32,8 @@ class Static:
         return ()
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        self._servers.append(name)
+        if name not in self._servers:
+            self._servers.append(name)
         return ()
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
@@ -75,7 +76,7 @@ class LeastInflight:
         return ()
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        self._inflight[name] = 0
+        self._inflight.setdefault(name, 0)
         return ()
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
@@ -123,7 +124,7 @@ class KvAdmission:
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
         self._capacities[name] = capacity
-        self._live[name] = set()
+        self._live.setdefault(name, set())
         return self._admit()
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
@@ -208,8 +209,8 @@ class CacheAware:
         return ()
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        self._inflight[name] = 0
-        self._seen_tokens[name] = 0
+        self._inflight.setdefault(name, 0)
+        self._seen_tokens.setdefault(name, 0)
         return ()
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:

@@ -199,7 +199,7 @@ class KvForecast:
         return self._admit_to(name, end.now)
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        self._servers[name] = _Server(capacity)
+        self._servers.setdefault(name, _Server(capacity)).capacity = capacity
         return self._admit_anywhere(now)
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:

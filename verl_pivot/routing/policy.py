@@ -54,8 +54,8 @@ class Placement(NamedTuple):
 class Policy(Protocol):
     """Every call answers with the requests that may go now: the one asked for, others that waited, or none.
 
-    A conversation has one request at a time. Servers come and go by their names; there may be none, and then every
-    request waits.
+    A conversation has one request at a time. Servers come and go by their names, and nothing is asked for while there
+    is none.
     """
 
     def acquire(self, request: Request) -> Sequence[Placement]: ...
@@ -65,12 +65,11 @@ class Policy(Protocol):
     def end(self, end: End) -> Sequence[Placement]: ...
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        """A server with so many tokens of KV cache."""
+        """A server with so many tokens of KV cache; of one that is known, the capacity has changed."""
         ...
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
-        """A server is gone, and with it every prefix there; what ran there is neither released nor asked for again
-        by the policy."""
+        """A server is gone, and with it every prefix there. What ran there is not released any more."""
         ...
 
     def forget_prefixes(self) -> None:

@@ -143,10 +143,13 @@ class Router:
         """
         self._see_step(global_step)
         conversation = self._conversations.get(name)
-        if conversation is None or name in self._waiters:
+        if conversation is None:
             self.counts.ignored += 1
             return Journey()
-        self._finish(name, conversation, response_tokens)
+        if name in self._waiters:
+            self._drop(name, f"conversation {name} was ended while it waited for a server")
+        else:
+            self._finish(name, conversation, response_tokens)
         self.counts.ended += 1
         return conversation.journey
 
@@ -174,9 +177,8 @@ class Router:
         del self._servers[name]
         self._accounts.remove_server(name)
         if not self._servers:
-            for waiting, waiter in list(self._waiters.items()):
-                self._drop(waiting, waiter)
-                waiter.server.set_exception(RuntimeError(NO_SERVERS))
+            for waiting in list(self._waiters):
+                self._drop(waiting, NO_SERVERS)
 
     def observe(self, name: str, load: EngineLoad | None) -> None:
         """What a server said of itself; None if it said nothing, or what cannot be."""
@@ -335,12 +337,15 @@ class Router:
     def _withdraw(self, name: str, conversation: _Conversation, waiter: _Waiter) -> None:
         """Whoever asked does not wait any more."""
         if self._waiters.get(name) is waiter:
-            self._drop(name, waiter)
-        elif conversation.server is not None:
+            self._drop(name, "cancelled")
+        elif not waiter.server.cancelled() and conversation.num_leases and conversation.server is not None:
             self._end_lease(name, conversation, conversation.server)
 
-    def _drop(self, name: str, waiter: _Waiter) -> None:
-        del self._waiters[name]
+    def _drop(self, name: str, reason: str) -> None:
+        """A conversation that waits is over."""
+        waiter = self._waiters.pop(name)
+        if not waiter.server.done():
+            waiter.server.set_exception(RuntimeError(reason))
         self._finish(name, self._conversations[name], None)
 
     def _see_step(self, global_step: int | None) -> None:
