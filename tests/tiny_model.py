@@ -1,7 +1,7 @@
 """A Qwen2 checkpoint small enough for a test: byte tokens, a Hermes tool template, head size 64."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -64,14 +64,23 @@ def write_tokenizer(folder: Path, corpus: Iterable[str] = ()) -> Path:
     return folder
 
 
-def write_model(folder: Path, *, seed: int = 0, corpus: Iterable[str] = ()) -> Path:
-    """A whole checkpoint with random weights, drawn wide so that greedy decoding has no near ties."""
+def write_model(
+    folder: Path, *, seed: int = 0, corpus: Iterable[str] = (), sizes: Mapping[str, int] | None = None
+) -> Path:
+    """A whole checkpoint with random weights, drawn wide so that greedy decoding has no near ties.
+
+    Args:
+        folder: Where it goes.
+        seed: Of the weights.
+        corpus: Texts that the tokenizer learns from.
+        sizes: Of Qwen2's config, where they are other than the smallest.
+    """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
     write_tokenizer(folder, corpus)
     config = AutoConfig.from_pretrained(folder)
-    config.initializer_range = 0.2
+    config.update({"initializer_range": 0.2, **(sizes or {})})
     torch.manual_seed(seed)
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     return folder

@@ -101,6 +101,14 @@ class KvRouter:
         await self._begin()
         return self._router.status()
 
+    async def audit(self) -> dict[str, dict[str, int | None]]:
+        """Ours: committed, free and capacity of each server, recounted.
+
+        Raises:
+            AssertionError: If the accounts do not balance.
+        """
+        return self._router.audit()
+
     async def clear_sticky_cache(self) -> dict[str, object]:
         return {"cleared_entries": self._router.forget_prefixes(), "server_loads": self._router.inflight}
 

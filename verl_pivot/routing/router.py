@@ -198,7 +198,8 @@ class Router:
     def tick(self) -> None:
         """End conversations that were not heard of for too long; those that run or wait are not meant."""
         now = self._clock()
-        for name, conversation in list(self._conversations.items()):
+        while self._conversations:
+            name, conversation = next(iter(self._conversations.items()))
             if now - conversation.heard_at < self._forget_after:
                 break
             if conversation.num_leases or name in self._waiters:
@@ -229,19 +230,24 @@ class Router:
             "waiting": len(self._waiters),
             "conversations": len(self._conversations),
             "suspended": [name for name, server in self._servers.items() if server.is_suspended],
-            "tokens": self.audit(),
+            "tokens": self.tokens(),
             "engines": {name: server.load.model_dump() for name, server in self._servers.items() if server.load},
             "counts": asdict(self.counts),
         }
 
-    def audit(self) -> dict[str, dict[str, int | None]]:
-        """{server: committed, free and capacity in tokens}, of which the third is the sum of the others.
+    def tokens(self) -> dict[str, dict[str, int | None]]:
+        """{server: committed, free and capacity}, of which the third is the sum of the others.
 
         Committed are all conversations that have a place there; free is below zero where the cache of some, whose
         tools work, may be evicted. Both others are None where the capacity is unknown.
+        """
+        return {name: self._tokens(name) for name in self._servers}
+
+    def audit(self) -> dict[str, dict[str, int | None]]:
+        """The same, recounted: some milliseconds for thousands of conversations.
 
         Raises:
-            AssertionError: If running totals differ from a recount, or a lease belongs to nobody.
+            AssertionError: If running totals differ from the recount, or a lease belongs to nobody.
         """
         self._accounts.check(
             (conversation.server, name, conversation.holding)
@@ -250,7 +256,7 @@ class Router:
         )
         for name, server in self._servers.items():
             assert all(self._conversations[each].server == name for each in server.leases), name
-        return {name: self._tokens(name) for name in self._servers}
+        return self.tokens()
 
     def _tokens(self, name: str) -> dict[str, int | None]:
         committed, load = self._accounts.committed(name), self._servers[name].load

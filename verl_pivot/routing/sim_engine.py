@@ -248,16 +248,20 @@ class SimulatedEngine:
         """From the front of the queue, as SGLang's PrefillAdder: the batch and how long its prefill takes."""
         batch: list[EngineRequest] = []
         tokens = 0
+        reserved = self._reserved() if self.queue else 0.0
         while self.queue:
             request = self.queue[0]
             hit = self._cache.get(request.conversation, (0, 0))[1]
             extend = request.context - hit
             if request.group not in self._prompt_size:
                 extend += request.prompt_tokens
-            if (batch and tokens + extend > self.rates.max_prefill_tokens) or not self._fits(request, len(batch)):
+            if batch and tokens + extend > self.rates.max_prefill_tokens:
+                break
+            if not self._fits(request, reserved, len(batch)):
                 break
             self.queue.popleft()
             tokens += extend
+            reserved += min(request.max_new, _CLIP)
             batch.append(request)
             self._lock(request, hit)
         if not batch:
@@ -266,7 +270,12 @@ class SimulatedEngine:
         self.counts.prefilled += tokens
         return batch, tokens * self.rates.prefill_token + self.rates.prefill_batch
 
-    def _fits(self, request: EngineRequest, num_before: int) -> bool:
+    def _reserved(self) -> float:
+        """For what running requests may still generate."""
+        step = self._step
+        return self._reservation * sum(min(each.max_new - each.generated(step), _CLIP) for _, _, each in self._running)
+
+    def _fits(self, request: EngineRequest, reserved: float, num_before: int) -> bool:
         num_running = len(self._running) + num_before
         locked = self.locked + request.context
         if self._users.get(request.group, 0) == 0:
@@ -275,8 +284,7 @@ class SimulatedEngine:
             return True  # whatever it needs, nothing will make more room
         if not self.has_reservation:
             return locked + num_running + 1 <= self.capacity
-        reserved = min(request.max_new, _CLIP) + self._reservation * _CLIP * num_running
-        return locked + reserved <= self.capacity
+        return locked + reserved + min(request.max_new, _CLIP) <= self.capacity
 
     def _lock(self, request: EngineRequest, hit: int) -> None:
         self._take(request.conversation)

@@ -102,11 +102,17 @@ class Simulation:
                     context=progress.context,
                     computed=progress.context - observed,
                     remaining=conversation.turns[progress.turn].generated,
-                    max_new=max(1, self._scenario.budget - progress.context),
+                    max_new=self._max_new(progress),
                 ),
                 now,
             )
             self._schedule(number)
+
+    def _max_new(self, progress: _Progress) -> int:
+        """What the engine is told; verl gives each turn all that is left."""
+        if self._scenario.has_exact_limits:
+            return progress.conversation.turns[progress.turn].generated
+        return max(1, self._scenario.budget - progress.context)
 
     def _schedule(self, number: int) -> None:
         time = self._engines[number].next_time

@@ -51,6 +51,8 @@ class Scenario:
     """KV tokens of an engine."""
     has_reservation: bool = True
     """Whether engines admit with room for what is to be generated, as SGLang does."""
+    has_exact_limits: bool = False
+    """Whether an engine is told how long a turn will be, as where only that limit ends it; no router is."""
     num_groups: int = 512
     group_size: int = 32
     prompt_tokens: int = 1_024

@@ -1,0 +1,138 @@
+"""How far a simulated engine is from a real one. Run by `make bench-router`.
+
+The rates of the simulation are measured on one SGLang server, alone and without a cache; then whole steps of
+conversations, which were not used for that, run on the server and in the simulation.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Annotated
+
+import httpx
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from scipy.optimize import nnls
+
+from tests.benchmarks.bench_engines import MODEL, tokens
+from tests.tiny_model import write_model
+from verl_pivot.local.server import sglang_server
+from verl_pivot.routing.baselines import Static
+from verl_pivot.routing.sim_engine import EngineRates
+from verl_pivot.routing.simulation import simulate
+from verl_pivot.routing.workload import Conversation, Scenario, draw_conversations
+
+TARGET_ERROR = 0.15
+_CAPACITY = 12_288
+ONE_ENGINE = Scenario(
+    num_engines=1, capacity=_CAPACITY, group_size=8, prompt_tokens=128, budget=1024, median_tokens=300.0,
+    observation_tokens=16, mean_wait_seconds=0.05, has_exact_limits=True,
+)  # fmt: skip
+SCENARIOS = {
+    "room for all": replace(ONE_ENGINE, num_groups=6, median_tokens=150.0),
+    "pressure": replace(ONE_ENGINE, num_groups=12),
+    "many turns": replace(ONE_ENGINE, num_groups=10, last_turn=0.1),
+    "long": replace(ONE_ENGINE, num_groups=8, median_tokens=600.0),
+}
+
+
+def main(seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario.")] = 2) -> None:
+    """Print the measured rates, and seconds of whole steps beside those of the simulation."""
+    console = Console()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = write_model(folder / "model", sizes=MODEL)
+        flags = (
+            *("--max-total-tokens", str(_CAPACITY), "--max-running-requests", "128"),
+            *("--preferred-sampling-params", '{"ignore_eos": true}'),
+        )
+        with sglang_server(str(model), log=folder / "server.log", extra_flags=flags, console=console) as url:
+            asyncio.run(calibrate(url, seeds, console))
+
+
+async def calibrate(url: str, seeds: int, console: Console) -> None:
+    """Rates, then whole steps."""
+    table = Table(title="one engine, seconds", title_justify="left")
+    for column in ("scenario", "seed", "real", "simulated", "error"):
+        table.add_column(column, justify="right" if column != "scenario" else "left")
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(base_url=url, timeout=600.0, limits=limits) as http:
+        rates = await measure_rates(http)
+        console.print({name: float(f"{value:.3g}") for name, value in asdict(rates).items()})
+        errors = []
+        for name, scenario in SCENARIOS.items():
+            for seed in range(seeds):
+                conversations = draw_conversations(scenario, seed)
+                real = await seconds_of(http, conversations)
+                policy = Static(num_conversations=len(conversations))
+                simulated = simulate(scenario, conversations, policy, rates).makespan_seconds
+                errors.append(simulated / real - 1)
+                table.add_row(name, str(seed), f"{real:.1f}", f"{simulated:.1f}", f"{errors[-1]:+.1%}")
+    console.print(table)
+    worst = max(map(abs, errors))
+    console.print(f"mean error {np.mean(np.abs(errors)):.1%}, largest {worst:.1%}; target {TARGET_ERROR:.0%}")
+
+
+async def measure_rates(http: httpx.AsyncClient) -> EngineRates:
+    """Steps of batches with the same context, and prefills of several lengths; least squares with no rate below 0."""
+    await generate(http, tokens("warm", 64), 8)
+    prefills, seconds = [], []
+    for length in (64, 256, 512, 1_024):
+        for attempt in range(4):
+            began = time.monotonic()
+            await generate(http, tokens(f"prefill {length} {attempt}", length), 1)
+            prefills.append([1.0, length])
+            seconds.append(time.monotonic() - began)
+    (batch, token), _ = nnls(np.array(prefills), np.array(seconds))
+    steps, decoding = [], []
+    for running in (1, 4, 12, 24, 40):
+        for context in (32, 200):
+            prompts = [tokens(f"decode {running} {context} {number}", context) for number in range(running)]
+            long = await _together(http, prompts, 61)
+            short = await _together(http, [[*prompt[1:], 7] for prompt in prompts], 1)
+            steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
+            decoding.append(long - short)
+    (step, row, context_rate), _ = nnls(np.array(steps), np.array(decoding))
+    return EngineRates(step=step, row=row, context=context_rate, prefill_token=token, prefill_batch=batch)
+
+
+async def _together(http: httpx.AsyncClient, prompts: Sequence[list[int]], num_tokens: int) -> float:
+    began = time.monotonic()
+    await asyncio.gather(*(generate(http, prompt, num_tokens) for prompt in prompts))
+    return time.monotonic() - began
+
+
+async def seconds_of(http: httpx.AsyncClient, conversations: Sequence[Conversation]) -> float:
+    """All conversations on the server, from an empty cache."""
+    (await http.post("/flush_cache")).raise_for_status()
+    began = time.monotonic()
+    await asyncio.gather(*(play(http, each) for each in conversations))
+    return time.monotonic() - began
+
+
+async def play(http: httpx.AsyncClient, conversation: Conversation) -> None:
+    """One conversation, as the simulation has it."""
+    ids = tokens(f"prompt {conversation.group}", conversation.prompt_tokens)
+    for number, turn in enumerate(conversation.turns):
+        ids += await generate(http, ids, turn.generated)
+        ids += tokens(f"observation {conversation.id} {number}", turn.observed)
+        await asyncio.sleep(turn.wait_seconds)
+
+
+async def generate(http: httpx.AsyncClient, ids: list[int], num_tokens: int) -> list[int]:
+    body = {"input_ids": ids, "sampling_params": {"max_new_tokens": num_tokens}}
+    answer = (await http.post("/generate", json=body)).raise_for_status().json()
+    found: list[int] = answer["output_ids"]
+    assert len(found) == num_tokens, answer["meta_info"]
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(main)
