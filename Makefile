@@ -8,11 +8,12 @@
 #   make bench-profile    the profile beside the engine's own benchmark
 #   make bench-tools      64 trajectories with a slow tool beside one
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
+#   make bench-router     decisions, real engines under each policy, and how far simulated ones are from them
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 
-.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling clean
+.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -48,6 +49,11 @@ bench-tools: .venv/ready
 
 bench-resampling: .venv/ready
 	$(BIN)/python -m tests.benchmarks.bench_resampling
+
+bench-router: .venv/ready
+	$(BIN)/python -m tests.benchmarks.bench_router
+	$(BIN)/python -m tests.benchmarks.bench_engines
+	$(BIN)/python -m tests.benchmarks.bench_calibration
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

@@ -36,6 +36,8 @@ class ScriptedClient:
     with_logprobs: bool = True
     seconds: float = 0.0
     requests: list[dict[str, Any]] = field(default_factory=list)
+    _load_balancer: Any = None
+    """verl's client has its router's actor under this name."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any

@@ -1,5 +1,6 @@
 """The agent loop `pivot_tools` over a scripted engine: tokens, masks, logprobs and records, branch by branch."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from verl.workers.rollout.replica import TokenOutput
 
 from tests.scripted_engine import Said, call, make_loop, row
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.rollout.rollout_record import rollout_metrics
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.rollout.turn_rewards import TurnRewardOutput
+from verl_pivot.routing.accounts import Journey
+from verl_pivot.routing.request_ids import tells_end
 
 FUNCTIONS = "tests.tool_functions"
 SAMPLING = {"temperature": 1.0, "logprobs": True}
@@ -534,6 +538,41 @@ async def test_a_turn_that_a_weight_update_cut_goes_on_under_the_asynchronous_tr
     assert engine.prompts[1] == [*engine.prompts[0], *loop.tokenizer.encode(said[:20], add_special_tokens=False)]
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
     assert record(output)["num_empty_answers"] == 0
+
+
+class RememberingRouter:
+    """Our router's actor, as far as an agent loop sees it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self.end_conversation = self
+
+    async def remote(self, *told: object) -> Journey:
+        self.told.append(told)
+        return Journey(wait_seconds=0.5, num_moves=1, recomputed_tokens=70)
+
+
+async def test_the_router_is_told_of_the_end_and_what_scheduling_cost_is_recorded(tmp_path: Path) -> None:
+    router = RememberingRouter()
+    loop = make_loop([call("add", a=2, b=3), "It is 5."], tools_file(tmp_path, "add"), _load_balancer=router)
+
+    output = await play(loop)
+
+    (asked,) = {request["id"] for request in loop.server_manager.requests}
+    assert tells_end(asked)
+    assert router.told == [(asked, len(output.response_ids), 2)]
+    assert record(output)["journey"] == {"wait_seconds": 0.5, "num_moves": 1, "recomputed_tokens": 70}
+    assert rollout_metrics([record(output)])["routing/recomputed_tokens"] == 70.0
+
+
+async def test_the_router_is_told_of_the_end_of_a_trajectory_that_is_cancelled(tmp_path: Path) -> None:
+    router = RememberingRouter()
+    loop = make_loop(["It is 5."], tools_file(tmp_path, "add"), _load_balancer=router, seconds=60.0)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(play(loop), 2.0)
+
+    assert router.told == [(loop.server_manager.requests[0]["id"], 0, None)]
 
 
 async def scored(loop: ToolLoop, output: TurnRewardOutput, **columns: Any) -> dict[str, Any]:

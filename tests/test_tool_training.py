@@ -75,6 +75,7 @@ def tool_training(
 ) -> list[str]:
     return [
         f"+method={method}",
+        "+router=kv_forecast",
         "+local=cpu",
         *training(model, rows, batch_size=batch_size, n=n, num_steps=num_steps),
         f"data.val_files={rows}",
@@ -122,6 +123,8 @@ async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_ane
     assert metrics[1]["verifier/patchy/ran"] == metrics[1]["critic/score/mean"] == 1.0
     assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/stop_reason/answered"] > 0.5
+    assert metrics[1]["routing/wait_seconds/min"] >= 0.0
+    assert metrics[1]["routing/moves"] == 0.0  # there is one engine
 
 
 async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_trainer(
@@ -156,6 +159,7 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     assert metrics[1]["critic/score/mean"] > 0.5
     assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/masked_rate"] == metrics[1]["rollout/text_differs_rate"] == 0.0
+    assert metrics[2]["routing/wait_seconds/min"] >= 0.0
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar: tokens, mask and logprobs are one
     text, records = (
         [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().splitlines()]

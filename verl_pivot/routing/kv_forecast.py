@@ -1,17 +1,13 @@
 """Policy `kv_forecast`: fresh conversations wait until their forecast KV fits; what has begun goes on at once."""
 
-from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from verl_pivot.routing.forecast_state import Live, ServerState, WaitingRoom
 from verl_pivot.routing.lengths import LengthModel
 from verl_pivot.routing.policy import End, Placement, Release, Request
-
-_FIRST_RATE = 25.0
-"""Tokens per second of a running turn, until a server has shown its own."""
-_RATE_MEMORY = 0.9
 
 
 class ForecastOptions(BaseModel):
@@ -37,100 +33,6 @@ class ForecastOptions(BaseModel):
     """Conversations after whose end lengths are learnt afresh, if the rollouts of a step never come to an end."""
 
 
-@dataclass(slots=True, kw_only=True)
-class _Live:
-    """A conversation that has begun and not ended."""
-
-    group: str
-    prompt_tokens: int
-    context: int
-    """Tokens of its response when its newest turn began."""
-    began: float
-    """When that was."""
-    seconds: float | None = None
-    """How long the turn took; None while it is under way."""
-    epoch: int
-    """Of the engines' caches, in which its prefix was computed."""
-
-    def tokens(self, rate: float, now: float) -> float:
-        """Of its response, estimated from when its turn began."""
-        return self.context + rate * (now - self.began if self.seconds is None else self.seconds)
-
-
-@dataclass(slots=True)
-class _Server:
-    """What has begun on one server and not ended."""
-
-    capacity: int
-    live: dict[str, _Live] = field(default_factory=dict)
-    groups: Counter[str] = field(default_factory=Counter)
-    prompt_tokens: int = 0
-    """Of distinct prompts."""
-    rate: float = _FIRST_RATE
-    """Tokens per second of one running turn, learnt."""
-    _tokens: float = _FIRST_RATE
-    _seconds: float = 1.0
-
-    def add(self, name: str, live: _Live) -> None:
-        self.live[name] = live
-        self.groups[live.group] += 1
-        if self.groups[live.group] == 1:
-            self.prompt_tokens += live.prompt_tokens
-
-    def remove(self, name: str) -> _Live:
-        live = self.live.pop(name)
-        self.groups[live.group] -= 1
-        if not self.groups[live.group]:
-            del self.groups[live.group]
-            self.prompt_tokens -= live.prompt_tokens
-        return live
-
-    def learn_rate(self, live: _Live, context_tokens: int) -> None:
-        """Take in how many tokens a turn that is over has added."""
-        if live.seconds:
-            self._tokens = _RATE_MEMORY * self._tokens + context_tokens - live.context
-            self._seconds = _RATE_MEMORY * self._seconds + live.seconds
-            self.rate = self._tokens / self._seconds
-
-    def tokens(self, now: float) -> list[float]:
-        """[num_live] of each response."""
-        return [live.tokens(self.rate, now) for live in self.live.values()]
-
-
-class _Waiting:
-    """Conversations that have not begun, in their order."""
-
-    def __init__(self) -> None:
-        self._by_group: OrderedDict[str, OrderedDict[str, Request]] = OrderedDict()
-        self._groups: dict[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_group)
-
-    def add(self, request: Request) -> None:
-        self._by_group.setdefault(request.group, OrderedDict())[request.conversation] = request
-        self._groups[request.conversation] = request.group
-
-    def remove(self, request: Request) -> None:
-        of_group = self._by_group[request.group]
-        del of_group[request.conversation]
-        del self._groups[request.conversation]
-        if not of_group:
-            del self._by_group[request.group]
-
-    def get(self, conversation: str) -> Request | None:
-        group = self._groups.get(conversation)
-        return None if group is None else self._by_group[group][conversation]
-
-    def first(self) -> Request:
-        """Of the group that waits longest."""
-        return next(iter(next(iter(self._by_group.values())).values()))
-
-    def first_of(self, group: str) -> Request | None:
-        of_group = self._by_group.get(group)
-        return next(iter(of_group.values())) if of_group else None
-
-
 class KvForecast:
     """Keeps every server as full as its KV cache allows, with a look ahead.
 
@@ -150,14 +52,14 @@ class KvForecast:
             options: The defaults unless given.
         """
         self._options = options or ForecastOptions()
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, ServerState] = {}
         self._lengths = LengthModel(budget, prior=prior)
         self._places: dict[str, str] = {}
-        self._parked: dict[str, _Live] = {}
+        self._parked: dict[str, Live] = {}
         """Conversations that may have ended: they take no room, and keep their place."""
         self._units: dict[str, tuple[str, int]] = {}
         """{group: the server of its open unit, and how many it has}."""
-        self._waiting = _Waiting()
+        self._waiting = WaitingRoom()
         self._is_pressed = False
         self._epoch = 0
         self._num_moves = 0
@@ -199,7 +101,7 @@ class KvForecast:
         return self._admit_to(name, end.now)
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        self._servers.setdefault(name, _Server(capacity)).capacity = capacity
+        self._servers.setdefault(name, ServerState(capacity)).capacity = capacity
         return self._admit_anywhere(now)
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
@@ -245,7 +147,7 @@ class KvForecast:
         live.context, live.began, live.seconds, live.epoch = request.context_tokens, request.now, None, self._epoch
         return Placement(name, place)
 
-    def _emptier(self, place: str, live: _Live) -> str | None:
+    def _emptier(self, place: str, live: Live) -> str | None:
         """A server to move to: far emptier once nothing waits, or emptier at all if the prefix is lost anyway."""
         emptiest = self._emptiest()
         here, there = len(self._servers[place].live), len(self._servers[emptiest].live)
@@ -311,7 +213,7 @@ class KvForecast:
         return self._begin(replace(request, now=now), name)
 
     def _begin(self, request: Request, name: str) -> Placement:
-        live = _Live(
+        live = Live(
             group=request.group,
             prompt_tokens=request.prompt_tokens,
             context=request.context_tokens,
