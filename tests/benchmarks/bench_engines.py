@@ -70,9 +70,9 @@ class Costs:
 
 
 def main(
-    prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 20,
+    prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 60,
     rounds: Annotated[int, typer.Option(min=1, help="The policies take turns; medians are shown.")] = 3,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 12288,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 8192,
     seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
     policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write every round as JSON.")] = None,
@@ -80,7 +80,7 @@ def main(
     """Print seconds, retractions, recomputed tokens and hits of each policy."""
     console = Console()
     scenario = Scenario(
-        num_groups=prompts, group_size=8, prompt_tokens=128, budget=1024, median_tokens=300.0, last_turn=0.12,
+        num_groups=prompts, group_size=8, prompt_tokens=96, budget=512, median_tokens=150.0, last_turn=0.12,
         observation_tokens=16, mean_wait_seconds=0.05,
     )  # fmt: skip
     chosen = policy or list(POLICIES)
