@@ -7,9 +7,11 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from verl_pivot.rollout.limits import StopReason
+from verl_pivot.rollout.rollout_record import RolloutRecord, TagCounts
+from verl_pivot.tools.calls import CallRecord, CallStatus
+
 PARTITION = "train"
-GOOD = "ok"
-BAD = "tool_error"
 
 
 @contextmanager
@@ -57,22 +59,22 @@ def announce(uids: Sequence[str], step: int = 1) -> None:
 def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2, code: str = "1 + 2") -> dict[str, Any]:
     """Extra fields of one row, by the tool loop and the reward manager; a score of None is undecided."""
     calls = [
-        {
-            "turn": number, "name": "jupyter_code", "arguments": {"code": code}, "error_kind": None, "seconds": 0.1,
-            "status": BAD if number < num_errors else GOOD, "num_tokens": 3, "truncated": False, "detail": "",
-        }
+        CallRecord(
+            turn=number, name="jupyter_code", arguments={"code": code}, num_tokens=3, seconds=0.1,
+            status=CallStatus.TOOL_ERROR if number < num_errors else CallStatus.OK,
+        )
         for number in range(num_calls)
     ]  # fmt: skip
+    record = RolloutRecord(
+        prompt_id="0" * 16, stop_reason=StopReason.TOOL_FAILURE if score is None else StopReason.ANSWERED, calls=calls,
+        turn_tokens=[5] * (num_calls + 1), response_tokens=40, generate_seconds=1.0, tool_seconds=0.1,
+        answers=TagCounts(tag="answer", num_open=1, num_close=1, num_pairs=1),
+    )  # fmt: skip
     undecided = {"score": float("nan"), "undecided": 1.0, "reason": "tool_failure"}
     return {
         "reward_extra_info": undecided if score is None else {"score": score, "undecided": 0.0, "acc": score},
-        "rollout": {
-            "prompt_id": "0" * 16, "stop_reason": "answered", "is_masked": score is None, "calls": calls,
-            "num_calls": num_calls, "num_tool_errors": num_errors, "turn_tokens": [5] * (num_calls + 1),
-            "response_tokens": 40, "generate_seconds": 1.0, "tool_seconds": 0.1, "num_empty_answers": 0,
-            "num_answers": 1, "text_differs": False, "failure": "",
-        },
-    }  # fmt: skip
+        "rollout": record.as_dict(),
+    }
 
 
 def finish(uid: str, rollouts: Sequence[dict[str, Any]], step: int = 1, status: str = "finished") -> None:

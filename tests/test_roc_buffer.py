@@ -1,6 +1,7 @@
 """resampling.roc_buffer on a real TransferQueue: exact batches, what is dropped is cleared and replaced."""
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_the_batches_of_one_step_are_dumped_into_one_file(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced(mode: str) -> None:
+def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced(mode: str, tmp_path: Path) -> None:
     numbers = count()
 
     def refill(num_prompts: int) -> None:
@@ -104,7 +105,7 @@ def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced
     finish_with("failed", MIXED[:3], status="failure")  # one session raised, three are enough
     finish_with("whole", MIXED)
 
-    batch, metrics = make_buffer(mode, refill=refill, equal_rewards="drop").sample(1, "train", 5)
+    batch, metrics = make_buffer(mode, tmp_path, refill, equal_rewards="drop").sample(1, "train", 5)
 
     assert {key.split("_")[0] for key in batch.keys} == {"failed", "whole", "new0", "new1", "new2"}
     assert len(batch.keys) == 10
@@ -112,6 +113,11 @@ def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced
     assert metrics["down_sampling/groups_too_few"] == 2
     assert metrics["down_sampling/groups_equal_rewards"] == metrics["reject_equal_reward/solve_equal_total"] == 1
     assert "training/rollout_failure/evicted_samples" not in metrics
+    dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
+    assert Counter(each["uid"].split("_")[0] for each in dumped) == {
+        "few": 4, "equal": 4, "failed": 3, "whole": 4, "new0": 4, "new1": 4, "new2": 4
+    }  # fmt: skip
+    assert {each["uid"] for each in dumped if each["kept"]} == set(batch.keys)
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])

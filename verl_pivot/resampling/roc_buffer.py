@@ -45,6 +45,8 @@ class _RocSampling(PivotSampling):
         self._dropped = Dropped()
         self._sampled: list[_Finished] = []
         """Of the last batch."""
+        self._replaced: list[_Finished] = []
+        """Groups of this step that were not fit for it."""
         self._told: dict[str, float] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
@@ -55,7 +57,7 @@ class _RocSampling(PivotSampling):
         """
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
-        self._step, self._batch_size, self._dropped = global_steps, batch_size, Dropped()
+        self._step, self._batch_size, self._dropped, self._replaced = global_steps, batch_size, Dropped(), []
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         self._numbers = {uid: number for uid, number in self._numbers.items() if uid in self._finished}
         return batch, {**metrics, **self._told}
@@ -98,6 +100,7 @@ class _RocSampling(PivotSampling):
         for each in map(self._finished.pop, evicted):
             if each.fate is not None:
                 self._dropped.add(each.group, each.fate)
+                self._replaced.append(each)
         limit = self._settings.max_gen_batches
         if self._dropped.fates.total() > (limit - 1) * self._batch_size:
             raise ResamplingError(
@@ -145,7 +148,8 @@ class _RocSampling(PivotSampling):
         return super()._told_of_tools(generated, kept, step, partition_id)
 
     def _sampled_fields(self) -> dict[str, dict[str, Any]]:
-        return {key: fields for each in self._sampled for key, fields in each.fields.items()}
+        groups = [*self._replaced, *self._sampled]
+        return {key: fields for each in groups for key, fields in each.fields.items()}
 
 
 class RocReplayBuffer(_RocSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
