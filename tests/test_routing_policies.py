@@ -200,7 +200,7 @@ def test_the_next_step_knows_how_long_rollouts_were() -> None:
 
 def test_survival_counts_running_rollouts_until_where_they_are() -> None:
     """Kaplan and Meier: of four one ends at 300, one runs at 600, one ends at 700, one runs at 900."""
-    model = LengthModel(1_024, prior=[1_024] * 4, prior_weight=1e-9)
+    model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 4, prior_weight=1e-9)
     model.end(300)
     model.end(700)
 
@@ -210,18 +210,29 @@ def test_survival_counts_running_rollouts_until_where_they_are() -> None:
 
 
 def test_with_nothing_known_lengths_up_to_the_budget_are_alike() -> None:
-    assert LengthModel(1_024).survival(()) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+    assert LengthModel(1_024, bin_tokens=256).survival(()) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
 
 
 def test_the_peak_is_at_the_moment_in_which_most_is_held() -> None:
     """In bins of 256: when the third reaches its end at 1,024 the others are at 512; later it is gone."""
-    model = LengthModel(1_024, prior=[1_024] * 64)
+    model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 64)
 
     assert model.peak([0.0, 0.0, 512.0], 0.0) == pytest.approx(640 + 640 + 1_152)
 
 
+@pytest.mark.parametrize("budget", [100, 512, 1_024, 12_288])
+def test_the_peak_of_lengths_spread_evenly_is_near_a_quarter_whatever_the_budget(budget: int) -> None:
+    """Of many rollouts up to B tokens, B / 2 are the most that half of them hold at once: B / 4 each."""
+    model = LengthModel(budget, prior=[*range(0, budget + 1)])
+
+    assert model.peak([0.0] * 100, 0.0) / 100 == pytest.approx(budget / 4, rel=0.05)
+
+
 def test_deviations_raise_the_peak_only_where_lengths_differ() -> None:
-    certain, open_ = LengthModel(1_024, prior=[1_024] * 64), LengthModel(1_024, prior=[128, 1_024] * 32)
+    certain, open_ = (
+        LengthModel(1_024, bin_tokens=256, prior=[1_024] * 64),
+        LengthModel(1_024, bin_tokens=256, prior=[128, 1_024] * 32),
+    )
 
     assert certain.peak([0.0] * 4, 2.0) == certain.peak([0.0] * 4, 0.0)
     assert open_.peak([0.0] * 4, 2.0) > open_.peak([0.0] * 4, 0.0)

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-_BIN = 256
-"""Tokens."""
+_NUM_BINS = 48
 _UNKNOWN_WEIGHT = 8.0
 """Rollouts that outweigh knowing nothing."""
 Floats = npt.NDArray[np.float64]
@@ -19,23 +18,27 @@ class LengthModel:
     forecast costs little, too short a one costs evictions.
     """
 
-    def __init__(self, budget: int, *, prior: Sequence[int] = (), prior_weight: float = 64.0) -> None:
+    def __init__(
+        self, budget: int, *, prior: Sequence[int] = (), prior_weight: float = 64.0, bin_tokens: int | None = None
+    ) -> None:
         """
         Args:
             budget: Tokens that a response may have.
             prior: Final lengths of the step before.
             prior_weight: Rollouts of this step that outweigh it; fewer of the one before count for no more than they
                 are.
+            bin_tokens: Width of a bin; a 48th of the budget unless given.
         """
         self._budget = budget
+        self._bin = bin_tokens or -(-budget // _NUM_BINS)
         self.prior_tokens = sum(prior)
         """Of the whole step before."""
-        self.num_bins = -(-budget // _BIN) + 1
+        self.num_bins = -(-budget // self._bin) + 1
         self._lengths: list[int] = []
         self._ended = np.zeros(self.num_bins)
         self._prior = np.zeros(self.num_bins)
         weight = min(prior_weight, len(prior))
-        anything = range(0, budget + 1, _BIN)
+        anything = range(0, budget + 1, self._bin)
         np.add.at(self._prior, self.bins(prior), weight / max(1, len(prior)))
         np.add.at(self._prior, self.bins(anything), _UNKNOWN_WEIGHT * (1 - weight / prior_weight) / len(anything))
         self.learn(())
@@ -50,11 +53,11 @@ class LengthModel:
 
     def bins(self, tokens: Sequence[float]) -> npt.NDArray[np.int64]:
         """[n] the bin of each length."""
-        return np.minimum(np.asarray(tokens, dtype=np.float64).astype(np.int64) // _BIN, self.num_bins - 1)
+        return np.minimum(np.asarray(tokens, dtype=np.float64).astype(np.int64) // self._bin, self.num_bins - 1)
 
     def end(self, tokens: int) -> None:
         """A rollout has ended at this length."""
-        self._ended[min(tokens // _BIN, self.num_bins - 1)] += 1
+        self._ended[min(tokens // self._bin, self.num_bins - 1)] += 1
         self._lengths.append(tokens)
 
     def survival(self, running: Iterable[float]) -> Floats:
@@ -72,7 +75,7 @@ class LengthModel:
         later = bins[:, None] + bins[None, :]
         reach = np.where(later < self.num_bins, survival[np.minimum(later, self.num_bins - 1)], 0.0)
         chance = np.minimum(1.0, reach / np.where(survival > 0, survival, 1.0)[:, None])
-        tokens = (later + 0.5) * _BIN
+        tokens = (later + 0.5) * self._bin
         self._mean = tokens * chance
         self._variance = tokens**2 * chance * (1.0 - chance)
 
