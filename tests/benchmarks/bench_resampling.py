@@ -9,6 +9,7 @@ import random
 import statistics
 import tempfile
 import time
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -44,16 +45,25 @@ def finish_all(uids: list[str], seconds: float) -> float:
     return time.time()
 
 
-def measure(number: int, folder: str, *, spread: bool) -> float:
-    """Seconds from the end of the last group to the batch."""
+def measure(number: int, folder: str, *, spread: bool) -> tuple[float, float]:
+    """Seconds from the end of the last group to the batch, and how many of them metrics and dump of rollouts took."""
     import ray
     import transfer_queue as tq
 
     from verl_pivot.resampling.roc_buffer import RocReplayBuffer
 
+    told = []
+
+    class Timed(RocReplayBuffer):
+        def _told_of_tools(self, *args: Any) -> dict[str, float]:
+            began = time.time()
+            found = super()._told_of_tools(*args)
+            told.append(time.time() - began)
+            return found
+
     kwargs = sampler_kwargs(folder, group_size=KEEP, seed=number)
     kwargs.poll_interval = 0.2
-    buffer = RocReplayBuffer(
+    buffer = Timed(
         trainer_mode="sync", trainer_config={}, max_off_policy_threshold=None, max_off_policy_strategy="drop",
         sampler_kwargs=kwargs, refill_fn=None,
     )  # fmt: skip
@@ -66,18 +76,20 @@ def measure(number: int, folder: str, *, spread: bool) -> float:
     seconds = time.time() - (began if last is not None else ray.get(writing))
     assert len(batch.keys) == NUM_PROMPTS * KEEP == len(rows_left()), len(batch.keys)
     tq.kv_clear(keys=batch.keys, partition_id="train")
-    return seconds
+    return seconds, sum(told)
 
 
 def main() -> None:
     """Measure and print."""
     table = Table(title=f"{NUM_PROMPTS} prompts x {NUM_ROLLOUTS} -> {KEEP} rollouts, {ROUNDS} rounds")
-    for column in ("groups end", "median, s", "longest, s"):
+    for column in ("groups end", "median, s", "longest, s", "of it metrics and dump, median"):
         table.add_column(column, justify="left" if column == "groups end" else "right")
     with transfer_queue(), tempfile.TemporaryDirectory() as folder:
         for name, spread in ((f"within {SPREAD_SECONDS:g} s", True), ("all at once", False)):
-            seconds = [measure(2 * round_ + spread, folder, spread=spread) for round_ in range(ROUNDS)]
-            table.add_row(name, f"{statistics.median(seconds):.2f}", f"{max(seconds):.2f}")
+            rounds = [measure(2 * round_ + spread, folder, spread=spread) for round_ in range(ROUNDS)]
+            seconds, told = zip(*rounds, strict=True)
+            values = (statistics.median(seconds), max(seconds), statistics.median(told))
+            table.add_row(name, *(f"{value:.2f}" for value in values))
     Console().print(table)
 
 
