@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -119,7 +119,7 @@ class KvRouter:
         if self._begun is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT, connector=aiohttp.TCPConnector(limit=0))
             self._begun = asyncio.create_task(self._add(self._first))
-            self._housekeeper = asyncio.create_task(self._keep_house())
+            self._housekeeper = _told_if_broken(self._keep_house())
         await asyncio.shield(self._begun)
 
     async def _add(self, servers: Mapping[str, Any]) -> None:
@@ -129,7 +129,7 @@ class KvRouter:
                 watcher.cancel()
             self._handles[server] = handle
             self._router.add_server(server, load)
-            self._watchers[server] = asyncio.create_task(self._watch(server))
+            self._watchers[server] = _told_if_broken(self._watch(server))
 
     async def _watch(self, server: str) -> None:
         """Each server has a rhythm of its own, so that hundreds are not asked at once."""
@@ -149,3 +149,15 @@ class KvRouter:
             await asyncio.sleep(self._settings.poll_seconds)
             self._router.tick()
             self._gauges.set(self._router.status())
+
+
+def _told_if_broken(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A task that nobody awaits; should it ever end by an error, the log has it."""
+    task = asyncio.create_task(work)
+    task.add_done_callback(_tell)
+    return task
+
+
+def _tell(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("the router does not watch its engines any more, and schedules on", exc_info=error)
