@@ -29,62 +29,77 @@ from verl_pivot.routing.simulation import simulate
 from verl_pivot.routing.workload import Conversation, Scenario, draw_conversations
 
 TARGET_ERROR = 0.15
-_CAPACITY = 12_288
-ONE_ENGINE = Scenario(
-    num_engines=1, capacity=_CAPACITY, group_size=8, prompt_tokens=128, budget=1024, median_tokens=300.0,
-    observation_tokens=16, mean_wait_seconds=0.05, has_exact_limits=True,
-)  # fmt: skip
-SCENARIOS = {
-    "room for all": replace(ONE_ENGINE, num_groups=6, median_tokens=150.0),
-    "pressure": replace(ONE_ENGINE, num_groups=12),
-    "many turns": replace(ONE_ENGINE, num_groups=10, last_turn=0.1),
-    "long": replace(ONE_ENGINE, num_groups=8, median_tokens=600.0),
-}
 
 
-def main(seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario.")] = 2) -> None:
+def main(
+    seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario.")] = 2,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny one for CPUs unless given.")] = None,
+    capacity: Annotated[int, typer.Option(min=1024, help="KV tokens of the server.")] = 12_288,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="Of the server, --flag=--load-format=dummy; repeatable.")
+    ] = None,
+) -> None:
     """Print the measured rates, and seconds of whole steps beside those of the simulation."""
     console = Console()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        model = write_model(folder / "model", sizes=MODEL)
         flags = (
-            *("--max-total-tokens", str(_CAPACITY), "--max-running-requests", "128"),
+            *("--max-total-tokens", str(capacity), "--max-running-requests", "128"),
             *("--preferred-sampling-params", '{"ignore_eos": true}'),
+            *(flag or ()),
         )
-        with sglang_server(str(model), log=folder / "server.log", extra_flags=flags, console=console) as url:
-            asyncio.run(calibrate(url, seeds, console))
+        checkpoint = str(model or write_model(folder / "model", sizes=MODEL))
+        with sglang_server(checkpoint, log=folder / "server.log", extra_flags=flags, console=console) as url:
+            asyncio.run(calibrate(url, scenarios(capacity, budget), seeds, console))
 
 
-async def calibrate(url: str, seeds: int, console: Console) -> None:
+def scenarios(capacity: int, budget: int) -> dict[str, Scenario]:
+    """Steps of one engine, each with another weight."""
+    common = Scenario(
+        num_engines=1, capacity=capacity, group_size=8, prompt_tokens=budget // 8, budget=budget,
+        median_tokens=0.3 * budget, observation_tokens=budget // 64, mean_wait_seconds=0.05, has_exact_limits=True,
+    )  # fmt: skip
+    fullest = capacity // budget
+    return {
+        "room for all": replace(common, num_groups=fullest // 2, median_tokens=0.15 * budget),
+        "pressure": replace(common, num_groups=fullest),
+        "many turns": replace(common, num_groups=5 * fullest // 6, last_turn=0.1),
+        "long": replace(common, num_groups=2 * fullest // 3, median_tokens=0.6 * budget),
+    }
+
+
+async def calibrate(url: str, steps: dict[str, Scenario], seeds: int, console: Console) -> None:
     """Rates, then whole steps."""
     table = Table(title="one engine, seconds", title_justify="left")
     for column in ("scenario", "seed", "real", "simulated", "error"):
         table.add_column(column, justify="right" if column != "scenario" else "left")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(base_url=url, timeout=600.0, limits=limits) as http:
-        rates = await measure_rates(http)
+        first = next(iter(steps.values()))
+        rates = await measure_rates(http, first.capacity, first.budget)
         console.print({name: float(f"{value:.3g}") for name, value in asdict(rates).items()})
         errors = []
-        for name, scenario in SCENARIOS.items():
+        for name, scenario in steps.items():
             for seed in range(seeds):
                 conversations = draw_conversations(scenario, seed)
                 real = await seconds_of(http, conversations)
                 policy = Static(num_conversations=len(conversations))
                 simulated = simulate(scenario, conversations, policy, rates).makespan_seconds
                 errors.append(simulated / real - 1)
+                console.print(f"{name}, seed {seed}: {real:.1f} s, simulated {simulated:.1f}", style="dim")
                 table.add_row(name, str(seed), f"{real:.1f}", f"{simulated:.1f}", f"{errors[-1]:+.1%}")
     console.print(table)
     worst = max(map(abs, errors))
     console.print(f"mean error {np.mean(np.abs(errors)):.1%}, largest {worst:.1%}; target {TARGET_ERROR:.0%}")
 
 
-async def measure_rates(http: httpx.AsyncClient) -> EngineRates:
-    """Steps of batches with the same context, and prefills of several lengths; least squares with no rate below 0."""
+async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> EngineRates:
+    """Prefills of several lengths and steps of batches with the same context; least squares with no rate below 0."""
     await generate(http, tokens("warm", 64), 8)
     prefills, seconds = [], []
-    for length in (64, 256, 512, 1_024):
+    for length in (budget // 16, budget // 4, budget // 2, budget):
         for attempt in range(4):
             began = time.monotonic()
             await generate(http, tokens(f"prefill {length} {attempt}", length), 1)
@@ -92,11 +107,15 @@ async def measure_rates(http: httpx.AsyncClient) -> EngineRates:
             seconds.append(time.monotonic() - began)
     (batch, token), _ = nnls(np.array(prefills), np.array(seconds))
     steps, decoding = [], []
-    for running in (1, 4, 12, 24, 40):
-        for context in (32, 200):
+    for running in (1, 4, 12, 24, 40, 64):
+        for context in (budget // 32, budget // 5, budget):
+            if running * (context + 64) > capacity:
+                continue
             prompts = [tokens(f"decode {running} {context} {number}", context) for number in range(running)]
+            (await http.post("/flush_cache")).raise_for_status()
+            await _together(http, prompts, 1)
+            short = await _together(http, prompts, 1)  # from the cache, as the next
             long = await _together(http, prompts, 61)
-            short = await _together(http, [[*prompt[1:], 7] for prompt in prompts], 1)
             steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
             decoding.append(long - short)
     (step, row, context_rate), _ = nnls(np.array(steps), np.array(decoding))

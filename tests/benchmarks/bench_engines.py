@@ -73,15 +73,20 @@ def main(
     prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 60,
     rounds: Annotated[int, typer.Option(min=1, help="The policies take turns; medians are shown.")] = 3,
     capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 8192,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 512,
     seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny one for CPUs unless given.")] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="Of the servers, --flag=--load-format=dummy; repeatable.")
+    ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write every round as JSON.")] = None,
 ) -> None:
     """Print seconds, retractions, recomputed tokens and hits of each policy."""
     console = Console()
     scenario = Scenario(
-        num_groups=prompts, group_size=8, prompt_tokens=96, budget=512, median_tokens=150.0, last_turn=0.12,
-        observation_tokens=16, mean_wait_seconds=0.05,
+        num_groups=prompts, group_size=8, prompt_tokens=3 * budget // 16, budget=budget, median_tokens=0.3 * budget,
+        last_turn=0.12, observation_tokens=budget // 32, mean_wait_seconds=0.05,
     )  # fmt: skip
     chosen = policy or list(POLICIES)
     os.environ["OMP_NUM_THREADS"] = "1"  # or two servers starve each other
@@ -92,11 +97,12 @@ def main(
             flags = (
                 *("--max-total-tokens", str(capacity), "--max-running-requests", "64"),
                 *("--preferred-sampling-params", '{"ignore_eos": true}', "--enable-metrics"),
+                *(flag or ()),
             )
-            model = write_model(folder / "model", sizes=MODEL)
+            checkpoint = str(model or write_model(folder / "model", sizes=MODEL))
             urls = [
                 stack.enter_context(
-                    sglang_server(str(model), log=folder / f"{number}.log", extra_flags=flags, console=console)
+                    sglang_server(checkpoint, log=folder / f"{number}.log", extra_flags=flags, console=console)
                 )
                 for number in range(2)
             ]

@@ -38,6 +38,9 @@ def simulate_command(
     before: Annotated[
         Path | None, typer.Option(help="With --recorded: an earlier step's dump, whose lengths are known.")
     ] = None,
+    rates: Annotated[
+        str, typer.Option(help="What an engine's steps take: estimated (roofline, the default) or measured on an H100.")
+    ] = "estimated",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the tables as JSON, too.")] = None,
 ) -> None:
@@ -49,18 +52,20 @@ def simulate_command(
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
     from verl_pivot.routing.comparison import BASELINE, POLICIES, rows
+    from verl_pivot.routing.sim_engine import RATES
     from verl_pivot.routing.workload import SCENARIOS, with_options
 
+    _check_names("--rates", [rates], list(RATES))
     chosen = list(dict.fromkeys([BASELINE, *(policy or POLICIES)]))
     _check_names("--policy", chosen, list(POLICIES))
     names = scenario or (["D"] if recorded else ["A", "M", "F", "D", "L"])
     _check_names("--scenario", names, list(SCENARIOS))
     scenarios = {name: with_options(SCENARIOS[name], options or []) for name in names}
     if recorded is not None:
-        results = {recorded.name: [_replay(recorded, before, scenarios[names[0]], chosen)]}
+        results = {recorded.name: [_replay(recorded, before, scenarios[names[0]], chosen, rates)]}
     else:
         cores = workers or len(os.sched_getaffinity(0))
-        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, cores)
+        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, rates, cores)
     tables = {name: list(rows(found)) for name, found in results.items()}
     for name, table in tables.items():
         _print_rows(name, table, results[name])
@@ -68,13 +73,14 @@ def simulate_command(
         out.write_text(json.dumps({name: [asdict(row) for row in table] for name, table in tables.items()}, indent=2))
 
 
-def _replay(recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str]) -> "SeedResult":
+def _replay(recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str], rates: str) -> "SeedResult":
     from verl_pivot.routing.comparison import Setting, compare
     from verl_pivot.routing.recorded import read_conversations
+    from verl_pivot.routing.sim_engine import RATES
 
     lengths = [] if before is None else [each.response_tokens for each in read_conversations(before)]
     setting = Setting(scenario=scenario, conversations=read_conversations(recorded), lengths_before=lengths)
-    return compare(recorded.name, 0, setting, policies)
+    return compare(recorded.name, 0, setting, policies, RATES[rates])
 
 
 def _check_names(option: str, names: list[str], known: list[str]) -> None:
@@ -83,15 +89,16 @@ def _check_names(option: str, names: list[str], known: list[str]) -> None:
 
 
 def _simulate(
-    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], workers: int
+    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: str, workers: int
 ) -> "dict[str, list[SeedResult]]":
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.routing.comparison import compare_seed
+    from verl_pivot.routing.sim_engine import RATES
 
     results: dict[str, list[SeedResult]] = {name: [] for name in scenarios}
     with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(scenarios) * len(seeds)) as on_done:
         jobs = [
-            pool.submit(compare_seed, name, scenario, seed, policies)
+            pool.submit(compare_seed, name, scenario, seed, policies, RATES[rates])
             for name, scenario in scenarios.items()
             for seed in seeds
         ]

@@ -9,7 +9,7 @@ from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight,
 from verl_pivot.routing.bound import bound
 from verl_pivot.routing.kv_forecast import KvForecast
 from verl_pivot.routing.policy import Policy
-from verl_pivot.routing.sim_engine import EngineRates
+from verl_pivot.routing.sim_engine import RATES, EngineRates
 from verl_pivot.routing.simulation import Outcome, simulate
 from verl_pivot.routing.workload import Conversation, Scenario, draw_conversations
 
@@ -61,7 +61,9 @@ class SeedResult:
     outcomes: dict[str, Outcome]
 
 
-def compare_seed(name: str, scenario: Scenario, seed: int, policies: Sequence[str]) -> SeedResult:
+def compare_seed(
+    name: str, scenario: Scenario, seed: int, policies: Sequence[str], rates: EngineRates = RATES["estimated"]
+) -> SeedResult:
     """Draw a step of a scenario and roll it out under each policy.
 
     Args:
@@ -69,15 +71,18 @@ def compare_seed(name: str, scenario: Scenario, seed: int, policies: Sequence[st
         scenario: It.
         seed: Of what is drawn.
         policies: Names in POLICIES.
+        rates: Of the engines.
     """
     before = [each.response_tokens for each in draw_conversations(scenario, seed + _STEP_BEFORE)]
     conversations = draw_conversations(scenario, seed)
-    return compare(name, seed, Setting(scenario=scenario, conversations=conversations, lengths_before=before), policies)
+    setting = Setting(scenario=scenario, conversations=conversations, lengths_before=before)
+    return compare(name, seed, setting, policies, rates)
 
 
-def compare(name: str, seed: int, setting: Setting, policies: Sequence[str]) -> SeedResult:
+def compare(
+    name: str, seed: int, setting: Setting, policies: Sequence[str], rates: EngineRates = RATES["estimated"]
+) -> SeedResult:
     """Roll the same conversations out under each policy; no outcome may beat the bound."""
-    rates = EngineRates()
     scenario, conversations = setting.scenario, setting.conversations
     outcomes = {each: simulate(scenario, conversations, POLICIES[each](setting), rates) for each in policies}
     least = bound(scenario, conversations, rates).seconds

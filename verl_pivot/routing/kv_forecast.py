@@ -17,7 +17,7 @@ class ForecastOptions(BaseModel):
 
     fill: float = Field(default=0.85, gt=0.0, le=1.0)
     """Share of a server's KV cache that the forecast may reach."""
-    deviations: float = Field(default=1.25, ge=0.0)
+    deviations: float = Field(default=0.75, ge=0.0)
     """Of the forecast's standard deviation, added to its mean."""
     unit: int = Field(default=8, ge=1)
     """Rollouts of a prompt that share a server, and so the prompt's KV, before its next one goes elsewhere."""
