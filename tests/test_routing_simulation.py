@@ -14,6 +14,7 @@ from verl_pivot.rollout.rollout_record import RolloutRecord, write_records
 from verl_pivot.routing.baselines import Static
 from verl_pivot.routing.bound import bound
 from verl_pivot.routing.comparison import POLICIES, Setting, compare_seed, rows
+from verl_pivot.routing.oracle import Oracle
 from verl_pivot.routing.policy import End, Placement, Policy, Release, Request
 from verl_pivot.routing.recorded import read_conversations
 from verl_pivot.routing.sim_engine import EngineRates, EngineRequest, SimulatedEngine
@@ -172,6 +173,23 @@ def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() ->
     assert not hasattr(first, "turns")
 
 
+def test_the_oracle_admits_the_longest_first_as_long_as_their_fullest_moment_fits() -> None:
+    """Of 500 and 300 tokens: 2 x 300 when the shorter ends, and prompts of 50 each; one of 100 adds only its prompt."""
+
+    def admitted(capacity: int) -> list[str]:
+        oracle = Oracle({"a": 100, "b": 500, "c": 300}, budget=1_000)
+        oracle.add_server("0", capacity, 0.0)
+        requests = [
+            Request(conversation=name, group=name, prompt_tokens=50, context_tokens=0, now=0.0) for name in "abc"
+        ]
+        return [placement.conversation for request in requests for placement in oracle.acquire(request)]
+
+    fill = 0.85
+    assert admitted(math.ceil(750 / fill)) == ["b", "c", "a"]
+    assert admitted(math.ceil(700 / fill)) == ["b", "c"]
+    assert admitted(math.floor(699 / fill)) == ["b"]
+
+
 @pytest.mark.parametrize("name", POLICIES)
 def test_every_policy_ends_every_rollout_within_bound_and_twice_the_same(name: str) -> None:
     def run() -> object:
@@ -236,15 +254,20 @@ def test_rows_give_speed_ups_over_verls_router() -> None:
 
 
 def test_the_command_prints_a_table_and_refuses_what_it_does_not_know() -> None:
-    told = cli("route", "simulate", "--scenario", "L", "--policy", "kv_forecast", "--seeds", "1", "--workers", "1")
+    told = cli("route", "simulate", "--scenario", "L", "--policy", "oracle", "--policy", "kv_forecast", "--seeds", "1",
+               "--workers", "1", "--rates", "measured")  # fmt: skip
     assert told.returncode == 0, told.stderr
     assert "kv_forecast" in told.stdout
+    assert "oracle (knows the lengths)" in told.stdout
     assert "L: 1 seeds, bound" in told.stdout
 
     assert "kv_forecast" in cli("route", "simulate", "--help").stdout
     refused = cli("route", "simulate", "--policy", "kv_forecats")
     assert refused.returncode == 1
     assert "error: --policy kv_forecats: known are static, least_inflight" in refused.stderr
+    refused = cli("route", "simulate", "--rates", "guessed")
+    assert refused.returncode == 1
+    assert "error: --rates guessed: known are estimated, measured" in refused.stderr
 
 
 def test_a_field_of_a_scenario_can_be_set_and_others_are_told() -> None:

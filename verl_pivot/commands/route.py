@@ -47,7 +47,8 @@ def simulate_command(
     """Simulate steps of rollouts on SGLang-like engines, every policy on the same conversations.
 
     A is 64 engines under memory pressure, M has many turns, F long rollouts, S severe pressure, D none, L is light,
-    E has long prompts first, G 8 engines, H 512, V engines without reservation. Lengths are hidden from the policies.
+    E has long prompts first, G 8 engines, H 512, V engines without reservation. Lengths are hidden from the policies,
+    except from the oracle, which is there to compare with.
 
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
@@ -119,7 +120,7 @@ def _print_rows(name: str, table_rows: "list[Row]", results: "list[SeedResult]")
         table.add_column(column, justify="right")
     for row in table_rows:
         table.add_row(
-            row.policy,
+            row.policy if row.policy != "oracle" else "oracle (knows the lengths)",
             f"{row.makespan_seconds:.0f}",
             f"{row.speed_up:.2f}",
             f"{row.least_speed_up:.2f}",

@@ -8,6 +8,7 @@ from statistics import fmean
 from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight, Static
 from verl_pivot.routing.bound import bound
 from verl_pivot.routing.kv_forecast import KvForecast
+from verl_pivot.routing.oracle import Oracle
 from verl_pivot.routing.policy import Policy
 from verl_pivot.routing.sim_engine import RATES, EngineRates
 from verl_pivot.routing.simulation import Outcome, simulate
@@ -47,8 +48,11 @@ POLICIES: dict[str, Callable[[Setting], Policy]] = {
     "kv_forecast_prior_0.6": _forecast(_scaled(0.6)),
     "kv_forecast_prior_1.6": _forecast(_scaled(1.6)),
     "kv_forecast_no_prior": _forecast(lambda setting: ()),
+    "oracle": lambda setting: Oracle(
+        {str(each.id): each.response_tokens for each in setting.conversations}, budget=setting.scenario.budget
+    ),
 }
-"""{name: makes it}; the last three know the lengths of the step before wrongly or not at all."""
+"""{name: makes it}; three know the lengths of the step before wrongly or not at all, the oracle those of this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

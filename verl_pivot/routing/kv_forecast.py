@@ -163,7 +163,7 @@ class KvForecast:
         """Fresh conversations in their order, each to its unit's server or the emptiest, until one does not fit."""
         placed = []
         while self._waiting and self._servers:
-            request = self._waiting.first()
+            request = self._first()
             name = self._server_of_unit(request.group, self._emptiest())
             if not self._fits(name, request, now):
                 self._is_pressed = True
@@ -194,6 +194,9 @@ class KvForecast:
         for group, count in self._servers[name].groups.items():
             if count < self._options.unit and (request := self._waiting.first_of(group)):
                 return request
+        return self._first()
+
+    def _first(self) -> Request:
         return self._waiting.first()
 
     def _fits(self, name: str, request: Request, now: float) -> bool:
@@ -202,8 +205,11 @@ class KvForecast:
         if not server.live:
             return True
         prompts = server.prompt_tokens + (0 if request.group in server.groups else request.prompt_tokens)
-        peak = self._lengths.peak([*server.tokens(now), 0.0], self._options.deviations)
-        return prompts + peak <= self._options.fill * server.capacity
+        return prompts + self._peak(server, request, now) <= self._options.fill * server.capacity
+
+    def _peak(self, server: ServerState, request: Request, now: float) -> float:
+        """Tokens of responses at that moment, with the request's."""
+        return self._lengths.peak([*server.tokens(now), 0.0], self._options.deviations)
 
     def _admit(self, request: Request, name: str, now: float) -> Placement:
         self._waiting.remove(request)
