@@ -53,6 +53,7 @@ bench-resampling: .venv/ready
 bench-router: .venv/ready
 	$(BIN)/python -m tests.benchmarks.bench_router
 	$(BIN)/python -m tests.benchmarks.bench_engines
+	$(BIN)/python -m tests.benchmarks.bench_trainer
 	$(BIN)/python -m tests.benchmarks.bench_calibration
 
 .venv/ready: requirements/cpu.txt pyproject.toml

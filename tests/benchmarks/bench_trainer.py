@@ -1,0 +1,103 @@
+"""The stock trainer on two engines with a small KV cache, by verl's own router and by ours. Run by `make bench-router`.
+
+Rollouts are those of examples/grpo_roc: up to five turns with real tools. The policy is not changed (learning rate 0),
+so that both arms roll out the same. What engines prefilled and found cached is read from SGLang's own log.
+"""
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.launching import step_metrics
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+from examples.grpo_roc.__main__ import make_arm  # noqa: E402
+from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
+
+STOCK = "verl's own"
+ROUTERS = {STOCK: (), "kv_forecast": ("+router=kv_forecast",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of all steps of one training."""
+
+    rollout_seconds: float
+    """Of a step, the median without the first."""
+    prefilled: int
+    """Tokens."""
+    cached: int
+    """Tokens that did not have to be."""
+    retracted: int
+    moves: float
+
+
+def main(
+    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 5,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 2048,
+    out: Annotated[Path, typer.Option(help="Folder; its policy is made once.")] = Path("outputs/bench-trainer"),
+) -> None:
+    """Print what rollouts took and what engines computed, by router."""
+    console = Console()
+    console.print("a policy with tools (two to three minutes unless it is there) ...", style="dim")
+    policy = make_policy(out / "policy", sft_config(0))
+    table = Table(title=f"{steps} steps of 64 rollouts, 2 engines of {capacity} tokens", title_justify="left")
+    for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "moves"):
+        table.add_column(column, justify="right" if column != "router" else "left")
+    for router, overrides in ROUTERS.items():
+        console.print(f"training with {router}, log {out / router.replace(' ', '_')}.log ...", style="dim")
+        costs = train(policy, out, router, overrides, steps, capacity)
+        table.add_row(
+            router,
+            f"{costs.rollout_seconds:.1f}",
+            str(costs.prefilled),
+            f"{costs.cached / (costs.cached + costs.prefilled):.1%}",
+            str(costs.retracted),
+            f"{costs.moves:.0f}",
+        )
+    console.print(table)
+
+
+def train(policy: Path, out: Path, router: str, overrides: tuple[str, ...], steps: int, capacity: int) -> Costs:
+    """One launch of the stock trainer."""
+    arm = make_arm("grpo", policy, out, 0, steps)
+    command = [
+        *(sys.executable, *arm.command[1:], *overrides),
+        "actor_rollout_ref.actor.optim.lr=0",
+        *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
+        f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
+        "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
+        *("trainer.save_freq=-1", "trainer.resume_mode=disable", "trainer.logger=[console]"),
+    ]
+    with (out / f"{router.replace(' ', '_')}.log").open("w+") as log:
+        environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, env=environment)
+        log.seek(0)
+        return read_costs(log.read())
+
+
+def read_costs(text: str) -> Costs:
+    metrics = step_metrics(text)
+    prefills = re.findall(r"Prefill batch.*?#new-token: (\d+), #cached-token: (\d+)", text)
+    return Costs(
+        rollout_seconds=statistics.median(values["timing_s/gen"] for step, values in metrics.items() if step > 1),
+        prefilled=sum(int(new) for new, _ in prefills),
+        cached=sum(int(cached) for _, cached in prefills),
+        retracted=sum(map(int, re.findall(r"#retracted_reqs: (\d+)", text))),
+        moves=sum(values.get("routing/moves", 0.0) for values in metrics.values()),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
