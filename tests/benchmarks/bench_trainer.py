@@ -45,7 +45,7 @@ class Costs:
 
 def main(
     steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 5,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 2048,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 768,
     out: Annotated[Path, typer.Option(help="Folder; its policy is made once.")] = Path("outputs/bench-trainer"),
 ) -> None:
     """Print what rollouts took and what engines computed, by router."""
