@@ -25,8 +25,7 @@ activate_shims()  # before transformers, which imports torchvision
 from examples.grpo_roc.__main__ import make_arm  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
 
-STOCK = "verl's own"
-ROUTERS = {STOCK: (), "kv_forecast": ("+router=kv_forecast",)}
+ROUTERS = {"stock": (), "kv_forecast": ("+router=kv_forecast",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +55,7 @@ def main(
     for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "moves"):
         table.add_column(column, justify="right" if column != "router" else "left")
     for router, overrides in ROUTERS.items():
-        console.print(f"training with {router}, log {out / router.replace(' ', '_')}.log ...", style="dim")
+        console.print(f"training with {router}, log {out / router}.log ...", style="dim")
         costs = train(policy, out, router, overrides, steps, capacity)
         table.add_row(
             router,
@@ -80,7 +79,7 @@ def train(policy: Path, out: Path, router: str, overrides: tuple[str, ...], step
         "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
         *("trainer.save_freq=-1", "trainer.resume_mode=disable", "trainer.logger=[console]"),
     ]
-    with (out / f"{router.replace(' ', '_')}.log").open("w+") as log:
+    with (out / f"{router}.log").open("w+") as log:
         environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, env=environment)
         log.seek(0)
