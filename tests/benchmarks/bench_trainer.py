@@ -17,6 +17,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.bench_engines import OURS, STOCK
 from tests.launching import step_metrics
 from verl_pivot.local.environment import activate_shims
 
@@ -25,7 +26,7 @@ activate_shims()  # before transformers, which imports torchvision
 from examples.grpo_roc.__main__ import make_arm  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
 
-ROUTERS = {"stock": (), "kv_forecast": ("+router=kv_forecast",)}
+ROUTERS = {STOCK: (), OURS: ("+router=kv_forecast",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,10 @@ def main(
     table = Table(title=f"{steps} steps of 64 rollouts, 2 engines of {capacity} tokens", title_justify="left")
     for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "moves"):
         table.add_column(column, justify="right" if column != "router" else "left")
-    for router, overrides in ROUTERS.items():
-        console.print(f"training with {router}, log {out / router}.log ...", style="dim")
-        costs = train(policy, out, router, overrides, steps, capacity)
+    for number, (router, overrides) in enumerate(ROUTERS.items()):
+        log = out / f"{number}.log"
+        console.print(f"training with {router}, log {log} ...", style="dim")
+        costs = train(policy, out, log, overrides, steps, capacity)
         table.add_row(
             router,
             f"{costs.rollout_seconds:.1f}",
@@ -68,7 +70,7 @@ def main(
     console.print(table)
 
 
-def train(policy: Path, out: Path, router: str, overrides: tuple[str, ...], steps: int, capacity: int) -> Costs:
+def train(policy: Path, out: Path, log: Path, overrides: tuple[str, ...], steps: int, capacity: int) -> Costs:
     """One launch of the stock trainer."""
     arm = make_arm("grpo", policy, out, 0, steps)
     command = [
@@ -79,11 +81,10 @@ def train(policy: Path, out: Path, router: str, overrides: tuple[str, ...], step
         "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
         *("trainer.save_freq=-1", "trainer.resume_mode=disable", "trainer.logger=[console]"),
     ]
-    with (out / f"{router}.log").open("w+") as log:
-        environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}
-        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True, env=environment)
-        log.seek(0)
-        return read_costs(log.read())
+    environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}
+    with log.open("wb") as output:
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True, env=environment)
+    return read_costs(log.read_text())
 
 
 def read_costs(text: str) -> Costs:

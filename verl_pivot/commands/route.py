@@ -13,6 +13,7 @@ from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.routing.comparison import Row, SeedResult
+    from verl_pivot.routing.sim_engine import EngineRates
     from verl_pivot.routing.workload import Scenario
 
 route_app = typer.Typer(help="Scheduling of rollouts over engines.", no_args_is_help=True)
@@ -63,10 +64,10 @@ def simulate_command(
     _check_names("--scenario", names, list(SCENARIOS))
     scenarios = {name: with_options(SCENARIOS[name], options or []) for name in names}
     if recorded is not None:
-        results = {recorded.name: [_replay(recorded, before, scenarios[names[0]], chosen, rates)]}
+        results = {recorded.name: [_replay(recorded, before, scenarios[names[0]], chosen, RATES[rates])]}
     else:
         cores = workers or len(os.sched_getaffinity(0))
-        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, rates, cores)
+        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, RATES[rates], cores)
     tables = {name: list(rows(found)) for name, found in results.items()}
     for name, table in tables.items():
         _print_rows(name, table, results[name])
@@ -74,14 +75,15 @@ def simulate_command(
         out.write_text(json.dumps({name: [asdict(row) for row in table] for name, table in tables.items()}, indent=2))
 
 
-def _replay(recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str], rates: str) -> "SeedResult":
+def _replay(
+    recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str], rates: "EngineRates"
+) -> "SeedResult":
     from verl_pivot.routing.comparison import Setting, compare
     from verl_pivot.routing.recorded import read_conversations
-    from verl_pivot.routing.sim_engine import RATES
 
     lengths = [] if before is None else [each.response_tokens for each in read_conversations(before)]
     setting = Setting(scenario=scenario, conversations=read_conversations(recorded), lengths_before=lengths)
-    return compare(recorded.name, 0, setting, policies, RATES[rates])
+    return compare(recorded.name, 0, setting, policies, rates)
 
 
 def _check_names(option: str, names: list[str], known: list[str]) -> None:
@@ -90,16 +92,15 @@ def _check_names(option: str, names: list[str], known: list[str]) -> None:
 
 
 def _simulate(
-    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: str, workers: int
+    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: "EngineRates", workers: int
 ) -> "dict[str, list[SeedResult]]":
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.routing.comparison import compare_seed
-    from verl_pivot.routing.sim_engine import RATES
 
     results: dict[str, list[SeedResult]] = {name: [] for name in scenarios}
     with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(scenarios) * len(seeds)) as on_done:
         jobs = [
-            pool.submit(compare_seed, name, scenario, seed, policies, RATES[rates])
+            pool.submit(compare_seed, name, scenario, seed, policies, rates)
             for name, scenario in scenarios.items()
             for seed in seeds
         ]
