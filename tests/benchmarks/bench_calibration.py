@@ -107,19 +107,26 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
             seconds.append(time.monotonic() - began)
     (batch, token), _ = nnls(np.array(prefills), np.array(seconds))
     steps, decoding = [], []
-    for running in (1, 4, 12, 24, 40, 64):
-        for context in (budget // 32, budget // 5, budget):
+    for context in (budget // 32, budget // 5, budget // 2, 3 * budget // 4, budget):
+        for running in (1, 4, 8, 12, 16, 24, 40, 64):
             if running * (context + 64) > capacity:
-                continue
-            prompts = [tokens(f"decode {running} {context} {number}", context) for number in range(running)]
+                break
             (await http.post("/flush_cache")).raise_for_status()
-            await _together(http, prompts, 1)
-            short = await _together(http, prompts, 1)  # from the cache, as the next
-            long = await _together(http, prompts, 61)
-            steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
-            decoding.append(long - short)
+            prompts = await _contexts(http, running, context)
+            for _ in range(3):
+                short = await _together(http, prompts, 1)  # from the cache, as the next
+                long = await _together(http, prompts, 61)
+                steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
+                decoding.append(long - short)
     (step, row, context_rate), _ = nnls(np.array(steps), np.array(decoding))
     return EngineRates(step=step, row=row, context=context_rate, prefill_token=token, prefill_batch=batch)
+
+
+async def _contexts(http: httpx.AsyncClient, running: int, context: int) -> list[list[int]]:
+    """In the server's cache, generated side by side: their KV is scattered, as that of conversations is."""
+    starts = [tokens(f"decode {running} {context} {number}", 16) for number in range(running)]
+    rest = await asyncio.gather(*(generate(http, start, context - 15) for start in starts))
+    return [start + more[:-1] for start, more in zip(starts, rest, strict=True)]
 
 
 async def _together(http: httpx.AsyncClient, prompts: Sequence[list[int]], num_tokens: int) -> float:
