@@ -141,6 +141,18 @@ def test_a_request_that_fits_no_server_goes_to_an_empty_one() -> None:
     assert ask(forecast(capacity=50), "w") == [("w", "a")]
 
 
+@pytest.mark.parametrize(("running_share", "placed"), [(0.0, ""), (0.4, ""), (0.5, "x"), (0.75, "xy")])
+def test_where_tools_take_long_more_are_admitted_than_fit(running_share: float, placed: str) -> None:
+    """A turn of 10 seconds and tools of 20: a third of the time runs, so 1.2, 1.5 and 2.25 times the KV is let in."""
+    policy = forecast(servers="a", running_share=running_share)
+    ask(policy, "w", group="w")
+    release(policy, "w", "a", now=10.0)
+    ask(policy, "w", group="w", context=250, now=30.0)
+
+    assert ask(policy, "x", group="x", now=30.0) == [("x", "a")][: "x" in placed]
+    assert ask(policy, "y", group="y", now=30.0) == [("y", "a")][: "y" in placed]
+
+
 def test_rollouts_of_a_prompt_share_a_server_up_to_the_unit() -> None:
     policy = forecast(capacity=100_000, light_unit=2)
 

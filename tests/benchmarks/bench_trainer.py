@@ -45,6 +45,7 @@ class Costs:
 
 def main(
     steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 5,
+    rounds: Annotated[int, typer.Option(min=1, help="The routers take turns; medians are shown.")] = 1,
     capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 768,
     out: Annotated[Path, typer.Option(help="Folder; its policy is made once.")] = Path("outputs/bench-trainer"),
 ) -> None:
@@ -52,20 +53,29 @@ def main(
     console = Console()
     console.print("a policy with tools (two to three minutes unless it is there) ...", style="dim")
     policy = make_policy(out / "policy", sft_config(0))
-    table = Table(title=f"{steps} steps of 64 rollouts, 2 engines of {capacity} tokens", title_justify="left")
+    results: dict[str, list[Costs]] = {router: [] for router in ROUTERS}
+    for number in range(rounds):
+        for router, overrides in ROUTERS.items():
+            log = out / f"{number}-{router.replace(' ', '-')}.log"
+            console.print(f"training with {router}, log {log} ...", style="dim")
+            results[router].append(train(policy, out, log, overrides, steps, capacity))
+            console.print(results[router][-1], style="dim")
+    show(results, f"{steps} steps of 64 rollouts, 2 engines of {capacity} tokens, {rounds} rounds", console)
+
+
+def show(results: dict[str, list[Costs]], title: str, console: Console) -> None:
+    """One row per router: medians over the rounds."""
+    table = Table(title=title, title_justify="left")
     for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "moves"):
         table.add_column(column, justify="right" if column != "router" else "left")
-    for number, (router, overrides) in enumerate(ROUTERS.items()):
-        log = out / f"{number}.log"
-        console.print(f"training with {router}, log {log} ...", style="dim")
-        costs = train(policy, out, log, overrides, steps, capacity)
+    for router, found in results.items():
         table.add_row(
             router,
-            f"{costs.rollout_seconds:.1f}",
-            str(costs.prefilled),
-            f"{costs.cached / (costs.cached + costs.prefilled):.1%}",
-            str(costs.retracted),
-            f"{costs.moves:.0f}",
+            f"{statistics.median(each.rollout_seconds for each in found):.1f}",
+            f"{statistics.median(each.prefilled for each in found):.0f}",
+            f"{statistics.median(each.cached / (each.cached + each.prefilled) for each in found):.1%}",
+            f"{statistics.median(each.retracted for each in found):.0f}",
+            f"{statistics.median(each.moves for each in found):.0f}",
         )
     console.print(table)
 

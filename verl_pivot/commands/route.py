@@ -26,7 +26,7 @@ def route() -> None:
 
 @route_app.command("simulate")
 def simulate_command(
-    scenario: Annotated[list[str] | None, typer.Option(help="A, M, F, S, D, L, E, G, H, V; repeatable.")] = None,
+    scenario: Annotated[list[str] | None, typer.Option(help="A, M, F, S, D, L, E, G, H, V, W; repeatable.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="So many steps are drawn of each scenario.")] = 5,
     first_seed: Annotated[int, typer.Option(min=0, help="Of them.")] = 0,
@@ -48,8 +48,8 @@ def simulate_command(
     """Simulate steps of rollouts on SGLang-like engines, every policy on the same conversations.
 
     A is 64 engines under memory pressure, M has many turns, F long rollouts, S severe pressure, D none, L is light,
-    E has long prompts first, G 8 engines, H 512, V engines without reservation. Lengths are hidden from the policies,
-    except from the oracle, which is there to compare with.
+    E has long prompts first, G 8 engines, H 512, V engines without reservation, W slow tools. Lengths are hidden from
+    the policies, except from the oracle, which is there to compare with.
 
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
@@ -111,17 +111,19 @@ def _simulate(
 
 
 def _print_rows(name: str, table_rows: "list[Row]", results: "list[SeedResult]") -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
     bound = sum(result.bound_seconds for result in results) / len(results)
-    table = Table(title=f"{name}: {len(results)} seeds, bound {bound:.0f} s", title_justify="left")
-    table.add_column("policy", no_wrap=True)
+    title = f"{name}: {len(results)} seeds, bound {bound:.0f} s"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("policy", overflow="fold")
     for column in ("s", "faster", "least", "x bound", "90 %", "again", "retracted", "moves"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for row in table_rows:
         table.add_row(
-            row.policy if row.policy != "oracle" else "oracle (knows the lengths)",
+            row.policy if row.policy != "oracle" else "oracle (it knows)",
             f"{row.makespan_seconds:.0f}",
             f"{row.speed_up:.2f}",
             f"{row.least_speed_up:.2f}",

@@ -8,6 +8,7 @@ from verl_pivot.routing.policy import Request
 _FIRST_RATE = 25.0
 """Tokens per second of a running turn, until a server has shown its own."""
 _RATE_MEMORY = 0.9
+_SHARE_MEMORY = 0.99
 
 
 @dataclass(slots=True, kw_only=True)
@@ -68,6 +69,25 @@ class ServerState:
     def tokens(self, now: float) -> list[float]:
         """[num_live] of each response."""
         return [live.tokens(self.rate, now) for live in self.live.values()]
+
+
+@dataclass(slots=True)
+class TimeShares:
+    """How conversations spend their time: with turns on engines, and with tools."""
+
+    _turns: float = 0.0
+    _all: float = 0.0
+
+    @property
+    def running(self) -> float:
+        """Share of turns; 1 until a conversation has returned."""
+        return self._turns / self._all if self._turns else 1.0
+
+    def learn(self, live: Live, now: float) -> None:
+        """Take in a turn, and what its tools have taken until now."""
+        if live.seconds:
+            self._turns = _SHARE_MEMORY * self._turns + live.seconds
+            self._all = _SHARE_MEMORY * self._all + now - live.began
 
 
 class WaitingRoom:

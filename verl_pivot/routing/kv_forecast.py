@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from verl_pivot.routing.forecast_state import Live, ServerState, WaitingRoom
+from verl_pivot.routing.forecast_state import Live, ServerState, TimeShares, WaitingRoom
 from verl_pivot.routing.lengths import LengthModel
 from verl_pivot.routing.policy import End, Placement, Release, Request
 
@@ -19,6 +19,9 @@ class ForecastOptions(BaseModel):
     """Share of a server's KV cache that the forecast may reach."""
     deviations: float = Field(default=0.75, ge=0.0)
     """Of the forecast's standard deviation, added to its mean."""
+    running_share: float = Field(default=0.6, ge=0.0, le=1.0)
+    """Of conversations that have begun, so many are to run while tools of others work: where tools take longer, more
+    are admitted than fit. 0: never more."""
     unit: int = Field(default=8, ge=1)
     """Rollouts of a prompt that share a server, and so the prompt's KV, before its next one goes elsewhere."""
     light_unit: int = Field(default=4, ge=1)
@@ -64,6 +67,7 @@ class KvForecast:
         self._epoch = 0
         self._num_moves = 0
         self._num_begun = 0
+        self._time_shares = TimeShares()
 
     def acquire(self, request: Request) -> Sequence[Placement]:
         if request.conversation in self._places:
@@ -139,6 +143,8 @@ class KvForecast:
         if parked := self._parked.pop(name, None):
             self._servers[place].learn_rate(parked, request.context_tokens)
             self._servers[place].add(name, parked)
+        else:
+            self._time_shares.learn(self._servers[place].live[name], request.now)
         live = self._servers[place].live[name]
         if (emptier := self._emptier(place, live)) is not None:
             self._servers[emptier].add(name, self._servers[place].remove(name))
@@ -205,7 +211,14 @@ class KvForecast:
         if not server.live:
             return True
         prompts = server.prompt_tokens + (0 if request.group in server.groups else request.prompt_tokens)
-        return prompts + self._peak(server, request, now) <= self._options.fill * server.capacity
+        return prompts + self._peak(server, request, now) <= self._room(server)
+
+    def _room(self, server: ServerState) -> float:
+        """Tokens of conversations that may be there: more than fit if engines have little to do while tools work.
+
+        Some of those that wait for tools lose their KV then, and the engine computes it again.
+        """
+        return self._options.fill * server.capacity * max(1.0, self._options.running_share / self._time_shares.running)
 
     def _peak(self, server: ServerState, request: Request, now: float) -> float:
         """Tokens of responses at that moment, with the request's."""

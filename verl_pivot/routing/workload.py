@@ -66,6 +66,8 @@ class Scenario:
     max_turns: int = 10
     observation_tokens: int = 200
     mean_wait_seconds: float = 1.0
+    max_wait_seconds: float = 10.0
+    """Time limit of a tool."""
     hard_groups: float = 0.0
     """Share of prompts, the first ones, whose responses are `hard_factor` times as long."""
     hard_factor: float = 4.0
@@ -82,8 +84,9 @@ SCENARIOS = {
     "G": Scenario(num_engines=8, num_groups=64),
     "H": Scenario(num_engines=512, num_groups=4_096),
     "V": Scenario(has_reservation=False),
+    "W": Scenario(last_turn=0.06, max_turns=20, mean_wait_seconds=20.0, max_wait_seconds=60.0),
 }
-"""Pressure, many turns, long, severe, none, light, skewed, few engines, many engines, engines without reservation."""
+"""Pressure, many turns, long, severe, none, light, skewed, few engines, many, without reservation, waits for tools."""
 
 
 def shrink(scenario: Scenario, factor: int) -> Scenario:
@@ -152,8 +155,11 @@ def _turns(scenario: Scenario, total: int, rng: random.Random) -> tuple[Turn, ..
     generated = max(num_turns, total - sum(observed))
     weights = [rng.expovariate(1.0) + 0.2 for _ in range(num_turns)]
     parts = [max(1, int(generated * weight / sum(weights))) for weight in weights]
-    # Lognormal of mean 1 and sigma 1, capped as a tool's time limit would.
-    waits = [min(10.0, scenario.mean_wait_seconds * math.exp(rng.gauss(-0.5, 1.0))) for _ in range(num_turns - 1)]
+    # Lognormal of mean 1 and sigma 1.
+    waits = [
+        min(scenario.max_wait_seconds, scenario.mean_wait_seconds * math.exp(rng.gauss(-0.5, 1.0)))
+        for _ in range(num_turns - 1)
+    ]
     return tuple(
         Turn(generated=part, observed=seen, wait_seconds=wait)
         for part, seen, wait in zip(parts, [*observed, 0], [*waits, 0.0], strict=True)
