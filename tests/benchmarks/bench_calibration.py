@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import nnls
 
-from tests.benchmarks.bench_engines import MODEL, tokens
+from tests.benchmarks.bench_engines import MODEL
+from tests.benchmarks.conversations import prompt_of, tokens
 from tests.tiny_model import write_model
 from verl_pivot.local.server import sglang_server
 from verl_pivot.routing.baselines import Static
@@ -145,7 +146,7 @@ async def seconds_of(http: httpx.AsyncClient, conversations: Sequence[Conversati
 
 async def play(http: httpx.AsyncClient, conversation: Conversation) -> None:
     """One conversation, as the simulation has it."""
-    ids = tokens(f"prompt {conversation.group}", conversation.prompt_tokens)
+    ids = prompt_of(conversation)
     for number, turn in enumerate(conversation.turns):
         ids += await generate(http, ids, turn.generated)
         ids += tokens(f"observation {conversation.id} {number}", turn.observed)

@@ -8,7 +8,6 @@ actor. What the engines computed again is theirs to say (`cached_tokens`).
 import asyncio
 import json
 import os
-import random
 import statistics
 import tempfile
 import time
@@ -27,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
+from tests.benchmarks.conversations import play
 from tests.tiny_model import write_model
 from verl_pivot.local.server import sglang_server
 from verl_pivot.routing.workload import Conversation, Scenario, draw_conversations, shrink
@@ -84,10 +84,7 @@ def main(
 ) -> None:
     """Print seconds, retractions, recomputed tokens and hits of each policy."""
     console = Console()
-    scenario = Scenario(
-        num_groups=prompts, group_size=8, prompt_tokens=3 * budget // 16, budget=budget, median_tokens=0.3 * budget,
-        last_turn=0.12, observation_tokens=budget // 32, mean_wait_seconds=0.05,
-    )  # fmt: skip
+    scenario = step_scenario(prompts, budget)
     chosen = policy or list(POLICIES)
     os.environ["OMP_NUM_THREADS"] = "1"  # or two servers starve each other
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
@@ -125,6 +122,14 @@ def main(
     show(results, len(setup.conversations), console)
     if out is not None:
         out.write_text(json.dumps({name: [asdict(each) for each in found] for name, found in results.items()}))
+
+
+def step_scenario(prompts: int, budget: int) -> Scenario:
+    """Six turns on average, of lengths that follow from the longest one's."""
+    return Scenario(
+        num_groups=prompts, group_size=8, prompt_tokens=3 * budget // 16, budget=budget, median_tokens=0.3 * budget,
+        last_turn=0.12, observation_tokens=budget // 32, mean_wait_seconds=0.05,
+    )  # fmt: skip
 
 
 def show(results: dict[str, list[Costs]], num_conversations: int, console: Console) -> None:
@@ -170,36 +175,24 @@ async def step(
     before = await _retractions(http, urls)
     costs = Costs()
     began = time.monotonic()
-    await asyncio.gather(*(play(client, each, costs, tells_end) for each in conversations))
+    await asyncio.gather(*(count(client, each, costs, tells_end) for each in conversations))
     costs.seconds = time.monotonic() - began
     costs.retractions = await _retractions(http, urls) - before
     return costs
 
 
-async def play(client: Any, conversation: Conversation, costs: Costs, tells_end: bool) -> None:
-    """One conversation, turn by turn, as an agent loop plays it."""
-    from uuid import uuid4
-
-    from verl_pivot.rollout.router_client import end_conversation
-    from verl_pivot.routing.request_ids import new_request_id
-
-    name = new_request_id() if tells_end else uuid4().hex
-    ids = tokens(f"prompt {conversation.group} of {conversation.prompt_tokens}", conversation.prompt_tokens)
+async def count(client: Any, conversation: Conversation, costs: Costs, tells_end: bool) -> None:
+    """Play a conversation, and add what its turns cost."""
     known, server = 0, None
-    for number, turn in enumerate(conversation.turns):
-        output = await client.generate(name, prompt_ids=ids, sampling_params={"max_new_tokens": turn.generated})
-        costs.generated += len(output.token_ids)
-        costs.sent += len(ids)
-        costs.cached += output.extra_fields["cached_tokens"]
-        costs.recomputed += max(0, known - output.extra_fields["cached_tokens"])
-        costs.moves += server not in (None, output.extra_fields["url"])
-        server = output.extra_fields["url"]
-        ids += output.token_ids
-        known = len(ids) - 1  # the last token's KV was never computed
-        ids += tokens(f"observation {conversation.id} {number}", turn.observed)
-        await asyncio.sleep(turn.wait_seconds)
-    if tells_end:
-        await end_conversation(client, name, len(ids) - conversation.prompt_tokens, None)
+    async for turn in play(client, conversation, {}, tells_end=tells_end):
+        found = turn.output.extra_fields
+        costs.generated += len(turn.output.token_ids)
+        costs.sent += len(turn.sent)
+        costs.cached += found["cached_tokens"]
+        costs.recomputed += max(0, known - found["cached_tokens"])
+        costs.moves += server not in (None, found["url"])
+        server = found["url"]
+        known = len(turn.sent) + len(turn.output.token_ids) - 1  # the last token's KV was never computed
 
 
 class Engine:
@@ -243,12 +236,6 @@ def _router_file(setup: Setup, policy: str) -> str | None:
     }
     path.write_text(yaml.safe_dump(values))
     return str(path)
-
-
-def tokens(key: str, num: int) -> list[int]:
-    """The same for the same key; ids that every tiny model has."""
-    rng = random.Random(key)
-    return [rng.randrange(10, 250) for _ in range(num)]
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""The stock trainer on two engines with a small KV cache, by verl's own router and by ours. Run by `make bench-router`.
+"""The same seeded conversations inside the stock trainer, on two engines with a small KV cache, by router.
 
-Rollouts are those of examples/grpo_roc: up to five turns with real tools. The policy is not changed (learning rate 0),
-so that both arms roll out the same. What engines prefilled and found cached is read from SGLang's own log.
+Run by `make bench-router`. The policy is not changed (learning rate 0). What engines prefilled and found cached is read
+from SGLang's own log.
 """
 
 import os
@@ -9,22 +9,23 @@ import re
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import pyarrow
+import pyarrow.parquet
 import typer
+import yaml
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmarks.bench_engines import OURS, STOCK
-from tests.launching import step_metrics
-from verl_pivot.local.environment import activate_shims
-
-activate_shims()  # before transformers, which imports torchvision
-
-from examples.grpo_roc.__main__ import make_arm  # noqa: E402
-from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
+from tests.benchmarks.bench_engines import MODEL, OURS, STOCK, step_scenario
+from tests.benchmarks.conversations import write
+from tests.launching import step_metrics, training
+from tests.tiny_model import write_model
+from verl_pivot.routing.workload import Conversation, draw_conversations
 
 ROUTERS = {STOCK: (), OURS: ("+router=kv_forecast",)}
 
@@ -40,33 +41,72 @@ class Costs:
     cached: int
     """Tokens that did not have to be."""
     retracted: int
-    moves: float
 
 
 def main(
-    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 5,
-    rounds: Annotated[int, typer.Option(min=1, help="The routers take turns; medians are shown.")] = 1,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 768,
-    out: Annotated[Path, typer.Option(help="Folder; its policy is made once.")] = Path("outputs/bench-trainer"),
+    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1, help="The routers take turns; medians are shown.")] = 2,
+    prompts: Annotated[int, typer.Option(min=1, help="Of a step, with 8 conversations each.")] = 20,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 4096,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 512,
+    seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of logs.")] = Path("outputs/bench-trainer"),
 ) -> None:
     """Print what rollouts took and what engines computed, by router."""
     console = Console()
-    console.print("a policy with tools (two to three minutes unless it is there) ...", style="dim")
-    policy = make_policy(out / "policy", sft_config(0))
+    out.mkdir(parents=True, exist_ok=True)
+    model = write_model(out / "model", sizes=MODEL)
+    rows = write_rows(out / "rows.parquet", draw_conversations(step_scenario(prompts * steps, budget), seed))
+    command = [
+        "+local=cpu",
+        *training(model, rows, batch_size=8 * prompts, n=1, num_steps=steps),
+        *(f"data.val_files={rows}", "trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+        *("algorithm.adv_estimator=grpo", "data.shuffle=False", "actor_rollout_ref.actor.optim.lr=0"),
+        *(f"data.max_prompt_length={budget}", f"data.max_response_length={budget}"),
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={8 * prompts}",
+        *("actor_rollout_ref.rollout.name=sglang", "actor_rollout_ref.rollout.agent.default_agent_loop=seeded"),
+        *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
+        f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
+        "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
+    ]
     results: dict[str, list[Costs]] = {router: [] for router in ROUTERS}
     for number in range(rounds):
         for router, overrides in ROUTERS.items():
-            log = out / f"{number}-{router.replace(' ', '-')}.log"
+            log = out / f"{number}-{len(overrides)}.log"
             console.print(f"training with {router}, log {log} ...", style="dim")
-            results[router].append(train(policy, out, log, overrides, steps, capacity))
+            loops = write_loops(out / "loops.yaml", tells_end=router == OURS)
+            chosen = [*overrides, f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}"]
+            results[router].append(train([*command, *chosen], log))
             console.print(results[router][-1], style="dim")
-    show(results, f"{steps} steps of 64 rollouts, 2 engines of {capacity} tokens, {rounds} rounds", console)
+    title = f"{steps} steps of {8 * prompts} conversations, 2 engines of {capacity} tokens, medians of {rounds} rounds"
+    show(results, title, console)
+
+
+def write_rows(path: Path, conversations: Sequence[Conversation]) -> Path:
+    """One row per conversation, in verl's columns; its prompt is what the loop makes of it."""
+    rows = [
+        {
+            "data_source": "seeded",
+            "prompt": [{"role": "user", "content": str(each.id)}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": each.id, "conversation": write(each)},
+        }
+        for each in conversations
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path.absolute()
+
+
+def write_loops(path: Path, *, tells_end: bool) -> Path:
+    loop = {"name": "seeded", "_target_": "tests.benchmarks.seeded_loop.SeededLoop", "tells_end": tells_end}
+    path.write_text(yaml.safe_dump([loop]))
+    return path.absolute()
 
 
 def show(results: dict[str, list[Costs]], title: str, console: Console) -> None:
     """One row per router: medians over the rounds."""
     table = Table(title=title, title_justify="left")
-    for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "moves"):
+    for column in ("router", "rollouts s", "prefilled", "hits", "retracted"):
         table.add_column(column, justify="right" if column != "router" else "left")
     for router, found in results.items():
         table.add_row(
@@ -75,25 +115,18 @@ def show(results: dict[str, list[Costs]], title: str, console: Console) -> None:
             f"{statistics.median(each.prefilled for each in found):.0f}",
             f"{statistics.median(each.cached / (each.cached + each.prefilled) for each in found):.1%}",
             f"{statistics.median(each.retracted for each in found):.0f}",
-            f"{statistics.median(each.moves for each in found):.0f}",
         )
     console.print(table)
 
 
-def train(policy: Path, out: Path, log: Path, overrides: tuple[str, ...], steps: int, capacity: int) -> Costs:
+def train(overrides: Sequence[str], log: Path) -> Costs:
     """One launch of the stock trainer."""
-    arm = make_arm("grpo", policy, out, 0, steps)
-    command = [
-        *(sys.executable, *arm.command[1:], *overrides),
-        "actor_rollout_ref.actor.optim.lr=0",
-        *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
-        f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
-        "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
-        *("trainer.save_freq=-1", "trainer.resume_mode=disable", "trainer.logger=[console]"),
-    ]
-    environment = {**os.environ, "RAY_DEDUP_LOGS": "0"}
+    environment = {**os.environ, "RAY_DEDUP_LOGS": "0", "PYTHONPATH": os.getcwd()}
     with log.open("wb") as output:
-        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True, env=environment)
+        subprocess.run(
+            [sys.executable, "-m", "verl.trainer.main_ppo", *overrides],
+            stdout=output, stderr=subprocess.STDOUT, check=True, env=environment,
+        )  # fmt: skip
     return read_costs(log.read_text())
 
 
@@ -105,7 +138,6 @@ def read_costs(text: str) -> Costs:
         prefilled=sum(int(new) for new, _ in prefills),
         cached=sum(int(cached) for _, cached in prefills),
         retracted=sum(map(int, re.findall(r"#retracted_reqs: (\d+)", text))),
-        moves=sum(values.get("routing/moves", 0.0) for values in metrics.values()),
     )
 
 

@@ -1,0 +1,61 @@
+"""Drawn conversations as real engines see them: token ids, turn by turn through verl's client."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+from verl_pivot.rollout.router_client import end_conversation
+from verl_pivot.routing.request_ids import new_request_id
+from verl_pivot.routing.workload import Conversation, Turn
+
+
+class Played(NamedTuple):
+    """One turn."""
+
+    sent: list[int]
+    """Prompt and conversation until it."""
+    output: Any
+    """verl's TokenOutput."""
+    observed: list[int]
+    """What its tools gave back."""
+
+
+async def play(
+    client: Any, conversation: Conversation, sampling_params: dict[str, Any], *, tells_end: bool
+) -> AsyncIterator[Played]:
+    """One conversation, turn by turn, as an agent loop plays it through verl's client."""
+    name = new_request_id() if tells_end else uuid4().hex
+    ids = prompt_of(conversation)
+    for number, turn in enumerate(conversation.turns):
+        params = {**sampling_params, "max_new_tokens": turn.generated}
+        output = await client.generate(name, prompt_ids=list(ids), sampling_params=params)
+        observed = tokens(f"observation {conversation.id} {number}", turn.observed)
+        yield Played(ids, output, observed)
+        ids = ids + output.token_ids + observed
+        await asyncio.sleep(turn.wait_seconds)
+    if tells_end:
+        await end_conversation(client, name, len(ids) - conversation.prompt_tokens, None)
+
+
+def write(conversation: Conversation) -> str:
+    return json.dumps(asdict(conversation))
+
+
+def read(text: str) -> Conversation:
+    values = json.loads(text)
+    return Conversation(**{**values, "turns": tuple(Turn(**turn) for turn in values["turns"])})
+
+
+def prompt_of(conversation: Conversation) -> list[int]:
+    """[prompt_tokens] that the rollouts of a group share."""
+    return tokens(f"prompt {conversation.group} of {conversation.prompt_tokens}", conversation.prompt_tokens)
+
+
+def tokens(key: str, num: int) -> list[int]:
+    """The same for the same key; ids that every tiny model has."""
+    rng = random.Random(key)
+    return [rng.randrange(10, 250) for _ in range(num)]
