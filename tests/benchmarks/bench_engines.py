@@ -70,10 +70,10 @@ class Costs:
 
 
 def main(
-    prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 60,
+    prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 30,
     rounds: Annotated[int, typer.Option(min=1, help="The policies take turns; medians are shown.")] = 3,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 8192,
-    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 512,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 12_288,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
     seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny one for CPUs unless given.")] = None,
     flag: Annotated[

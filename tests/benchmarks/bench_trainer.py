@@ -44,11 +44,11 @@ class Costs:
 
 
 def main(
-    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 4,
+    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 3,
     rounds: Annotated[int, typer.Option(min=1, help="The routers take turns; medians are shown.")] = 2,
-    prompts: Annotated[int, typer.Option(min=1, help="Of a step, with 8 conversations each.")] = 20,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 4096,
-    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 512,
+    prompts: Annotated[int, typer.Option(min=1, help="Of a step, with 8 conversations each.")] = 15,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 6144,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
     seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder of logs.")] = Path("outputs/bench-trainer"),
 ) -> None:
