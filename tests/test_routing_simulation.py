@@ -258,7 +258,7 @@ def test_the_command_prints_a_table_and_refuses_what_it_does_not_know() -> None:
                "--workers", "1", "--rates", "measured")  # fmt: skip
     assert told.returncode == 0, told.stderr
     assert "kv_forecast" in told.stdout
-    assert "oracle (it knows)" in told.stdout
+    assert "oracle (knows the lengths)" in told.stdout
     assert "L: 1 seeds, bound" in told.stdout
 
     assert "kv_forecast" in cli("route", "simulate", "--help").stdout

@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.benchmarks.bench_engines import MODEL, OURS, STOCK, step_scenario
-from tests.benchmarks.conversations import write
+from tests.benchmarks.conversations import to_json
 from tests.launching import step_metrics, training
 from tests.tiny_model import write_model
 from verl_pivot.routing.workload import Conversation, draw_conversations
@@ -89,7 +89,7 @@ def write_rows(path: Path, conversations: Sequence[Conversation]) -> Path:
             "data_source": "seeded",
             "prompt": [{"role": "user", "content": str(each.id)}],
             "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": each.id, "conversation": write(each)},
+            "extra_info": {"index": each.id, "conversation": to_json(each)},
         }
         for each in conversations
     ]

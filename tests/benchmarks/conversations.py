@@ -41,11 +41,13 @@ async def play(
         await end_conversation(client, name, len(ids) - conversation.prompt_tokens, None)
 
 
-def write(conversation: Conversation) -> str:
+def to_json(conversation: Conversation) -> str:
+    """For a dataset's row."""
     return json.dumps(asdict(conversation))
 
 
-def read(text: str) -> Conversation:
+def from_json(text: str) -> Conversation:
+    """What `to_json` wrote."""
     values = json.loads(text)
     return Conversation(**{**values, "turns": tuple(Turn(**turn) for turn in values["turns"])})
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from tests.benchmarks.conversations import play, prompt_of, read
+from tests.benchmarks.conversations import from_json, play, prompt_of
 
 
 class SeededLoop(AgentLoopBase):
@@ -15,7 +15,7 @@ class SeededLoop(AgentLoopBase):
         self._tells_end = tells_end
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        conversation = read(row["extra_info"]["conversation"])
+        conversation = from_json(row["extra_info"]["conversation"])
         response: list[int] = []
         mask: list[int] = []
         log_probs: list[float] = []

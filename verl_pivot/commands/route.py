@@ -123,7 +123,7 @@ def _print_rows(name: str, table_rows: "list[Row]", results: "list[SeedResult]")
         table.add_column(column, justify="right", no_wrap=True)
     for row in table_rows:
         table.add_row(
-            row.policy if row.policy != "oracle" else "oracle (it knows)",
+            row.policy if row.policy != "oracle" else "oracle (knows the lengths)",
             f"{row.makespan_seconds:.0f}",
             f"{row.speed_up:.2f}",
             f"{row.least_speed_up:.2f}",

@@ -9,6 +9,7 @@ _FIRST_RATE = 25.0
 """Tokens per second of a running turn, until a server has shown its own."""
 _RATE_MEMORY = 0.9
 _SHARE_MEMORY = 0.99
+"""Of all turns together, about the last hundred count."""
 
 
 @dataclass(slots=True, kw_only=True)
