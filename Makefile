@@ -2,6 +2,7 @@
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot
 #   make test         formatting, types and the whole test suite
 #   make check        the same without the tests that start verl, Ray or SGLang
+#   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make bench-sandbox    what the sandbox must reach, measured; for a quiet machine with two cores
 #   make bench-verifiers  verdicts per minute
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
@@ -12,17 +13,22 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
+# Three processes on two cores, since many tests wait; tests/conftest.py says which stay together.
+PARALLEL := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
-.PHONY: quickstart test check lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 check: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL)
+
+soak: .venv/ready
+	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak $(PARALLEL)
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .
@@ -34,27 +40,27 @@ bench-sandbox: .venv/ready
 	$(BIN)/python -m verl_pivot.cli sandbox bench --json outputs/sandbox-bench.json
 
 bench-verifiers: .venv/ready
-	$(BIN)/python -m tests.benchmarks.bench_tool_call
-	$(BIN)/python -m tests.benchmarks.bench_execution
+	$(BIN)/python -m benchmarks.bench_tool_call
+	$(BIN)/python -m benchmarks.bench_execution
 
 bench-data: .venv/ready
 	mkdir -p outputs
-	$(BIN)/python -m tests.benchmarks.bench_data 300000 outputs
+	$(BIN)/python -m benchmarks.bench_data 300000 outputs
 
 bench-profile: .venv/ready
-	$(BIN)/python -m tests.benchmarks.bench_profile
+	$(BIN)/python -m benchmarks.bench_profile
 
 bench-tools: .venv/ready
-	$(BIN)/python -m tests.benchmarks.bench_tools
+	$(BIN)/python -m benchmarks.bench_tools
 
 bench-resampling: .venv/ready
-	$(BIN)/python -m tests.benchmarks.bench_resampling
+	$(BIN)/python -m benchmarks.bench_resampling
 
 bench-router: .venv/ready
-	$(BIN)/python -m tests.benchmarks.bench_router
-	$(BIN)/python -m tests.benchmarks.bench_engines
-	$(BIN)/python -m tests.benchmarks.bench_trainer
-	$(BIN)/python -m tests.benchmarks.bench_calibration
+	$(BIN)/python -m benchmarks.bench_router
+	$(BIN)/python -m benchmarks.bench_engines
+	$(BIN)/python -m benchmarks.bench_trainer
+	$(BIN)/python -m benchmarks.bench_calibration
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

@@ -1,4 +1,4 @@
-"""Hydra finds this by its namespace package: it puts our configs on every application's search path."""
+"""Hydra plugin that puts the configs of this package on the search path; this folder is where Hydra finds it."""
 
 import sys
 
@@ -19,7 +19,7 @@ class VerlPivotSearchPathPlugin(SearchPathPlugin):  # type: ignore[misc]  # hydr
 
 
 def _is_verls_trainer(path: str) -> bool:
-    """Its config folder, as a package or, under `python -m`, as a path."""
+    """Whether a search path is verl's config folder, written as a package or, under `python -m`, as a path."""
     return path.replace(".", "/").endswith("verl/trainer/config")
 
 

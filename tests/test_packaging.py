@@ -1,31 +1,59 @@
-"""What is installed from the wheel is whole: no checkout beside it, configs inside, found by the stock trainer."""
+"""What pip installs: the wheel's contents, its dependencies beside an installed verl, and what each extra brings."""
 
+import ast
+import json
+import os
+import re
 import subprocess
 import sys
+import tomllib
+import venv
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import Distribution, distribution, packages_distributions
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.launching import MINIMAL
+from tests.support.launching import MINIMAL
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
+OF_VERL = {"datasets", "jinja2", "omegaconf", "packaging", "ray", "tensordict", "torch", "torchdata", "torchvision",
+           "transfer_queue", "transformers", "verl"}  # fmt: skip
+"""Modules that verl's own requirements bring; hydra-core brings omegaconf."""
 
-pytestmark = pytest.mark.slow
 
-
-def install_wheel(folder: Path) -> Path:
-    """The unpacked wheel, which Python then finds before the checkout."""
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    subprocess.run([*command, folder / "dist", ROOT], check=True)
-    (wheel,) = (folder / "dist").glob("verl_pivot-*.whl")
+    subprocess.run([*command, folder, ROOT], check=True)
+    (path,) = folder.glob("verl_pivot-*.whl")
+    return path
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_its_configs_and_the_search_path_plugin_and_nothing_else(wheel: Path) -> None:
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "verl_pivot", "hydra_plugins", "configs"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
     with ZipFile(wheel) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed"
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+
+    assert names == {f"verl_pivot/{name}" if name.startswith("configs/") else name for name in tracked}
 
 
-def test_the_stock_trainer_finds_the_method_of_an_installed_wheel(tmp_path: Path) -> None:
-    installed = install_wheel(tmp_path)
+@pytest.mark.slow
+def test_the_stock_trainer_finds_the_method_of_an_installed_wheel(wheel: Path, tmp_path: Path) -> None:
+    installed = tmp_path / "installed"
+    with ZipFile(wheel) as archive:
+        archive.extractall(installed)
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu", "--cfg", "job"]
 
     done = subprocess.run(
@@ -41,3 +69,128 @@ def test_the_stock_trainer_finds_the_method_of_an_installed_wheel(tmp_path: Path
     assert "pkg://verl_pivot.data.dataset" in done.stdout
     assert f"agent_loop_config_path: {installed}/verl_pivot/configs/agent_loops.yaml" in done.stdout
     assert (installed / "verl_pivot" / "local" / "shims" / "sitecustomize.py").is_file()
+
+
+@pytest.mark.slow
+def test_pip_installs_the_wheel_beside_verl_and_changes_none_of_its_packages(wheel: Path, tmp_path: Path) -> None:
+    """pip's own resolver, in an environment that knows verl and all that verl requires by their metadata alone."""
+    verl = {dist.name.lower(): dist for dist in _with_requirements("verl")}
+    python = _environment_of(verl.values(), tmp_path / "environment")
+    report = tmp_path / "report.json"
+
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--dry-run", "--quiet"]
+    subprocess.run([*command, "--report", report, wheel], check=True, env=os.environ)
+
+    changed = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
+    assert len(verl) > 60
+    assert "verl-pivot" in changed
+    assert changed & verl.keys() == set()
+    assert changed & {"torch", "sglang", "vllm"} == set()
+
+
+def _with_requirements(name: str, known: set[str] | None = None) -> Iterator[Distribution]:
+    """An installed distribution, and all that it requires as far as it is installed."""
+    known = set() if known is None else known
+    if name.lower().replace("_", "-") in known:
+        return
+    known.add(name.lower().replace("_", "-"))
+    try:
+        found = distribution(name)
+    except ModuleNotFoundError:  # wandb and the like, which the pinned environment for the CPU leaves out
+        return
+    yield found
+    for line in found.requires or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield from _with_requirements(requirement.name, known)
+
+
+def _environment_of(distributions: Iterator[Distribution] | object, folder: Path) -> Path:
+    venv.create(folder, with_pip=False)
+    (site_packages,) = folder.glob("lib/python*/site-packages")
+    for dist in distributions:  # type: ignore[attr-defined]
+        metadata = Path(str(dist.locate_file(""))) / dist._path.name
+        (site_packages / metadata.name).symlink_to(metadata)
+    return folder / "bin" / "python"
+
+
+def test_every_import_is_of_a_dependency_of_verl_or_stands_under_its_extra() -> None:
+    """Also the imports inside of functions; `with extra("data"):` names the extra of what stands under it."""
+    always = {"verl_pivot", "verl_pivot_search_path"} | OF_VERL | _modules_of(PROJECT["dependencies"])
+    wrong = []
+    for path in (ROOT / "verl_pivot").rglob("*.py"):
+        if "runners" in path.parts or "shims" in path.parts or path.name == "platform.py":
+            continue  # what runs inside the sandbox, inside SGLang, or with +local=cpu alone
+        for module, extra in _imports(ast.parse(path.read_text())):
+            brought = always | (_modules_of(EXTRAS[extra]) if extra else set())
+            if module not in sys.stdlib_module_names and module not in brought:
+                wrong.append(f"{path.relative_to(ROOT)}: {module} (extra {extra})")
+
+    assert wrong == []
+
+
+def _imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[str, str | None]]:
+    """(top-level module, the extra that it stands under) of each import."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from ((alias.name.split(".")[0], extra) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            yield (child.module or "").split(".")[0], extra
+        elif isinstance(child, ast.With) and (found := re.fullmatch(r"extra\('(\w+)'\)", ast.unparse(child.items[0]))):
+            yield from _imports(child, found[1])
+        else:
+            yield from _imports(child, extra)
+
+
+@cache
+def _installed() -> Mapping[str, list[str]]:
+    return packages_distributions()
+
+
+def _modules_of(requirements: list[str]) -> set[str]:
+    """Top-level modules of the distributions that are required, and of those that they exist to bring along."""
+    names = {Requirement(line).name.lower().replace("_", "-") for line in requirements}
+    names |= {"pydantic-core", "referencing"} if {"pydantic", "jsonschema"} & names else set()
+    return {
+        module for module, dists in _installed().items() if {dist.lower().replace("_", "-") for dist in dists} & names
+    }
+
+
+@pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("verl_pivot.data.files", "ijson", "data"),
+        ("verl_pivot.selection.selecting", "duckdb", "data"),
+        ("verl_pivot.selection.plots", "matplotlib", "data"),
+        ("verl_pivot.quality.near_duplicates", "datasketch", "data"),
+        ("verl_pivot.engines.openai_engine", "openai", "data"),
+        ("verl_pivot.verifiers.judge", "openai", "judge"),
+        ("verl_pivot.verifiers.search_query", "bm25s", "search"),
+        ("verl_pivot.verifiers.shell", "tree_sitter_bash", "shell"),
+        ("verl_pivot.verifiers.sql", "sqlglot", "sql"),
+        ("verl_pivot.tools.search", "bm25s", "search"),
+        ("verl_pivot.sandbox.service.metrics", "prometheus_client", "sandbox"),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_its_extra(module: str, package: str, extra: str) -> None:
+    code = f"import sys; sys.modules[{package!r}] = None; import {module}"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    last = done.stderr.splitlines()[-1]
+    assert last == (
+        f"verl_pivot.errors.ConfigError: the Python package {package} is not installed: "
+        f"pip install 'verl-pivot[{extra}]'"
+    )
+
+
+def test_the_math_verifier_names_its_extra_before_any_program_runs() -> None:
+    code = (
+        "import importlib.util as u; find = u.find_spec; "
+        "u.find_spec = lambda name, *rest: None if name == 'math_verify' else find(name, *rest); "
+        "from verl_pivot.verifiers.registry import get_verifier; get_verifier('math')"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1].endswith("math_verify is not installed: pip install 'verl-pivot[math]'")

@@ -1,13 +1,55 @@
-"""The shape of the house: what is pure imports nothing heavy, and the README knows every file."""
+"""The shape of the house: which rooms may import which, which files know verl, and names that occur once."""
 
 import ast
+import importlib.util
+import re
 import subprocess
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from tests.support.paths import ROOT
+from verl_pivot.hooks import HOOKS
+
+PACKAGE = ROOT / "verl_pivot"
+ROOMS = (
+    *("errors", "types", "loop_local", "extras", "user_modules", "validation", "registry", "configuration", "hooks"),
+    *("data", "local", "engines"),
+    *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
+    *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),
+    *("tools", "routing", "routing/simulator", "rewards", "rollout", "resampling"),
+    *("launch", "plugin", "commands", "cli"),
+)
+"""Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
+ADAPTERS = {
+    "commands/doctor.py",
+    "data/dataset.py",
+    "engines/rendering.py",
+    "exports/sft_dataset.py",
+    "local/callback.py",
+    "local/environment.py",
+    "local/platform.py",
+    "plugin.py",
+    "profiling/ray_workers.py",
+    "resampling/oversampling_manager.py",
+    "resampling/replay_buffer.py",
+    "resampling/roc_replay_buffer.py",
+    "rewards/manager.py",
+    "rewards/turn_rewards.py",
+    "rollout/pivot_turn.py",
+    "rollout/played_rollout.py",
+    "rollout/tool_loop.py",
+    "rollout/turn_sampler.py",
+    "routing/gauges.py",
+    "routing/router_actor.py",
+    "sandbox/cluster/ray_supervisor.py",
+    "sandbox/ray_discovery.py",
+}
+"""The files that import verl, torch or ray, also those that do so inside of a function."""
 PURE = (
     "verl_pivot.types",
     "verl_pivot.errors",
@@ -17,23 +59,79 @@ PURE = (
     "verl_pivot.selection.decisions",
     "verl_pivot.profiling.profiler",
     "verl_pivot.data.prompts",
+    "verl_pivot.resampling.undecided",
     "verl_pivot.resampling.groups",
-    "verl_pivot.resampling.oversampled",
-    "verl_pivot.rollout.actions",
-    "verl_pivot.routing.comparison",
+    "verl_pivot.data.actions",
+    "verl_pivot.routing.simulator.comparison",
     "verl_pivot.verifiers.scoring",
     "verl_pivot.verifiers.tool_call",
     "verl_pivot.local.environment",
     "verl_pivot.sandbox.client",
-    "verl_pivot.node.service",
-    "verl_pivot.node.zygote",
-    "verl_pivot.cluster.placement",
-    "verl_pivot.cluster.profile_worker",
-    "verl_pivot.cluster.worker_pool",
+    "verl_pivot.sandbox.service.service",
+    "verl_pivot.sandbox.service.lane_backend",
+    "verl_pivot.sandbox.cluster.placement",
+    "verl_pivot.profiling.worker",
+    "verl_pivot.profiling.worker_pool",
     "verl_pivot.quality.filtering",
     "verl_pivot.formats.importing",
     "verl_pivot.selection.selecting",
 )
+
+
+def modules() -> dict[str, Path]:
+    """{dotted name: file} of the package; the shims belong to other programs."""
+    paths = [path for path in PACKAGE.rglob("*.py") if "shims" not in path.parts and path.name != "__init__.py"]
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in paths}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports: at its top, inside of functions, and under TYPE_CHECKING."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def room(path: Path) -> str:
+    """Folder of a module, or its own name where it lies at the top."""
+    folder = path.relative_to(PACKAGE).parent.as_posix()
+    return path.stem if folder == "." else folder
+
+
+def test_every_room_has_its_place_and_every_place_its_room() -> None:
+    assert sorted(ROOMS) == sorted({room(path) for path in modules().values()})
+
+
+def test_no_import_goes_up() -> None:
+    known, wrong = modules(), []
+    for path in known.values():
+        for name in imported(path):
+            if name in known and ROOMS.index(room(known[name])) > ROOMS.index(room(path)):
+                wrong.append(f"{path.relative_to(PACKAGE)} imports {name}")
+
+    assert wrong == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    known = modules()
+    graph = {name: {other for other in imported(path) if other in known} for name, path in known.items()}
+
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
+
+    assert len(order) == len(known)
+
+
+def test_only_adapters_import_verl_torch_or_ray() -> None:
+    heavy = {"verl", "torch", "ray"}
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in modules().values()
+        if heavy & {name.split(".")[0] for name in imported(path)}
+    }
+
+    assert found == ADAPTERS
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -45,32 +143,103 @@ def test_pure_modules_import_neither_torch_nor_ray_nor_verl(module: str) -> None
     assert done.stdout.strip() == "set()"
 
 
-def test_the_readme_has_a_line_for_every_module() -> None:
-    readme = (ROOT / "README.md").read_text()
-    modules = [path for path in (ROOT / "verl_pivot").rglob("*.py") if path.name != "__init__.py"]
-
-    missing = [
-        str(path.relative_to(ROOT)) for path in modules if f"`{path.relative_to(ROOT / 'verl_pivot')}`" not in readme
-    ]
-
-    assert missing == []
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "verl_pivot" / "lane").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", sorted((PACKAGE / "sandbox" / "lane").glob("*.py")), ids=lambda path: path.name)
 def test_what_runs_inside_bubblewrap_needs_the_standard_library_alone(path: Path) -> None:
-    imported = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            imported.add(node.module or "")
+    others = {name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names}
 
-    others = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
-
-    assert [name for name in others if not name.startswith("verl_pivot.lane")] == []
+    assert [name for name in others if not name.startswith("verl_pivot.sandbox.lane")] == []
 
 
 def test_packages_import_nothing_by_themselves() -> None:
-    inits = list((ROOT / "verl_pivot").rglob("__init__.py"))
+    inits = list(PACKAGE.rglob("__init__.py"))
 
     assert [path for path in inits if "import" in path.read_text().replace("imports nothing", "")] == []
+
+
+def test_a_class_name_is_used_once_and_never_beside_its_plural() -> None:
+    names = Counter(
+        node.name
+        for path in modules().values()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+
+    assert [name for name, count in names.items() if count > 1] == []
+    assert [name for name in names if f"{name}s" in names] == []
+
+
+def test_docstrings_begin_with_their_noun() -> None:
+    """Not with a stump such as "Of the engine." or "Its url.", which only its author can complete."""
+    stump = re.compile(r'"""(Of|Its|Who|Whose|Nor|Likewise|It|Them|Those) ')
+    found = [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for path in modules().values()
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if stump.search(line)
+    ]
+
+    assert found == []
+
+
+def test_words_that_the_glossary_replaces_are_in_no_name() -> None:
+    rows = re.findall(r"^\| [^|]+ \| [^|]+ \| ([^|]*)\|$", (ROOT / "docs" / "glossary.md").read_text(), re.MULTILINE)
+    replaced = {word for row in rows for word in row.strip().split(", ") if word} - {"not"}
+    found = defaultdict(set)
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in (getattr(node, "name", None), getattr(node, "arg", None)):
+                for part in str(name).lower().strip("_").split("_"):
+                    if part in replaced:
+                        found[part].add(f"{path.relative_to(PACKAGE)}: {name}")
+
+    assert len(replaced) >= 2
+    assert found == {}
+
+
+def test_every_hook_names_a_file_that_uses_it() -> None:
+    assert [hook for hook in HOOKS if hook.used_by.endswith(".py") and not (PACKAGE / hook.used_by).is_file()] == []
+
+
+def test_the_list_of_files_is_what_the_modules_say_of_themselves() -> None:
+    """Run `python docs/reference.py` where this fails."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(reference)
+
+    listed = {PACKAGE / folder for folder in reference.FOLDERS}
+    assert {path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"} <= listed
+    assert (ROOT / "docs" / "files.md").read_text() == reference.file_list()
+
+
+def test_every_metric_is_explained_once_and_every_explained_metric_exists() -> None:
+    """Metrics are the texts such as "rollout/masked_rate" in the package; parts in braces vary."""
+    pattern = r"f?\"((?:pivot|rollout|routing|curriculum|verifier|resampling)/[a-z_/{}\[\]'.]+)\""
+    named = {
+        re.sub(r"\{[^}]*\}", "*", metric)
+        for name, path in modules().items()
+        for metric in re.findall(pattern, path.read_text())
+        if name != "verl_pivot.hooks" and not metric.endswith(".py")
+    }
+    page = re.findall(r"^\| `([^`]+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
+    explained = [re.sub(r"<[^>]*>", "*", metric) for metric in page if metric.startswith(tuple(NAMESPACES))]
+
+    assert sorted(explained) == sorted(named)
+
+
+NAMESPACES = ("pivot/", "rollout/", "routing/", "curriculum/", "verifier/", "resampling/")
+
+
+def test_links_of_the_readme_and_the_docs_lead_somewhere() -> None:
+    broken = []
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            if not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+
+    assert broken == []
+
+
+def test_the_readme_fits_150_lines() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 150

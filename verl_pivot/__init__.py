@@ -1,3 +1,3 @@
-"""PivotRL and its relatives for the stock verl trainer. This package imports nothing by itself."""
+"""Published methods of agentic post-training (PivotRL, GRPO-RoC, ...) for the stock verl trainer."""
 
 __version__ = "0.1.0"

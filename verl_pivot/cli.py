@@ -1,4 +1,4 @@
-"""The command line `verl-pivot`: a command is one function in commands/, which imports what is slow when it runs."""
+"""Command line `verl-pivot`: one function of commands/ per command, which imports slow modules when it runs."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 
 
-class _Commands(TyperGroup):
-    """What the user can mend is one sentence and exit code 1, not a traceback."""
+class _UserErrors(TyperGroup):
+    """Prints an error that the user can correct as one sentence, with exit code 1 and no traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -32,7 +32,7 @@ class _Commands(TyperGroup):
 
 app = typer.Typer(
     name="verl-pivot",
-    cls=_Commands,
+    cls=_UserErrors,
     help="SFT trajectories -> pivots.parquet for the stock verl trainer: import, profile, select.",
     no_args_is_help=True,
     add_completion=False,

@@ -1,4 +1,7 @@
-"""Where our Hydra configs lie, and the resolvers that they use. Imported at every Hydra start: keep it light."""
+"""Where the Hydra configs of this package are, and the resolvers that they use.
+
+Every start of Hydra imports this module, so it must not import anything slow.
+"""
 
 import os
 import tempfile
@@ -13,20 +16,20 @@ _NO_GROUPS = frozenset({"tools"})
 
 
 def configs_dir() -> Path:
-    """The folder `configs/`: inside the package once installed from a wheel, beside it in a checkout."""
+    """Path of the folder `configs/`: inside the package if a wheel installed it, beside the package in a checkout."""
     package = Path(__file__).parent
     installed = package / "configs"
     return installed if installed.is_dir() else package.parent / "configs"
 
 
 def config_groups() -> dict[str, list[str]]:
-    """Our Hydra groups and the options of each: {"method": ["pivotrl", ...], "local": ["cpu"], ...}."""
+    """Hydra groups of this package with their options: {"method": ["pivotrl", ...], "local": ["cpu"], ...}."""
     folders = (folder for folder in configs_dir().iterdir() if folder.is_dir() and folder.name not in _NO_GROUPS)
     return {folder.name: sorted(path.stem for path in folder.glob("*.yaml")) for folder in folders}
 
 
 def register_resolvers() -> None:
-    """Register `${verl_pivot.*}`; harmless to repeat, needed in every process that resolves the config."""
+    """Register the resolvers `${verl_pivot.*}`; every process that resolves the config needs them."""
     resolvers: dict[str, Callable[..., object]] = {
         "verl_pivot.config": lambda name: str(configs_dir() / str(name)),
         "verl_pivot.replay_buffer": _replay_buffer,
@@ -38,24 +41,24 @@ def register_resolvers() -> None:
 
 
 def _replay_buffer(trainer_mode: str, kind: str = "Pivot") -> str:
-    """Name of the class: PivotReplayBuffer, RocReplayBufferAsync, ..."""
+    """Name of the replay buffer's class: PivotReplayBuffer, RocReplayBufferAsync, ..."""
     return f"{kind}ReplayBuffer" if trainer_mode == "sync" else f"{kind}ReplayBufferAsync"
 
 
 def _router_file(section: DictConfig) -> str:
-    """`pivot.router` as the YAML file that verl wants: a path of this machine, the same for the same settings."""
+    """Path of a YAML file with the section `pivot.router`, which verl reads; equal settings give the same path."""
     text = OmegaConf.to_yaml(section, resolve=True)
     folder = Path(tempfile.gettempdir()) / f"verl-pivot-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"router-{sha256(text.encode()).hexdigest()[:16]}.yaml"
-    begun = path.with_suffix(f".{os.getpid()}")
-    begun.write_text(text)
-    begun.replace(path)
+    unfinished = path.with_suffix(f".{os.getpid()}")
+    unfinished.write_text(text)
+    unfinished.replace(path)
     return str(path)
 
 
 def _validation_file(train_files: object) -> object:
-    """What `verl-pivot select` wrote beside the training file: pivots.parquet -> pivots.validation.parquet."""
+    """Path of the validation file that `verl-pivot select` wrote: pivots.parquet -> pivots.validation.parquet."""
     if isinstance(train_files, str) and train_files.endswith(".parquet"):
         return train_files.removesuffix(".parquet") + ".validation.parquet"
     return train_files

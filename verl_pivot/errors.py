@@ -1,25 +1,26 @@
-"""Errors, by whose fault they are. A wrong action of the policy is data (a Verdict), never an error.
+"""Errors, split by whose fault they are. A wrong action of the policy is data (a Verdict), never an error.
 
 PivotError
-  + DataError      a trajectory, profile or pivot file breaks its format  -> the row is reported, or the job stops
-  + ConfigError    a setting is missing, misspelt or contradicts another  -> stop before anything starts
-  + EngineError    an inference engine died, timed out or answered garbage -> retried, then the job stops resumably
-  + VerifierError  no reward could be decided for too long                 -> the run stops; its checkpoints stay
-  + ResamplingError  no batch came together within the bound on generation -> the run stops; its checkpoints stay
-  + ToolFailureError a tool of a rollout broke or hung                     -> retried where harmless; then masked
-  + SandboxRequestError  an execution was asked for that is not allowed    -> the caller's bug, not retried
-    + UnsupportedLanguageError  no such language on this node
-  + SandboxError   the sandbox could not run a program                     -> retried; then masked, never a reward
-    + SessionLostError  an interpreter and its variables are gone          -> the trajectory cannot go on
+  + DataError            a trajectory, profile or pivot file breaks its format  -> the row is reported or the job stops
+  + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
+  + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
+  + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
+  + ResamplingError      the limit on generation was reached without a batch    -> the run stops; its checkpoints stay
+  + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
+  + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
+    + UnsupportedLanguageError  the node cannot run programs of this language
+  + SandboxFileError     a session has no such file to give back                -> its cells' doing; the caller decides
+  + SandboxError         the sandbox could not run a program                    -> retried, then masked, never a reward
+    + SessionLostError   an interpreter and its variables are gone              -> the trajectory cannot go on
 """
 
 
 class PivotError(Exception):
-    """Base of every error that this package raises on purpose; its text is one sentence with the remedy."""
+    """Base of the errors that this package raises on purpose; the text is one sentence with the remedy."""
 
 
 class DataError(PivotError, ValueError):
-    """Input data breaks its documented format."""
+    """Input data break their documented format."""
 
 
 class ConfigError(PivotError, ValueError):
@@ -31,7 +32,7 @@ class EngineError(PivotError, RuntimeError):
 
 
 class VerifierError(PivotError, RuntimeError):
-    """What a verifier needs (sandbox, judge, expert data) is down. Says nothing about the policy."""
+    """Verifiers lack something they need (sandbox, judge, expert data). Says nothing about the policy."""
 
 
 class ResamplingError(PivotError, RuntimeError):
@@ -39,15 +40,19 @@ class ResamplingError(PivotError, RuntimeError):
 
 
 class ToolFailureError(PivotError, RuntimeError):
-    """A tool of a rollout broke, hung or gave back what no policy can read. Says nothing about the policy."""
+    """A tool of a rollout broke, hung or returned something that is no text. Says nothing about the policy."""
 
 
 class SandboxRequestError(PivotError, ValueError):
-    """An execution was asked for that is not allowed: a limit, a file name, a language."""
+    """A program asks for something that is not allowed: a limit, a file name or a language."""
 
 
 class UnsupportedLanguageError(SandboxRequestError):
-    """A program is in a language that is unknown, or whose tools are not installed on the node."""
+    """The program's language is unknown, or its tools are not installed on the node."""
+
+
+class SandboxFileError(PivotError, OSError):
+    """A file of a session cannot be read: it does not exist, is a link or a folder, or is too large."""
 
 
 class SandboxError(PivotError, RuntimeError):
@@ -55,4 +60,4 @@ class SandboxError(PivotError, RuntimeError):
 
 
 class SessionLostError(SandboxError):
-    """A session's interpreter is gone through no fault of its cells. Not retried: its variables are gone too."""
+    """A session lost its interpreter through no fault of its cells. Not retried, since the variables are lost too."""

@@ -1,4 +1,4 @@
-"""A launch that would not do what it says stops before Ray starts, with one sentence."""
+"""Checks of a launch command: misspelt or contradictory settings stop the run before Ray starts."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,11 +16,11 @@ from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling", "router"}
 _AFTER_METHOD = ("+stage=", "+tool_format=")
-"""Groups that change what a method sets: the last on the command line wins."""
+"""Config groups that override settings of a method: they must follow it on the command line, as the last one wins."""
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
-    """Hydra callback of every method. It leaves by SystemExit: Hydra turns other exceptions into warnings."""
+    """Hydra callback that every method installs. Raises SystemExit, as Hydra turns other exceptions into warnings."""
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
@@ -33,7 +33,7 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse unknown keys under `pivot`, additions that are misspelt keys of verl, and tools that cannot be loaded.
 
     Raises:
-        ConfigError: Naming the key, and what was probably meant.
+        ConfigError: Naming the key, and the key that was probably meant.
     """
     if unknown := sorted(set(config.pivot) - _PIVOT_KEYS):
         raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
@@ -52,15 +52,15 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _check_order(overrides: Sequence[str]) -> None:
-    """`+stage=rstar2_1 +method=grpo_roc` would train by the method's own limits."""
+    """Refuse `+stage=rstar2_1 +method=grpo_roc`: the method would reset the limits of the stage."""
     methods = [place for place, override in enumerate(overrides) if override.startswith("+method=")]
     for place, override in enumerate(overrides):
         if override.startswith(_AFTER_METHOD) and methods and place < methods[-1]:
-            raise ConfigError(f"{override} must stand behind {overrides[methods[-1]]}, which would undo it")
+            raise ConfigError(f"{override} must come after {overrides[methods[-1]]}, which would undo it")
 
 
 def _check_addition(override: str, config: DictConfig) -> None:
-    """`+a.b.kye=1` where `a.b.key` exists: Hydra would add it and nothing would read it."""
+    """Refuse `+a.b.kye=1` where `a.b.key` exists: Hydra would add a key that nothing reads."""
     if not override.startswith("+") or "=" not in override:
         return
     parent, _, key = override.lstrip("+").partition("=")[0].rpartition(".")
@@ -73,19 +73,19 @@ def _check_addition(override: str, config: DictConfig) -> None:
 
 
 def _is_open(path: str) -> bool:
-    """Whether verl hands what is under here on to somebody else, as `ray_kwargs` or a model's `override_config`."""
+    """Whether any key may stand under this path: verl passes sections such as `ray_kwargs` on to other libraries."""
     return any(part.endswith(("_kwargs", "override_config")) for part in path.split("."))
 
 
 def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a misspelt config group: Hydra takes `+methd=pivotrl` for a new key and trains by stock defaults.
+    """Refuse a misspelt config group: Hydra takes `+methd=pivotrl` for a new key and trains with verl's defaults.
 
     Args:
-        arguments: The command line.
-        groups: Our config groups and the options of each.
+        arguments: Words of the command line.
+        groups: {config group of this package: its options}.
 
     Raises:
-        ConfigError: Naming the group that was meant.
+        ConfigError: Naming the group that was probably meant.
     """
     options = {option: group for group, names in groups.items() for option in names}
     for argument in arguments:
@@ -99,7 +99,7 @@ def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
 
 
 def _nearest(key: str, known: Sequence[str]) -> str | None:
-    """The known name that `key` misspells: up to two typing slips, and names too short to tell are let pass."""
+    """The known name that is at most two typing mistakes away; None for keys too short to tell."""
     if len(key) < 6:
         return None
     distance, name = min(((OSA.distance(key, name), name) for name in known), default=(3, ""))

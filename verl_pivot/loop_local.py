@@ -1,4 +1,4 @@
-"""One thing per event loop, made at its first use and closed with the loop."""
+"""LoopLocal: one object per event loop, made when first used and closed together with the loop."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class LoopLocal(Generic[T]):
-    """asyncio.run closes what it holds together with its asynchronous generators; a loop that is never closed keeps it.
+    """Holds one object per event loop. `asyncio.run` closes the object; in a loop that never ends it stays open.
 
     Example:
         _sandbox = LoopLocal(Sandbox)
@@ -19,13 +19,13 @@ class LoopLocal(Generic[T]):
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
         self._make = make
-        """Of something whose `async with` does not wait when it begins."""
+        """Remember the function that makes the object; entering the object's `async with` must not wait."""
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]] = (
             WeakKeyDictionary()
         )
 
     async def get(self) -> T:
-        """The running loop's own."""
+        """The object of the running loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._held:
             holder = self._hold()

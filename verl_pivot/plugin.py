@@ -1,7 +1,7 @@
-"""Loaded by `import verl` in every process, Ray workers included (entry point `verl.plugins`).
+"""Plugin that `import verl` loads in every process, Ray workers included (entry point `verl.plugins`).
 
-verl drops an exception here at DEBUG level, so a broken plugin would be silent: what fails is logged at
-ERROR with the remedy, and `verl-pivot doctor` says so too.
+verl logs an exception of a plugin at DEBUG level only. So that a broken plugin is noticed, this module logs it at
+ERROR level with the remedy; `verl-pivot doctor` reports it too.
 """
 
 import logging
@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def load() -> None:
-    """Register what verl finds by name. verl itself is still importing: keep to light modules."""
+    """Register what verl finds by name. verl is still being imported here, so only light modules may be imported."""
     from verl_pivot.configuration import register_resolvers
 
     register_resolvers()
@@ -23,7 +23,7 @@ def load() -> None:
 
 
 def _repair_cpu_build() -> None:
-    """Beside a torch built without CUDA, PyPI's torchvision breaks `import verl.trainer.main_ppo` already."""
+    """Make `import verl.trainer.main_ppo` work beside a torch without CUDA, where PyPI's torchvision breaks it."""
     import torch
 
     if torch.version.cuda is None and not torch.accelerator.is_available():
@@ -34,6 +34,6 @@ def _repair_cpu_build() -> None:
 
 try:
     load()
-except Exception:  # whatever it is, verl would drop it without a word
+except Exception:  # verl would hide any exception, whatever its type
     logger.exception("verl-pivot could not load into this process; run `verl-pivot doctor` for the cause")
     raise

@@ -1,4 +1,4 @@
-"""What crosses a stage: Trajectory -> Turn -> TurnProfile, and the Verdict that scores one action."""
+"""Types that several stages share: Trajectory, Turn, TurnProfile, Message, ToolCall and Verdict."""
 
 import math
 from dataclasses import dataclass, field
@@ -27,10 +27,10 @@ class ToolCall:
     name: str
     arguments: JsonObject
     id: str | None = None
-    """Links the call to the tool message that answers it, where the source had one."""
+    """Id that the tool message with the result repeats; None if the source has no ids."""
 
     def as_dict(self) -> JsonObject:
-        """The OpenAI shape that chat templates read: arguments stay an object, as Hugging Face asks."""
+        """The call in OpenAI's form, but with arguments as an object, as chat templates of Hugging Face want them."""
         call: JsonObject = {
             "type": "function",
             "function": {"name": self.name, "arguments": self.arguments},
@@ -40,10 +40,34 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Malformed:
-    """What a policy wrote that is no action, or no call: its mistake, with the reason."""
+    """Text of a policy that is not a valid action or call, which is the policy's mistake."""
 
     reason: str
+    """Short code in snake_case."""
     detail: str
+    """Explanation for people."""
+
+
+class ErrorKind(StrEnum):
+    """Mistake of the policy in a tool call: the policy reads an error message, and the rollout goes on."""
+
+    MALFORMED_CALL = "malformed_call"
+    """The call could not be read."""
+    UNKNOWN_TOOL = "unknown_tool"
+    MISSING_ARGUMENT = "missing_argument"
+    INVALID_ARGUMENT = "invalid_argument"
+    TOO_MANY_CALLS = "too_many_calls"
+    """The turn made more calls than it may."""
+    NO_ACTION = "no_action"
+    """The turn holds neither a call nor an answer, where the format asks for one of them."""
+    REFUSED = "refused"
+    """The tool says that the call cannot be done."""
+    EXECUTION_ERROR = "execution_error"
+    """The policy's program failed."""
+    TIME_LIMIT = "time_limit"
+    """The policy's program did not end in time."""
+    NOT_RECORDED = "not_recorded"
+    """The replay of recorded results has none for the call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +81,19 @@ class Message:
     role: Role
     content: str = ""
     reasoning: str | None = None
-    """Private thinking of the assistant, apart from `content`; never compared by a verifier."""
+    """Thinking of the assistant, kept apart from `content`; verifiers never compare it."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Parallel calls form one action."""
     tool_call_id: str | None = None
     name: str | None = None
-    """Of the tool that a tool message answers for."""
+    """Name of the tool whose result a tool message holds."""
 
     def __post_init__(self) -> None:
         if self.role is not Role.ASSISTANT and (self.tool_calls or self.reasoning is not None):
             raise ValueError(f"only an assistant message has tool calls or reasoning, got role {self.role.value!r}")
 
     def as_dict(self) -> JsonObject:
-        """The OpenAI shape that chat templates and `data.messages.parse_message` read."""
+        """The message in OpenAI's form, which chat templates and `data.messages.parse_message` read."""
         message: JsonObject = {"role": self.role.value, "content": self.content}
         if self.reasoning is not None:
             message["reasoning_content"] = self.reasoning
@@ -95,15 +119,15 @@ class Trajectory:
     tools: tuple[JsonObject, ...] = ()
     """OpenAI tool schemas: {"type": "function", "function": {"name", "description", "parameters"}}."""
     passed: bool | None = None
-    """Whether the outcome was right; None where the source does not say."""
+    """Whether the outcome was right; None if the source does not say."""
     verifier: str = "tool_call"
     """Registered name of the verifier that compares actions with the expert's."""
     verifier_options: JsonObject = field(default_factory=dict)
-    """What that verifier takes; checked when it is first asked for."""
+    """Options of the verifier; checked when the verifier is made."""
     metadata: JsonObject = field(default_factory=dict)
-    """What the verifier needs beside the messages, such as the seed of the environment."""
+    """Data that the verifier needs beside the messages, such as the seed of the environment."""
     expert_turns: Literal["all", "last"] = "all"
-    """Which assistant turns are the expert's; "last" where a source gives one action with the state before it."""
+    """Which assistant turns are the expert's; "last" where a source gives only one action with its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +146,7 @@ class Turn:
     state: tuple[Message, ...]
     """Every message before the action; the last one is never the assistant's."""
     expert: Message
-    """The demonstrated action."""
+    """Action that the expert took."""
     tools: tuple[JsonObject, ...] = ()
     verifier: str = "tool_call"
     verifier_options: JsonObject = field(default_factory=dict)
@@ -133,7 +157,7 @@ class Turn:
             raise ValueError(f"turn {self.id}: the expert's action must be the assistant's, got {self.expert.role!r}")
         if not self.state or self.state[-1].role is Role.ASSISTANT:
             end = self.state[-1].role.value if self.state else "nothing"
-            raise ValueError(f"turn {self.id}: the state must end before an assistant turn, it ends in {end}")
+            raise ValueError(f"turn {self.id}: the state must end before an assistant turn, got one that ends in {end}")
 
     @property
     def id(self) -> str:
@@ -142,18 +166,33 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a verifier says of one action.
+    """Decision of a verifier about one action.
 
     Example:
-        Verdict(score=0.0, reason="wrong_value", detail="refund.amount: 9 is not 9.5")
+        Verdict.refuse("wrong_value", "refund.amount: 9 is not 9.5")
     """
 
     score: float | None
-    """In [0, 1]; None is undecided (broken expert data, sandbox down): masked and counted, never 0."""
+    """Score in [0, 1]; None is undecided (broken expert data, sandbox down): masked and counted, never 0."""
     reason: str
     """Short code in snake_case; becomes a metric."""
     detail: str = ""
-    """For people, in the profile and in rollout dumps."""
+    """Explanation for people, in the profile and in dumps of rollouts."""
+
+    @classmethod
+    def accept(cls, score: float = 1.0, *, reason: str = "accepted", detail: str = "") -> "Verdict":
+        """Verdict that the action is right, or with a score below 1 partly right."""
+        return cls(score=score, reason=reason, detail=detail)
+
+    @classmethod
+    def refuse(cls, reason: str, detail: str = "") -> "Verdict":
+        """Verdict that the action is wrong: score 0."""
+        return cls(score=0.0, reason=reason, detail=detail)
+
+    @classmethod
+    def undecided(cls, reason: str, detail: str = "") -> "Verdict":
+        """Verdict that the verifier cannot tell: the row is broken or the system failed; never the policy's fault."""
+        return cls(score=None, reason=reason, detail=detail)
 
     def __post_init__(self) -> None:
         if self.score is not None and not 0.0 <= self.score <= 1.0:
@@ -167,14 +206,14 @@ class Sample:
     text: str
     verdict: Verdict
     num_tokens: int
+    """Tokens of the sampled action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnProfile:
-    """How the frozen reference policy does at one turn.
+    """Samples of the frozen reference policy at one turn.
 
-    Statistics are over the decided samples; undecided ones are left out, not counted as 0. With none
-    decided they are NaN.
+    Statistics are over the decided samples, and NaN if there are none; undecided samples never count as 0.
     """
 
     trajectory_id: str
@@ -182,7 +221,7 @@ class TurnProfile:
     samples: tuple[Sample, ...]
     """[num_samples]"""
     num_prompt_tokens: int | None
-    """None: published by others, who do not say."""
+    """Tokens of the rendered state; None for profiles that others published without this number."""
 
     @property
     def scores(self) -> tuple[float, ...]:

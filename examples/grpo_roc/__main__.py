@@ -11,7 +11,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.grpo_roc import report  # noqa: E402
-from examples.grpo_roc.measures import Rollout, read_rollouts  # noqa: E402
+from examples.grpo_roc.measures import Rollout, read_steps  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
 from examples.grpo_roc.training import ARMS, Arm, write_problems  # noqa: E402
 from examples.quickstart.__main__ import phase, train_shown  # noqa: E402
@@ -40,7 +40,7 @@ def main(
             arm = make_arm(name, policy, folder, seed, steps)
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 train_shown(arm)
-            arms[name].append(read_rollouts(arm.rollouts))
+            arms[name].append(read_steps(arm.rollouts))
 
     summary = report.Summary.of(arms)
     report.write(summary, arms, seconds, out)

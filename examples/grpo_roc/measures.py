@@ -1,6 +1,5 @@
 """Dumps of generated rollouts -> accuracy, length and tool errors, with intervals over problems."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from verl_pivot.data.rollout_dumps import read_rollouts
 from verl_pivot.types import JsonObject
 
 _NUM_RESAMPLES = 10_000
@@ -65,21 +65,21 @@ class Estimate:
         return {"value": self.value, "low": self.low, "high": self.high, "by_seed": [*self.by_seed]}
 
 
-def read_rollouts(folder: Path) -> list[Rollout]:
-    """Those of `trainer.rollout_data_dir` in the order of their steps, without masked and undecided ones."""
+def read_steps(folder: Path) -> list[Rollout]:
+    """Rollouts in `trainer.rollout_data_dir`, ordered by step, without masked and undecided ones."""
     paths = sorted((folder / "tools").glob("*.jsonl"), key=lambda path: int(path.stem))
-    lines = [(int(path.stem), json.loads(line)) for path in paths for line in path.read_text().splitlines()]
     return [
         Rollout(
-            problem=line["prompt_id"],
-            step=step,
-            score=line["score"],
-            num_tokens=line["response_tokens"],
-            num_calls=line["num_calls"],
-            num_tool_errors=line["num_tool_errors"],
+            problem=rollout.prompt_id,
+            step=int(path.stem),
+            score=rollout.score,
+            num_tokens=rollout.response_tokens,
+            num_calls=rollout.num_calls,
+            num_tool_errors=rollout.num_tool_errors,
         )
-        for step, line in lines
-        if line["score"] is not None and not line["is_masked"]
+        for path in paths
+        for rollout in read_rollouts(path)
+        if rollout.score is not None and not rollout.is_masked
     ]
 
 

@@ -23,9 +23,9 @@ from examples.quickstart.evaluate import Evaluation, evaluate  # noqa: E402
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS, SftConfig, make_policy  # noqa: E402
 from examples.quickstart.tasks import record_logs, write_trajectories  # noqa: E402
 from examples.quickstart.training import Training, read_steps, shell, train  # noqa: E402
-from verl_pivot.local.server import sglang_server  # noqa: E402
-from verl_pivot.rollout.engine import Sampling  # noqa: E402
-from verl_pivot.rollout.sglang_engine import SGLangEngine  # noqa: E402
+from verl_pivot.engines.engine import Sampling  # noqa: E402
+from verl_pivot.engines.server import sglang_server  # noqa: E402
+from verl_pivot.engines.sglang_engine import SGLangEngine  # noqa: E402
 
 FIRST_EXPERT_SEED = 100_000
 """Of tasks that the policy's SFT never saw; held-out tasks come from another world altogether."""

@@ -13,8 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from examples.quickstart.policy import MAX_PROMPT_TOKENS
 from examples.quickstart.shop import TOOLS
 from examples.quickstart.tasks import Task, make_task, record_logs
+from verl_pivot.data.actions import parse_action
 from verl_pivot.data.turns import turns as expert_turns
-from verl_pivot.rollout.actions import parse_action
 from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, Turn
 from verl_pivot.verifiers.registry import get_verifier
 

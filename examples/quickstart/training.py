@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
-from verl_pivot.local.server import tied_to_parent
+from verl_pivot.engines.server import tied_to_parent
 
 _STEP = re.compile(r"step:(\d+) - (.*)")
 _METRIC = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?\d[\d.e+-]*)\)?(?= - |\s|$)")

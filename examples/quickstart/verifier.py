@@ -57,42 +57,42 @@ async def shop(action: Message, turn: Turn) -> Verdict:
     """Same result and same state afterwards, each action on its own copy of the rebuilt shop."""
     seed, held_out, answer = turn.metadata.get("seed"), turn.metadata.get("held_out"), turn.metadata.get("answer")
     if not isinstance(seed, int) or not isinstance(held_out, bool) or not isinstance(answer, str | None):
-        return Verdict(score=None, reason="broken_metadata", detail="needs seed (int), held_out (bool), answer (text)")
+        return Verdict.undecided("broken_metadata", "needs seed (int), held_out (bool), answer (text)")
     replay = _replay(seed, held_out, _steps(turn.state))
     if replay.broken is not None:
-        return Verdict(score=None, reason="replay_failed", detail=replay.broken)
+        return Verdict.undecided("replay_failed", replay.broken)
     if not turn.expert.tool_calls:
         return _compare_message(action, turn.expert, answer)
     expert = _outcomes(replay.image, _key(turn.expert))
     if not all(outcome.result.ok for outcome in expert):
-        return Verdict(score=None, reason="expert_call_failed", detail=expert[-1].result.text)
+        return Verdict.undecided("expert_call_failed", expert[-1].result.text)
     return _compare_calls(action, replay.image, expert)
 
 
 def _compare_message(action: Message, expert: Message, answer: str | None) -> Verdict:
     if not answer_matches(expert.content, answer):
-        return Verdict(score=None, reason="expert_answer_wrong", detail=f"{expert.content!r} does not say {answer}")
+        return Verdict.undecided("expert_answer_wrong", f"{expert.content!r} does not say {answer}")
     if action.tool_calls:
-        return Verdict(score=0.0, reason="call_for_message", detail=action.tool_calls[0].name)
+        return Verdict.refuse("call_for_message", action.tool_calls[0].name)
     if not answer_matches(action.content, answer):
-        return Verdict(score=0.0, reason="wrong_answer", detail=f"{action.content!r} must say {answer}")
-    return Verdict(score=1.0, reason="same_answer")
+        return Verdict.refuse("wrong_answer", f"{action.content!r} must say {answer}")
+    return Verdict.accept(reason="same_answer")
 
 
 def _compare_calls(action: Message, image: bytes, expert: tuple[Outcome, ...]) -> Verdict:
     if not action.tool_calls:
-        return Verdict(score=0.0, reason="message_for_call", detail=action.content)
+        return Verdict.refuse("message_for_call", action.content)
     if len(action.tool_calls) != len(expert):
-        return Verdict(score=0.0, reason="wrong_num_calls", detail=f"{len(action.tool_calls)} for {len(expert)}")
+        return Verdict.refuse("wrong_num_calls", f"{len(action.tool_calls)} for {len(expert)}")
     sampled = _outcomes(image, _key(action))
     for ours, theirs in zip(sampled, expert, strict=True):
         if not ours.result.ok:
-            return Verdict(score=0.0, reason="call_failed", detail=ours.result.text)
+            return Verdict.refuse("call_failed", ours.result.text)
         if ours.result != theirs.result:
-            return Verdict(score=0.0, reason="other_result", detail=f"{ours.result.text} is not {theirs.result.text}")
+            return Verdict.refuse("other_result", f"{ours.result.text} is not {theirs.result.text}")
     if sampled[-1].state != expert[-1].state:
-        return Verdict(score=0.0, reason="other_state", detail=sampled[-1].state)
-    return Verdict(score=1.0, reason="same_result_and_state")
+        return Verdict.refuse("other_state", sampled[-1].state)
+    return Verdict.accept(reason="same_result_and_state")
 
 
 def _key(action: Message) -> tuple[tuple[str, str], ...]:

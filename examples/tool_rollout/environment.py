@@ -1,15 +1,15 @@
-"""The quickstart's shop as an environment: one customer's whole task, rewarded by its outcome."""
+"""The quickstart's shop as an environment: tools on a state of its own per rollout, and a score for the outcome."""
 
-from collections.abc import Sequence
-
-from examples.quickstart.shop import TOOLS
 from examples.quickstart.tasks import Task, make_task
-from verl_pivot.tools.contract import Environment, ErrorKind, Observation
-from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
+from verl_pivot.tools.contract import Environment, Observation, tool
+from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Verdict
 
 
 class ShopEnvironment(Environment):
-    """Its state is the shop of the row's task; what the policy changes there lasts as long as the trajectory."""
+    """One customer's task in a shop of its own; what the policy changes there lasts as long as the rollout.
+
+    Methods are `async`: SQLite's connection stays in the thread that opened it.
+    """
 
     def __init__(self, metadata: JsonObject) -> None:
         seed = metadata["seed"]
@@ -17,20 +17,40 @@ class ShopEnvironment(Environment):
         self._task: Task = make_task(seed, held_out=metadata["held_out"] is True)
         self._shop = self._task.open_shop()
 
-    @property
-    def tools(self) -> Sequence[JsonObject]:
-        return TOOLS
+    @tool
+    async def find_customer(self, name: str | None = None, email: str | None = None) -> Observation:
+        """Customers with this name or e-mail: id, name, e-mail."""
+        return self._call("find_customer", name=name, email=email)
 
-    async def call(self, call: ToolCall) -> Observation:
-        result = self._shop.call(call)
-        return Observation(result.text, None if result.ok else ErrorKind.REFUSED)
+    @tool
+    async def list_orders(self, customer_id: int, item: str | None = None) -> Observation:
+        """Item, id and amount of a customer's orders, of one item if it is given."""
+        return self._call("list_orders", customer_id=customer_id, item=item)
+
+    @tool
+    async def run_sql(self, query: str) -> Observation:
+        """Run one SQL query that only reads.
+
+        Tables: customers(id, name, email), orders(item, id, amount, refunded, customer_id).
+        """
+        return self._call("run_sql", query=query)
+
+    @tool
+    async def refund(self, order_id: int, amount: float | None = None) -> Observation:
+        """Pay back an order, all of it unless an amount is given."""
+        return self._call("refund", order_id=order_id, amount=amount)
 
     async def score(self, answer: Message | None) -> Verdict:
-        """1 if the customer is told the right thing and the shop is as it should be."""
+        """Accepts the rollout if the customer is told the right thing and the shop is as it should be."""
         if answer is None:
-            return Verdict(score=0.0, reason="no_answer")
+            return Verdict.refuse("no_answer")
         passed = self._task.passed(answer, self._shop.dump())
-        return Verdict(score=float(passed), reason="solved" if passed else "not_solved")
+        return Verdict.accept(reason="solved") if passed else Verdict.refuse("not_solved")
 
     async def close(self) -> None:
         self._shop.__exit__()
+
+    def _call(self, tool_name: str, /, **arguments: Json) -> Observation:
+        given = {key: value for key, value in arguments.items() if value is not None}
+        result = self._shop.call(ToolCall(name=tool_name, arguments=given))
+        return Observation(result.text, None if result.ok else ErrorKind.REFUSED)

@@ -1,6 +1,8 @@
 """Every shipped config composes with the stock ppo_trainer and changes only what is there."""
 
 from collections.abc import Iterator
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +46,12 @@ GROUPS = [(group, option) for group, options in config_groups().items() for opti
 
 
 def stock(*overrides: str) -> DictConfig:
+    """A copy, since tests change it; composing takes half a second."""
+    return deepcopy(composed(overrides))
+
+
+@cache
+def composed(overrides: tuple[str, ...]) -> DictConfig:
     with initialize_config_module("verl.trainer.config", version_base=None):
         return compose("ppo_trainer", overrides=list(overrides))
 
@@ -176,7 +184,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("+pivot.rollout.max_turn=3", r"pivot\.rollout\.max_turn: Extra inputs are not permitted; known: .*max_turns"),
+        ("+pivot.rollout.max_turn=3", r"pivot\.rollout\.max_turn: unknown key; known: .*max_turns"),
         ("pivot.rollout.max_turns=0", r"pivot\.rollout\.max_turns: Input should be greater"),
         ("pivot.rollout.parser=tags", "parser=tags needs tags"),
         ("pivot.rollout.observation_template=x", "must hold {text} once"),
@@ -244,5 +252,5 @@ def test_the_three_stages_are_the_published_ones(stage: int, tokens: int, turns:
 def test_a_stage_before_its_method_would_be_undone_and_is_refused() -> None:
     overrides = ["+stage=rstar2_3", "+method=grpo_roc", "data.train_files=a.parquet"]
 
-    with pytest.raises(ConfigError, match=r"\+stage=rstar2_3 must stand behind \+method=grpo_roc"):
+    with pytest.raises(ConfigError, match=r"\+stage=rstar2_3 must come after \+method=grpo_roc"):
         check_config(stock(*overrides), overrides)

@@ -63,7 +63,7 @@ def test_what_the_tool_loop_asks_of_verl() -> None:
     ],
 )
 def test_every_trainer_mode_asks_its_engines_through_a_client_that_our_loops_know(mode: str, client: str) -> None:
-    """The asynchronous one resumes what a weight update cut; if this fails, see that tests/test_tool_loop.py has it."""
+    """The asynchronous one resumes what a weight update cut; if this fails, see tests/rollout/test_tool_loop.py."""
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     source = inspect.getsource(get_trainer_cls(mode).get_llm_client)
@@ -81,7 +81,7 @@ def test_replay_buffer() -> None:
 
 @pytest.mark.parametrize("name", ["ReplayBuffer", "ReplayBufferAsync"])
 def test_the_replay_buffer_clears_and_replaces_what_we_name(name: str) -> None:
-    """If this fails read resampling/roc_buffer.py beside verl's `sample`: it stands on these four."""
+    """If this fails read resampling/roc_replay_buffer.py beside verl's `sample`: it stands on these four."""
     from verl.trainer.ppo.v1 import replay_buffer
 
     verls = getattr(replay_buffer, name)
@@ -184,8 +184,8 @@ def test_what_the_router_answers_to_is_verls_protocol() -> None:
     from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient, LLMServerClient
     from verl.workers.rollout.router import RequestLoadBalancer
 
-    from verl_pivot.routing.kv_router import KvRouter
     from verl_pivot.routing.router import NO_SERVERS
+    from verl_pivot.routing.router_actor import KvRouter
 
     ours = KvRouter.__ray_metadata__.modified_class
     asked = [name for name in vars(RequestLoadBalancer) if not name.startswith("_")]

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from verl_pivot.cli import app
-from verl_pivot.data.storage import decode_json, encode_json
+from verl_pivot.data.json_values import decode_json, encode_json
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject
 
@@ -36,7 +36,7 @@ def arguments(value: Json) -> list[JsonObject]:
     [
         (json.dumps({**GOOD, "id": "bad"})[:-40].encode(), "not_json", "not JSON"),
         (b'{"id": "bad", "messages": ["\xff"]}', "not_json", "can't decode byte 0xff"),
-        (b'{"id": "bad", "reward": NaN}', "not_json", "NaN is no JSON value"),
+        (b'{"id": "bad", "reward": NaN}', "not_json", "NaN is not a JSON value"),
         (b"[" * 100_000, "not_json", "nested too deeply"),
         (b'{"reward": ' + b"9" * 5000 + b"}", "not_json", "not JSON: Exceeds the limit"),
         (b"[1, 2]", "not_an_object", "a row must be a JSON object, got a list"),
@@ -50,12 +50,12 @@ def arguments(value: Json) -> list[JsonObject]:
             "unknown_role",
             "role 'critic'",
         ),
-        (json.dumps({"messages": MESSAGES[:1]}).encode(), "no_assistant_turn", "1 messages and no turn"),
+        (json.dumps({"messages": MESSAGES[:1]}).encode(), "no_assistant_turn", "1 messages, and none after the first"),
         (json.dumps({"messages": MESSAGES[::2] + MESSAGES[3:]}).encode(), "tool_result_without_call", "1 answers c"),
         (json.dumps({"messages": [*MESSAGES, MESSAGES[3]]}).encode(), "consecutive_assistant", "messages 3 and 4"),
         (json.dumps({"messages": arguments('{"order_id": ')}).encode(), "bad_arguments", "of find_order: not JSON"),
         (json.dumps({"messages": arguments("17")}).encode(), "bad_arguments", "must be a JSON object, got a number"),
-        (json.dumps({"messages": arguments('{"order_id": NaN}')}).encode(), "bad_arguments", "NaN is no JSON"),
+        (json.dumps({"messages": arguments('{"order_id": NaN}')}).encode(), "bad_arguments", "NaN is not a JSON"),
         (json.dumps({"messages": arguments('{"order_id": 1e999}')}).encode(), "not_json", "no JSON form"),
         (json.dumps({"messages": arguments({"order_id": "\ud800"})}).encode(), "not_json", "no JSON form"),
         (json.dumps({**GOOD, "tools": [{"name": "f", "parameters": 3}]}).encode(), "bad_tools", "of tool f"),
@@ -188,7 +188,7 @@ def test_a_trajectories_file_that_was_edited_badly_is_named_with_its_line(tmp_pa
     )  # fmt: skip
 
     assert result.exit_code == 1
-    assert "out.jsonl, line 3 is no trajectory (the row: not JSON" in result.stderr
+    assert "out.jsonl, line 3 is not a trajectory (the row: not JSON" in result.stderr
     assert not (tmp_path / "p.parquet").exists()
 
 

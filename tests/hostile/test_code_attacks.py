@@ -1,16 +1,15 @@
 """Programs that try to be paid without solving the task; docs/verifiers.md shows the table."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.factories import make_turn
-from tests.sandbox_machine import needs_sandbox
-from tests.sandbox_services import use_service
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
 from verl_pivot.types import JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifiers.md"
 RIGHT = "def total(numbers):\n    return sum(numbers)"
 ASSERTS: JsonObject = {
     "asserts": [

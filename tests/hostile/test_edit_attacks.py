@@ -1,14 +1,13 @@
 """Editor calls that try to be paid without the expert's change; docs/verifiers.md shows the table."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.factories import make_turn
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifiers.md"
 PATH = "/repo/app/total.py"
 BEFORE = '''def total(numbers):
     """Sum of all."""

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.format_examples import EXAMPLES, TEXT_CALL, TEXT_PROMPT, TOOLACE_PROMPT
-from verl_pivot.data.storage import BadRowError, Place, RawRow
+from tests.support.format_examples import EXAMPLES, TEXT_CALL, TEXT_PROMPT, TOOLACE_PROMPT
+from verl_pivot.data.files import Place, RawRow
+from verl_pivot.data.json_values import BadRowError
 from verl_pivot.errors import DataError
 from verl_pivot.formats.importing import import_files
 from verl_pivot.formats.registry import known_formats
-from verl_pivot.formats.rows import ImportOptions, parse_row
+from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.types import Json, JsonObject
 
 FORMATS = known_formats()

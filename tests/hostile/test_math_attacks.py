@@ -2,17 +2,17 @@
 
 import asyncio
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-from tests.factories import make_turn
-from tests.sandbox_machine import needs_sandbox
-from tests.sandbox_services import use_service
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
 from verl_pivot.types import Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifiers.md"
 
 ATTACKS: dict[str, tuple[str, str]] = {
     "answers only in its text": ("The answer is 42.", "no_answer"),
@@ -59,18 +59,18 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def verdicts() -> dict[tuple[str, str], Verdict]:
-    """Of all pairs of the two tables: asked together they share a program, which takes seconds to start."""
+    """Verdicts on all pairs of both tables; asked together they share a program, which takes seconds to start."""
 
     async def ask() -> list[Verdict]:
-        return await asyncio.gather(*(judge(content, gold) for gold, content in pairs))
+        return await asyncio.gather(*(judge(content, expert) for expert, content in pairs))
 
     pairs = [*(("42", content) for content, _ in ATTACKS.values()), *EQUAL]
     return dict(zip(pairs, asyncio.run(ask()), strict=True))
 
 
-async def judge(content: str, gold: str = "42", place: str = "boxed") -> Verdict:
+async def judge(content: str, expert: str = "42", place: str = "boxed") -> Verdict:
     action = Message(role=Role.ASSISTANT, content=content)
-    return await get_verifier("math", {"answer": gold, "place": place, "wall_seconds": 3.0})(action, make_turn())
+    return await get_verifier("math", {"answer": expert, "place": place, "wall_seconds": 3.0})(action, make_turn())
 
 
 @pytest.mark.parametrize(("content", "reason"), ATTACKS.values(), ids=ATTACKS)
@@ -80,9 +80,9 @@ def test_no_answer_is_paid_that_is_not_the_experts(content: str, reason: str) ->
     assert (verdict.score, verdict.reason) == (0.0, reason), verdict.detail
 
 
-@pytest.mark.parametrize(("gold", "content"), EQUAL)
-def test_the_same_value_in_another_form_is_paid(gold: str, content: str) -> None:
-    verdict = verdicts()[gold, content]
+@pytest.mark.parametrize(("expert", "content"), EQUAL)
+def test_the_same_value_in_another_form_is_paid(expert: str, content: str) -> None:
+    verdict = verdicts()[expert, content]
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
 

@@ -1,14 +1,13 @@
-"""The list of hostile cases and the page of promises against the tests that there are."""
+"""Every hostile case has a test, and every test that docs/sandbox.md names exists."""
 
 import re
-from pathlib import Path
 
-from tests.sandbox_services import ROOT
+from tests.support.paths import ROOT
 
 FILES = (
-    *Path(__file__).parent.glob("test_sandbox_*.py"),
-    *Path(ROOT, "tests").glob("test_sandbox_*.py"),
-    *Path(ROOT, "tests").glob("test_lane_*.py"),
+    *(ROOT / "tests" / "hostile").glob("test_sandbox_*.py"),
+    *(ROOT / "tests" / "sandbox").rglob("test_*.py"),
+    ROOT / "tests" / "tools" / "test_tool_response.py",
 )
 TESTS = "\n".join(path.read_text() for path in FILES)
 

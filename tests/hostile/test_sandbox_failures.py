@@ -1,4 +1,4 @@
-"""Parts of the sandbox that die, hang or are overrun: calls are answered right, and nothing is left (H-55 to H-61)."""
+"""Parts of the sandbox die, hang or are overloaded: calls get right answers, and nothing is left (H-55 to H-61)."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox_services import (
+from tests.support.sandbox_services import (
     DEADLINE_SECONDS,
     ROOT,
     SMALL,
@@ -29,17 +29,14 @@ from tests.sandbox_services import (
     start_service,
     until,
 )
-from verl_pivot.bubblewrap.process_tree import descendants
 from verl_pivot.errors import SandboxError, SessionLostError
+from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
-
-NUM_SOAK = int(os.environ.get("VERL_PIVOT_SOAK", "1500"))
-"""Executions of the soak; 10000 is the figure that we answer for."""
 
 
 @contextmanager
 def own_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2) -> Iterator[Service]:
-    """One that a test may wreck; whatever is left of it afterwards fails the test."""
+    """A service that a test may break; a process that is left of it afterwards fails the test."""
     running = start_service(kind, *arguments, lanes=lanes)
     left: list[int] = []
     try:
@@ -69,7 +66,7 @@ def assert_each_its_own(outputs: list[str]) -> None:
 
 
 async def outputs_while(running: Service, attack: object, count: int = 60) -> list[str]:
-    """What `count` programs print while `attack` is called in the midst of them."""
+    """Output of `count` programs, while `attack` is called in the middle of them."""
     async with running.client() as sandbox:
         programs = asyncio.create_task(sandbox.run_many(numbered(count), deadline_seconds=DEADLINE_SECONDS))
         await asyncio.sleep(0.25)
@@ -174,7 +171,7 @@ def test_h56_kill_9_of_the_service_leaves_nobody() -> None:
 
 
 def test_h56_a_local_service_that_is_killed_comes_back_and_the_call_is_answered() -> None:
-    """As an ordinary user: in a process of its own, whose service is a child."""
+    """Run in a process of its own, by an ordinary user, with the service as its child."""
     script = """
 import asyncio, os, signal
 from verl_pivot.sandbox.client import Sandbox
@@ -190,7 +187,7 @@ async def main():
         release(service)
 asyncio.run(main())
 """
-    from verl_pivot.node.privileges import DEFAULT_USER, command_as
+    from verl_pivot.sandbox.bubblewrap.privileges import DEFAULT_USER, command_as
 
     command = command_as(DEFAULT_USER, [sys.executable, "-c", script])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": "/tmp"}
@@ -287,7 +284,7 @@ MIXTURE = [
 
 
 class Figures:
-    """What a service holds: files, processes, mounts, memory."""
+    """Files, processes, mounts and memory that a service holds."""
 
     def __init__(self, running: Service) -> None:
         found = parts(running)
@@ -303,14 +300,15 @@ def _private_bytes(pid: int) -> int:
     return sum(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss_Anon:")) * 1024
 
 
-def test_h57_a_soak_leaves_files_processes_mounts_and_memory_where_they_were() -> None:
+@pytest.mark.parametrize("num_executions", [1_500, pytest.param(10_000, marks=pytest.mark.soak)])
+def test_h57_a_soak_leaves_files_processes_mounts_and_memory_where_they_were(num_executions: int) -> None:
     with own_service() as running:
-        for _ in range(4):  # warm: what is loaded once, and the answers that are kept for retries
+        for _ in range(4):  # warm up: modules that are loaded once, and answers that are kept for retries
             running.run_many(MIXTURE * 10)
         time.sleep(0.5)
         before = Figures(running)
 
-        for _ in range(NUM_SOAK // (len(MIXTURE) * 10) + 1):
+        for _ in range(num_executions // (len(MIXTURE) * 10) + 1):
             results = running.run_many(MIXTURE * 10)
             assert [result.stdout for result in results[:20]] == [f"{number}\n" for number in range(20)]
         time.sleep(0.5)
@@ -352,20 +350,22 @@ def test_h58_32_bombs_beside_200_honest_programs_spoil_none(name: str) -> None:
 
 
 def test_h60_waiting_for_a_core_is_not_the_programs_time() -> None:
-    """Twice as many programs as cores, each of which needs two thirds of its limit if it has a core to itself."""
+    """Twice as many programs as cores; each needs two thirds of its limit on a core of its own."""
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
     count = 2 * (os.cpu_count() or 1)
 
     results = service().run_many([Program(code=code, limits=Limits(wall_seconds=0.6))] * count)
 
     ended = [result for result in results if result.status != Status.OK]
-    assert all(result.timing.wall_seconds >= 1.2 for result in ended)  # the allowance, once more the limit, was used up
+    assert all(
+        result.timing.wall_seconds >= 1.2 for result in ended
+    )  # the limit was granted a second time, for waiting, and used up
     assert {result.status for result in ended} <= {Status.TIMEOUT}
 
 
 def test_h60_no_limit_follows_a_clock_that_can_be_set() -> None:
-    folders = ("lane", "node", "bubblewrap", "sandbox")
-    sources = [path for folder in folders for path in (ROOT / "verl_pivot" / folder).glob("*.py")]
+    folders = (".", "lane", "service", "bubblewrap", "cluster")
+    sources = [path for folder in folders for path in (ROOT / "verl_pivot" / "sandbox" / folder).glob("*.py")]
 
     found = [path.name for path in sources if re.search(r"\btime\.time\(|datetime\.now\(", path.read_text())]
 
@@ -374,7 +374,7 @@ def test_h60_no_limit_follows_a_clock_that_can_be_set() -> None:
 
 
 def test_h60_a_suspended_service_ends_nobody_before_its_time() -> None:
-    """A machine that sleeps stops everything at once; here the service alone, which only delays the end."""
+    """Stop the service alone, which delays the end; a machine that sleeps would stop everything at once."""
     with own_service(lanes=1) as running:
         running.run("pass")
 
@@ -390,7 +390,7 @@ def test_h60_a_suspended_service_ends_nobody_before_its_time() -> None:
 
 
 MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
-"""As Docker does: a part of /proc is covered, and the kernel lets nobody mount another /proc."""
+"""Covers a part of /proc, as Docker does, so that the kernel lets nobody mount another /proc."""
 
 
 def test_h61_with_a_masked_proc_programs_run_without_one() -> None:
@@ -420,7 +420,7 @@ def test_h61_a_higher_tier_than_the_machine_has_is_refused() -> None:
 
 
 def test_no_process_of_the_machine_is_ended_by_its_name() -> None:
-    """Other sandboxes clean up by names of processes, which ends those of the machine too."""
+    """Some sandboxes clean up by process name, which also ends processes of the machine with that name."""
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         service().run("import subprocess; subprocess.Popen(['sleep', '60'])")

@@ -1,4 +1,4 @@
-"""Programs that fill or leave their file system, and what goes in and out of it (H-16 to H-20, H-47, H-48)."""
+"""Programs that fill or leave their file system, and files written and fetched (H-16 to H-20, H-47, H-48)."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sandbox_services import SMALL, Kind, on_every_kind, service
+from tests.support.sandbox_services import SMALL, Kind, on_every_kind, service
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
@@ -25,7 +25,7 @@ with open("huge", "wb", buffering=0) as file:
         print(errno.errorcode[error.errno], file.tell() >> 20)
 """
 
-    assert service().output(code, limits=DISK) == "ENOSPC 31\n"  # and the program's own file
+    assert service().output(code, limits=DISK) == "ENOSPC 31\n"  # MiB: /tmp of 32 MiB also holds main.py
 
 
 def test_h16_a_file_cannot_be_longer_than_tmp_even_if_it_is_all_hole() -> None:
@@ -61,7 +61,7 @@ for number in range(1_000_000):
 
 
 def test_h18_a_million_empty_files_end_at_the_limit_of_files() -> None:
-    assert service().output(MANY_FILES, limits=DISK) == "ENOSPC 1022\n"  # 1024 with the folder and the program
+    assert service().output(MANY_FILES, limits=DISK) == "ENOSPC 1022\n"  # 1024 with the folder itself and main.py
 
 
 def test_h18_bwrap_exec_which_cannot_bound_files_ends_the_program() -> None:
@@ -111,7 +111,7 @@ for path in ["/usr/bin/env", "/etc/passwd", "/etc/hosts", "/proc/sys/kernel/host
 def test_h20_only_tmp_and_shared_memory_can_be_written(kind: Kind) -> None:
     changed = service(kind).output(WRITE_EVERYWHERE).splitlines()
 
-    # A process may make itself an earlier victim of the kernel's memory killer; the other direction is refused (H-45).
+    # A process may raise its own oom_score_adj, and so be killed earlier; lowering it is refused (H-45).
     assert set(changed) <= {"changed /proc/self/oom_adj"}
 
 

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.sandbox_services import CANARY, IS_ROOT, SMALL, Kind, on_every_kind, on_zygotes, service
-from verl_pivot.bubblewrap.process_tree import descendants
-from verl_pivot.lane.kernel import landlock_abi
+from tests.support.sandbox_services import CANARY, IS_ROOT, SMALL, Kind, on_every_kind, on_zygotes, service
+from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
+from verl_pivot.sandbox.lane.syscalls import landlock_abi
 
 PROLOGUE = """
 import ctypes, errno, fcntl, json, os, socket, struct, sys
@@ -33,7 +33,7 @@ EPILOGUE = "\nprint(json.dumps(answers))"
 
 
 def answers(kind: Kind, code: str, **options: object) -> dict[str, object]:
-    """What the program between prologue and epilogue noted."""
+    """What the program, which stands between prologue and epilogue, put into `answers`."""
     found: dict[str, object] = json.loads(service(kind).output(PROLOGUE + code + EPILOGUE, **options))
     return found
 
@@ -43,7 +43,7 @@ def test_h33_proc_shows_no_process_outside(kind: Kind) -> None:
     found = answers(kind, "answers['pids'] = sorted(int(name) for name in os.listdir('/proc') if name.isdigit())")
 
     if kind is Kind.BWRAP_EXEC:
-        assert found["pids"] == [1, 2]  # its own shim, which has no secrets and other rights
+        assert found["pids"] == [1, 2]  # the shim of its pod, which has no secrets and rights of its own
     else:
         assert found["pids"] == [2]  # hidepid: not even the pod's PID 1
 
@@ -462,7 +462,7 @@ attempt("setgroups", os.setgroups, [0])
     assert {found.pop(name) for name in ("setuid 0", "setgid 0", "setgroups")} <= {"EPERM", "EINVAL"}
     found.pop("found")
     assert 1000 not in found.values()
-    assert set(found.values()) <= {65534}  # whose files they are has no name inside: their setuid bit has no effect
+    assert set(found.values()) <= {65534}  # their owner has no id inside, so the setuid bit has no effect
 
 
 def test_h44_a_service_started_by_root_is_root_no_longer() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.sandbox_services import (
+from tests.support.sandbox_services import (
     CANARY,
     MARK,
     SMALL,
@@ -64,7 +64,7 @@ os._exit(3)
     assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 3, "[]\n")
 
 
-# All but RLIMIT_DATA, which counts in what the zygote of a lane happens to hold.
+# All limits but RLIMIT_DATA, to which the memory of the lane's zygote is added.
 STATE = """
 import builtins, gc, json, os, re, resource, signal, sys, threading
 state = {
@@ -114,7 +114,7 @@ def test_h51_a_program_finds_nothing_of_those_before_it(kind: Kind) -> None:
     running = service(kind)
     before = {running.output(STATE) for _ in range(4)}
 
-    for _ in range(4):  # each lane gets each
+    for _ in range(4):  # so that each lane runs each program
         running.run_many(Program(code=code, limits=SMALL) for code in VANDALISM)
     after = {running.output(STATE) for _ in range(8)}
 

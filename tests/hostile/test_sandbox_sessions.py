@@ -1,4 +1,4 @@
-"""Cells that hang, die, lie or wreck their interpreter: no state is lost in silence (H-49, H-50, H-59)."""
+"""Cells that hang, die, lie or break their interpreter: a loss of variables is always reported (H-49, H-50, H-59)."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.sandbox_services import SMALL, Kind, assert_no_survivors, marked, service, start_service
+from tests.support.sandbox_services import SMALL, Kind, assert_no_survivors, marked, service, start_service
 from verl_pivot.errors import SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits, Status
@@ -37,7 +37,7 @@ def test_variables_stay_and_the_last_expression_is_the_value() -> None:
 
 
 def test_cells_run_once_and_are_not_replayed() -> None:
-    """A notebook by replay repeats all earlier cells, with their side effects and their time."""
+    """A notebook that replays earlier cells would repeat their side effects and take their time again."""
 
     async def body(session: Session) -> None:
         await session.run("import time; n = 0")

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.sandbox_services import assert_no_survivors, marked, service
+from tests.support.sandbox_services import assert_no_survivors, marked, service
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 
 FEW = Limits(wall_seconds=2.0, memory_bytes=256 * MIB, num_processes=32)
@@ -51,7 +51,7 @@ for number in range(1, 65):
         signal.signal(number, signal.SIG_IGN)
     except (OSError, ValueError):
         pass
-signal.alarm(0)  # what an alarm of the sandbox's own would not survive
+signal.alarm(0)  # would cancel a limit that the sandbox set by an alarm inside the process
 time.sleep(100)
 """)
 
@@ -72,7 +72,9 @@ while True:
     result = service().run(code, limits=FEW)
 
     assert result.status == Status.TIMEOUT
-    assert result.timing.wall_seconds < 5.0  # its own processes keep it from the cores, which is no excuse
+    assert (
+        result.timing.wall_seconds < 5.0
+    )  # it waits for cores that its own processes use, which must not extend its limit
     assert_no_survivors(marker)
 
 
@@ -172,7 +174,7 @@ time.sleep(100)
     "h14_numpy": "import numpy; numpy.ones(10**9)",
 }
 RAISES = {"h09_bytearrays", "h10_anonymous_maps", "h14_numpy"}
-"""What the kernel refuses to one process ends as an exception of Python."""
+"""Programs of a single process, to which the kernel refuses memory: they end by an exception of Python."""
 
 
 @pytest.mark.parametrize("name", MEMORY_BOMBS)

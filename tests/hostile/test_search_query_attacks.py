@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.factories import make_turn
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import Json, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifiers.md"
 EXPERT = "year the Eiffel Tower was built"
 TOPICS = ("tower", "river", "painter", "engine", "battle", "island", "opera", "vaccine", "comet", "bridge")
 

@@ -1,18 +1,18 @@
 """Commands and keystrokes that try to be paid without being the expert's; docs/verifiers.md shows the tables."""
 
 import json
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.factories import make_turn
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.shell_forms import form_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifiers.md"
 EXPERT = "rm -rf build/old && grep -n 'def main' src/app.py | head -n 5 > out.txt"
 
 ATTACKS: dict[str, tuple[str, str]] = {
@@ -185,8 +185,8 @@ BATCHES: dict[str, tuple[str, str]] = {
 
 
 async def judge_batch(text: str, expert: str = json.dumps(BATCH), **options: Json) -> Verdict:
-    action, gold = (Message(role=Role.ASSISTANT, content=each) for each in (text, expert))
-    return await get_verifier("terminus", options)(action, make_turn(expert=gold))
+    action, expert_batch = (Message(role=Role.ASSISTANT, content=each) for each in (text, expert))
+    return await get_verifier("terminus", options)(action, make_turn(expert=expert_batch))
 
 
 @pytest.mark.parametrize(("text", "reason"), BATCHES.values(), ids=BATCHES)

@@ -1,15 +1,15 @@
-"""Completions that try to be paid without the expert's call, from their text on; docs/verifiers.md shows the table."""
+"""Texts of completions that try to be paid without the expert's call; docs/verifiers.md shows the table."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.factories import make_turn
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Turn, Verdict
 from verl_pivot.verifiers.scoring import score_completion
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifiers.md"
 REFUND: JsonObject = {
     "type": "function",
     "function": {

@@ -1,5 +1,6 @@
-"""`verl-pivot doctor`: what a launch needs, checked one by one, each failure with its remedy."""
+"""`verl-pivot doctor`: checks what a launch needs on this machine, and says the remedy of each failure."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -9,26 +10,29 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 
 import typer
-from packaging.requirements import Requirement
 
 from verl_pivot.local.environment import activate_shims, cpu_engine_variables, has_accelerator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One check's outcome."""
+class Diagnosis:
+    """The outcome of one check."""
 
     name: str
     passed: bool
     detail: str
     remedy: str = ""
+    """What to do where the check failed."""
 
 
-def examine() -> Iterator[Finding]:
-    """Every check in the order in which one thing stands on another; a failed one does not hide the rest."""
+def examine() -> Iterator[Diagnosis]:
+    """Run every check, from what the others build on to what builds on them; a failure does not hide the rest."""
+    yield _versions()
+    if importlib.util.find_spec("verl") is None:  # a node that only runs sandboxes
+        yield _sandbox()
+        return
     activate_shims()
-    checks: tuple[Callable[[], Finding], ...] = (
-        _versions,
+    checks: tuple[Callable[[], Diagnosis], ...] = (
         _plugin,
         _hooks,
         _configs,
@@ -41,33 +45,36 @@ def examine() -> Iterator[Finding]:
         yield check()
 
 
-def _versions() -> Finding:
-    name, remedy = "versions", "install it as requirements/cpu.txt or `pip install verl-pivot[sglang]` does"
+def _versions() -> Diagnosis:
+    from packaging.requirements import Requirement
+
+    name, remedy = "versions", "install what is missing: pip install 'verl-pivot[verl]'"
     try:
-        needed = [Requirement(line) for line in requires("verl-pivot") or () if "extra ==" not in line]
+        lines = [Requirement(line) for line in requires("verl-pivot") or ()]
+        needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
         wrong = [
             f"{requirement.name} {version(requirement.name)} is not {requirement.specifier}"
             for requirement in needed
             if not requirement.specifier.contains(version(requirement.name), prereleases=True)
         ]
     except PackageNotFoundError as error:
-        return Finding(name=name, passed=False, detail=f"{error.name} is not installed", remedy=remedy)
+        return Diagnosis(name=name, passed=False, detail=f"{error.name} is not installed", remedy=remedy)
     python = f"Python {sys.version_info.major}.{sys.version_info.minor}"
     detail = "; ".join(wrong) or f"{python}, verl {version('verl')}, verl-pivot {version('verl-pivot')}"
-    return Finding(name=name, passed=not wrong, detail=detail, remedy=remedy)
+    return Diagnosis(name=name, passed=not wrong, detail=detail, remedy=remedy)
 
 
 def plugin_is_loaded() -> bool:
-    """Whether `import verl` brought our plugin into this process; doctor asks a Ray worker too."""
+    """Whether `import verl` loads our plugin into this process; also asked of a Ray worker."""
     import verl  # noqa: F401  for its effect
     from omegaconf import OmegaConf
 
     return "verl_pivot.plugin" in sys.modules and OmegaConf.has_resolver("verl_pivot.config")
 
 
-def _plugin() -> Finding:
+def _plugin() -> Diagnosis:
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
-    return Finding(
+    return Diagnosis(
         name="plugin in this process",
         passed=plugin_is_loaded(),
         detail=f"entry point verl.plugins, VERL_USE_EXTERNAL_PLUGINS={policy}",
@@ -75,17 +82,17 @@ def _plugin() -> Finding:
     )
 
 
-def _hooks() -> Finding:
+def _hooks() -> Diagnosis:
     from verl_pivot.hooks import HOOKS
 
     missing = []
     for hook in HOOKS:
         try:
-            with warnings.catch_warnings(action="ignore"):  # verl tells of each engine that is not installed
+            with warnings.catch_warnings(action="ignore"):  # verl warns of each engine that is not installed
                 hook.resolve()
         except (ImportError, AttributeError) as error:
             missing.append(f"{hook} for {hook.used_by} ({error})")
-    return Finding(
+    return Diagnosis(
         name="hooks of verl",
         passed=not missing,
         detail="; ".join(missing) or f"{len(HOOKS)} names found",
@@ -93,7 +100,7 @@ def _hooks() -> Finding:
     )
 
 
-def _configs() -> Finding:
+def _configs() -> Diagnosis:
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
 
@@ -103,11 +110,11 @@ def _configs() -> Finding:
         detail, passed = f"+method=pivotrl selects {config.data.custom_cls.path}", True
     except HydraException as error:
         detail, passed = str(error).splitlines()[0], False
-    return Finding(name="configs", passed=passed, detail=detail, remedy="reinstall verl-pivot: its wheel holds them")
+    return Diagnosis(name="configs", passed=passed, detail=detail, remedy="reinstall verl-pivot: its wheel holds them")
 
 
-def _ray_worker() -> Finding:
-    """A driver with the plugin and workers without it is the failure that nobody sees."""
+def _ray_worker() -> Diagnosis:
+    """Ask a Ray worker for the plugin: where only the driver has it, a training fails late or silently."""
     import ray
 
     remedy = "install verl-pivot in the environment of the Ray workers, on every node"
@@ -119,17 +126,17 @@ def _ray_worker() -> Finding:
         loaded, detail = False, f"{type(error).__name__}: {error}".splitlines()[0]
     finally:
         ray.shutdown()
-    return Finding(name="plugin in a Ray worker", passed=loaded, detail=detail, remedy=remedy)
+    return Diagnosis(name="plugin in a Ray worker", passed=loaded, detail=detail, remedy=remedy)
 
 
-def _accelerator() -> Finding:
-    """Never a failure: without one there is +local=cpu."""
+def _accelerator() -> Diagnosis:
+    """Look for a GPU; a machine without one passes too, since +local=cpu runs there."""
     detail = "found" if has_accelerator() else "none: add +local=cpu to a launch command to try it here"
-    return Finding(name="accelerator", passed=True, detail=detail)
+    return Diagnosis(name="accelerator", passed=True, detail=detail)
 
 
-def _sglang() -> Finding:
-    """Asked of another process: SGLang's import takes seconds and changes its process."""
+def _sglang() -> Diagnosis:
+    """Import SGLang in another process, since its import takes seconds and changes the process."""
     environment = dict(os.environ)
     if not has_accelerator():
         environment |= cpu_engine_variables(environment)
@@ -141,7 +148,7 @@ def _sglang() -> Finding:
         check=False,
     )
     last_line = (run.stdout if run.returncode == 0 else run.stderr).strip().rpartition("\n")[2]
-    return Finding(
+    return Diagnosis(
         name="SGLang",
         passed=run.returncode == 0,
         detail=last_line,
@@ -149,23 +156,23 @@ def _sglang() -> Finding:
     )
 
 
-def _sandbox() -> Finding:
-    """Tried for real: bubblewrap runs one empty program, with the namespaces and the filter that programs get."""
-    from verl_pivot.bubblewrap.probe import Tier, probe
-    from verl_pivot.bubblewrap.python_view import PythonView
+def _sandbox() -> Diagnosis:
+    """Run one empty program in bubblewrap, with the namespaces and the system call filter that programs get."""
     from verl_pivot.errors import ConfigError
+    from verl_pivot.sandbox.bubblewrap.probe import Tier, probe
+    from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 
     name = "sandbox"
     try:
         found = probe(PythonView.of())
     except ConfigError as error:
         what, _, remedy = str(error).partition(": ")
-        return Finding(name=name, passed=False, detail=what, remedy=remedy)
+        return Diagnosis(name=name, passed=False, detail=what, remedy=remedy)
     if found.tier <= Tier.T3:
-        return Finding(name=name, passed=True, detail=found.summary)
+        return Diagnosis(name=name, passed=True, detail=found.summary)
     what = "; ".join(obstacle.what for obstacle in found.obstacles)
     remedy = "; ".join(obstacle.remedy for obstacle in found.obstacles)
-    return Finding(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)
+    return Diagnosis(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)
 
 
 def doctor_command() -> None:
@@ -177,13 +184,13 @@ def doctor_command() -> None:
     from rich.markup import escape
 
     console = Console(highlight=False)
-    failures = 0
+    num_failures = 0
     with console.status("looking ..."):
-        for finding in examine():
-            mark = "[green]ok  [/green]" if finding.passed else "[red]FAIL[/red]"
-            console.print(f"{mark} {finding.name}: {escape(finding.detail)}")
-            if not finding.passed:
-                failures += 1
-                console.print(f"     remedy: {escape(finding.remedy)}")
-    if failures:
+        for diagnosis in examine():
+            mark = "[green]ok  [/green]" if diagnosis.passed else "[red]FAIL[/red]"
+            console.print(f"{mark} {diagnosis.name}: {escape(diagnosis.detail)}")
+            if not diagnosis.passed:
+                num_failures += 1
+                console.print(f"     remedy: {escape(diagnosis.remedy)}")
+    if num_failures:
         raise typer.Exit(1)

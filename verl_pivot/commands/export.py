@@ -1,4 +1,4 @@
-"""Command `verl-pivot export`: pivots or trajectories -> a file for NeMo Gym, verl's SFT, or any reader of JSON."""
+"""`verl-pivot export`: pivots or trajectories -> a file for NeMo Gym, for verl's SFT, or for any reader of JSON."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,36 +6,37 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.tables import counts_table
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_pivot.data.storage import RawRow
+    from verl_pivot.data.files import RawRow
     from verl_pivot.exports.exporting import ExportReport
 
 
 def export_command(
-    file: Annotated[Path, typer.Argument(help="pivots.parquet or trajectories.jsonl, or what export made of them.")],
+    file: Annotated[Path, typer.Argument(help="pivots.parquet or trajectories.jsonl, or an export of either.")],
     to: Annotated[
         Literal["nemo-gym", "verl", "jsonl"],
         typer.Option(
-            help="nemo-gym: JSON lines, a row per turn; verl: parquet, of pivots for RL and of trajectories for SFT; "
-            "jsonl: a line per row."
+            help="nemo-gym: JSON lines, one per turn; verl: parquet, of pivots for RL or of trajectories for SFT; "
+            "jsonl: one JSON line per row."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     agent: Annotated[
         str | None,
         typer.Option(
-            help="nemo-gym: name in agent_ref, as your NeMo Gym configuration has it; unless given, the one that a row "
-            "was imported with, or the one nearest to its verifier."
+            help="nemo-gym: name in agent_ref, as in your NeMo Gym configuration. By default the name that a row was "
+            "imported with, or the agent nearest to its verifier."
         ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="nemo-gym: profile of these turns, for their pass rates.")
+        Path | None, typer.Option(help="nemo-gym: profile.jsonl of these turns, for their pass rates.")
     ] = None,
 ) -> None:
-    """Write pivots or trajectories for other readers; `verl-pivot import` reads all of it back.
+    """Write pivots or trajectories for other readers. `verl-pivot import` reads every export back.
 
     Example: verl-pivot export pivots.parquet --to nemo-gym --profile profile.jsonl --out pivots.nemo-gym.jsonl
     """
@@ -58,7 +59,7 @@ def export_command(
 
 def _rows_with_progress(path: Path) -> "Iterator[RawRow]":
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.data.storage import num_rows, read_rows
+    from verl_pivot.data.files import num_rows, read_rows
 
     with progress_bar("rows", num_rows(path)) as on_rows:
         for row in read_rows(path):
@@ -78,7 +79,7 @@ def _print_export(report: "ExportReport", out: Path) -> None:
         ),
         "calls without a schema": (
             report.num_without_schema,
-            "its validator takes them with --no-check-tool-names; import with --tools to add schemas",
+            "NeMo Gym's validator takes them with --no-check-tool-names; import with --tools to add schemas",
         ),
         "not in the profile": (report.num_without_profile, "written without pass rates"),
     }
@@ -86,7 +87,7 @@ def _print_export(report: "ExportReport", out: Path) -> None:
         if count:
             table.add_row(what, str(count), why)
     for what, count in report.losses.most_common():
-        table.add_row(f"lost: {what}", str(count), "kept for verl-pivot import, in the column verl_pivot")
+        table.add_row(f"lost: {what}", str(count), "kept in the column verl_pivot, for verl-pivot import")
     if table.row_count:
         Console().print(table)
     else:

@@ -1,4 +1,4 @@
-"""Command `verl-pivot filter`: trajectories.jsonl and rules -> those worth training on, and why not the others."""
+"""`verl-pivot filter`: trajectories.jsonl and rules -> the trajectories worth training on; each drop has a reason."""
 
 import os
 from pathlib import Path
@@ -6,37 +6,39 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.tables import counts_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from verl_pivot.quality.filtering import Outcome
+    from verl_pivot.quality.filtering import FilterOutcome
 
 T = TypeVar("T")
 
 
 def filter_command(
-    trajectories: Annotated[Path, typer.Argument(help="What `verl-pivot import` wrote.")],
+    trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
     out: Annotated[Path, typer.Option(help="The filtered.jsonl to write.")],
-    rules: Annotated[Path | None, typer.Option(help="YAML list of filters; ours unless given.")] = None,
+    rules: Annotated[Path | None, typer.Option(help="YAML list of filters; by default configs/quality.yaml.")] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="What `verl-pivot profile` wrote, for `difficulty` and `solved`.")
+        Path | None,
+        typer.Option(help="profile.jsonl from `verl-pivot profile`, which the filters difficulty and solved need."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Processes; all cores unless given.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Processes; by default one per core.")] = None,
     filter_module: Annotated[
-        list[str] | None, typer.Option(help="Module or .py file that registers filters; may be repeated.")
+        list[str] | None, typer.Option(help="Module or .py file that registers filters of your own; repeatable.")
     ] = None,
 ) -> None:
-    """Quality control: drop wrong, incoherent, wasteful, repeated, leaked or too easy trajectories, each with a reason.
+    """Drop wrong, incoherent, wasteful, repeated, leaked or too easy trajectories, each with a reason.
 
     Example: verl-pivot filter trajectories.jsonl --rules quality.yaml --out filtered.jsonl
     """
-    from verl_pivot.data.storage import num_rows
+    from verl_pivot.data.files import num_rows
     from verl_pivot.quality.filtering import filter_trajectories
     from verl_pivot.quality.profile_totals import read_totals
     from verl_pivot.quality.rules import read_rules, shipped_rules
-    from verl_pivot.quality.writing import OutputPaths, write_outcome, write_profile
+    from verl_pivot.quality.writing import FilterOutputs, write_outcome, write_profile
 
     refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
     checked = read_rules(rules or shipped_rules(), filter_module or [])
@@ -49,7 +51,7 @@ def filter_command(
         total=num_rows(trajectories),
     )
     _print_outcome(outcome)
-    paths = OutputPaths(kept=out)
+    paths = FilterOutputs(kept=out)
     write_outcome(trajectories, outcome, paths, checked, _track)
     written = [out, paths.dropped, paths.report, paths.picture]
     if profile is not None:
@@ -64,7 +66,7 @@ def _track(items: "Iterable[T]", doing: str, total: int | None) -> "Iterable[T]"
     return track(items, description=doing, total=total, transient=True)
 
 
-def _print_outcome(outcome: "Outcome") -> None:
+def _print_outcome(outcome: "FilterOutcome") -> None:
     from rich.console import Console
 
     table = counts_table(f"{len(outcome.ids)} trajectories")

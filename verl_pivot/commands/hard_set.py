@@ -1,30 +1,32 @@
-"""Command `verl-pivot hard-set`: problems.parquet and dumps of rollouts -> the problems that are not always solved."""
+"""`verl-pivot hard-set`: problems.parquet and recorded rollouts -> the problems that are not always solved."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.tables import counts_table
 
 if TYPE_CHECKING:
-    from verl_pivot.stages.hard_set import HardSet
+    from verl_pivot.selection.hard_set import HardSet
 
 
 def hard_set_command(
-    problems: Annotated[Path, typer.Argument(help="The parquet file that was rolled out.")],
+    problems: Annotated[Path, typer.Argument(help="The parquet file of problems that were rolled out.")],
     rollouts: Annotated[
-        list[Path], typer.Option(help="<trainer.validation_data_dir>/tools/<step>.jsonl; may be repeated.")
+        list[Path],
+        typer.Option(help="Recorded rollouts, <trainer.validation_data_dir>/tools/<step>.jsonl; repeatable."),
     ],
     out: Annotated[Path, typer.Option(help="The hard.parquet to write.")],
     min_rollouts: Annotated[
         int, typer.Option(min=1, help="Decided rollouts that a problem needs before it can be dropped.")
     ] = 8,
-    prompt_key: Annotated[str, typer.Option(help="Column of the chat messages, as verl's data.prompt_key.")] = "prompt",
+    prompt_key: Annotated[str, typer.Option(help="Column of the chat messages: verl's data.prompt_key.")] = "prompt",
 ) -> None:
     """Drop the problems that the policy solved every time; the others stay as they are, in their order.
 
-    The stock trainer makes the rollouts, eight of each problem here:
+    The stock trainer makes the rollouts, here eight of each problem:
 
     \b
     python -m verl.trainer.main_ppo +method=grpo_roc <your overrides> \\
@@ -38,8 +40,8 @@ def hard_set_command(
     Example: verl-pivot hard-set train.parquet --rollouts profile/tools/0.jsonl --out hard.parquet
     """
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.data.storage import num_rows
-    from verl_pivot.stages.hard_set import judge_problems, read_pass_counts, write_hard_set
+    from verl_pivot.data.files import num_rows
+    from verl_pivot.selection.hard_set import judge_problems, read_pass_counts, write_hard_set
 
     picture = out.with_suffix(".png")
     refuse_overwriting(out, [problems, *rollouts])

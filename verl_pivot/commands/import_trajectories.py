@@ -1,4 +1,4 @@
-"""Command `verl-pivot import`: recorded trajectories of others -> trajectories.jsonl, and what was refused."""
+"""`verl-pivot import`: recorded trajectories in many formats -> trajectories.jsonl, and the rows refused."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.commands.options import json_object, refuse_overwriting
+from verl_pivot.commands.tables import counts_table
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,28 +18,29 @@ if TYPE_CHECKING:
 
 
 def import_command(
-    files: Annotated[list[Path], typer.Argument(help="JSON lines, JSON (also compressed) or parquet.")],
+    files: Annotated[list[Path], typer.Argument(help="Files of JSON lines or JSON (also compressed), or parquet.")],
     out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
     format: Annotated[
-        str | None, typer.Option(help="Name of a format; told by each row unless given. A wrong one lists all.")
+        str | None,
+        typer.Option(help="Name of the rows' format; by default each row is recognized. An unknown name lists all."),
     ] = None,
     thinking: Annotated[
         Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
     ] = "keep",
     verifier: Annotated[str, typer.Option(help="Verifier of rows that name none.")] = "tool_call",
     verifier_options: Annotated[
-        str, typer.Option(help='JSON object of what that verifier takes, such as {"mode": "name_only"}.')
+        str, typer.Option(help='JSON object with options of that verifier, such as {"mode": "name_only"}.')
     ] = "{}",
-    tools: Annotated[Path | None, typer.Option(help="JSON list of tool schemas, for rows that bring none.")] = None,
+    tools: Annotated[Path | None, typer.Option(help="JSON list of tool schemas, for rows that have none.")] = None,
     outcome: Annotated[
-        Literal["passed", "all"], typer.Option(help="'all' keeps trajectories whose outcome failed, too.")
+        Literal["passed", "all"], typer.Option(help="'all' also keeps trajectories whose outcome failed.")
     ] = "passed",
     format_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers formats of your own; repeatable.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores unless given.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
 ) -> None:
-    """Read recorded trajectories into our normal form; every row that is refused is written with its reason.
+    """Convert recorded trajectories to trajectories.jsonl; every row refused is written beside it with the reason.
 
     An import that was interrupted goes on when it is run again.
 
@@ -46,9 +48,8 @@ def import_command(
     """
     from verl_pivot.data.parallel import num_cores
     from verl_pivot.formats.importing import import_files
-    from verl_pivot.formats.registry import format_named
-    from verl_pivot.formats.rows import ImportOptions
-    from verl_pivot.loading import load_modules
+    from verl_pivot.formats.registry import format_named, load_format_modules
+    from verl_pivot.formats.row_import import ImportOptions
 
     refuse_overwriting(out, files)
     options = ImportOptions(
@@ -56,11 +57,11 @@ def import_command(
         format_modules=tuple(format_module or ()),
         thinking=thinking,
         verifier=verifier,
-        verifier_options=_read_options(verifier_options),
+        verifier_options=json_object(verifier_options, "--verifier-options"),
         tools=_read_tools(tools),
         outcome=outcome,
     )
-    load_modules(options.format_modules, "format")
+    load_format_modules(options.format_modules)
     if format is not None:
         format_named(format)
     with _progress(files) as on_rows:
@@ -68,18 +69,9 @@ def import_command(
     _print_import(report, out)
 
 
-def _read_options(text: str) -> "JsonObject":
-    from verl_pivot.data.storage import BadRowError, as_object, decode_json
-
-    try:
-        return as_object(decode_json(text), "it")
-    except BadRowError as error:
-        raise ConfigError(f"--verifier-options {text} is no JSON object: {error}") from error
-
-
 def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
-    from verl_pivot.data.storage import BadRowError
-    from verl_pivot.data.tools import parse_tools
+    from verl_pivot.data.json_values import BadRowError
+    from verl_pivot.data.tool_schemas import parse_tools
 
     if path is None:
         return ()
@@ -91,9 +83,9 @@ def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
 
 @contextmanager
 def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
-    """Yields what to call with the number of rows that are done."""
+    """Show the progress over all files; yields the function to call with a number of finished rows."""
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.data.storage import num_rows
+    from verl_pivot.data.files import num_rows
 
     counts = [num_rows(file) for file in files]
     total = None if None in counts else sum(count or 0 for count in counts)
@@ -129,11 +121,11 @@ def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
     if report.rejected:
         yield f"{report.rejected.total()} rejected rows, each with its reason: {rejected_path(out)}"
     if report.num_merged_turns:
-        yield f"{report.num_merged_turns} times text and the calls right after it were joined to one turn."
+        yield f"{report.num_merged_turns} times a text and the calls right after it were joined into one turn."
     if report.ignored_columns:
         yield (
             f"Columns not carried over: {', '.join(sorted(report.ignored_columns))}; "
-            "what a verifier needs of them belongs into the object column `metadata`."
+            "put what a verifier needs of them into the object column `metadata`."
         )
     if report.num_published:
         profile = published_profile_path(out)

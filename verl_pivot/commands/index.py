@@ -1,4 +1,4 @@
-"""Command `verl-pivot index`: documents -> the index that the tool `search` reads."""
+"""`verl-pivot index`: documents -> the index that the tool `search` reads."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,15 +7,17 @@ import typer
 
 
 def index_command(
-    documents: Annotated[Path, typer.Argument(help='JSON lines or parquet with "text" (or "contents") and "title".')],
+    documents: Annotated[
+        Path, typer.Argument(help='JSON lines or parquet with the columns "text" (or "contents") and "title".')
+    ],
     out: Annotated[Path, typer.Option(help="The folder to write; an index that is there already is replaced.")],
 ) -> None:
-    """Index documents by their words (BM25), for the tool `search` of rollouts.
+    """Index documents by their words (BM25), for the tool `search` in rollouts.
 
     Example: verl-pivot index wiki.jsonl --out outputs/wiki
     """
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.data.storage import num_rows
+    from verl_pivot.data.files import num_rows
     from verl_pivot.tools.search import write_index
 
     with progress_bar("documents", num_rows(documents)) as on_done:

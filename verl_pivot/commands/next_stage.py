@@ -1,4 +1,4 @@
-"""Command `verl-pivot next-stage`: a run's last checkpoint -> the model from which the next stage starts."""
+"""`verl-pivot next-stage`: a run's last checkpoint -> the model from which the next training stage starts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,28 +6,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from verl_pivot.stages.checkpoints import ActorCheckpoint
+    from verl_pivot.exports.checkpoints import ActorCheckpoint
 
 
 def next_stage_command(
     checkpoint: Annotated[
         Path, typer.Argument(help="A run's trainer.default_local_dir, or one global_step_N folder in it.")
     ],
-    out: Annotated[Path, typer.Option(help="The model folder to write; it must not be there yet.")],
+    out: Annotated[Path, typer.Option(help="The model folder to write; it must not exist yet.")],
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run the model's own code, if it brings some.")
+        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
     ] = False,
 ) -> None:
-    """Make the last checkpoint's policy the next stage's model, so that optimizer and reference policy start afresh.
+    """Make a model of the policy in the last checkpoint, so that the next stage starts with a new optimizer.
 
-    Weights that verl saved in shards are merged by verl's own merger, which rounds them to bfloat16; those of
+    Weights that verl saved in shards go through verl's own merger, which rounds them to bfloat16. Weights saved with
     actor_rollout_ref.actor.checkpoint.save_contents=[...,hf_model] are taken as they are.
 
     Example: verl-pivot next-stage checkpoints/stage1 --out stage1-model
     """
     from rich.console import Console
 
-    from verl_pivot.stages.checkpoints import find_actor, write_model
+    from verl_pivot.exports.checkpoints import find_actor, write_model
 
     actor, out = find_actor(checkpoint), out.resolve()
     doing = "Copying" if actor.backend is None else f"Merging {actor.backend} shards of"

@@ -1,32 +1,28 @@
-"""Progress of a profile while it runs, and its ProfileSummary as a table, for people."""
+"""What `verl-pivot profile` shows: its progress while it runs, and a table of the finished profile."""
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from verl_pivot.profiling.job import TurnCounts
 from verl_pivot.profiling.profiler import Totals
-from verl_pivot.profiling.summary import Outcome, ProfileSummary
+from verl_pivot.profiling.running import FinishedProfile
+from verl_pivot.profiling.summary import TurnOutcome
 
 _LOG_SECONDS = 30.0
+"""Seconds between two lines of progress in a log file."""
 _NUM_REASONS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TurnCounts:
-    num_turns: int
-    num_left: int
-    """Not yet in the file."""
+"""Reasons for lost rewards in the table, the most frequent ones."""
 
 
 @contextmanager
-def progress(counts: TurnCounts, totals: Totals, console: Console) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, in a log file a line now and then; yields what to call after each turn."""
+def turn_progress(counts: TurnCounts, totals: Totals, console: Console) -> Iterator[Callable[[], None]]:
+    """Show a bar on a terminal, or a line now and then in a log file; yields the function to call after each turn."""
     bar = Progress(
         *(TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")),
         *(TextColumn("left:"), TimeRemainingColumn()),
@@ -51,14 +47,16 @@ def progress(counts: TurnCounts, totals: Totals, console: Console) -> Iterator[C
 
 
 def rates(totals: Totals, seconds: float) -> str:
+    """Turns and sampled tokens per second."""
     return f"{totals.num_turns / seconds:.1f} turns/s, {totals.num_tokens / seconds:.0f} tokens/s"
 
 
-def print_summary(summary: ProfileSummary, totals: Totals, *, seconds: float, trajectories: Path, out: Path) -> None:
-    """The whole file's outcomes, this run's speed, and the next command, on stdout."""
+def print_summary(finished: FinishedProfile, totals: Totals, *, trajectories: Path, out: Path) -> None:
+    """Print the outcomes of the whole profile, the speed of this run, and the next command."""
+    summary = finished.summary
     table = Table(title=f"Profile {out}", show_header=False)
     table.add_row("turns", str(summary.num_turns))
-    for outcome in Outcome:
+    for outcome in TurnOutcome:
         num_turns = summary.num_by_outcome[outcome]
         table.add_row(f"  {outcome.value}", f"{num_turns} ({num_turns / max(summary.num_turns, 1):.1%})")
     table.add_row("mean reward", f"{summary.reward.mean:.4f} +- {summary.reward.standard_error:.4f} (standard error)")
@@ -68,7 +66,7 @@ def print_summary(summary: ProfileSummary, totals: Totals, *, seconds: float, tr
         share = summary.num_saved / (summary.num_saved + summary.num_samples)
         table.add_row("saved by early stopping", f"{summary.num_saved} samples ({share:.1%})")
     if totals.num_turns:
-        table.add_row("speed of this run", rates(totals, seconds))
+        table.add_row("speed of this run", rates(totals, finished.seconds))
     if totals.num_cached_tokens:
         table.add_row("prefix cache", f"{totals.num_cached_tokens / totals.num_prompt_tokens:.1%} of prompt tokens")
     console = Console(width=None if Console().is_terminal else 100)

@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal, in a log file a line now and then."""
+"""Progress of a command: a bar on a terminal, a line now and then in a log file."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -8,15 +8,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _LOG_SECONDS = 30.0
+"""Seconds between two lines of progress in a log file."""
 
 
 @contextmanager
 def progress_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None]]:
-    """Yields what to call with a number of things that are done; on stderr.
+    """Show progress on stderr; yields the function to call with a number of finished things.
 
     Args:
         doing: What is counted, such as "rows".
-        total: How many there will be; None where only the end tells.
+        total: How many there will be; None if nobody knows before the end.
     """
     console = Console(stderr=True)
     bar = Progress(

@@ -1,8 +1,7 @@
-"""Command `verl-pivot route simulate`: scenarios and policies -> makespans beside the bound and verl's router."""
+"""`verl-pivot route simulate`: scenarios and routing policies -> how long a training step's rollouts take."""
 
 import json
 import os
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,9 +11,9 @@ import typer
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_pivot.routing.comparison import Row, SeedResult
-    from verl_pivot.routing.sim_engine import EngineRates
-    from verl_pivot.routing.workload import Scenario
+    from verl_pivot.routing.simulator.comparison import ComparisonRow, SeedResult
+    from verl_pivot.routing.simulator.engine import EngineRates
+    from verl_pivot.routing.simulator.workload import Scenario
 
 route_app = typer.Typer(help="Scheduling of rollouts over engines.", no_args_is_help=True)
 
@@ -26,40 +25,48 @@ def route() -> None:
 
 @route_app.command("simulate")
 def simulate_command(
-    scenario: Annotated[list[str] | None, typer.Option(help="A, M, F, S, D, L, E, G, H, V, W; repeatable.")] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="So many steps are drawn of each scenario.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="Of them.")] = 0,
+    scenario: Annotated[
+        list[str] | None,
+        typer.Option(help="A, M, F, S, D, L, E, G, H, V or W, as described above; repeatable. Default: A M F D L."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Routing policy; repeatable. By default all of them.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Training steps to draw of each scenario.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first of these steps.")] = 0,
     options: Annotated[
-        list[str] | None, typer.Option("--set", help="A scenario's field=value, such as capacity=300000; repeatable.")
+        list[str] | None,
+        typer.Option("--set", help="Change a scenario: field=value, such as capacity=300000; repeatable."),
     ] = None,
     recorded: Annotated[
-        Path | None, typer.Option(help="Roll out again what <trainer.rollout_data_dir>/tools/<step>.jsonl recorded.")
+        Path | None,
+        typer.Option(help="Simulate the rollouts recorded in <trainer.rollout_data_dir>/tools/<step>.jsonl instead."),
     ] = None,
     before: Annotated[
-        Path | None, typer.Option(help="With --recorded: an earlier step's dump, whose lengths are known.")
+        Path | None,
+        typer.Option(help="With --recorded: rollouts of an earlier step, from which the policies know lengths."),
     ] = None,
     rates: Annotated[
-        str, typer.Option(help="What an engine's steps take: estimated (roofline, the default) or measured on an H100.")
+        str, typer.Option(help="Speed of an engine: estimated (roofline) or measured (on an H100).")
     ] = "estimated",
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; all cores unless given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the tables as JSON, too.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write the tables to this file, as JSON.")] = None,
 ) -> None:
-    """Simulate steps of rollouts on SGLang-like engines, every policy on the same conversations.
+    """Simulate the rollouts of training steps on SGLang-like engines, with every routing policy in turn.
 
-    A is 64 engines under memory pressure, M has many turns, F long rollouts, S severe pressure, D none, L is light,
-    E has long prompts first, G 8 engines, H 512, V engines without reservation, W slow tools. Lengths are hidden from
-    the policies, except from the oracle, which is there to compare with.
+    Scenarios: A has 64 engines under memory pressure, M many turns, F long rollouts, S severe memory pressure, D no
+    pressure, L a light load, E long prompts first, G 8 engines, H 512 engines, V engines that reserve no memory, W
+    slow tools. No policy sees the lengths of answers beforehand, except the oracle, which is there to compare with.
 
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
-    from verl_pivot.routing.comparison import BASELINE, POLICIES, rows
-    from verl_pivot.routing.sim_engine import RATES
-    from verl_pivot.routing.workload import SCENARIOS, with_options
+    from verl_pivot.routing.simulator.comparison import BASELINE, ROUTING_POLICIES, summarize
+    from verl_pivot.routing.simulator.engine import RATES
+    from verl_pivot.routing.simulator.workload import SCENARIOS, with_options
 
     _check_names("--rates", [rates], list(RATES))
-    chosen = list(dict.fromkeys([BASELINE, *(policy or POLICIES)]))
-    _check_names("--policy", chosen, list(POLICIES))
+    chosen = list(dict.fromkeys([BASELINE, *(policy or ROUTING_POLICIES)]))
+    _check_names("--policy", chosen, list(ROUTING_POLICIES))
     names = scenario or (["D"] if recorded else ["A", "M", "F", "D", "L"])
     _check_names("--scenario", names, list(SCENARIOS))
     scenarios = {name: with_options(SCENARIOS[name], options or []) for name in names}
@@ -68,7 +75,7 @@ def simulate_command(
     else:
         cores = workers or len(os.sched_getaffinity(0))
         results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, RATES[rates], cores)
-    tables = {name: list(rows(found)) for name, found in results.items()}
+    tables = {name: list(summarize(found)) for name, found in results.items()}
     for name, table in tables.items():
         _print_rows(name, table, results[name])
     if out is not None:
@@ -78,11 +85,11 @@ def simulate_command(
 def _replay(
     recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str], rates: "EngineRates"
 ) -> "SeedResult":
-    from verl_pivot.routing.comparison import Setting, compare
-    from verl_pivot.routing.recorded import read_conversations
+    from verl_pivot.routing.simulator.comparison import ComparedStep, compare
+    from verl_pivot.routing.simulator.recorded import read_conversations
 
     lengths = [] if before is None else [each.response_tokens for each in read_conversations(before)]
-    setting = Setting(scenario=scenario, conversations=read_conversations(recorded), lengths_before=lengths)
+    setting = ComparedStep(scenario=scenario, conversations=read_conversations(recorded), lengths_before=lengths)
     return compare(recorded.name, 0, setting, policies, rates)
 
 
@@ -94,8 +101,10 @@ def _check_names(option: str, names: list[str], known: list[str]) -> None:
 def _simulate(
     scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: "EngineRates", workers: int
 ) -> "dict[str, list[SeedResult]]":
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.routing.comparison import compare_seed
+    from verl_pivot.routing.simulator.comparison import compare_seed
 
     results: dict[str, list[SeedResult]] = {name: [] for name in scenarios}
     with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(scenarios) * len(seeds)) as on_done:
@@ -110,7 +119,7 @@ def _simulate(
     return {name: sorted(found, key=lambda result: result.seed) for name, found in results.items()}
 
 
-def _print_rows(name: str, table_rows: "list[Row]", results: "list[SeedResult]") -> None:
+def _print_rows(name: str, table_rows: "list[ComparisonRow]", results: "list[SeedResult]") -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table

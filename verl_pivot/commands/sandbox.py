@@ -1,6 +1,5 @@
-"""Commands `verl-pivot sandbox serve | start | status | stop`: one node's service, or one on each of a cluster."""
+"""`verl-pivot sandbox serve | start | status | stop`: the sandbox service of one node, or one on each node."""
 
-import asyncio
 import json
 import os
 import resource
@@ -10,29 +9,33 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from verl_pivot.commands.options import Address
 from verl_pivot.commands.sandbox_bench import bench_command
 from verl_pivot.errors import ConfigError, SandboxError
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
 
 if TYPE_CHECKING:
-    from verl_pivot.node.backends import BackendSettings
-    from verl_pivot.node.service import ServiceSettings
+    from verl_pivot.sandbox.service.backend import BackendSettings
+    from verl_pivot.sandbox.service.settings import ServiceSettings
 
 HANDED_TOKEN = "VERL_PIVOT_SANDBOX_HANDED_TOKEN"
-"""Environment: from a service of root to the ordinary user's that it becomes."""
+"""Environment variable with the token, from a service that root started to itself as an ordinary user."""
 PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that this process gets when its parent ends."""
 
 sandbox_app = typer.Typer(
-    help="Run model-written programs in isolation: a service on each node, found by its URL and a token.",
+    help="Run programs that a model wrote in isolation: a service on each node, reached by its URL and a token.",
     no_args_is_help=True,
 )
 Urls = Annotated[
-    list[str] | None, typer.Option("--url", help=f"Of a service; repeatable. Without one: {URLS_VARIABLE}.")
+    list[str] | None,
+    typer.Option("--url", help=f"URL of a service; repeatable. Default: the variable {URLS_VARIABLE}."),
 ]
-OnRay = Annotated[bool, typer.Option("--ray", help="The services that `start --ray` keeps on a Ray cluster.")]
-Address = Annotated[str, typer.Option(help="With --ray: of the cluster, host:port; auto is the one of this machine.")]
-Name = Annotated[str, typer.Option(help="With --ray: of these services, where a cluster has several.")]
-TokenFile = Annotated[Path | None, typer.Option(help=f"Holds the token. Without one: {TOKEN_VARIABLE}.")]
+OnRay = Annotated[bool, typer.Option("--ray", help="All services that `start --ray` keeps on a Ray cluster.")]
+Name = Annotated[str, typer.Option(help="With --ray: name of this sandbox, where a cluster has several.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help=f"File that holds the token. Default: the variable {TOKEN_VARIABLE}.")
+]
 
 sandbox_app.command("bench")(bench_command)
 
@@ -40,48 +43,56 @@ sandbox_app.command("bench")(bench_command)
 @sandbox_app.command("serve")
 def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     token_file: TokenFile = None,
     backend: Annotated[str, typer.Option(help="zygote (fast Python), bwrap_exec, or module:Class.")] = "zygote",
-    lanes: Annotated[int | None, typer.Option(min=1, help="Groups of executions; one per core by default.")] = None,
-    slots: Annotated[
-        int | None, typer.Option(min=1, help="Executions at once; as many as the memory allows by default.")
+    lanes: Annotated[
+        int | None, typer.Option(min=1, help="Lanes, processes that each run many programs; by default one per core.")
     ] = None,
-    min_tier: Annotated[str, typer.Option(help="Least isolation to start with; see `verl-pivot doctor`.")] = "T3",
-    languages: Annotated[Path | None, typer.Option(help="YAML of more languages.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(min=1, help="Programs that run at once; by default as many as the memory allows.")
+    ] = None,
+    min_tier: Annotated[
+        str, typer.Option(help="Weakest isolation that is accepted; `verl-pivot doctor` says what this node has.")
+    ] = "T3",
+    languages: Annotated[Path | None, typer.Option(help="YAML file of more languages.")] = None,
     preload: Annotated[
-        str, typer.Option(help="Packages imported before a program comes, if installed.")
+        str, typer.Option(help="Python packages to import before any program comes, where they are installed.")
     ] = "numpy,sympy",
     memory_mib: Annotated[
-        int | None, typer.Option(min=256, help="For all programs together; half of the machine's by default.")
+        int | None,
+        typer.Option(min=256, help="Memory of all programs together, MiB; by default half of the machine's."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="When started by root: run as this user instead of the default one.")
+        str | None, typer.Option(help="When root starts the service: run as this user instead of the default one.")
     ] = None,
-    node: Annotated[str, typer.Option(help="Name of this node in results; host:port by default.")] = "",
+    node: Annotated[str, typer.Option(help="Name of this node in results; by default host:port.")] = "",
     max_queued: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 8192,
-    max_mib: Annotated[int, typer.Option(min=64, help="Of requests and unread results held at once.")] = 256,
-    max_sessions: Annotated[int, typer.Option(min=0, help="Open at once.")] = 1024,
-    session_idle_seconds: Annotated[float, typer.Option(min=1.0, help="Until an unused session is closed.")] = 600.0,
-    drain_seconds: Annotated[float, typer.Option(min=0.0, help="For running programs at the end.")] = 10.0,
+    max_mib: Annotated[int, typer.Option(min=64, help="MiB of requests and unread results held at once.")] = 256,
+    max_sessions: Annotated[int, typer.Option(min=0, help="Sessions open at once.")] = 1024,
+    session_idle_seconds: Annotated[
+        float, typer.Option(min=1.0, help="Seconds until an unused session is closed.")
+    ] = 600.0,
+    drain_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Seconds that running programs get when the service stops.")
+    ] = 10.0,
     ready_file: Annotated[
-        Path | None, typer.Option(help="Write there what is printed when it is ready: url, pid, tier as JSON.")
+        Path | None, typer.Option(help="File that gets what is printed when the service is ready: url, pid, tier.")
     ] = None,
     die_with_parent: Annotated[
-        int | None, typer.Option(metavar="PID", help="End when this process, the parent, does.")
+        int | None, typer.Option(metavar="PID", help="Process id of the parent: end when the parent ends.")
     ] = None,
 ) -> None:
-    """Serve programs on this node until SIGTERM; prints one line of JSON when it is ready.
+    """Serve programs on this node until SIGTERM; prints a line of JSON with url, pid and tier when it is ready.
 
     Example: verl-pivot sandbox serve --host 0.0.0.0 --port 8650 --token-file token.txt
     """
-    from verl_pivot.node.answers import Bounds
-    from verl_pivot.node.backends import BackendSettings
-    from verl_pivot.node.privileges import drop_root
-    from verl_pivot.node.service import ServiceSettings
+    from verl_pivot.sandbox.bubblewrap.privileges import drop_root
+    from verl_pivot.sandbox.service.backend import BackendSettings
+    from verl_pivot.sandbox.service.settings import ServiceLimits, ServiceSettings
 
     if os.geteuid() == 0:
-        os.environ[HANDED_TOKEN] = read_token(token_file)  # the user it becomes may not read the file
+        os.environ[HANDED_TOKEN] = read_token(token_file)  # the ordinary user may not read the file
     drop_root(user)
     if die_with_parent is not None:
         _die_with(die_with_parent)
@@ -91,7 +102,7 @@ def serve_command(
         port=port,
         node=node,
         backend_name=backend,
-        bounds=Bounds(max_queued=max_queued, max_bytes=max_mib * 1024**2),
+        limits=ServiceLimits(max_queued=max_queued, max_bytes=max_mib * 1024**2),
         max_sessions=max_sessions,
         session_idle_seconds=session_idle_seconds,
         drain_seconds=drain_seconds,
@@ -105,14 +116,19 @@ def serve_command(
         memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
         languages_file=languages,
     )
-    import uvloop
+    from verl_pivot.extras import extra
+
+    with extra("sandbox"):
+        import uvloop
 
     uvloop.run(_serve(settings, backend_settings, ready_file))
 
 
 async def _serve(settings: "ServiceSettings", backend_settings: "BackendSettings", ready_file: Path | None) -> None:
-    from verl_pivot.node.backends import make_backend
-    from verl_pivot.node.service import Service
+    import asyncio
+
+    from verl_pivot.sandbox.service.backend import make_backend
+    from verl_pivot.sandbox.service.service import Service
 
     _allow_many_files()
     backend = make_backend(backend_settings)
@@ -132,13 +148,13 @@ async def _serve(settings: "ServiceSettings", backend_settings: "BackendSettings
 
 
 def _allow_many_files() -> None:
-    """Connections, pipes and sessions together are more than the usual soft limit of 1024."""
+    """Raise the limit on open files: connections, pipes and sessions together exceed the usual soft limit of 1024."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _write(ready_file: Path, ready: str) -> None:
-    """Whoever waits for the file never reads half of it."""
+    """Write the file at once, so that nobody reads half of it."""
     partial = ready_file.with_suffix(".partial")
     try:
         partial.write_text(ready + "\n")
@@ -154,11 +170,14 @@ def _die_with(parent: int) -> None:
 
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
-        raise ConfigError(f"--die-with-parent {parent}: that is not the parent (it may have ended); give the parent's")
+        raise ConfigError(
+            f"--die-with-parent {parent}: that is not the parent's process id, or the parent has ended; give the "
+            "parent's id"
+        )
 
 
 def read_token(token_file: Path | None) -> str:
-    """From the file, else from the environment: never from an argument, which every user of the machine can read."""
+    """The token from a file or the environment, never from an argument, which every user of the machine can read."""
     if token_file is None:
         token = os.environ.get(TOKEN_VARIABLE, "")
         if not token:
@@ -178,13 +197,13 @@ def start_command(
     ray: OnRay = False,
     address: Address = "auto",
     name: Name = "default",
-    backend: Annotated[str | None, typer.Option(help="As of `serve`.")] = None,
-    lanes: Annotated[int | None, typer.Option(min=1, help="Per node, as of `serve`.")] = None,
-    slots: Annotated[int | None, typer.Option(min=1, help="Per node, as of `serve`.")] = None,
-    min_tier: Annotated[str | None, typer.Option(help="As of `serve`.")] = None,
-    wait_seconds: Annotated[float, typer.Option(min=0.0, help="For every node to serve.")] = 300.0,
+    backend: Annotated[str | None, typer.Option(help="Same as for `serve`.")] = None,
+    lanes: Annotated[int | None, typer.Option(min=1, help="Lanes per node, same as for `serve`.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Slots per node, same as for `serve`.")] = None,
+    min_tier: Annotated[str | None, typer.Option(help="Same as for `serve`.")] = None,
+    wait_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every node serves.")] = 300.0,
 ) -> None:
-    """Keep one service on each node of a Ray cluster, also on nodes that join later; returns when all serve.
+    """Keep one service on each node of a Ray cluster, also on nodes that join later; returns when all of them serve.
 
     Example: verl-pivot sandbox start --ray --lanes 8 -- --max-sessions 256
     """
@@ -202,7 +221,7 @@ def start_command(
 
 @sandbox_app.command("status")
 def status_command(url: Urls = None, ray: OnRay = False, address: Address = "auto", name: Name = "default") -> None:
-    """Show what each service says of its health; exit code 1 if one does not answer.
+    """Show the health of each service; exit code 1 if one does not answer.
 
     Example: verl-pivot sandbox status --url http://127.0.0.1:8650
     """
@@ -234,7 +253,7 @@ def stop_command(
     address: Address = "auto",
     name: Name = "default",
 ) -> None:
-    """Ask each service to stop: it takes nothing more, and lets what runs end for a while.
+    """Ask each service to stop: it takes no more programs, and gives the running ones --drain-seconds to end.
 
     Example: verl-pivot sandbox stop --url http://127.0.0.1:8650 --token-file token.txt
     """

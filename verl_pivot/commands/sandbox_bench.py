@@ -1,4 +1,4 @@
-"""Command `verl-pivot sandbox bench`: the figures that the sandbox must reach -> a table, and JSON."""
+"""`verl-pivot sandbox bench`: measures the sandbox -> a table of figures beside their targets, and JSON."""
 
 import json
 import os
@@ -11,37 +11,39 @@ import typer
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_pivot.benchmarks.bench import Report
+    from verl_pivot.sandbox.bench.run import BenchReport
 
 HANDED_FILE = "VERL_PIVOT_SANDBOX_HANDED_FILE"
-"""Environment: from a bench of root to the ordinary user's that it becomes, the open file of --json."""
+"""Environment variable with the open file of --json, from a bench that root started to itself as an ordinary user."""
 
 
 def bench_command(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="science, bare, http, calls, sleepers, sessions, hostile or soak; repeatable."),
+        typer.Option(help="Measure only science, bare, http, calls, sleepers, sessions, hostile or soak; repeatable."),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="A smoke run in small numbers, which are not to be quoted.")] = False,
-    num_calls: Annotated[int | None, typer.Option(min=1, help="Submitted at once; 45,000 in full.")] = None,
-    soak: Annotated[int | None, typer.Option(min=1, help="Mixed executions; 10,000 in full, 300 with --quick.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there too.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the mix of executions.")] = 0,
+    quick: Annotated[bool, typer.Option(help="A short trial run, whose figures mean little.")] = False,
+    num_calls: Annotated[int | None, typer.Option(min=1, help="Programs submitted at once; 45,000 by default.")] = None,
+    soak: Annotated[
+        int | None, typer.Option(min=1, help="Mixed programs to run; by default 10,000, or 300 with --quick.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the mix of programs.")] = 0,
 ) -> None:
-    """Measure what the sandbox must reach on two cores; a target that is missed is shown, and is no error.
+    """Measure the sandbox against its targets for two cores; a missed target is shown and is not an error.
 
     Example: verl-pivot sandbox bench --json bench.json
     """
-    from verl_pivot.node.privileges import drop_root
+    from verl_pivot.sandbox.bubblewrap.privileges import drop_root
 
     json_fd = None if json_file is None else _opened(json_file)
     drop_root()
     from rich.console import Console
 
-    from verl_pivot.benchmarks.bench import run_bench
-    from verl_pivot.benchmarks.bench_stage import QUICK, Sizes
+    from verl_pivot.sandbox.bench.harness import QUICK, BenchSizes
+    from verl_pivot.sandbox.bench.run import run_bench
 
-    sizes = QUICK if quick else Sizes()
+    sizes = QUICK if quick else BenchSizes()
     sizes = replace(sizes, num_calls=num_calls or sizes.num_calls, num_soak=soak or sizes.num_soak)
     report = run_bench(sizes, only or [], seed=seed, console=Console(stderr=True))
     _print(report)
@@ -53,8 +55,8 @@ def bench_command(
 
 
 def _opened(path: Path) -> int:
-    """A descriptor that outlives the loss of root; opened first, so that nothing is measured in vain."""
-    from verl_pivot.node.privileges import is_root
+    """Open the file as root and before anything is measured; the descriptor stays open when root is given up."""
+    from verl_pivot.sandbox.bubblewrap.privileges import is_root
 
     handed = os.environ.pop(HANDED_FILE, "")
     if handed:
@@ -69,10 +71,10 @@ def _opened(path: Path) -> int:
     return fd
 
 
-def _print(report: "Report") -> None:
+def _print(report: "BenchReport") -> None:
     from rich.console import Console
 
-    from verl_pivot.benchmarks.bench_report import table
+    from verl_pivot.sandbox.bench.report import table
 
     console = Console(width=None if Console().is_terminal else 160)
     console.print(table(report.rows, report.title))

@@ -1,4 +1,4 @@
-"""Options of `verl-pivot sandbox start | status | stop` with --ray -> what happens on the cluster, as a table."""
+"""`verl-pivot sandbox start | status | stop` with --ray: acts on every node of a Ray cluster, and prints a table."""
 
 import secrets
 import time
@@ -8,38 +8,43 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from verl_pivot.cluster import ray_nodes
-from verl_pivot.cluster.placement import Phase, Place
 from verl_pivot.errors import SandboxError
+from verl_pivot.sandbox.cluster import ray_supervisor
+from verl_pivot.sandbox.cluster.placement import Phase, ServicePlace
 from verl_pivot.sandbox.nodes import NAME_VARIABLE
+from verl_pivot.sandbox.ray_discovery import DEFAULT_NAME
 
 POLL_SECONDS = 0.5
 TRIES = 2
-"""Starts of a node's service that the command waits for; the supervisor tries more often."""
+"""Failed starts of a node's service after which the command no longer waits; the supervisor goes on trying."""
 
 
 def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float) -> None:
-    """Return when every node serves.
+    """Start the sandbox; return when every node serves.
 
     Raises:
         ConfigError: If there is no cluster, or the sandbox runs with other options.
         SandboxError: If a node does not serve in time, or failed to start.
     """
-    with ray_nodes.connected(address):
-        ray_nodes.start_supervisor(name, arguments, secrets.token_urlsafe(24))
+    with ray_supervisor.connected(address):
+        ray_supervisor.start_supervisor(name, arguments, secrets.token_urlsafe(24))
         places = _wait(name, time.monotonic() + wait_seconds)
     _show(places)
     others = [place for place in places if place.phase is not Phase.SERVING]
     if others or not places:
         raise SandboxError(_unfinished(name, others, len(places)))
-    named = "" if name == ray_nodes.DEFAULT_NAME else f" with {NAME_VARIABLE}={name}"
+    named = "" if name == DEFAULT_NAME else f" with {NAME_VARIABLE}={name}"
     typer.echo(f"Sandbox() in any process of this cluster{named} finds them by itself.")
 
 
 def show(address: str, name: str) -> None:
-    """Raises SandboxError if one node does not serve."""
-    with ray_nodes.connected(address):
-        places = ray_nodes.places(name)
+    """Print the state of every node.
+
+    Raises:
+        SandboxError: If a node does not serve.
+    """
+    with ray_supervisor.connected(address):
+        places = ray_supervisor.places(name)
     _show(places)
     others = [place for place in places if place.phase is not Phase.SERVING]
     if others or not places:
@@ -47,18 +52,18 @@ def show(address: str, name: str) -> None:
 
 
 def stop(address: str, name: str) -> None:
-    """Return when all services have ended."""
-    with ray_nodes.connected(address), Console(stderr=True).status("running programs may end"):
-        num_places = len(ray_nodes.places(name))
-        ray_nodes.stop_supervisor(name)
+    """Stop the sandbox; return when all services have ended."""
+    with ray_supervisor.connected(address), Console(stderr=True).status("running programs may end"):
+        num_places = len(ray_supervisor.places(name))
+        ray_supervisor.stop_supervisor(name)
     typer.echo(f"sandbox {name!r} has ended on {num_places} nodes")
 
 
-def _wait(name: str, until: float) -> list[Place]:
-    """The places when nothing is under way any more, or as they are then."""
+def _wait(name: str, until: float) -> list[ServicePlace]:
+    """Wait until every service is ready or has failed, or until the time is over; returns the places as they are."""
     with Console(stderr=True).status("starting") as status:
         while True:
-            places = ray_nodes.places(name)
+            places = ray_supervisor.places(name)
             num_serving = sum(place.phase is Phase.SERVING for place in places)
             status.update(f"{num_serving} of {len(places)} nodes serve")
             if time.monotonic() > until or (places and all(map(_is_settled, places))):
@@ -66,11 +71,11 @@ def _wait(name: str, until: float) -> list[Place]:
             time.sleep(POLL_SECONDS)
 
 
-def _is_settled(place: Place) -> bool:
+def _is_settled(place: ServicePlace) -> bool:
     return place.phase is Phase.SERVING or place.num_failures >= TRIES
 
 
-def _show(places: Sequence[Place]) -> None:
+def _show(places: Sequence[ServicePlace]) -> None:
     table = Table()
     for header in ("node", "url", "tier", "state"):
         table.add_column(header, no_wrap=True)
@@ -85,7 +90,7 @@ def _show(places: Sequence[Place]) -> None:
             typer.echo(f"{place.node_id[:8]}, {place.num_failures} failures in a row, the latest problem: {problem}")
 
 
-def _row(place: Place) -> tuple[str, ...]:
+def _row(place: ServicePlace) -> tuple[str, ...]:
     health = place.health
     if health is None:
         return place.node_id[:8], place.address, "", place.phase, "", "", ""
@@ -93,7 +98,7 @@ def _row(place: Place) -> tuple[str, ...]:
     return place.node_id[:8], place.url, health.tier, place.phase, *counts
 
 
-def _unfinished(name: str, others: Sequence[Place], num_places: int) -> str:
+def _unfinished(name: str, others: Sequence[ServicePlace], num_places: int) -> str:
     if not num_places:
         return f"the supervisor of sandbox {name!r} knows of no node yet: ask again in a moment"
     nodes = "; ".join(f"{place.node_id[:8]} at {place.address} is {place.phase}" for place in others)

@@ -1,11 +1,12 @@
-"""Command `verl-pivot select`: trajectories.jsonl and profile.jsonl -> pivots.parquet, a table and a plot."""
+"""`verl-pivot select`: trajectories.jsonl and profile.jsonl -> pivots.parquet, a table and a plot."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.tables import counts_table, refuse_overwriting
+from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.tables import counts_table
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,37 +14,44 @@ if TYPE_CHECKING:
 
 
 def select_command(
-    trajectories: Annotated[Path, typer.Argument(help="What `verl-pivot import` wrote.")],
+    trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
     out: Annotated[Path, typer.Option(help="The pivots.parquet to write.")],
-    profile: Annotated[Path | None, typer.Option(help="What `verl-pivot profile` wrote.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="profile.jsonl from `verl-pivot profile`.")] = None,
     lambda_diff: Annotated[float, typer.Option(help="Pivots have a mean reward below this, in (0, 1].")] = 1.0,
     keep: Annotated[
         Literal["pivots", "unsolved", "all"],
-        typer.Option(help="'unsolved' drops only what every sample got right; 'all' drops nothing by reward."),
+        typer.Option(help="'unsolved' drops only turns that every sample got right; 'all' drops nothing by reward."),
     ] = "pivots",
     max_per_trajectory: Annotated[
-        int | None, typer.Option(help="Keep those of highest reward variance; no cap unless given.")
+        int | None,
+        typer.Option(
+            help="Keep at most so many pivots of a trajectory, those of highest reward variance; default all."
+        ),
     ] = None,
-    max_prompt_tokens: Annotated[int, typer.Option(help="Longer prompts are refused; 0 is no limit.")] = 4096,
-    model: Annotated[str | None, typer.Option(help="Whose tokenizer counts prompts that have no profile.")] = None,
-    validation_share: Annotated[float, typer.Option(help="Share of the trajectories, in [0, 1).")] = 0.1,
+    max_prompt_tokens: Annotated[int, typer.Option(help="Drop turns with a longer prompt; 0 is no limit.")] = 4096,
+    model: Annotated[
+        str | None, typer.Option(help="Model whose tokenizer counts prompt tokens, where no profile has counted them.")
+    ] = None,
+    validation_share: Annotated[
+        float, typer.Option(help="Share of the trajectories that goes to the validation split, in [0, 1).")
+    ] = 0.1,
     split_by: Annotated[
         Literal["task", "trajectory"],
-        typer.Option(help="What never falls into both splits: all trajectories of a task, or each by itself."),
+        typer.Option(help="What goes to one split as a whole: all trajectories of a task, or each trajectory."),
     ] = "task",
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     check_verifier: Annotated[
-        bool, typer.Option(help="Refuse turns whose verifier refuses the expert's own action.")
+        bool, typer.Option(help="Drop turns whose verifier refuses the expert's own action.")
     ] = True,
     recordings: Annotated[
-        bool, typer.Option(help="Add what the tools answered, so that rollouts can go on from a pivot (docs/tools.md).")
+        bool, typer.Option(help="Add the tools' answers, so that rollouts can go on from a pivot (docs/tools.md).")
     ] = False,
     verifier_module: Annotated[
-        list[str] | None, typer.Option(help="Module or .py file that registers verifiers; may be repeated.")
+        list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes; as many as cores unless given.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
 ) -> None:
-    """Choose the turns worth training on: mixed rewards, and a mean below lambda_diff.
+    """Choose the turns worth training on: their samples differ in reward, with a mean below --lambda-diff.
 
     A selection that was interrupted goes on when it is run again.
 
@@ -54,7 +62,7 @@ def select_command(
     from verl_pivot.profiling.profiles import is_published
     from verl_pivot.selection.candidates import CandidateSettings
     from verl_pivot.selection.decisions import SelectionRule
-    from verl_pivot.selection.selecting import OutputPaths, SelectionJob, select_pivots
+    from verl_pivot.selection.selecting import SelectionJob, SelectionOutputs, select_pivots
     from verl_pivot.verifiers.judge_usage import usage_lines
 
     refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
@@ -65,11 +73,11 @@ def select_command(
         max_prompt_tokens=max_prompt_tokens or None,
     )
     counts_prompts = profile is None or is_published(profile)
-    _check(rule, profile, counts_prompts=counts_prompts, model=model)
+    _check_options(rule, profile, counts_prompts=counts_prompts, model=model)
     job = SelectionJob(
         trajectories=trajectories,
         profile=profile,
-        paths=OutputPaths(train=out),
+        paths=SelectionOutputs(train=out),
         rule=rule,
         settings=CandidateSettings(
             model=model if counts_prompts else None,
@@ -97,16 +105,16 @@ def select_command(
         typer.echo("The validation split is empty, as asked for: train with data.val_files of your own.")
 
 
-def _check(rule: "SelectionRule", profile: Path | None, *, counts_prompts: bool, model: str | None) -> None:
+def _check_options(rule: "SelectionRule", profile: Path | None, *, counts_prompts: bool, model: str | None) -> None:
     if profile is None and rule.keep != "all":
         raise ConfigError(
-            "the pivots are told by the profile: run `verl-pivot profile` and give its file with "
+            "no --profile, which says which turns are pivots: run `verl-pivot profile` and give its file with "
             "--profile, or take every turn with --keep all"
         )
     if counts_prompts and rule.max_prompt_tokens is not None and model is None:
         raise ConfigError(
             "prompts are counted in tokens and no profile has counted them: give --model, the policy whose "
-            "tokenizer counts them, or --max-prompt-tokens 0 to leave them unchecked"
+            "tokenizer counts them, or --max-prompt-tokens 0 to leave their length unchecked"
         )
 
 

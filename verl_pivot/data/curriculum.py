@@ -1,4 +1,4 @@
-"""Rewards of the groups so far -> the pivot to draw next: those that stopped varying rest, and are tried again."""
+"""Curriculum: rewards of the groups so far -> the pivot to draw next; pivots without variance are retired."""
 
 import math
 import random
@@ -8,68 +8,65 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field
 
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import DataError
+from verl_pivot.validation import Options, validated
 
 _UNMEASURED_VARIANCE = 0.25
-"""The largest variance of a reward in [0, 1]: a pivot that nobody measured is drawn among the first."""
+"""Largest variance of a reward in [0, 1]; assumed for pivots without a profile, which are thus drawn early."""
 
 
-class CurriculumOptions(BaseModel):
-    """When a pivot is retired, when it is tried again, and in which order the others are drawn.
+class CurriculumOptions(Options):
+    """Options `pivot.curriculum`: when a pivot is retired and tried again, and in which order the others are drawn.
 
-    PivotRL (arXiv:2603.21383) selects once, by the variance under the initial policy, and its figure 3 shows how
-    that shrinks in training. Retiring is ours; theorem 3.2 makes the standard deviation the scale of GRPO's gradient
-    at a state, hence the weight.
+    PivotRL (arXiv:2603.21383) selects pivots once, by the variance under the initial policy; its figure 3 shows this
+    variance shrink in training. Retiring pivots is our addition. The weight follows theorem 3.2: GRPO's gradient at a
+    state scales with the standard deviation of the rewards.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     enabled: bool = False
     decay: float = Field(0.0, ge=0.0, lt=1.0)
-    """Of the running mean and variance, at each visit of the pivot; 0 looks at the last group alone."""
+    """Weight that the running mean and variance keep at each visit of a pivot; 0 uses the last group alone."""
     retire_variance: float = Field(0.0, ge=0.0)
-    """A running variance at or below it is flat."""
+    """Running variance up to which a visit counts as flat."""
     retire_visits: int = Field(2, ge=1)
-    """So many flat visits in a row retire a pivot."""
+    """Number of flat visits in a row after which a pivot is retired."""
     weight_exponent: float = Field(1.0, ge=0.0)
-    """Weight = running standard deviation ** exponent: the heavier tend to come early in an epoch; 0: all alike."""
+    """Weight = running standard deviation ** exponent; heavier pivots tend to come earlier in an epoch, 0: no order."""
     reprofile_every: int = Field(10, ge=0)
-    """Steps between two re-profilings; 0: never."""
+    """Steps between two re-profilings of the retired pivots; 0: never."""
     reprofile_share: float = Field(0.1, gt=0.0, le=0.5)
-    """Of the retired pivots, the longest unvisited, that each re-profiling visits; of all draws it takes no more."""
+    """Share of the retired pivots that a re-profiling visits, longest unvisited first; also its share of all draws."""
 
 
 def parse_options(section: Mapping[str, Any]) -> CurriculumOptions:
     """The options under `pivot.curriculum`.
 
     Raises:
-        ConfigError: If a key is unknown, or a value is not allowed.
+        ConfigError: If a key is unknown or a value is not allowed.
     """
-    if unknown := sorted(set(section) - set(CurriculumOptions.model_fields)):
-        raise ConfigError(f"unknown key pivot.curriculum.{unknown[0]}; known: {sorted(CurriculumOptions.model_fields)}")
-    try:
-        return CurriculumOptions.model_validate(dict(section))
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise ConfigError(f"pivot.curriculum.{problem['loc'][0]}={problem['input']}: {problem['msg']}") from error
+    return validated(CurriculumOptions, dict(section), "pivot.curriculum")
 
 
 @dataclass(slots=True)
 class PivotRecord:
-    """What is known of one pivot's rewards."""
+    """Statistics of one pivot's rewards."""
 
     mean: float | None = None
+    """Running mean of the rewards; before the first visit the profile's. None: never measured."""
     variance: float | None = None
     """Running variance within a group; before the first visit the profile's. None: never measured."""
     num_visits: int = 0
     num_flat_visits: int = 0
-    """In a row, up to the last visit."""
+    """Visits in a row, up to the last one, at which the rewards did not vary."""
     last_step: int = 0
+    """Training step of the last visit; 0 before the first."""
 
     def update(self, rewards: Sequence[float], step: int, options: CurriculumOptions) -> None:
-        """Take in the rewards of one group."""
+        """Add the rewards of one group that was sampled in a training step."""
         mean, variance = mean_and_variance(rewards)
         self.mean = mean if self.mean is None else options.decay * self.mean + (1 - options.decay) * mean
         if self.variance is not None:
@@ -81,10 +78,10 @@ class PivotRecord:
 
 
 class Curriculum:
-    """Draws pivots in epochs: each active one once, in an order that depends on seed, epoch and records alone.
+    """Draws pivots in epochs: each active pivot once, in an order that depends only on seed, epoch and records.
 
-    No batch holds a pivot twice: what is left of an epoch, less than a batch, opens the next one, and where fewer
-    pivots than a batch are active, the longest unvisited retired ones fill it up. So training outlives the last one.
+    No batch holds a pivot twice: a rest of an epoch that is less than a batch begins the next epoch. Where fewer
+    pivots than a batch are active, the longest unvisited retired ones fill the batch, so that training can go on.
     """
 
     def __init__(
@@ -100,12 +97,12 @@ class Curriculum:
         """Start before the first epoch.
 
         Args:
-            records: [num_pivots] what the profile says of each.
-            options: The rule.
-            identity: Of the pivots and their order; a state of others is refused.
-            seed: Of every epoch's order.
-            shuffle: False draws each epoch in the file's order; probes of a re-profiling are scattered all the same.
-            batch_size: Pivots per step.
+            records: [num_pivots] statistics of each pivot from its profile.
+            options: When pivots are retired and tried again.
+            identity: Digest of the pivots and their order; a saved state of other pivots is refused.
+            seed: Seed of the order of every epoch.
+            shuffle: False draws each epoch in the order of the file; re-profiled pivots are still put at random places.
+            batch_size: Pivots per training step.
         """
         self.records = list(records)
         self.options = options
@@ -120,7 +117,7 @@ class Curriculum:
         self._queue: deque[int] = deque()
 
     def draw(self) -> int:
-        """The next pivot's position in the file."""
+        """Position in the file of the next pivot."""
         begins_batch = self._num_drawn % self.batch_size == 0
         if not self._queue or (begins_batch and len(self._queue) < self.batch_size):
             self._start_epoch()
@@ -128,11 +125,11 @@ class Curriculum:
         return self._queue.popleft()
 
     def observe(self, step: int, groups: Sequence[tuple[int, Sequence[float]]]) -> None:
-        """Take in the groups that a training step sampled, and re-profile when it is time.
+        """Add the groups that a training step sampled, and re-profile retired pivots when it is time.
 
         Args:
-            step: Its number, from 1.
-            groups: A pivot's position and the rewards of its decided rollouts; a single reward says nothing.
+            step: Number of the training step, from 1.
+            groups: (position of a pivot, rewards of its decided rollouts); groups with fewer than 2 are left out.
         """
         active = {pivot for pivot, _ in groups if not self.is_retired(pivot)}
         for pivot, rewards in groups:
@@ -147,13 +144,13 @@ class Curriculum:
         return self.records[pivot].num_flat_visits >= self.options.retire_visits
 
     def weight(self, pivot: int) -> float:
-        """How strongly the pivot is drawn to an epoch's beginning; 0 puts it after all others."""
+        """Weight that draws the pivot towards the beginning of an epoch; 0 puts it after all others."""
         variance = self.records[pivot].variance
         deviation = math.sqrt(_UNMEASURED_VARIANCE if variance is None else variance)
         return math.pow(deviation, self.options.weight_exponent)
 
     def metrics(self) -> dict[str, float]:
-        """How much of the data still teaches; the mean is over measured pivots."""
+        """Metrics of how many pivots are still active; the mean variance is over measured pivots."""
         retired = [self.records[pivot] for pivot in self._retired()]
         variances = [record.variance for record in self.records if record.variance is not None]
         return {
@@ -165,7 +162,7 @@ class Curriculum:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All that later draws depend on beside the arguments, as JSON can hold it."""
+        """State that later draws depend on beside the arguments, as JSON values."""
         return {
             "identity": self._identity,
             "epoch": self._epoch,
@@ -177,15 +174,15 @@ class Curriculum:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was called.
+        """Go on from a saved state.
 
         Raises:
-            DataError: If the state is of other pivots.
+            DataError: If the state belongs to other pivots.
         """
         if state["identity"] != self._identity:
             raise DataError(
-                "the checkpoint's curriculum is of other pivots than data.train_files: resume with the files that the "
-                "run began with, or with pivot.curriculum.enabled=False"
+                "the checkpoint's curriculum belongs to other pivots than those of data.train_files: resume with the "
+                "files that the run began with, or with pivot.curriculum.enabled=False"
             )
         self.records = [PivotRecord(*values) for values in state["records"]]
         self._epoch = state["epoch"]
@@ -207,7 +204,7 @@ class Curriculum:
         self._epoch += 1
 
     def _reprofile(self, step: int) -> None:
-        """Give retired pivots one visit each, within as many draws as there were since the last re-profiling."""
+        """Queue one visit of retired pivots, spread over as many draws as there were since the last re-profiling."""
         num_draws = self._num_drawn - self._reprofiled_at_draw
         max_probes = int(self.options.reprofile_share * num_draws)
         if max_probes == 0:
@@ -221,16 +218,16 @@ class Curriculum:
         self._reprofiled_at_draw = self._num_drawn
 
     def _retired(self) -> list[int]:
-        """The longest unvisited first."""
+        """Positions of the retired pivots, longest unvisited first."""
         retired = [pivot for pivot in range(len(self.records)) if self.is_retired(pivot)]
         return sorted(retired, key=lambda pivot: self.records[pivot].last_step)
 
 
 def mean_and_variance(rewards: Sequence[float]) -> tuple[float, float]:
-    """Of one group; the variance is the population's, PivotRL's var_hat, and exactly 0 where all are equal."""
+    """Mean and population variance (PivotRL's var_hat) of one group's rewards; exactly 0 where all are equal."""
     return statistics.fmean(rewards), statistics.pvariance(rewards)
 
 
 def _arrival(uniform: float, weight: float) -> tuple[float, float]:
-    """When a clock of rate `weight` rings: the order of arrival is weighted sampling without replacement."""
+    """Arrival time of a Poisson clock of rate `weight`: sorting by it is weighted sampling without replacement."""
     return (-math.log1p(-uniform) / weight if weight > 0 else math.inf, uniform)

@@ -1,4 +1,4 @@
-"""pivots.parquet -> the rows that verl's trainer hands to the agent loop (`data.custom_cls`)."""
+"""PivotDataset: pivots.parquet -> the rows that verl's trainer gives to the agent loop (`data.custom_cls`)."""
 
 import hashlib
 import json
@@ -14,20 +14,20 @@ from verl_pivot.data.curriculum import Curriculum, CurriculumOptions, PivotRecor
 from verl_pivot.data.pivots import AGENT_NAME
 from verl_pivot.errors import ConfigError, DataError
 
-_of_training: list[Curriculum] = []
-"""At most one: verl builds one training dataset, in the process that also holds the replay buffer."""
+_training_curricula: list[Curriculum] = []
+"""The curriculum of the training dataset, at most one: verl builds it in the process that holds the replay buffer."""
 
 
 def training_curriculum() -> Curriculum | None:
-    """That of this process's training dataset; None when it is off."""
-    return _of_training[0] if _of_training else None
+    """The curriculum of this process's training dataset; None if the curriculum is off."""
+    return _training_curricula[0] if _training_curricula else None
 
 
 class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
-    """verl's dataset over pivots; rows of other files, such as your own benchmark's, stay as verl reads them."""
+    """verl's dataset for pivots; rows of other files, such as benchmarks for validation, stay as verl reads them."""
 
     curriculum: Curriculum | None = None
-    """Draws the rows of training: verl 0.9.1 takes no sampler of ours, so its positions only count the rows."""
+    """Curriculum that draws the training rows: verl 0.9.1 accepts no sampler of ours, so its positions are ignored."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -35,12 +35,12 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         if not options.enabled or not _is_for_training(self.original_data_files, self.config):
             return
         self.curriculum = _new_curriculum(self.dataframe, options, self.config)
-        _of_training[:] = [self.curriculum]
-        # verl's dataloader saves and restores the state of a dataset that has these two, within data.pt.
+        _training_curricula[:] = [self.curriculum]
+        # verl's dataloader saves the state of a dataset with these two methods in data.pt, and restores it.
         self.state_dict, self.load_state_dict = self.curriculum.state_dict, self.curriculum.load_state_dict
 
     def _read_files_and_tokenize(self) -> None:
-        """Read as verl does, but tell of an empty file in a sentence.
+        """Read the files as verl does, but refuse an empty one with a sentence.
 
         Raises:
             DataError: If a file has no rows.
@@ -48,12 +48,12 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         for file in self.data_files:
             if file.endswith(".parquet") and pyarrow.parquet.read_metadata(file).num_rows == 0:
                 raise DataError(
-                    f"{file} holds no rows: raise --validation-share of `verl-pivot select`, or other data.val_files"
+                    f"{file} holds no rows: raise --validation-share of `verl-pivot select`, or set data.val_files"
                 )
         super()._read_files_and_tokenize()
 
     def maybe_filter_out_long_prompts(self, dataframe: datasets.Dataset = None) -> datasets.Dataset:
-        """Refuse what select should have refused: an overlong state is never cut in training.
+        """Refuse pivots with prompts that are too long, since a state must not be cut in training.
 
         Raises:
             DataError: If a pivot's prompt is longer than `data.max_prompt_length`.
@@ -87,16 +87,16 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
 
 
 def _is_for_training(files: Sequence[str], config: DictConfig) -> bool:
-    """verl does not say which of the two datasets it builds.
+    """Whether verl builds the training dataset with these files; verl itself does not say.
 
     Raises:
-        ConfigError: If it cannot be told.
+        ConfigError: If training and validation use the same files.
     """
     train_files, val_files = _as_list(config.train_files), _as_list(config.val_files)
     if train_files == val_files:
         raise ConfigError(
-            "with pivot.curriculum.enabled=True data.val_files must differ from data.train_files, or validation would "
-            "be drawn by the curriculum too"
+            "with pivot.curriculum.enabled=True data.val_files must differ from data.train_files, or the curriculum "
+            "would draw the rows of validation too"
         )
     return list(files) == train_files
 

@@ -1,4 +1,4 @@
-"""A long job's unfinished outputs in `<out>.unfinished`: after kill -9 it goes on and ends with the same bytes."""
+"""Journal of a long job in `<out>.unfinished`: after kill -9 the job goes on and ends with the same bytes."""
 
 import fcntl
 import hashlib
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from verl_pivot import __version__
-from verl_pivot.data.storage import make_folder, unwritable
+from verl_pivot.data.files import make_folder, unwritable
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import Json, JsonObject
 
@@ -25,7 +25,7 @@ _FINISHED = "finished"
 
 
 class Journal:
-    """Files that grow, and a database that says how far they are valid; both move on in one commit.
+    """Growing files, and a database that says how many bytes of them are valid; one commit advances both.
 
     Example:
         with open_journal(out, settings) as journal:
@@ -39,24 +39,30 @@ class Journal:
     def __init__(self, folder: Path, database: sqlite3.Connection, state: JsonObject) -> None:
         self.folder = folder
         self.database = database
-        """For tables of the job's own: what is written to them counts from the next commit on."""
+        """Database for the job's own tables; what is written to them counts from the next commit on."""
         self.state = state
-        """What the last commit said; empty at the beginning."""
+        """State of the job at the last commit; empty before the first."""
         self._files: dict[str, BinaryIO] = {}
 
     def append_to(self, name: str) -> BinaryIO:
-        """The file of that name, cut to what the last commit knew of it."""
+        """Open a file of the journal for appending, cut to its size at the last commit.
+
+        Raises:
+            ConfigError: If the file is shorter than at the last commit.
+        """
         known = self.database.execute("select size from sizes where name = ?", (name,)).fetchone()
         size = known[0] if known else 0
         file = (self.folder / name).open("ab")
         if file.tell() < size:
-            raise ConfigError(f"{self.folder / name} is shorter than it was: delete {self.folder} to begin anew")
+            raise ConfigError(
+                f"{self.folder / name} has {file.tell()} bytes, {size} were written: delete {self.folder} to begin anew"
+            )
         file.truncate(size)
         self._files[name] = file
         return file
 
     def commit(self, state: JsonObject) -> None:
-        """Everything appended so far is valid, and `state` says what it means."""
+        """Declare everything that was appended so far valid, and remember the job's state."""
         for file in self._files.values():
             file.flush()
             os.fsync(file.fileno())
@@ -68,13 +74,15 @@ class Journal:
 
     @property
     def is_finished(self) -> bool:
-        """Whether an interrupted `finish` is all that is left to do."""
+        """Whether the job was interrupted in `finish`, so that only `finish` is left to do."""
         return bool(self.state.get(_FINISHED))
 
     def finish(self, outputs: Mapping[str, Path]) -> None:
-        """Put the files in their places, an empty one by leaving none there, and remove the folder.
+        """Move the files to their final paths and remove the folder; may be interrupted and repeated.
 
-        Files that are not named go with the folder. May be interrupted and repeated.
+        Args:
+            outputs: {name in the journal: final path}. An empty file removes what is at the final path, and files
+                that are not listed are removed with the folder.
         """
         if not self.is_finished:
             self.commit({**self.state, _FINISHED: True})
@@ -82,7 +90,7 @@ class Journal:
         self.discard()
 
     def fail(self, outputs: Mapping[str, Path]) -> None:
-        """The job cannot end: put only these files in their places, and remove the folder."""
+        """Give up the job: move only these files to their final paths, and remove the folder."""
         for file in self._files.values():
             file.flush()
         self._put(outputs)
@@ -97,7 +105,7 @@ class Journal:
                 place.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Nothing of it is wanted."""
+        """Remove the journal and everything in it."""
         for file in self._files.values():
             file.close()
         self._files.clear()
@@ -105,7 +113,7 @@ class Journal:
         shutil.rmtree(self.folder)
 
     def close(self) -> None:
-        """What was committed stays for the next run."""
+        """Close the files; what was committed stays for the next run."""
         for file in self._files.values():
             file.close()
         self.database.close()
@@ -113,14 +121,15 @@ class Journal:
 
 @contextmanager
 def open_journal(out: Path, settings: JsonObject) -> Iterator[Journal]:
-    """The unfinished job of `out`: a new one, or the one that was interrupted if its settings were the same.
+    """Open the journal of the job that writes `out`: that of an interrupted run with the same settings, or a new one.
 
     Args:
-        out: What the job will write.
-        settings: Everything that the output depends on, inputs included. A journal of others is begun anew.
+        out: Output of the job.
+        settings: Everything that the output depends on, inputs included. A journal with other settings, or of another
+            version of this package, is begun anew.
 
     Raises:
-        ConfigError: If another process is at it, or it cannot be written: what is there stays, to go on with.
+        ConfigError: If another process writes `out`, or the journal cannot be written; its content then stays.
     """
     folder = journal_path(out)
     try:
@@ -135,15 +144,16 @@ def open_journal(out: Path, settings: JsonObject) -> Iterator[Journal]:
 
 
 def journal_path(out: Path) -> Path:
+    """Folder of the journal of the job that writes `out`."""
     return out.with_name(f"{out.name}.unfinished")
 
 
 def input_identity(path: Path) -> Json:
-    """What tells that an input is the same as before an interruption: its name, size and time of change."""
+    """Path, size and time of change of an input, by which a resumed job recognizes the same input."""
     try:
         found = path.stat()
     except OSError:
-        return [str(path), None, None]  # whoever reads it will say so
+        return [str(path), None, None]  # reading the input will raise the error
     return [str(path.resolve()), found.st_size, found.st_mtime_ns]
 
 

@@ -1,24 +1,24 @@
-"""JSON of a conversation <-> Message: the normal form that every stage reads."""
+"""JSON of chat messages in OpenAI's form <-> Message, and the checks of a whole conversation."""
 
 from collections.abc import Sequence
 
-from verl_pivot.data.storage import BadRowError, as_list, as_object, decode_json, kind_of
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, type_in_words
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
 _ROLES = {**{role.value: role for role in Role}, "developer": Role.SYSTEM}
-# Actions that Message cannot hold: dropping them would change what the expert did.
+# Parts of an action that Message cannot hold: dropping them would change what the expert did.
 _UNSUPPORTED = ("function_call", "audio", "refusal")
 
 
 def parse_message(obj: Json) -> Message:
-    """One OpenAI message; the inverse of `Message.as_dict`.
+    """Parse one message in OpenAI's form; the inverse of `Message.as_dict`.
 
     Arguments may be an object or its JSON string, content may be null or text parts, and
     `reasoning` is another name of `reasoning_content`.
 
     Raises:
-        BadRowError: If it is anything else.
+        BadRowError: If the value is not such a message.
     """
     message = as_object(obj, "a message")
     role = _ROLES.get(str(message.get("role")))
@@ -55,32 +55,36 @@ def _parse_tool_call(obj: Json) -> ToolCall:
 
 
 def parse_call(name: Json, arguments: Json, call_id: str | None) -> ToolCall:
-    """A call from its parts; the arguments are an object or its JSON string.
+    """Make a call from its parts; the arguments are an object or its JSON string.
 
     Raises:
-        BadRowError: If the name is no text or the arguments are no object.
+        BadRowError: If the name is not text or the arguments are not an object.
     """
     if not isinstance(name, str) or not name:
         raise BadRowError("bad_tool_call", f"a tool call needs a name, got {name!r}")
     if isinstance(arguments, str):
         arguments = decode_json(arguments, reason="bad_arguments", what=f"arguments of {name}")
     if not isinstance(arguments, dict):
-        raise BadRowError("bad_arguments", f"arguments of {name} must be a JSON object, got {kind_of(arguments)}")
+        raise BadRowError("bad_arguments", f"arguments of {name} must be a JSON object, got {type_in_words(arguments)}")
     return ToolCall(name=name, arguments=arguments, id=call_id)
 
 
 def text_of(content: Json, *, may_be_none: bool) -> str:
     """The text of a message: a string, or text parts joined.
 
+    Args:
+        content: The message's `content`.
+        may_be_none: Whether null counts as empty text.
+
     Raises:
-        BadRowError: If there is none, or a part is not text.
+        BadRowError: If the content or one of its parts is not text.
     """
     if content is None and may_be_none:
         return ""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
-        raise BadRowError("not_text", f"content must be text, got {kind_of(content)}")
+        raise BadRowError("not_text", f"content must be text, got {type_in_words(content)}")
     parts = [as_object(part, "a content part") for part in content]
     for part in parts:
         if part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
@@ -89,15 +93,15 @@ def text_of(content: Json, *, may_be_none: bool) -> str:
 
 
 def check_conversation(messages: Sequence[Message]) -> None:
-    """Refuse what no expert and no tool can have written in this order.
+    """Refuse a conversation that no expert and its tools can have had.
 
     Raises:
-        BadRowError: For no assistant turn, two in a row, an empty one, or a tool result without its call.
+        BadRowError: If it has no assistant turn, two in a row, an empty one, or a tool result without its call.
     """
     if not messages:
         raise BadRowError("no_messages", "the list of messages is empty")
     if all(message.role is not Role.ASSISTANT for message in messages[1:]):
-        raise BadRowError("no_assistant_turn", f"{len(messages)} messages and no turn of the assistant's after another")
+        raise BadRowError("no_assistant_turn", f"{len(messages)} messages, and none after the first is the assistant's")
     open_calls: list[ToolCall] = []
     previous: Role | None = None
     for number, message in enumerate(messages):
@@ -118,8 +122,8 @@ def _check_action(message: Message, previous: Role | None, number: int) -> None:
 
 
 def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> None:
-    """Take the call that this result answers off the list: by id where both have one, else the first of its name."""
-    answered = next((call for call in open_calls if answers(message, call)), None)
+    """Remove the call that this result answers from the open ones: by id if both have one, else the first by name."""
+    answered = next((call for call in open_calls if is_result_of(message, call)), None)
     if answered is None:
         what = message.tool_call_id or message.name or "a call"
         raise BadRowError("tool_result_without_call", f"message {number} answers {what}, and no such call is open")
@@ -127,8 +131,8 @@ def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> No
     open_calls[:] = [call for call in open_calls if call is not answered]
 
 
-def answers(message: Message, call: ToolCall) -> bool:
-    """Whether a tool message is the result of a call: by id where both have one, else by name."""
+def is_result_of(message: Message, call: ToolCall) -> bool:
+    """Whether a tool message is the result of a call: by id if both have one, else by name."""
     if message.tool_call_id is not None and call.id is not None:
         return message.tool_call_id == call.id
     return message.name in (None, "", call.name)
@@ -137,5 +141,5 @@ def answers(message: Message, call: ToolCall) -> bool:
 def _optional_text(obj: JsonObject, key: str) -> str | None:
     value = obj.get(key)
     if value is not None and not isinstance(value, str):
-        raise BadRowError("not_text", f"{key} must be text, got {kind_of(value)}")
+        raise BadRowError("not_text", f"{key} must be text, got {type_in_words(value)}")
     return value

@@ -1,4 +1,4 @@
-"""A function over many items in several processes, with the results in the items' order."""
+"""map_in_order: a function applied to many items in several processes, with results in the order of the items."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 _PR_SET_PDEATHSIG = 1
 _AHEAD = 2
-"""Items per process that wait while others are worked on."""
+"""Items per process that are sent ahead of the one whose result is awaited."""
 
 
 def map_in_order(
@@ -28,17 +28,17 @@ def map_in_order(
     workers: int,
     prepare: Callable[[], object] | None = None,
 ) -> Iterator[R]:
-    """`function(item)` for each item, in order; at most `3 * workers` items and results are held at a time.
+    """Yield `function(item)` for each item, in order; at most `3 * workers` items and results are held at a time.
 
     Args:
-        function: Of a module's top level, as other processes have to find it.
-        items: Read as they are needed. Each should be worth a tenth of a second or more.
-        workers: Processes; 1, or a single item, stays in this one.
-        prepare: What each process does first, such as loading verifiers.
+        function: Function at the top level of a module, so that other processes can import it.
+        items: Items, read as they are needed; each should take a tenth of a second or more.
+        workers: Number of processes; 1 works in this process, as does any number for a single item.
+        prepare: Function that each process calls first, for example to load verifiers.
 
     Raises:
-        ConfigError: If a process was killed, as the kernel does where memory is short.
-        Exception: Whatever `function` raised first.
+        ConfigError: If a process was killed, as the kernel does when memory is short.
+        Exception: The first exception that `function` raised.
     """
     if workers < 1:
         raise ConfigError(f"--workers must be at least 1, got {workers}")
@@ -55,15 +55,15 @@ def map_in_order(
         yield from _results(pool, function, chain(first, items), workers)
     except BrokenProcessPool as error:
         raise ConfigError(
-            "a worker process was killed, perhaps as memory was short: take fewer --workers and run the same "
-            "command again"
+            "a worker process was killed, perhaps because memory was short: run the same command again with fewer "
+            "--workers"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def num_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -78,7 +78,7 @@ def _results(pool: ProcessPoolExecutor, function: Callable[[T], R], items: Itera
 
 
 def _begin(parent: int, prepare: Callable[[], object] | None) -> None:
-    """Ctrl-C is the parent's to handle, and nothing outlives it."""
+    """Start of a worker process: it leaves Ctrl-C to its parent, and is killed when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

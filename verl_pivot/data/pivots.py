@@ -1,4 +1,4 @@
-"""Selected turns <-> rows of pivots.parquet; nested data are JSON strings, which parquet cannot mangle."""
+"""Selected turns <-> rows of pivots.parquet; nested values are JSON strings, which parquet cannot damage."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -8,18 +8,18 @@ from typing import Any, NamedTuple
 import pyarrow
 import pyarrow.parquet
 
-from verl_pivot.data.calls import AnsweredCall, answered_calls
+from verl_pivot.data.answered_calls import AnsweredCall, answered_calls
+from verl_pivot.data.json_values import as_list, as_object, decode_json, encode_json
 from verl_pivot.data.messages import parse_message
-from verl_pivot.data.storage import as_list, as_object, decode_json, encode_json
-from verl_pivot.data.tools import parse_tools
+from verl_pivot.data.tool_schemas import parse_tools
 from verl_pivot.data.turns import Split, turns
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject, Trajectory, Turn
 
 AGENT_NAME = "pivot_turn"
-"""The agent loop that samples one turn: `rollout.pivot_turn`."""
+"""Name under which verl finds the agent loop of `rollout.pivot_turn`, which samples one turn."""
 AGENT_NAME_IN_FILE = f"{AGENT_NAME} (rows of verl-pivot: install verl-pivot and add +method=pivotrl to the command)"
-"""Stock verl refuses a row whose agent loop it does not know and prints the name; our dataset puts the true one."""
+"""Name in the file: stock verl prints the unknown name when it refuses a row; PivotDataset puts the real name."""
 
 SCHEMA = pyarrow.schema(
     [
@@ -48,7 +48,7 @@ _ROWS_PER_GROUP = 512
 
 
 class PivotNumbers(NamedTuple):
-    """What a selection knows of a turn beside the turn; the profile's numbers are None where nothing was decided."""
+    """Numbers that a selection adds to a turn; those of the profile are None if no sample was decided."""
 
     split: Split
     pass_rate: float | None = None
@@ -61,14 +61,14 @@ class PivotNumbers(NamedTuple):
 def pivot_rows(
     trajectory: Trajectory, numbers: Mapping[int, PivotNumbers], *, with_recording: bool = False
 ) -> Iterator[JsonObject]:
-    """Rows of pivots.parquet for those turns of a trajectory that have numbers, in their order.
+    """Rows of pivots.parquet for the turns of a trajectory that have numbers, in the order of the turns.
 
     Args:
-        trajectory: Whose messages are the states.
-        numbers: [turn index]
-        with_recording: Whether each carries the trajectory's calls and results, for tools that replay them.
+        trajectory: Trajectory of the turns.
+        numbers: {index of a selected turn: its numbers}.
+        with_recording: Whether each row carries the calls and results of the trajectory, for tools that replay them.
     """
-    # Each state begins with the one before it: every message is encoded once.
+    # Each state begins with the state before it, so every message is encoded only once.
     encoded = [encode_json(message.as_dict()) for message in trajectory.messages]
     shared = _shared_columns(trajectory)
     calls = answered_calls(trajectory.messages) if with_recording else []
@@ -86,7 +86,7 @@ def pivot_rows(
 
 
 def _recording(calls: Sequence[AnsweredCall], position: int) -> str:
-    """What `tools.replay` reads: calls from the turn on, then those before it."""
+    """Calls with their results for `tools.replay`: first those from the turn on, then those before it."""
     later = [each for each in calls if each.position >= position]
     recorded: list[Json] = [
         {"name": each.call.name, "arguments": each.call.arguments, "result": each.result.content}
@@ -110,13 +110,13 @@ def _shared_columns(trajectory: Trajectory) -> JsonObject:
 
 
 def row_to_turn(row: Mapping[str, Any]) -> Turn:
-    """The turn in a row of pivots.parquet, as parquet or verl hands it over; the inverse of `pivot_rows`.
+    """The turn in a row of pivots.parquet as parquet or verl reads it; the inverse of `pivot_rows`.
 
     Raises:
-        DataError: If the row is none.
+        DataError: If the row is not a pivot.
     """
     if missing := [name for name in _TURN_COLUMNS if row.get(name) is None]:
-        raise DataError(f"a row without {', '.join(missing)} is no pivot; write the file with `verl-pivot select`")
+        raise DataError(f"a row without {', '.join(missing)} is not a pivot; write the file with `verl-pivot select`")
     return Turn(
         trajectory_id=str(row["trajectory_id"]),
         index=int(row["turn_index"]),
@@ -130,7 +130,7 @@ def row_to_turn(row: Mapping[str, Any]) -> Turn:
 
 
 class PivotWriter:
-    """Appends tables to a parquet file, a row group at a time."""
+    """Appends tables to a parquet file, one row group at a time."""
 
     def __init__(self, writer: pyarrow.parquet.ParquetWriter) -> None:
         self._waiting = SCHEMA.empty_table()
@@ -149,7 +149,7 @@ class PivotWriter:
 
 @contextmanager
 def writing_pivots(path: Path) -> Iterator[PivotWriter]:
-    """A parquet file that is complete when the block succeeds; after a failure it is of no use.
+    """Writer of a parquet file, which is complete if the block succeeds and unreadable if it fails.
 
     Raises:
         OSError: If it cannot be written.
@@ -160,8 +160,7 @@ def writing_pivots(path: Path) -> Iterator[PivotWriter]:
         yield writer
         writer.flush()
         parquet.close()
-    except BaseException:
-        # What failed is what matters: closing would try to write the footer, and fail on a full disk too.
+    except BaseException:  # also Ctrl-C: whatever ended the block is raised again, not what closing adds on a full disk
         with suppress(OSError, pyarrow.ArrowException):
             parquet.close()
         parquet.is_open = False

@@ -1,4 +1,4 @@
-"""A row's chat messages -> the short name of the prompt, by which dumps of rollouts and data files find each other."""
+"""Chat messages of a row -> prompt_id, a short digest that links dumps of rollouts to rows of data files."""
 
 import hashlib
 import json
@@ -8,13 +8,13 @@ import numpy
 
 
 def prompt_id(messages: Iterable[Mapping[str, object]]) -> str:
-    """16 hexadecimal digits of the SHA-256 of the messages as JSON: keys sorted, those without a value left out.
+    """16 hexadecimal digits of the SHA-256 of the messages as JSON: keys sorted, keys without a value left out.
 
-    It is the same from pyarrow, pandas, Hugging Face's datasets and plain lists: where one message has a key, parquet
-    gives it to all others too, as None.
+    pyarrow, pandas, Hugging Face's datasets and plain lists all give the same id, although parquet gives every
+    message the keys of all others, with None as the value.
 
     Raises:
-        TypeError: If a message holds what JSON has no form for, such as an image.
+        TypeError: If a message holds something that JSON cannot hold, such as an image.
     """
     plain = [_plain(message) for message in messages]
     text = json.dumps(plain, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
@@ -22,7 +22,7 @@ def prompt_id(messages: Iterable[Mapping[str, object]]) -> str:
 
 
 def _plain(value: object) -> object:
-    """Lists and dicts of what JSON knows, whoever read them."""
+    """The value with plain lists, dicts and numbers instead of numpy's, and without keys whose value is None."""
     if isinstance(value, Mapping):
         return {key: _plain(each) for key, each in value.items() if each is not None}
     if isinstance(value, numpy.ndarray | Sequence) and not isinstance(value, str | bytes):

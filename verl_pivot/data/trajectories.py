@@ -1,17 +1,18 @@
-"""trajectories.jsonl <-> Trajectory: what the import writes and every later stage reads."""
+"""Lines of trajectories.jsonl <-> Trajectory: `verl-pivot import` writes them, every later stage reads them."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from verl_pivot.data.files import RawRow, read_rows
+from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_message
-from verl_pivot.data.storage import BadRowError, RawRow, as_list, as_object, read_rows
-from verl_pivot.data.tools import parse_tools
+from verl_pivot.data.tool_schemas import parse_tools
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject, Trajectory
 
 
 def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
-    """The line of a trajectories file."""
+    """The trajectory as the object of a line in trajectories.jsonl."""
     return {
         "id": trajectory.id,
         "messages": [message.as_dict() for message in trajectory.messages],
@@ -28,13 +29,15 @@ def parse_trajectory(obj: Json) -> Trajectory:
     """The inverse of `trajectory_as_dict`.
 
     Raises:
-        BadRowError: If it is anything else.
+        BadRowError: If the value is not such an object.
     """
     row = as_object(obj, "a trajectory")
     identity, verifier, passed = row.get("id"), row.get("verifier"), row.get("passed")
     expert_turns = row.get("expert_turns")
     if not isinstance(identity, str) or not isinstance(verifier, str) or not isinstance(passed, bool | None):
-        raise BadRowError("bad_trajectory", "it needs id (text), verifier (text) and passed (true, false or null)")
+        raise BadRowError(
+            "bad_trajectory", "a trajectory needs id (text), verifier (text) and passed (true, false or null)"
+        )
     if expert_turns not in ("all", "last"):
         raise BadRowError("bad_trajectory", f"expert_turns must be 'all' or 'last', got {expert_turns!r}")
     return Trajectory(
@@ -50,21 +53,21 @@ def parse_trajectory(obj: Json) -> Trajectory:
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """What `verl-pivot import` wrote.
+    """Yield the trajectories of a file that `verl-pivot import` wrote.
 
     Raises:
-        DataError: If the file is missing or one line is no trajectory.
+        DataError: If the file is missing or a line is not a trajectory.
     """
     yield from map(read_trajectory, read_rows(path))
 
 
 def read_trajectory(row: RawRow) -> Trajectory:
-    """One line of what `verl-pivot import` wrote.
+    """The trajectory in one line of a file that `verl-pivot import` wrote.
 
     Raises:
-        DataError: If it is no trajectory, naming its place.
+        DataError: If the line is not a trajectory, naming its place.
     """
     try:
         return parse_trajectory(row.decoded())
     except DataError as error:
-        raise DataError(f"{row.place} is no trajectory ({error}); write it with `verl-pivot import`") from error
+        raise DataError(f"{row.place} is not a trajectory ({error}); write it with `verl-pivot import`") from error

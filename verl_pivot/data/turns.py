@@ -1,22 +1,22 @@
-"""Trajectory -> Turn: every assistant turn of the expert's is a pivot candidate (PivotRL, section 3.1)."""
+"""Trajectory -> Turn: every assistant turn of the expert is a pivot candidate (PivotRL, section 3.1)."""
 
 import hashlib
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from verl_pivot.data.storage import encode_json
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory, Turn
 
 Split: TypeAlias = Literal["train", "validation"]
 
 PROVENANCE = "verl_pivot"
-"""Key of a trajectory's metadata under which the import notes where the row came from."""
+"""Key of a trajectory's metadata under which the import records where the row came from."""
 
 
 def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
     """The pivot candidates of one trajectory: the state is everything before the turn, parallel calls are one action.
 
-    A greeting that opens the conversation has no state and is no candidate; it still counts in `Turn.index`.
+    An assistant message that opens the conversation has no state, so it is no candidate; `Turn.index` counts it.
     """
     positions = [i for i, message in enumerate(trajectory.messages) if message.role is Role.ASSISTANT]
     numbered = list(enumerate(positions))
@@ -37,23 +37,23 @@ def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
 
 
 def split_of(trajectory_id: str, *, seed: int, validation_share: float) -> Split:
-    """Which split a trajectory belongs to; the same for all its turns, in every run and on every machine.
+    """The split of a trajectory and all its turns; the same in every run and on every machine.
 
-    Neighbouring turns share nearly all of their state, so a split by row would leak it into validation.
+    Neighbouring turns share nearly all of their state, so a split by turns would leak states into validation.
     """
     digest = hashlib.sha256(f"{seed}:{trajectory_id}".encode()).digest()
     return "validation" if int.from_bytes(digest[:8]) < validation_share * 2**64 else "train"
 
 
 def split_key(trajectory_id: str, metadata: JsonObject) -> str:
-    """What `split_of` hashes: the task where the source names one, since its trajectories are alike, else the id."""
+    """Key by which `split_of` splits: the task if the source names one, as its trajectories are alike, else the id."""
     provenance = metadata.get(PROVENANCE)
     key = provenance.get("split_by") if isinstance(provenance, dict) else None
     return key if isinstance(key, str) else trajectory_id
 
 
 def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
-    """[num_turns] digests of `turns(trajectory)`, equal for turns that train the same: state, tools, verifier, action.
+    """[num_turns] digests of `turns(trajectory)`, equal for turns with equal state, tools, verifier and action.
 
     Ids of calls are random and the expert's thinking is never compared, so neither counts.
     """

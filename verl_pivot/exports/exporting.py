@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import pyarrow
 
+from verl_pivot.data.files import RawRow, read_rows, replacing
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.pivots import SCHEMA, row_to_turn, writing_pivots
-from verl_pivot.data.storage import BadRowError, RawRow, encode_json, read_rows, replacing
-from verl_pivot.data.tools import name_of
+from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.data.trajectories import parse_trajectory
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError

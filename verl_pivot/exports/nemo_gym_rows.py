@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pvariance
 
-from verl_pivot.data.messages import answers
-from verl_pivot.data.storage import BadRowError, as_list, as_object, encode_json
-from verl_pivot.data.tools import parse_tools
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, encode_json
+from verl_pivot.data.messages import is_result_of
+from verl_pivot.data.tool_schemas import parse_tools
 from verl_pivot.formats.nemo_gym import BESIDE, REFERENCE, conversation_of
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Turn
 
@@ -139,7 +139,7 @@ def _assistant_items(message: Message, position: int, calls: Sequence[tuple[str,
 def _answered(open_calls: list[tuple[str, ToolCall]], message: Message, position: int) -> str:
     """Id of the call that a tool's result answers, which is taken off the list."""
     for number, (call_id, call) in enumerate(open_calls):
-        if answers(message, call):
+        if is_result_of(message, call):
             del open_calls[number]
             return call_id
     raise BadRowError("tool_result_without_call", f"message {position} answers no call that is open")

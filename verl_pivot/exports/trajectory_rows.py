@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from verl_pivot.data.storage import BadRowError, encode_json
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.types import Json, JsonObject, Message, Trajectory
 

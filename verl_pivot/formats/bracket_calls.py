@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from verl_pivot.data.storage import BadRowError, as_list, as_object, decode_json
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
 from verl_pivot.formats.literals import NOT_A_LITERAL, json_value
 from verl_pivot.types import Json, Message, Role, ToolCall
 
@@ -66,12 +66,12 @@ def _looks_like_calls(message: Message) -> bool:
     )
 
 
-class _Prompt(NamedTuple):
+class _BracketPrompt(NamedTuple):
     text: str
     tools: list[Json]
 
 
-def _cut_tools(text: str) -> _Prompt:
+def _cut_tools(text: str) -> _BracketPrompt:
     before, found, rest = text.partition(_BEFORE)
     rest = rest.lstrip()
     try:
@@ -85,7 +85,7 @@ def _cut_tools(text: str) -> _Prompt:
             "the prompt asks for calls as [func(...)], not in ToolACE's words; cut that out, and give a column tools",
         )
     tools = [_with_json_types(tool) for tool in as_list(decode_json(rest[:end], what="tools"), "tools")]
-    return _Prompt((before.rstrip() + "\n" + rest[after.end() :].lstrip()).strip(), tools)
+    return _BracketPrompt((before.rstrip() + "\n" + rest[after.end() :].lstrip()).strip(), tools)
 
 
 def _with_json_types(schema: Json) -> Json:

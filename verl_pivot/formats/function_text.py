@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
 
-from verl_pivot.data.storage import BadRowError, decode_json
-from verl_pivot.data.tools import name_of, parse_tools
+from verl_pivot.data.json_values import BadRowError, decode_json
+from verl_pivot.data.tool_schemas import name_of, parse_tools
+from verl_pivot.formats.columns import after_thinking
 from verl_pivot.formats.literals import value_of
-from verl_pivot.formats.pieces import after_thinking
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _PROMPT = "You have access to the following functions:\n\n---- BEGIN FUNCTION #1: "
@@ -160,12 +160,12 @@ def _parameter_types(tool: JsonObject) -> Mapping[str, Json]:
     return {name: schema.get("type") if isinstance(schema, dict) else None for name, schema in properties.items()}
 
 
-class _Prompt(NamedTuple):
+class _FunctionPrompt(NamedTuple):
     text: str
     tools: list[Json]
 
 
-def _cut_tools(text: str) -> _Prompt:
+def _cut_tools(text: str) -> _FunctionPrompt:
     start = text.find(_PROMPT)
     position = start + _PROMPT.index("----")
     tools: list[Json] = []
@@ -179,7 +179,7 @@ def _cut_tools(text: str) -> _Prompt:
         raise BadRowError(
             "unclear_tools", "the prompt's list of functions, or what follows it, is not as OpenHands has it"
         )
-    return _Prompt(text[:start].removesuffix("\n"), tools)
+    return _FunctionPrompt(text[:start].removesuffix("\n"), tools)
 
 
 def _read_tool(name: str, text: str) -> JsonObject:

@@ -6,13 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
 from verl_pivot.data.messages import parse_call
-from verl_pivot.data.storage import BadRowError, as_list, as_object, decode_json
+from verl_pivot.formats.columns import (
+    after_thinking,
+    conversation,
+    message_list,
+    messages_column,
+    read_message,
+    tool_list,
+)
+from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.function_text import Types, read_calls, types_of
 from verl_pivot.formats.literals import value_of
-from verl_pivot.formats.openai import messages_column
-from verl_pivot.formats.pieces import after_thinking, conversation, message_list, read_message, tool_list
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.registry import register_format
 from verl_pivot.formats.sharegpt import read_conversations
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
@@ -87,7 +94,7 @@ def read_hermes(row: JsonObject) -> Conversation:
 class Prompt(NamedTuple):
     text: str
     tools: list[Json] | None
-    """None where it lists none."""
+    """Schemas that the prompt lists; None where it lists none."""
 
 
 def cut_tools(text: str) -> Prompt:

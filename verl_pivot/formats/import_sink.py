@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Self
 
+from verl_pivot.data.files import Place, RawRow
 from verl_pivot.data.journal import Journal
-from verl_pivot.data.storage import Place, RawRow
-from verl_pivot.formats.rows import ImportOptions
+from verl_pivot.formats.row_import import ImportOptions
 from verl_pivot.profiling.published import published_profile_header
 from verl_pivot.types import JsonObject
 
@@ -68,7 +68,7 @@ class AcceptedRow(NamedTuple):
     first_turn: int
     num_turns: int
     profile_line: str | None
-    """Of published scores."""
+    """Line of the profile made of published scores; None without any."""
     passed: bool | None
     format: str
     num_merged: int

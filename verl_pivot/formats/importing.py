@@ -9,15 +9,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from verl_pivot.data.files import RawRow, in_chunks, read_rows
 from verl_pivot.data.journal import Journal, input_identity, open_journal
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.parallel import map_in_order
-from verl_pivot.data.storage import BadRowError, RawRow, encode_json, in_chunks, read_rows
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
 from verl_pivot.formats.import_sink import KEPT, PROFILE, REJECTED, AcceptedRow, ImportReport, ImportSink, RejectedRow
-from verl_pivot.formats.rows import ImportOptions, parse_row
-from verl_pivot.loading import load_modules
+from verl_pivot.formats.registry import load_format_modules
+from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.profiling.profiles import file_sha256
 from verl_pivot.profiling.published import published_profile_header, published_profile_line, published_profile_path
 from verl_pivot.types import JsonObject
@@ -89,7 +90,7 @@ def _import_rows(
     sink = ImportSink(journal, options, report)
     sent: deque[tuple[RawRow, ...]] = deque()
     chunks = _noting(in_chunks(islice(rows, report.num_rows, None)), sent)
-    load = partial(load_modules, options.format_modules, "format")
+    load = partial(load_format_modules, options.format_modules)
     imported = map_in_order(partial(_read_chunk, options), chunks, workers=workers, prepare=load)
     for number, results in enumerate(imported, start=1):
         for row, result in zip(sent.popleft(), results, strict=True):

@@ -3,7 +3,7 @@
 import ast
 import warnings
 
-from verl_pivot.data.storage import BadRowError, decode_json
+from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.types import Json
 
 NOT_A_LITERAL = (ValueError, TypeError, SyntaxError, MemoryError, RecursionError)

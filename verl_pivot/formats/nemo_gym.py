@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 
+from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_call, parse_message, text_of
-from verl_pivot.data.storage import BadRowError, as_list, as_object
-from verl_pivot.formats.pieces import decoded_object, first_name, folded
+from verl_pivot.formats.columns import decoded_object, first_name, folded
+from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.published_scores import published_scores
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.registry import register_format
 from verl_pivot.types import JsonObject, Message, Role
 
 BESIDE = "verl_pivot"

@@ -1,11 +1,10 @@
 """Format `openai`: a list of chat messages with `tool_calls`, as most logs have them, tau-bench's among them."""
 
-from verl_pivot.data.storage import BadRowError
-from verl_pivot.formats.pieces import conversation, message_list, read_message, tool_list
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.data.json_values import BadRowError
+from verl_pivot.formats.columns import MESSAGES, conversation, message_list, messages_column, read_message, tool_list
+from verl_pivot.formats.conversation import Conversation
+from verl_pivot.formats.registry import register_format
 from verl_pivot.types import JsonObject
-
-MESSAGES = ("messages", "traj", "trajectory")
 
 
 @register_format("openai", detect=lambda row: messages_column(row) is not None)
@@ -21,8 +20,3 @@ def read_openai(row: JsonObject) -> Conversation:
     messages = (read_message(item) for item in message_list(row, key))
     given = row.get("functions") if row.get("tools") is None else row.get("tools")
     return conversation(row, messages, tools=tool_list(given), columns=(key, "tools", "functions"))
-
-
-def messages_column(row: JsonObject) -> str | None:
-    """Name of the column that holds the messages; None where there is none."""
-    return next((key for key in MESSAGES if row.get(key) is not None), None)

@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from verl_pivot.data.storage import BadRowError, as_list
+from verl_pivot.data.json_values import BadRowError, as_list
+from verl_pivot.formats.columns import (
+    conversation,
+    has_items,
+    message_list,
+    messages_column,
+    read_message,
+    resolved,
+    tool_list,
+)
+from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.function_text import is_prompt, read_text_calls
-from verl_pivot.formats.openai import messages_column
 from verl_pivot.formats.openhands_events import message_of, read_events
-from verl_pivot.formats.pieces import conversation, has_items, message_list, read_message, resolved, tool_list
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.registry import register_format
 from verl_pivot.types import Json, JsonObject, Message
 
 

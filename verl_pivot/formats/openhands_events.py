@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import text_of
-from verl_pivot.data.storage import BadRowError, as_list, as_object
-from verl_pivot.formats.pieces import read_message
+from verl_pivot.formats.columns import read_message
 from verl_pivot.types import Json, JsonObject, Message, Role
 
 _SILENT_ACTIONS = {"recall", "change_agent_state", "null", "initialize", "start"}

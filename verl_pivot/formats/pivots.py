@@ -1,10 +1,11 @@
 """Format `pivots`: rows of pivots.parquet, or of its JSON lines, as trajectories whose last turn is the expert's."""
 
+from verl_pivot.data.json_values import BadRowError, as_list, encode_json
 from verl_pivot.data.messages import parse_message
 from verl_pivot.data.pivots import SCHEMA
-from verl_pivot.data.storage import BadRowError, as_list, encode_json
-from verl_pivot.formats.pieces import decoded, decoded_object, first_name
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.columns import decoded, decoded_object, first_name
+from verl_pivot.formats.conversation import Conversation
+from verl_pivot.formats.registry import register_format
 from verl_pivot.types import JsonObject, Role
 
 _NESTED = ("prompt", "tools", "expert", "verifier_options", "metadata")

@@ -2,7 +2,7 @@
 
 import math
 
-from verl_pivot.data.storage import BadRowError, as_list, kind_of
+from verl_pivot.data.json_values import BadRowError, as_list, type_in_words
 from verl_pivot.types import Json, JsonObject
 
 _TOLERANCE = 0.005
@@ -63,7 +63,7 @@ def _count(key: str, value: Json) -> int:
 
 def _number(key: str, value: Json) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _contradiction(f"{key} must be a number, got {kind_of(value)}")
+        raise _contradiction(f"{key} must be a number, got {type_in_words(value)}")
     try:
         return float(value)
     except OverflowError as error:

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 
+from verl_pivot.data.json_values import BadRowError, as_object
 from verl_pivot.data.messages import parse_call, text_of
-from verl_pivot.data.storage import BadRowError, as_object
 from verl_pivot.formats.bracket_calls import read_brackets
+from verl_pivot.formats.columns import after_thinking, conversation, folded, message_list, read_message, tool_list
+from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.literals import value_of
-from verl_pivot.formats.pieces import after_thinking, conversation, folded, message_list, read_message, tool_list
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.registry import register_format
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _ROLES = {

@@ -4,11 +4,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_message, text_of
-from verl_pivot.data.storage import BadRowError, as_list, as_object
+from verl_pivot.formats.columns import NAMES, conversation, has_items, message_list, noted, resolved, tool_list
+from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.function_text import is_prompt, read_text_calls
-from verl_pivot.formats.pieces import NAMES, conversation, has_items, message_list, noted, resolved, tool_list
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.registry import register_format
 from verl_pivot.types import JsonObject, Message, Role
 
 _ROLES = {"system": Role.SYSTEM, "user": Role.USER, "ai": Role.ASSISTANT}

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from verl_pivot.data.storage import BadRowError, as_object, decode_json
-from verl_pivot.formats.hermes import Prompt, cut_tools
-from verl_pivot.formats.pieces import (
+from verl_pivot.data.json_values import BadRowError, as_object, decode_json
+from verl_pivot.formats.columns import (
     IDS,
     NAMES,
     OUTCOMES,
@@ -18,7 +17,9 @@ from verl_pivot.formats.pieces import (
     read_message,
     tool_list,
 )
-from verl_pivot.formats.registry import Conversation, register_format
+from verl_pivot.formats.conversation import Conversation
+from verl_pivot.formats.hermes import Prompt, cut_tools
+from verl_pivot.formats.registry import register_format
 from verl_pivot.formats.sharegpt import role_piece
 from verl_pivot.types import Json, JsonObject, Message, Role
 

@@ -1,5 +1,6 @@
 """Scores of a turn that is sampled in stages -> whether to stop, and statistics that stopping does not bias."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,15 +11,15 @@ from statistics import mean, variance
 from typing import Literal, NamedTuple, Self
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.types import JsonObject
+from verl_pivot.types import JsonObject, TurnProfile
 
 
-class Counts(NamedTuple):
+class ScoreCounts(NamedTuple):
     """How many samples of each kind were drawn."""
 
     num_wrong: int
     num_partial: int
-    """Scores between 0 and 1."""
+    """Samples with a score between 0 and 1."""
     num_right: int
     num_undecided: int
 
@@ -33,11 +34,11 @@ class Counts(NamedTuple):
 
 
 _WRONG, _PARTIAL, _RIGHT, _UNDECIDED = range(4)
-"""Kinds of samples: positions in Counts."""
+"""Kinds of samples: positions in ScoreCounts."""
 
 
 class Estimates(NamedTuple):
-    """What the mean over all K samples would be on average; exact."""
+    """Expected mean over all K samples; exact."""
 
     pass_rate: Fraction
     reward_mean: Fraction
@@ -75,10 +76,10 @@ class EarlyStop:
 
     @property
     def num_samples(self) -> int:
-        """K."""
+        """Samples that the plan draws at most, K."""
         return self.stages[-1]
 
-    def is_settled(self, counts: Counts) -> bool:
+    def is_settled(self, counts: ScoreCounts) -> bool:
         """Whether no further sample can change the filter's verdict; less than two scores never settle it."""
         if counts.num_decided < 2:
             return False
@@ -90,15 +91,15 @@ class EarlyStop:
         is_pivot = counts.is_mixed and (self.lambda_diff == 1.0 or highest_mean < self.lambda_diff)
         return is_pivot or lowest_mean >= self.lambda_diff
 
-    def ends_at(self, counts: Counts) -> bool:
+    def ends_at(self, counts: ScoreCounts) -> bool:
         """Whether a turn with these samples gets no more."""
         num_drawn = sum(counts)
         return num_drawn == self.num_samples or (num_drawn in self.stages and self.is_settled(counts))
 
 
-def count_scores(scores: Sequence[float | Fraction | None]) -> Counts:
+def count_scores(scores: Sequence[float | Fraction | None]) -> ScoreCounts:
     undecided, right, wrong = (scores.count(value) for value in (None, 1, 0))
-    return Counts(
+    return ScoreCounts(
         num_wrong=wrong,
         num_partial=len(scores) - wrong - right - undecided,
         num_right=right,
@@ -147,7 +148,7 @@ def _estimate(plan: EarlyStop, decided: tuple[Fraction, ...], num_undecided: int
     )
 
 
-def _beginnings(plan: EarlyStop, counts: Counts) -> Counter[tuple[int, ...]]:
+def _beginnings(plan: EarlyStop, counts: ScoreCounts) -> Counter[tuple[int, ...]]:
     """[kinds of the first two decided samples] orders of the drawn samples in which the plan does not stop before."""
     orders: dict[tuple[int, ...], Counter[tuple[int, ...]]] = {}
     for state in product(*(range(count + 1) for count in counts)):
@@ -156,7 +157,7 @@ def _beginnings(plan: EarlyStop, counts: Counts) -> Counter[tuple[int, ...]]:
             reached[()] = 1
         for kind in range(len(state)):
             before = (*state[:kind], state[kind] - 1, *state[kind + 1 :])
-            if state[kind] and not plan.ends_at(Counts(*before)):
+            if state[kind] and not plan.ends_at(ScoreCounts(*before)):
                 for kinds, number in orders[before].items():
                     reached[kinds if kind == _UNDECIDED or len(kinds) == 2 else (*kinds, kind)] += number
     return orders[counts]
@@ -173,3 +174,30 @@ def _half_square(first: Sequence[Fraction], second: Sequence[Fraction] = ()) -> 
 
 def _kind(score: Fraction) -> int:
     return _WRONG if score == 0 else _RIGHT if score == 1 else _PARTIAL
+
+
+class Statistics(NamedTuple):
+    """Numbers of one turn; NaN where no sample was decided."""
+
+    pass_rate: float
+    reward_mean: float
+    reward_std: float
+    reward_var: float
+
+    def as_dict(self) -> JsonObject:
+        """The statistics as JSON, with null for NaN."""
+        return {name: None if math.isnan(value) else value for name, value in self._asdict().items()}
+
+
+def turn_statistics(profile: TurnProfile, early_stop: EarlyStop | None = None) -> Statistics:
+    """Statistics of one turn: of its drawn samples, or unbiased ones of all K samples that a plan might have drawn.
+
+    What becomes of the turn is for the drawn samples to say, since the plan stopped when they had settled it.
+    """
+    if early_stop is None:
+        return Statistics(profile.pass_rate, profile.reward_mean, profile.reward_std, profile.reward_var)
+    estimates = estimate(early_stop, [sample.verdict.score for sample in profile.samples])
+    if estimates is None:
+        return Statistics(math.nan, math.nan, math.nan, math.nan)
+    pass_rate, mean, variance = map(float, estimates)
+    return Statistics(pass_rate, mean, math.sqrt(variance), variance)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUM_BYTES = 16
-"""Of a digest: among ten million turns two are taken for one with a chance of 10^-25."""
+"""Bytes of a turn's digest; among ten million turns two have the same one with a chance of 10^-25."""
 
 
 class _Turn(msgspec.Struct):

@@ -9,12 +9,11 @@ from typing import NamedTuple, Self
 
 import msgspec
 
-from verl_pivot.data.storage import BadRowError, as_object, decode_json
+from verl_pivot.data.json_values import BadRowError, as_object, decode_json
+from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.profiling.early_stopping import EarlyStop
+from verl_pivot.profiling.early_stopping import EarlyStop, turn_statistics
 from verl_pivot.profiling.line_index import LineIndex, turn_of
-from verl_pivot.profiling.statistics import turn_statistics
-from verl_pivot.rollout.engine import Sampling
 from verl_pivot.types import Json, JsonObject, Sample, TurnProfile, Verdict
 
 KIND = "verl-pivot profile"
@@ -39,7 +38,7 @@ class ProfileSettings:
     max_prompt_tokens: int
     chat_template_kwargs: JsonObject
     early_stop: EarlyStop | None = None
-    """None: every turn gets all samples."""
+    """Plan of early stopping; None draws all samples of every turn."""
 
     def as_dict(self) -> JsonObject:
         return asdict(self)
@@ -63,7 +62,7 @@ class ProfileSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSettings:
-    """Of scores that came with the trajectories: their model, sampling and prompt lengths are the publisher's."""
+    """Settings of a profile made of scores that came with the trajectories; model and sampling are the publisher's."""
 
     input_sha256: str
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from verl_pivot.data.storage import encode_json
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.turns import turns
 from verl_pivot.profiling.profiles import KIND, VERSION, PublishedSettings, profile_as_dict
 from verl_pivot.types import Sample, Trajectory, TurnProfile, Verdict

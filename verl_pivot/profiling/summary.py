@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from verl_pivot.profiling.early_stopping import EarlyStop
-from verl_pivot.profiling.statistics import turn_statistics
+from verl_pivot.profiling.early_stopping import EarlyStop, turn_statistics
 from verl_pivot.types import TurnProfile
 
 
-class Outcome(StrEnum):
+class TurnOutcome(StrEnum):
     """What the samples of one turn say together."""
 
     ALWAYS_RIGHT = "always right"
@@ -27,14 +26,14 @@ class Outcome(StrEnum):
     """The prompt is longer than --max-prompt-tokens, so nothing was sampled."""
 
 
-class Cluster(NamedTuple):
+class TrajectoryCluster(NamedTuple):
     """Values that are alike, such as the rewards within one trajectory."""
 
     total: float
     num_values: int
 
-    def with_values(self, values: Sequence[float]) -> "Cluster":
-        return Cluster(self.total + math.fsum(values), self.num_values + len(values))
+    def with_values(self, values: Sequence[float]) -> "TrajectoryCluster":
+        return TrajectoryCluster(self.total + math.fsum(values), self.num_values + len(values))
 
 
 class MeanWithError(NamedTuple):
@@ -45,27 +44,27 @@ class MeanWithError(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSummary:
     num_turns: int
-    num_by_outcome: dict[Outcome, int]
+    num_by_outcome: dict[TurnOutcome, int]
     reasons: tuple[tuple[str, int], ...]
     """(reason, number of samples) of everything short of a full score, most frequent first."""
     reward: MeanWithError
-    """Over all decided samples; over turns where some were stopped early."""
+    """Mean reward over all decided samples, or over turns where some were stopped early."""
     num_tokens: int
-    """Sampled."""
+    """Tokens sampled."""
     num_samples: int
     num_saved: int
     """Samples that early stopping made unnecessary."""
 
 
-def outcome(profile: TurnProfile) -> Outcome:
+def outcome(profile: TurnProfile) -> TurnOutcome:
     scores = profile.scores
     if not profile.samples:
-        return Outcome.OVERLONG
+        return TurnOutcome.OVERLONG
     if not scores:
-        return Outcome.UNDECIDED
+        return TurnOutcome.UNDECIDED
     if min(scores) < max(scores):
-        return Outcome.MIXED
-    return Outcome.ALWAYS_RIGHT if scores[0] == 1.0 else Outcome.ALWAYS_WRONG
+        return TurnOutcome.MIXED
+    return TurnOutcome.ALWAYS_RIGHT if scores[0] == 1.0 else TurnOutcome.ALWAYS_WRONG
 
 
 def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = None) -> ProfileSummary:
@@ -74,14 +73,16 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
     Args:
         early_stop: The plan that the profiles were sampled by.
     """
-    outcomes: Counter[Outcome] = Counter()
+    outcomes: Counter[TurnOutcome] = Counter()
     reasons: Counter[str] = Counter()
-    clusters: dict[str, Cluster] = {}
+    clusters: dict[str, TrajectoryCluster] = {}
     num_tokens = num_samples = num_saved = 0
     for profile in profiles:
         outcomes[outcome(profile)] += 1
         if rewards := _rewards(profile, early_stop):
-            clusters[profile.trajectory_id] = clusters.get(profile.trajectory_id, Cluster(0.0, 0)).with_values(rewards)
+            clusters[profile.trajectory_id] = clusters.get(
+                profile.trajectory_id, TrajectoryCluster(0.0, 0)
+            ).with_values(rewards)
         num_samples += len(profile.samples)
         if early_stop is not None and profile.samples:
             num_saved += early_stop.num_samples - len(profile.samples)
@@ -89,7 +90,7 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
         num_tokens += sum(sample.num_tokens for sample in profile.samples)
     return ProfileSummary(
         num_turns=outcomes.total(),
-        num_by_outcome={member: outcomes[member] for member in Outcome},
+        num_by_outcome={member: outcomes[member] for member in TurnOutcome},
         reasons=tuple(reasons.most_common()),
         reward=clustered_mean(clusters.values()),
         num_tokens=num_tokens,
@@ -99,13 +100,13 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
 
 
 def _rewards(profile: TurnProfile, early_stop: EarlyStop | None) -> Sequence[float]:
-    """The decided samples, or the turn's estimate in their place."""
+    """Scores of the decided samples, or the estimate of a turn that was stopped early."""
     if early_stop is None or not profile.scores:
         return profile.scores
     return [turn_statistics(profile, early_stop).reward_mean]
 
 
-def clustered_mean(clusters: Collection[Cluster]) -> MeanWithError:
+def clustered_mean(clusters: Collection[TrajectoryCluster]) -> MeanWithError:
     """Mean of all values, with a standard error that allows for values of one cluster being alike.
 
     The usual cluster-robust ("sandwich") estimate, sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N;

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from verl_pivot.data.storage import encode_json
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import ConfigError
 from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.profiles import (

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from verl_pivot.data.storage import Place, RawRow, read_rows
+from verl_pivot.data.files import Place, RawRow, read_rows
 from verl_pivot.errors import DataError
 from verl_pivot.quality.ngrams import Hashes, ngram_hashes, words_of
 from verl_pivot.types import Json
@@ -16,7 +16,7 @@ from verl_pivot.types import Json
 
 class Overlap(NamedTuple):
     place: str
-    """Of the benchmark's row."""
+    """Where the benchmark's row stands: its file and number."""
     words: str
     """The first n-gram that is shared."""
     num_ngrams: int
@@ -87,7 +87,7 @@ class BenchmarkIndex:
         self._rows = tuple({row.words: row for row in reversed(list(rows))}.values())[::-1]
         self.num_rows = len(self._rows)
         self.num_short_rows = sum(len(row.words) < n for row in self._rows)
-        """With fewer than n words: nothing can overlap with them."""
+        """Rows of fewer than n words, with which nothing can overlap."""
         hashes = [np.unique(ngram_hashes(row.words, n)) for row in self._rows]
         owners = np.repeat(np.arange(len(hashes), dtype=np.int32), [len(own) for own in hashes])
         flat = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])

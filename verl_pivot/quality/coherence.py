@@ -5,8 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from verl_pivot.data.json_values import BadRowError
 from verl_pivot.data.messages import check_conversation
-from verl_pivot.data.storage import BadRowError
 from verl_pivot.quality.contract import FilterOptions, Finding, Names, TrajectoryFilter, shortened
 from verl_pivot.quality.invented_values import invented_values
 from verl_pivot.quality.registry import register_filter

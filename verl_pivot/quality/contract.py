@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Generic, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.quality.profile_totals import ProfileTotals
 from verl_pivot.types import JsonObject, Trajectory
+from verl_pivot.validation import Options
 
 Feature = TypeVar("Feature")
 
@@ -19,10 +20,10 @@ Names: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 _MAX_DETAIL_CHARACTERS = 400
 
 
-class FilterOptions(BaseModel):
+class FilterOptions(Options):
     """Base of every filter's options: an unknown one is an error, and none is converted."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class Finding:
     reason: str
     """Short code in snake_case."""
     detail: str
-    """For people; `shortened` where it quotes data."""
+    """Explanation for people; what it quotes of the data is `shortened`."""
 
 
 class TrajectoryFilter(ABC):
@@ -73,9 +74,9 @@ class Ruling:
     dropped: dict[int, Finding]
     """[position] of those that go; the others stay."""
     note: str = ""
-    """For the table, such as how many clusters there are."""
+    """Remark in the printed table, such as the number of clusters."""
     facts: JsonObject = field(default_factory=dict)
-    """For the report."""
+    """Values for the report."""
     charts: tuple[Chart, ...] = ()
 
 

@@ -4,11 +4,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from verl_pivot.data.arguments import tool_schemas
-from verl_pivot.data.calls import AnsweredCall, answered_calls
-from verl_pivot.data.storage import encode_json
-from verl_pivot.quality.calls import ERROR_PATTERN, ErrorSigns, Pattern
+from verl_pivot.data.answered_calls import AnsweredCall, answered_calls
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.tool_schemas import schemas_by_name
 from verl_pivot.quality.contract import FilterOptions, Finding, TrajectoryFilter, shortened
+from verl_pivot.quality.error_results import ERROR_PATTERN, ErrorSigns, Pattern
 from verl_pivot.quality.registry import register_filter
 from verl_pivot.types import Role, Trajectory
 
@@ -24,7 +24,7 @@ class CorrectnessOptions(FilterOptions):
     last_call_fails: Literal["drop", "keep"] = "keep"
     """Where the last result reports an error."""
     max_failed_share: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Of the answered calls."""
+    """Largest share of answered calls whose result reports an error; None allows any."""
     error_pattern: Pattern = ERROR_PATTERN
 
 
@@ -46,16 +46,16 @@ class Correctness(TrajectoryFilter):
         return self._failures(calls)
 
     def _first_bad_call(self, calls: list[AnsweredCall], trajectory: Trajectory) -> Finding | None:
-        schemas = tool_schemas(encode_json(list(trajectory.tools))) if calls else {}
+        schemas = schemas_by_name(encode_json(list(trajectory.tools))) if calls else {}
         for answered in calls:
             call, place = answered.call, f"turn {answered.turn}, {answered.call.name}"
             schema = schemas.get(call.name)
             if schema is None:
                 return Finding(reason="unknown_tool", detail=f"{place}: no tool has this name")
             if self._options.check_arguments and (problem := schema.problem(call.arguments)):
-                reason = "unusable_schema" if problem.unusable else "bad_arguments"
+                reason = "unusable_schema" if problem.is_unusable else "bad_arguments"
                 return Finding(reason=reason, detail=f"{place}: {shortened(problem.detail)}")
-            unnamed = schema.unnamed(call.arguments)
+            unnamed = schema.first_unknown(call.arguments)
             if unnamed is not None and self._options.unnamed_arguments == "drop":
                 return Finding(reason="unnamed_argument", detail=shortened(f"{place}: {unnamed} is not in its schema"))
         return None

@@ -24,7 +24,7 @@ class Difficulty(StrEnum):
 
 
 class Shares(FilterOptions):
-    """Of each class; together 1."""
+    """Share of the trajectories in each class; the shares add up to 1."""
 
     easy: float = Field(default=0.3, ge=0.0, le=1.0)
     medium: float = Field(default=0.5, ge=0.0, le=1.0)

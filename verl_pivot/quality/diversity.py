@@ -24,7 +24,7 @@ _SURROGATES = range(0xD800, 0xE000)
 class DiversityOptions(FilterOptions):
     max_per_cluster: int | None = Field(default=None, ge=1)
     max_share: float | None = Field(default=None, gt=0.0, le=1.0)
-    """Of all trajectories that reach this filter, in one cluster; one at least stays."""
+    """Largest share of one cluster among the trajectories that reach this filter; at least one of a cluster stays."""
     min_similarity: float = Field(default=1.0, gt=0.0, le=1.0)
     """1 - edit distance / longer length; 1: only equal sequences share a cluster."""
     merge_repeats: bool = True
@@ -95,7 +95,7 @@ def _letter(number: int) -> str:
 
 
 def _most_similar(word: str, leaders: Mapping[int, Mapping[str, str]], min_similarity: Fraction) -> str | None:
-    """Only lengths that the similarity allows are looked at, the nearest first."""
+    """The most similar leader of a word; compares only with lengths that the similarity allows, the nearest first."""
     lengths = range(math.ceil(len(word) * min_similarity), math.floor(len(word) / min_similarity) + 1)
     best, least = None, 1 - min_similarity
     for length in sorted(lengths, key=lambda length: abs(length - len(word))):

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from verl_pivot.data.calls import AnsweredCall, answered_calls
-from verl_pivot.data.storage import encode_json
-from verl_pivot.quality.calls import ERROR_PATTERN, ErrorSigns, Pattern
+from verl_pivot.data.answered_calls import AnsweredCall, answered_calls
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.quality.contract import FilterOptions, Finding, TrajectoryFilter, shortened
+from verl_pivot.quality.error_results import ERROR_PATTERN, ErrorSigns, Pattern
 from verl_pivot.quality.registry import register_filter
 from verl_pivot.types import Trajectory
 
@@ -17,7 +17,7 @@ class EfficiencyOptions(FilterOptions):
     max_repeated_calls: int | None = Field(default=None, ge=0)
     """Calls with the name, arguments and result of one before them."""
     max_wasted_share: float | None = Field(default=None, ge=0.0, le=1.0)
-    """Of the calls: repeated, or with a result that reports an error."""
+    """Largest share of calls that are repeated or whose result reports an error; None allows any."""
     error_pattern: Pattern = ERROR_PATTERN
 
 

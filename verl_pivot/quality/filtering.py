@@ -1,4 +1,4 @@
-"""trajectories.jsonl and Rules -> which trajectories stay, and why each of the others goes."""
+"""trajectories.jsonl and FilterRules -> which trajectories stay, and why each of the others goes."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -7,12 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeVar
 
+from verl_pivot.data.files import RawRow, in_chunks, read_rows
 from verl_pivot.data.parallel import map_in_order
-from verl_pivot.data.storage import RawRow, in_chunks, read_rows
 from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.quality.contract import Chart, DatasetFilter, Finding, TrajectoryFilter, require_profile
 from verl_pivot.quality.profile_totals import ProfileTotals
-from verl_pivot.quality.rules import Rules, filters_of
+from verl_pivot.quality.rules import FilterRules, filters_of
 from verl_pivot.types import JsonObject
 
 _KEPT = -1
@@ -57,7 +57,7 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class FilterOutcome:
     """All decisions, in the order of the file."""
 
     ids: Sequence[str]
@@ -75,13 +75,13 @@ class Outcome:
 
 def filter_trajectories(
     path: Path,
-    rules: Rules,
+    rules: FilterRules,
     *,
     profile: ProfileTotals | None = None,
     workers: int = 1,
     track: Track = without_progress,
     total: int | None = None,
-) -> Outcome:
+) -> FilterOutcome:
     """Put every trajectory through the filters, in their order.
 
     The file is read once; of each trajectory its id, its finding and the features of the filters that compare them all
@@ -110,17 +110,17 @@ def filter_trajectories(
     return _decided(table, rules, profile, track)
 
 
-def _judged(path: Path, rules: Rules, workers: int) -> Iterator[list[Judged]]:
+def _judged(path: Path, rules: FilterRules, workers: int) -> Iterator[list[Judged]]:
     chunks = in_chunks(read_rows(path))
     yield from map_in_order(partial(judge, rules), chunks, workers=workers, prepare=partial(filters_of, rules))
 
 
-def judge(rules: Rules, rows: Sequence[RawRow]) -> list[Judged]:
+def judge(rules: FilterRules, rows: Sequence[RawRow]) -> list[Judged]:
     """[num_rows] what the filters that judge alone say, and the features that the others ask for."""
     return [_judge(rules, row) for row in rows]
 
 
-def _judge(rules: Rules, row: RawRow) -> Judged:
+def _judge(rules: FilterRules, row: RawRow) -> Judged:
     trajectory = read_trajectory(row)
     features: list[object] = []
     for number, one in enumerate(filters_of(rules)):
@@ -150,7 +150,7 @@ class _Table:
             column.append(row.features[number] if number < len(row.features) else None)
 
 
-def _decided(table: _Table, rules: Rules, profile: ProfileTotals | None, track: Track) -> Outcome:
+def _decided(table: _Table, rules: FilterRules, profile: ProfileTotals | None, track: Track) -> FilterOutcome:
     filters, steps = filters_of(rules), [StepOutcome(label=label) for label in rules.labels]
     columns = iter(table.features)
     for number, one in track(list(enumerate(filters)), "deciding", len(filters)):
@@ -168,7 +168,7 @@ def _decided(table: _Table, rules: Rules, profile: ProfileTotals | None, track: 
             table.dropped_by[alive[position]] = number
     for position in sorted(table.findings):
         _count(steps[table.dropped_by[position]], table.ids[position], table.findings[position])
-    return Outcome(ids=table.ids, dropped_by=table.dropped_by, findings=table.findings, steps=tuple(steps))
+    return FilterOutcome(ids=table.ids, dropped_by=table.dropped_by, findings=table.findings, steps=tuple(steps))
 
 
 def _count(step: StepOutcome, identity: str, finding: Finding) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from verl_pivot.data.storage import encode_json
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.types import Json, Role, Trajectory
 
 _MIN_CHARACTERS = 4

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from verl_pivot.data.storage import encode_json
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import DataError
 from verl_pivot.quality.benchmarks import BenchmarkIndex, read_benchmark
 from verl_pivot.quality.contract import FilterOptions, Finding, Names, TrajectoryFilter, shortened
@@ -18,9 +18,9 @@ class LeakageOptions(FilterOptions):
     files: Names = Field(min_length=1)
     """JSON lines, parquet, or text with a task per line."""
     columns: Names = ()
-    """Of JSON lines and parquet; none: all text of a row."""
+    """Columns of JSON lines and parquet to read; none reads all text of a row."""
     text: Literal["user", "all"] = "user"
-    """Whose words are looked at; `all` are those of every message and call."""
+    """Words that are compared: the user's, or those of every message and call."""
     n: int = Field(default=8, ge=1)
     max_rows_per_ngram: int = Field(default=10, ge=1)
     """An n-gram in more rows of the benchmarks than this is a phrase, such as the end of a prompt, and no leak."""

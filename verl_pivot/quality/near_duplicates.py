@@ -5,16 +5,20 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-from datasketch import MinHash  # type: ignore[import-untyped]  # it ships no types
 from numpy.typing import NDArray
 from pydantic import Field
 
-from verl_pivot.data.storage import encode_json
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.extras import extra
 from verl_pivot.quality.contract import DatasetFilter, FilterOptions, Finding, Ruling
 from verl_pivot.quality.ngrams import ngram_hashes, words_of
 from verl_pivot.quality.profile_totals import ProfileTotals
 from verl_pivot.quality.registry import register_filter
 from verl_pivot.types import Role, Trajectory
+
+with extra("data"):
+    from datasketch import MinHash  # type: ignore[import-untyped]  # it ships no types
+
 
 _RECALL = 0.95
 
@@ -23,9 +27,9 @@ class NearDuplicatesOptions(FilterOptions):
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
     """Jaccard similarity of the sets of shingles, as MinHash estimates it."""
     keep: Literal["first", "shortest"] = "first"
-    """Of those that are alike; the shortest by its words, and of equal ones the first."""
+    """Which of several alike trajectories stays: the first, or the one of fewest words (the first of equals)."""
     text: Literal["all", "user", "assistant"] = "all"
-    """Whose words count; the system prompt and the tools never do, as a whole file shares them."""
+    """Words that are compared; never those of the system prompt and the tools, which a whole file shares."""
     shingle_words: int = Field(default=5, ge=1)
     num_permutations: int = Field(default=64, ge=16, le=1024)
     """The estimate's standard error is at most 0.5 / sqrt(num_permutations); 4 bytes each per trajectory."""

@@ -1,19 +1,22 @@
-"""Outcome of the filters -> a picture: what each left, and what they tell of the data."""
+"""FilterOutcome of the filters -> a picture: what each left, and what they tell of the data."""
 
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
+from verl_pivot.extras import extra
 from verl_pivot.quality.contract import Chart
-from verl_pivot.quality.filtering import Outcome
+from verl_pivot.quality.filtering import FilterOutcome
+
+with extra("data"):
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
 
 # Distinguishable without colour vision too (Okabe and Ito).
 _COLOURS = ("#0072B2", "#E69F00", "#999999", "#009E73", "#D55E00", "#CC79A7")
 
 
-def draw_outcome(outcome: Outcome, path: Path) -> None:
+def draw_outcome(outcome: FilterOutcome, path: Path) -> None:
     """PNG of one panel for the counts after each filter, and one for each chart of a filter."""
     charts = [chart for step in outcome.steps for chart in step.charts]
     figure = Figure(figsize=(8, 3.6 * (1 + len(charts))), layout="constrained")
@@ -25,7 +28,7 @@ def draw_outcome(outcome: Outcome, path: Path) -> None:
     figure.savefig(path, format="png", dpi=120)
 
 
-def _draw_funnel(axes: Axes, outcome: Outcome) -> None:
+def _draw_funnel(axes: Axes, outcome: FilterOutcome) -> None:
     labels, counts = ["in"], [len(outcome.ids)]
     for step in outcome.steps:
         labels.append(step.label.replace("_", " "))

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from verl_pivot.errors import DataError
 from verl_pivot.profiling.profiles import file_sha256, iter_profiles, measured_on
-from verl_pivot.profiling.summary import Outcome, outcome
+from verl_pivot.profiling.summary import TurnOutcome, outcome
 from verl_pivot.types import TurnProfile
 
 
@@ -19,11 +19,11 @@ class TrajectoryTotals:
     num_turns: int = 0
     num_decided_turns: int = 0
     num_solved_turns: int = 0
-    """With full score of every sample, none undecided."""
+    """Turns at which every sample got the full score and none was undecided."""
     reward_mean_sum: float = 0.0
     pass_rate_sum: float = 0.0
     min_samples: int | None = None
-    """Of any turn."""
+    """Fewest samples that any turn has."""
 
     @property
     def reward_mean(self) -> float:
@@ -43,11 +43,11 @@ class TrajectoryTotals:
             self.num_decided_turns += 1
             self.reward_mean_sum += turn.reward_mean
             self.pass_rate_sum += turn.pass_rate
-        self.num_solved_turns += outcome(turn) is Outcome.ALWAYS_RIGHT and len(turn.scores) == num_samples
+        self.num_solved_turns += outcome(turn) is TurnOutcome.ALWAYS_RIGHT and len(turn.scores) == num_samples
 
 
 ProfileTotals: TypeAlias = Mapping[str, TrajectoryTotals]
-"""By id of the trajectory."""
+"""Totals by trajectory id."""
 
 
 def totals_of(turns: Iterable[TurnProfile]) -> ProfileTotals:

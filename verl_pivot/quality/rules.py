@@ -1,4 +1,4 @@
-"""YAML of rules -> Rule: which filters run, in which order, with which options."""
+"""YAML of rules -> FilterStep: which filters run, in which order, with which options."""
 
 import json
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from pathlib import Path
 import yaml
 
 from verl_pivot.configuration import configs_dir
-from verl_pivot.data.storage import BadRowError, encode_json, kind_of
+from verl_pivot.data.json_values import BadRowError, encode_json, type_in_words
 from verl_pivot.errors import ConfigError
 from verl_pivot.quality.registry import Filter, load_filter_modules, make_filter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
+class FilterStep:
     """One filter of the list; hashable, and small enough to be sent with every piece of work."""
 
     name: str
@@ -24,12 +24,12 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class FilterRules:
     path: str
     """Where they were read; for messages."""
-    steps: tuple[Rule, ...]
+    steps: tuple[FilterStep, ...]
     modules: tuple[str, ...] = ()
-    """That register filters of one's own."""
+    """Modules that register the user's own filters."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -44,7 +44,7 @@ def shipped_rules() -> Path:
     return configs_dir() / "quality.yaml"
 
 
-def read_rules(path: Path, modules: Iterable[str] = ()) -> Rules:
+def read_rules(path: Path, modules: Iterable[str] = ()) -> FilterRules:
     """The rules of a file, every filter tried with its options.
 
     Raises:
@@ -55,29 +55,31 @@ def read_rules(path: Path, modules: Iterable[str] = ()) -> Rules:
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"rules cannot be read from {path}: {error}") from error
     if not isinstance(content, list) or not content:
-        raise ConfigError(f"{path} must be a list of filters such as `- correctness: {{}}`, got {kind_of(content)}")
-    steps = tuple(_rule(item, f"{path}, filter {number}") for number, item in enumerate(content, start=1))
-    rules = Rules(path=str(path), steps=steps, modules=tuple(modules))
+        raise ConfigError(
+            f"{path} must be a list of filters such as `- correctness: {{}}`, got {type_in_words(content)}"
+        )
+    steps = tuple(_rule(item, f"{path}, rule {number}") for number, item in enumerate(content, start=1))
+    rules = FilterRules(path=str(path), steps=steps, modules=tuple(modules))
     filters_of(rules)
     return rules
 
 
-def _rule(item: object, place: str) -> Rule:
+def _rule(item: object, place: str) -> FilterStep:
     if isinstance(item, str):
         item = {item: None}
     if not isinstance(item, dict) or len(item) != 1:
         raise ConfigError(f"{place}: one name with its options is needed, as in `correctness: {{}}`, got {item!r}")
     ((name, options),) = item.items()
     if not isinstance(name, str) or not isinstance(options, dict | None):
-        raise ConfigError(f"{place}: the options of {name} must be names with values, got {kind_of(options)}")
+        raise ConfigError(f"{place}: the options of {name} must be names with values, got {type_in_words(options)}")
     try:
-        return Rule(name=name, options=encode_json(options or {}, sort_keys=True))
+        return FilterStep(name=name, options=encode_json(options or {}, sort_keys=True))
     except BadRowError as error:  # YAML has dates, sets and keys that are no text
         raise ConfigError(f"{place}: an option of {name} is no plain value ({error}); put it in quotes") from error
 
 
 @lru_cache(maxsize=1)
-def filters_of(rules: Rules) -> tuple[Filter, ...]:
+def filters_of(rules: FilterRules) -> tuple[Filter, ...]:
     """[num_steps] the filters, made once in each process.
 
     Raises:
@@ -87,8 +89,8 @@ def filters_of(rules: Rules) -> tuple[Filter, ...]:
     return tuple(_filter(rules, number, step) for number, step in enumerate(rules.steps, start=1))
 
 
-def _filter(rules: Rules, number: int, step: Rule) -> Filter:
+def _filter(rules: FilterRules, number: int, step: FilterStep) -> Filter:
     try:
         return make_filter(step.name, json.loads(step.options))
     except ConfigError as error:
-        raise ConfigError(f"{rules.path}, filter {number}: {error}") from error
+        raise ConfigError(f"{rules.path}, rule {number}: {error}") from error

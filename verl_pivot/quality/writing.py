@@ -1,4 +1,4 @@
-"""Outcome -> filtered.jsonl, what was dropped and why, the report, the picture and the profile of what stayed."""
+"""FilterOutcome -> filtered.jsonl, what was dropped and why, the report, the picture and the profile of what stayed."""
 
 import json
 from collections.abc import Iterator, Set
@@ -6,16 +6,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_pivot.data.storage import RawRow, as_object, decode_json, encode_json, read_rows, replacing
+from verl_pivot.data.files import RawRow, read_rows, replacing
+from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.errors import DataError
 from verl_pivot.profiling.profiles import file_sha256
-from verl_pivot.quality.filtering import Outcome, Track
+from verl_pivot.quality.filtering import FilterOutcome, Track
 from verl_pivot.quality.plots import draw_outcome
-from verl_pivot.quality.rules import Rules
+from verl_pivot.quality.rules import FilterRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPaths:
+class FilterOutputs:
     """The files of one run, all beside the trajectories that stay."""
 
     kept: Path
@@ -37,7 +38,9 @@ class OutputPaths:
         return self.kept.with_name(f"{self.kept.name}.profile.jsonl")
 
 
-def write_outcome(trajectories: Path, outcome: Outcome, paths: OutputPaths, rules: Rules, track: Track) -> None:
+def write_outcome(
+    trajectories: Path, outcome: FilterOutcome, paths: FilterOutputs, rules: FilterRules, track: Track
+) -> None:
     """Write the lines that stay as they are, the reasons of the others, the report and the picture.
 
     Raises:
@@ -60,7 +63,7 @@ def write_outcome(trajectories: Path, outcome: Outcome, paths: OutputPaths, rule
     _require_some(outcome, paths)
 
 
-def _kept_lines(trajectories: Path, outcome: Outcome, track: Track) -> Iterator[bytes]:
+def _kept_lines(trajectories: Path, outcome: FilterOutcome, track: Track) -> Iterator[bytes]:
     rows = track(read_rows(trajectories), "writing", len(outcome.ids))
     number = 0
     for number, row in enumerate(rows, start=1):
@@ -78,7 +81,7 @@ def _raw(row: RawRow) -> bytes:
     return row.raw
 
 
-def _dropped_lines(outcome: Outcome) -> Iterator[str]:
+def _dropped_lines(outcome: FilterOutcome) -> Iterator[str]:
     for position in sorted(outcome.findings):
         finding = outcome.findings[position]
         row = {
@@ -92,7 +95,7 @@ def _dropped_lines(outcome: Outcome) -> Iterator[str]:
         yield json.dumps(row) + "\n"
 
 
-def report_of(outcome: Outcome, rules: Rules) -> dict[str, object]:
+def report_of(outcome: FilterOutcome, rules: FilterRules) -> dict[str, object]:
     """The content of the report file: num_trajectories = num_kept + the num_dropped of all filters."""
     return {
         "num_trajectories": len(outcome.ids),
@@ -113,7 +116,7 @@ def report_of(outcome: Outcome, rules: Rules) -> dict[str, object]:
     }
 
 
-def _require_some(outcome: Outcome, paths: OutputPaths) -> None:
+def _require_some(outcome: FilterOutcome, paths: FilterOutputs) -> None:
     if outcome.num_kept:
         return
     most = max(outcome.steps, key=lambda step: step.num_dropped)
@@ -125,7 +128,7 @@ def _require_some(outcome: Outcome, paths: OutputPaths) -> None:
     )
 
 
-def write_profile(profile: Path, outcome: Outcome, paths: OutputPaths) -> None:
+def write_profile(profile: Path, outcome: FilterOutcome, paths: FilterOutputs) -> None:
     """The profile's turns of the trajectories that stay, as a profile of their file, so that select takes it.
 
     Raises:

@@ -1,39 +1,163 @@
-"""Which rows of a sampled batch the update sees, once undecided ones are left out."""
+"""An oversampled group, once finished: whether the update sees it, which of its rollouts, and what was dropped."""
 
+import random
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from verl_pivot.resampling.dynamic_sampling import Fate, are_equal, fate_of_group
+from verl_pivot.resampling.penalties import Penalty
+from verl_pivot.resampling.roc import draw_as_in_paper, pick_as_released
+from verl_pivot.resampling.settings import ResamplingSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
-    """Positions that stay, and what was dropped on the way."""
+class Rollout:
+    """One generated trajectory with a decided reward.
 
-    rows: tuple[int, ...]
-    num_undecided: int
-    num_lone: int
-    """Decided rows whose whole group was undecided but for them: GRPO would take their reward for an advantage."""
+    Example:
+        Rollout(id="a_3", score=1.0, penalty=Penalty(num_calls=2, num_errors=1, num_answers=1, num_turns=3))
+    """
+
+    id: str
+    """verl's, `{uid}_{session}`."""
+    score: float
+    penalty: Penalty
 
 
-def keep_decided(
-    group_ids: Sequence[str], decided: Sequence[bool], *, min_group_size: int, short: Collection[str] = ()
-) -> Kept:
-    """Leave out undecided rows, then groups with fewer than ``min_group_size`` members left.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The rollouts of one prompt."""
 
-    A group that was sampled whole and is smaller by configuration stays: only a loss makes a group lone.
+    uid: str
+    number: int
+    """Position of the group's prompt in the order in which the step's prompts were handed out."""
+    rollouts: tuple[Rollout, ...]
+    """[num_usable]"""
+    undecided: tuple[str, ...] = ()
+    """[num_undecided] why each of the others has no reward."""
+
+    @property
+    def scores(self) -> list[float]:
+        return [rollout.score for rollout in self.rollouts]
+
+    def fate(self, settings: ResamplingSettings, step: int) -> Fate | None:
+        """Dynamic sampling comes first: of a group that stays, resampling on correct then keeps both outcomes."""
+        rng = random.Random(f"{settings.seed}/{step}/{self.number}/fate")
+        return fate_of_group(self.scores, keep=settings.group_size, equal_rewards=settings.equal_rewards, rng=rng)
+
+    def kept(self, settings: ResamplingSettings, step: int) -> list[Rollout]:
+        """[group_size] rollouts that the update sees; chance depends on seed, step and number alone."""
+        penalties = [rollout.penalty.total for rollout in self.rollouts]
+        keep = settings.group_size
+        if settings.mode == "paper":
+            rng = random.Random(f"{settings.seed}/{step}/{self.number}/draw")
+            chosen = draw_as_in_paper(self.scores, penalties, keep=keep, rng=rng)
+        else:
+            chosen = pick_as_released(
+                self.scores, penalties, keep=keep,
+                min_failures=settings.min_failures, min_successes=settings.min_successes,
+            )  # fmt: skip
+        return [self.rollouts[index] for index in chosen]
+
+
+@dataclass(slots=True, kw_only=True)
+class DroppedGroups:
+    """Groups of one step that were left out."""
+
+    fates: Counter[Fate] = field(default_factory=Counter)
+    undecided: Counter[str] = field(default_factory=Counter)
+    """Why rollouts of groups with too few had no reward."""
+    num_equal_zeros: int = 0
+    num_equal_others: int = 0
+
+    def add(self, group: Group, fate: Fate) -> None:
+        self.fates[fate] += 1
+        self.undecided.update(group.undecided)
+        if fate is Fate.EQUAL_REWARDS:
+            self.num_equal_zeros += group.scores[0] <= 0
+            self.num_equal_others += group.scores[0] > 0
+
+    def __str__(self) -> str:
+        """For an error's sentence."""
+        too_few, equal = self.fates[Fate.TOO_FEW], self.fates[Fate.EQUAL_REWARDS]
+        reasons = f" {dict(self.undecided.most_common(3))}" if self.undecided else ""
+        return f"{too_few} groups had too few usable rollouts{reasons}, {equal} had equal rewards"
+
+
+def resampling_metrics(
+    groups: Sequence[Group], kept: Mapping[str, Sequence[Rollout]], dropped: DroppedGroups
+) -> dict[str, float]:
+    """{name: value} of a step, by rStar2-Agent's names and, in the same style, ours.
 
     Args:
-        group_ids: [num_rows] the prompt that each row was sampled from.
-        decided: [num_rows] whether its verifier could decide.
-        min_group_size: 2 for a group baseline, 1 in validation.
-        short: Groups that lost members before, whose rows are not here.
+        groups: Those that the update sees.
+        kept: {uid: [group_size] rollouts} of each.
+        dropped: The others.
     """
-    left = Counter(group for group, is_decided in zip(group_ids, decided, strict=True) if is_decided)
-    hurt = set(short) | {group for group, is_decided in zip(group_ids, decided, strict=True) if not is_decided}
-    rows = tuple(
-        row
-        for row, (group, is_decided) in enumerate(zip(group_ids, decided, strict=True))
-        if is_decided and (group not in hurt or left[group] >= min_group_size)
-    )
-    num_decided = sum(decided)
-    return Kept(rows=rows, num_undecided=len(decided) - num_decided, num_lone=num_decided - len(rows))
+    rollouts = [rollout for group in groups for rollout in group.rollouts]
+    chosen = {rollout.id for each in kept.values() for rollout in each}
+    left = [rollout for rollout in rollouts if rollout.id not in chosen]
+    return {
+        **_solved(groups, dropped),
+        **_errors(rollouts),
+        **_answers(rollouts),
+        "down_sampling/before_sampling_trace_num": float(len(rollouts)),
+        "down_sampling/after_sampling_trace_num": float(len(chosen)),
+        "down_sampling/unusable_rollouts": float(sum(len(group.undecided) for group in groups)),
+        **{f"down_sampling/groups_{fate}": float(dropped.fates[fate]) for fate in Fate},
+        **_means("kept", [rollout for rollout in rollouts if rollout.id in chosen]),
+        **_means("dropped", left),
+    }
+
+
+def _solved(groups: Sequence[Group], dropped: DroppedGroups) -> dict[str, float]:
+    equal = [group for group in groups if are_equal(group.scores)]
+    zeros = sum(group.scores[0] <= 0 for group in equal) + dropped.num_equal_zeros
+    others = sum(group.scores[0] > 0 for group in equal) + dropped.num_equal_others
+    num = len(groups) + dropped.fates[Fate.EQUAL_REWARDS]
+    return {
+        "reject_equal_reward/solve_equal_total": float(zeros + others),
+        "reject_equal_reward/solve_non_equal_total": float(num - zeros - others),
+        "reject_equal_reward/solve_equal_total_ratio": (zeros + others) / num,
+        "reject_equal_reward/solve_equal_zeros": float(zeros),
+        "reject_equal_reward/solve_equal_non_all_zeros": float(others),
+    }
+
+
+def _errors(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    num_calls = sum(rollout.penalty.num_calls for rollout in rollouts)
+    num_errors = sum(rollout.penalty.num_errors for rollout in rollouts)
+    return {
+        "roc_error_ratio/global_err_ratio": num_errors / num_calls if num_calls else 0.0,
+        "roc_error_ratio/penalty_weight": fmean(rollout.penalty.error for rollout in rollouts),
+    }
+
+
+def _answers(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    counts = [rollout.penalty.num_answers for rollout in rollouts]
+    known = [count for count in counts if count is not None]
+    if not known:
+        return {}
+    return {
+        "roc_answer_format/answer_per_rollout_mean": fmean(known),
+        "roc_answer_format/zero_answer_count": float(known.count(0)),
+        "roc_answer_format/one_answer_count": float(known.count(1)),
+        "roc_answer_format/gt_one_answer_count": float(sum(count > 1 for count in known)),
+        "roc_answer_format/penalty_weight": fmean(rollout.penalty.format for rollout in rollouts),
+    }
+
+
+def _means(name: str, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Mean rewards and penalties of some rollouts; successes apart, since penalties choose among them alone."""
+    if not rollouts:
+        return {}
+    successes = [rollout.penalty.total for rollout in rollouts if rollout.score > 0]
+    found = {
+        f"down_sampling/{name}_reward_mean": fmean(rollout.score for rollout in rollouts),
+        f"down_sampling/{name}_penalty_mean": fmean(rollout.penalty.total for rollout in rollouts),
+    }
+    if successes:
+        found[f"down_sampling/{name}_penalty_of_successes_mean"] = fmean(successes)
+    return found

@@ -1,20 +1,17 @@
-"""One rollout's record -> its penalty: how clean a success was (GRPO-RoC's p_err + p_format)."""
+"""Record of one rollout -> its Penalty: how clean a success was (p_err + p_format of GRPO-RoC)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from verl_pivot.tools.calls import CallStatus
-from verl_pivot.tools.contract import ErrorKind
+from verl_pivot.data.rollout_records import CallStatus, RolloutRecord
+from verl_pivot.types import ErrorKind
 
-_NO_ACTION, _TOOL_ERROR = ErrorKind.NO_ACTION.value, CallStatus.TOOL_ERROR.value
 NO_CALLS = 0.5
-"""p_err of a rollout that called no tool."""
+"""p_err of a rollout without any call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalty:
-    """Of one rollout; lower is cleaner.
+    """What the penalty of one rollout is made of; lower is cleaner.
 
     Example:
         Penalty(num_calls=4, num_errors=1, num_answers=1, num_turns=5).total == 0.25
@@ -22,11 +19,11 @@ class Penalty:
 
     num_calls: int
     num_errors: int
-    """Calls that the policy got wrong; those that the system broke mask the rollout."""
+    """Calls that the policy got wrong. Calls that the system broke do not occur: their rollout is masked."""
     num_answers: int | None
-    """Answers between tags; 0 also where tags are unmatched, None where no tag is asked for."""
+    """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
     num_turns: int
-    """Of the policy."""
+    """Turns of the policy."""
 
     @property
     def error(self) -> float:
@@ -37,7 +34,7 @@ class Penalty:
     def format(self) -> float:
         """p_format: 1 without an answer, else surplus answers per turn, at most 1 (the same section).
 
-        Turns are all of the policy's; the released code misses the first, whose header stands in the prompt.
+        All turns of the policy count; the released code misses the first, whose header stands in the prompt.
         """
         if self.num_answers is None:
             return 0.0
@@ -45,19 +42,16 @@ class Penalty:
 
     @property
     def total(self) -> float:
-        """p_total."""
+        """p_total = p_err + p_format."""
         return self.error + self.format
 
 
-def penalty_of_record(record: Mapping[str, Any]) -> Penalty:
-    """Read the tool loop's record (`RolloutRecord.as_dict`).
-
-    A turn with neither call nor answer is in the record as an error, but is no call.
-    """
-    calls = [call["status"] for call in record["calls"] if call["error_kind"] != _NO_ACTION]
+def penalty_of_record(record: RolloutRecord) -> Penalty:
+    """The penalty of a rollout; a turn with neither call nor answer is in its record as an error, but is no call."""
+    statuses = [call.status for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]
     return Penalty(
-        num_calls=len(calls),
-        num_errors=calls.count(_TOOL_ERROR),
-        num_answers=record["num_answers"],
-        num_turns=len(record["turn_tokens"]),
+        num_calls=len(statuses),
+        num_errors=statuses.count(CallStatus.TOOL_ERROR),
+        num_answers=record.num_answers,
+        num_turns=len(record.turn_tokens),
     )

@@ -1,9 +1,9 @@
-"""verl's replay buffer with our resampling (`trainer.v1.sampler.custom_sampler`), and our metrics."""
+"""verl's replay buffer (`trainer.v1.sampler.custom_sampler`) that drops undecided rows and reports our metrics."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
@@ -11,25 +11,45 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
+from verl_pivot.data.rollout_dumps import DumpedRollout, write_rollouts
+from verl_pivot.data.rollout_records import RECORD_FIELD, RolloutRecord, parse_record
 from verl_pivot.errors import VerifierError
-from verl_pivot.resampling.groups import Kept, keep_decided
-from verl_pivot.rollout.rollout_record import FIELD, rollout_metrics, success_metrics, write_records
+from verl_pivot.resampling.undecided import DecidedRows, keep_decided
+from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
+
+
+class SampledRow(NamedTuple):
+    """What the agent loop and the reward manager wrote about one row."""
+
+    reward: Mapping[str, Any]
+    """`reward_extra_info` of the reward manager; empty if it wrote none."""
+    record: RolloutRecord | None
+    """Record of a rollout with tools; None for rows of other agent loops."""
+
+    @property
+    def is_undecided(self) -> bool:
+        return bool(self.reward.get("undecided"))
+
+    @property
+    def score(self) -> float | None:
+        """None if no verifier could decide."""
+        return None if self.is_undecided else self.reward.get("score")
 
 
 class PivotSampling:
-    """What both trainer modes share: rows that no verifier could decide never reach the update."""
+    """What the buffers of both trainer modes share: rows that no verifier could decide never reach the update."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
         poll_interval = float(sampler_kwargs["poll_interval"])
         super().__init__(*args, **kwargs, sampler_kwargs=sampler_kwargs, poll_interval=poll_interval)  # type: ignore[call-arg]  # verl's
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
         self.group_size = int(sampler_kwargs["group_size"])
-        self.records_folders = {
-            "train": _records_folder(sampler_kwargs["rollout_data_dir"]),
-            "val": _records_folder(sampler_kwargs["validation_data_dir"]),
+        self.dump_folders = {
+            "train": _dump_folder(sampler_kwargs["rollout_data_dir"]),
+            "val": _dump_folder(sampler_kwargs["validation_data_dir"]),
         }
-        self._dumped: dict[str, int] = {}
-        """{partition: step of its last dump}; a step may have several batches."""
+        self._dumped_steps: dict[str, int] = {}
+        """{partition: step of its last dump}; later batches of the same step are appended."""
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
@@ -44,13 +64,12 @@ class PivotSampling:
             if number > 0:
                 self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
             batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
-            extra_fields = self._read(batch)
-            rewards = [fields.get("reward_extra_info", {}) for fields in extra_fields]
+            rows = self._read(batch)
             num_absent = {} if is_validation else _num_absent(batch, self.group_size)
-            kept = _keep(batch, rewards, min_group_size=1 if is_validation else 2, short=num_absent)
-            undecided.update(str(reward["reason"]) for reward in rewards if reward.get("undecided"))
-            groups = _group_scores(batch, rewards)
-            taught = {} if is_validation else _teach_curriculum(batch, groups, global_steps)
+            kept = _keep(batch, rows, min_group_size=1 if is_validation else 2, short_groups=num_absent)
+            undecided.update(str(row.reward["reason"]) for row in rows if row.is_undecided)
+            groups = _group_scores(batch, rows)
+            curriculum = {} if is_validation else _teach_curriculum(batch, groups, global_steps)
             selected = _select(batch, kept)
             if kept.rows:
                 counts = {
@@ -58,91 +77,96 @@ class PivotSampling:
                     "pivot/lone_rows": float(kept.num_lone),
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
                 }
-                rows = dict(zip(batch.keys, extra_fields, strict=True))
-                tools = self._told_of_tools(rows, frozenset(selected.keys), global_steps, partition_id)
-                return selected, {**metrics, **counts, **_signal(groups), **_verdict_shares(rewards), **taught, **tools}
+                by_key = dict(zip(batch.keys, rows, strict=True))
+                tools = self._report_rollouts(by_key, frozenset(selected.keys), global_steps, partition_id)
+                return selected, {
+                    **metrics,
+                    **counts,
+                    **_signal(groups),
+                    **_verdict_shares(rows),
+                    **curriculum,
+                    **tools,
+                }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
             f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
             "data is broken"
         )
 
-    def _read(self, batch: KVBatchMeta) -> list[dict[str, Any]]:
-        """[num_rows] what our loops and the reward manager say of each row."""
-        return read_extra_fields(batch.keys, batch.partition_id)
+    def _read(self, batch: KVBatchMeta) -> list[SampledRow]:
+        """[num_rows] the rows of a batch."""
+        return read_sampled_rows(batch.keys, batch.partition_id)
 
-    def _told_of_tools(
-        self,
-        rows: Mapping[str, dict[str, Any]],
-        kept: Collection[str],
-        step: int,
-        partition_id: str,
+    def _report_rollouts(
+        self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str
     ) -> dict[str, float]:
-        """Metrics of the rows from the tool loop, whose records are dumped beside verl's texts.
+        """Metrics of the rollouts with tools; their records are dumped beside verl's own dump of the step.
 
         Args:
-            rows: {key: extra fields} of all that were sampled.
-            kept: Keys of those that the update sees.
-            step: verl's.
-            partition_id: train or val.
+            rows: {key: row} of all that were sampled.
+            kept: Keys of the rows that the update sees.
+            step: verl's training step.
+            partition_id: "train" or "val".
         """
-        records = {
-            key: {"score": _score(fields), "kept": key in kept, **fields[FIELD]}
-            for key, fields in rows.items()
-            if FIELD in fields
-        }
-        folder = self.records_folders[partition_id]
-        if records and folder is not None:
-            write_records(folder / f"{step}.jsonl", records, append=self._dumped.get(partition_id) == step)
-            self._dumped[partition_id] = step
-        told = list(records.values())
-        return {**rollout_metrics(told), **success_metrics(told)}
+        rollouts = [
+            DumpedRollout.of(row.record, uid=key, score=row.score, is_kept=key in kept)
+            for key, row in rows.items()
+            if row.record is not None
+        ]
+        folder = self.dump_folders[partition_id]
+        if rollouts and folder is not None:
+            write_rollouts(folder / f"{step}.jsonl", rollouts, append=self._dumped_steps.get(partition_id) == step)
+            self._dumped_steps[partition_id] = step
+        return {**rollout_metrics(rollouts), **success_metrics(rollouts)}
 
 
 class PivotReplayBuffer(PivotSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
-    """For `trainer.v1.trainer_mode=sync`."""
+    """Buffer for `trainer.v1.trainer_mode=sync`."""
 
 
 class PivotReplayBufferAsync(PivotSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
-    """For the asynchronous trainer modes."""
+    """Buffer for the asynchronous trainer modes."""
 
 
-def read_extra_fields(keys: Sequence[str], partition_id: str) -> list[dict[str, Any]]:
-    """[num_rows] from TransferQueue."""
+def read_sampled_rows(keys: Sequence[str], partition_id: str) -> list[SampledRow]:
+    """[num_rows] the rows under these keys of TransferQueue.
+
+    Raises:
+        DataError: If the record of a rollout cannot be read.
+    """
     if not keys:
         return []
     data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
-    return list(data.get("extra_fields").tolist())
+    return [_sampled_row(fields) for fields in data.get("extra_fields").tolist()]
 
 
-def _records_folder(data_dir: str | None) -> Path | None:
+def _sampled_row(extra_fields: Mapping[str, Any]) -> SampledRow:
+    record = extra_fields.get(RECORD_FIELD)
+    return SampledRow(extra_fields.get("reward_extra_info", {}), None if record is None else parse_record(record))
+
+
+def _dump_folder(data_dir: str | None) -> Path | None:
     return None if data_dir is None else Path(data_dir) / "tools"
 
 
-def _score(fields: Mapping[str, Any]) -> float | None:
-    """None where no verifier could decide."""
-    reward = fields.get("reward_extra_info", {})
-    return None if reward.get("undecided") else reward.get("score")
-
-
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
-    """{group: rollouts that left no row} of those groups that have some."""
+    """{group: number of its rollouts that left no row} for groups that miss some."""
     rollouts = {key.rsplit("_", 1)[0] for key in batch.keys}
     present = Counter(rollout.split("_")[0] for rollout in rollouts)
     return {group: group_size - number for group, number in present.items() if number < group_size}
 
 
 def _keep(
-    batch: KVBatchMeta, rewards: Sequence[dict[str, Any]], *, min_group_size: int, short: Collection[str]
-) -> Kept:
+    batch: KVBatchMeta, rows: Sequence[SampledRow], *, min_group_size: int, short_groups: Collection[str]
+) -> DecidedRows:
     groups = [key.split("_")[0] for key in batch.keys]
-    decided = [not reward.get("undecided") for reward in rewards]
-    return keep_decided(groups, decided, min_group_size=min_group_size, short=short)
+    decided = [not row.is_undecided for row in rows]
+    return keep_decided(groups, decided, min_group_size=min_group_size, short_groups=short_groups)
 
 
-def _group_scores(batch: KVBatchMeta, rewards: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
-    """{group: [num_decided] scores of its rollouts}; of a rollout's several rows each carries the same score."""
-    rollouts = {key.rsplit("_", 1)[0]: reward for key, reward in zip(batch.keys, rewards, strict=True)}
+def _group_scores(batch: KVBatchMeta, rows: Sequence[SampledRow]) -> dict[str, list[float]]:
+    """{group: [num_decided] scores of its rollouts}; a rollout with several rows has the same score in each."""
+    rollouts = {key.rsplit("_", 1)[0]: row.reward for key, row in zip(batch.keys, rows, strict=True)}
     groups: dict[str, list[float]] = defaultdict(list)
     for rollout, reward in rollouts.items():
         if reward.get("undecided") == 0.0:
@@ -162,7 +186,7 @@ def _signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def _teach_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-    """Hand the groups to the curriculum of this process's training dataset, if it is on; its metrics."""
+    """Hand the groups' scores to the curriculum of this process's training dataset; metrics of it, if it is on."""
     curriculum = training_curriculum()
     if curriculum is None:
         return {}
@@ -173,7 +197,7 @@ def _teach_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]],
     return curriculum.metrics()
 
 
-def _select(batch: KVBatchMeta, kept: Kept) -> KVBatchMeta:
+def _select(batch: KVBatchMeta, kept: DecidedRows) -> KVBatchMeta:
     """The kept rows, group by group; the others are cleared from TransferQueue, which nobody else would do.
 
     Rows of a group share their prompt: side by side, a micro-batch of them needs next to no padding.
@@ -190,7 +214,8 @@ def _select(batch: KVBatchMeta, kept: Kept) -> KVBatchMeta:
     )
 
 
-def _verdict_shares(rewards: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """[verifier/<name>/<reason>] the share of each verdict among the rows that a verifier saw."""
-    verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards if "reason" in reward)
+def _verdict_shares(rows: Sequence[SampledRow]) -> dict[str, float]:
+    """{verifier/<name>/<reason>: share of this verdict} over the rows that a verifier saw."""
+    rewards = [row.reward for row in rows if "reason" in row.reward]
+    verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards)
     return {name: count / verdicts.total() for name, count in sorted(verdicts.items())}

@@ -6,8 +6,8 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.resampling.dynamic import EqualRewards
-from verl_pivot.settings import validated
+from verl_pivot.resampling.dynamic_sampling import EqualRewards
+from verl_pivot.validation import validated
 
 
 class ResamplingSettings(BaseModel):

@@ -1,27 +1,28 @@
-"""verl's reward manager over our verifiers: one finished rollout -> its reward and the reason for it."""
+"""PivotRewardManager: verl's reward manager over our verifiers; one finished rollout -> its reward and the reason."""
 
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 from omegaconf import DictConfig
 from transformers import PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
 from verl_pivot.data.pivots import row_to_turn
-from verl_pivot.rollout.rendering import action_text, end_token_ids
-from verl_pivot.rollout.rollout_record import FIELD, TURN_ENDS, VERDICT
+from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
+from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.registry import load_verifier_modules
 from verl_pivot.verifiers.scoring import score_completion
 
 
 class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is untyped here
-    """Scores pivots with the row's verifier, and rows of any other file as stock verl does.
+    """Scores pivots with the verifier that their row names, and rows of any other file as stock verl does.
 
     An outcome that the rollout itself decided, by its environment or its failure, stands. A rollout that goes on after
-    its pivot is scored by the pivot's own turn.
+    its pivot is scored by its first turn alone, which answers the pivot.
     """
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
@@ -33,16 +34,15 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         rollout = data[-1]  # of several outputs the last carries the reward
         row = rollout.non_tensor_batch
         extra_fields = row.get("tool_extra_fields") or {}
-        told = _of_tools(extra_fields.get(FIELD))
-        if (outcome := extra_fields.get(VERDICT)) is not None:
-            verdict = Verdict(score=outcome["score"], reason=outcome["reason"], detail=outcome["detail"])
-            return _reward(verdict, verifier="outcome", told=told)
+        record_info = _record_info(extra_fields.get(RECORD_FIELD))
+        if (outcome := extra_fields.get(VERDICT_FIELD)) is not None:
+            return _reward(msgspec.convert(outcome, Verdict), verifier="outcome", record_info=record_info)
         if row.get("expert") is None:
-            return _as_ours(dict(await super().run_single(data)), told)
-        ids = _first_turn(_response_ids(rollout), extra_fields.get(TURN_ENDS) or [])
+            return _with_our_keys(dict(await super().run_single(data)), record_info)
+        ids = _first_turn(_response_ids(rollout), extra_fields.get(TURN_ENDS_FIELD) or [])
         text, ended = action_text(ids, self.tokenizer, self.end_token_ids)
         verdict = await score_completion(text, ended, row_to_turn(row))
-        return _reward(verdict, verifier=str(row["verifier"]), told=told)
+        return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
 
 
 def _response_ids(rollout: Any) -> list[int]:
@@ -56,21 +56,28 @@ def _first_turn(response_ids: list[int], turn_ends: Sequence[int]) -> list[int]:
     return response_ids[: turn_ends[0]] if turn_ends else response_ids
 
 
-def _of_tools(record: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What rewards and dumps carry of a trajectory with tools."""
-    return {} if record is None else {name: record[name] for name in ("stop_reason", "num_calls", "num_tool_errors")}
+def _record_info(fields: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What verl's dumps show of a rollout with tools; nothing for rollouts of other agent loops."""
+    if fields is None:
+        return {}
+    record = parse_record(fields)
+    return {
+        "stop_reason": record.stop_reason.value,
+        "num_calls": record.num_calls,
+        "num_tool_errors": record.num_tool_errors,
+    }
 
 
-def _as_ours(reward: dict[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
-    """A reward of stock verl, with what our replay buffer reads of every row."""
-    read = {"score": float(reward["reward_score"]), "undecided": 0.0}
-    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **read, **told}}
+def _with_our_keys(reward: dict[str, Any], record_info: Mapping[str, Any]) -> dict[str, Any]:
+    """A reward of stock verl, with the keys that our replay buffer reads in every row."""
+    ours = {"score": float(reward["reward_score"]), "undecided": 0.0}
+    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **ours, **record_info}}
 
 
-def _reward(verdict: Verdict, *, verifier: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """verl's shape, with the same keys for every sample.
+def _reward(verdict: Verdict, *, verifier: str, record_info: Mapping[str, Any]) -> dict[str, Any]:
+    """A verdict in verl's shape, with the same keys for every sample.
 
-    An undecided reward is NaN: our replay buffer drops the row, and without it the update would fail loudly.
+    An undecided reward is NaN: our replay buffer drops the row, and without that buffer the update fails loudly.
     """
     score = math.nan if verdict.score is None else verdict.score
     return {
@@ -80,6 +87,6 @@ def _reward(verdict: Verdict, *, verifier: str, told: Mapping[str, Any]) -> dict
             "undecided": float(verdict.score is None),
             "verifier": verifier,
             "reason": verdict.reason,
-            **told,
+            **record_info,
         },
     }

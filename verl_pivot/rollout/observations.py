@@ -4,7 +4,7 @@ from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 _MAX_CHARACTERS_PER_TOKEN = 32
-"""Of what is tokenised at all: a tool may give back 100 MB."""
+"""Characters per allowed token beyond which text is cut before it is tokenised: a tool may give back 100 MB."""
 
 
 class Tokenizer(Protocol):

@@ -7,8 +7,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutp
 from verl.utils.profiler import simple_timer
 
 from verl_pivot.errors import DataError
-from verl_pivot.rollout.router_client import end_conversation
-from verl_pivot.routing.request_ids import new_request_id
+from verl_pivot.routing.client import end_conversation, new_request_id
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here

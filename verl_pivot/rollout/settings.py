@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
-from verl_pivot.settings import validated
+from verl_pivot.validation import validated
 
 _VERL = "verl/"
 
@@ -33,7 +33,7 @@ class RolloutSettings(BaseModel):
     answer_tag: str | None = None
     """A turn that calls nothing must hold it; with parser tags it ends the turn."""
     format_tag: str | None = None
-    """Whose pairs the record counts, for the format penalty of resampling on correct."""
+    """Tag whose pairs the rollout's record counts, for the format penalty of resampling on correct."""
     retry_message: str | None = None
     """What the policy reads after a turn with neither call nor answer."""
     parallel_calls: bool = False

@@ -2,12 +2,12 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from verl_pivot.data.storage import as_object
-from verl_pivot.rollout.actions import read_turn
+from verl_pivot.data.actions import read_turn
+from verl_pivot.data.json_values import as_object
 from verl_pivot.types import Json, JsonObject, Malformed, ToolCall
 
 _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -152,3 +152,14 @@ def _decoded(name: str, arguments: str) -> ToolCall | Malformed:
     if not isinstance(decoded, dict):
         return Malformed(reason="malformed_call", detail=f"the arguments of {name} are no JSON object")
     return ToolCall(name=name, arguments=decoded)
+
+
+def num_tag_pairs(tag: str, turns: Iterable[str]) -> int:
+    """Number of `<tag>...</tag>` pairs in the policy's turns; 0 if any of these tags has no partner."""
+    num_open, num_close, num_pairs = 0, 0, 0
+    pair = re.compile(f"<{re.escape(tag)}>.*?</{re.escape(tag)}>", re.DOTALL)
+    for turn in turns:
+        num_open += turn.count(f"<{tag}>")
+        num_close += turn.count(f"</{tag}>")
+        num_pairs += len(pair.findall(turn))
+    return num_pairs if num_open == num_close == num_pairs else 0

@@ -1,119 +1,148 @@
-"""One turn from verl's engines: tokens and logprobs, and what verl keeps of an answer beside them."""
+"""TurnSampler: tokens so far -> one turn of the policy from verl's engines, with its logprobs."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.workers.rollout.replica import TokenOutput
 
-from verl_pivot.rollout.rollout_record import RolloutRecord
-from verl_pivot.rollout.router_client import end_conversation
+from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.rollout.settings import RolloutSettings
 from verl_pivot.rollout.turn_parsers import TurnParser
-from verl_pivot.routing.request_ids import new_request_id
+from verl_pivot.routing.client import end_conversation, new_request_id
 
 MAX_EMPTY_ANSWERS = 3
-"""Of the engine in a row, before the trajectory is masked."""
+"""Empty completions in a row after which the engine has failed and the rollout is masked."""
 _ABORTED = ("abort", "aborted")
+_NEWEST_STEP = "max_global_steps"
+"""verl's extra field of a completion: the training step of the newest weights that sampled any of its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
-    """What the trajectories of one agent loop share."""
+    """What all rollouts of one agent loop share."""
 
     loop: AgentLoopBase
-    """Its tokenizer, its continuous tokens and its way to the engines."""
+    """verl's agent loop, for its tokenizer, its continuous tokens and its client of the engines."""
     settings: RolloutSettings
     parser: TurnParser
     end_token_ids: frozenset[int]
+    """Tokens that end a turn."""
     special_tokens: tuple[str, ...]
+    """Texts of the tokenizer's special tokens."""
     max_model_len: int
-    """Tokens of prompt and response that an engine takes."""
+    """Tokens of prompt and response together that an engine takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineReport:
+    """What engines report beside tokens, of one completion or of several."""
+
+    seconds: float = 0.0
+    """Seconds of waiting for completions."""
+    num_empty_answers: int = 0
+    """Completions without tokens."""
+    num_preempted: int | None = None
+    """How often engines preempted the requests; None if they do not say."""
+    extra_fields: Mapping[str, Any] = field(default_factory=dict)
+    """verl's extra fields: the training steps of the weights."""
+    routed_experts: Any = None
+    """Routing of a mixture-of-experts model for all tokens so far; None if the engine does not return it."""
+
+    @property
+    def newest_step(self) -> int | None:
+        """Training step of the newest weights that sampled any token; None if the engine does not report one."""
+        return self.extra_fields.get(_NEWEST_STEP)
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Metrics of the engines under the names of verl's AgentLoopMetrics."""
+        num_preempted = -1 if self.num_preempted is None else self.num_preempted
+        return {"generate_sequences": self.seconds, "num_preempted": num_preempted}
+
+    def plus(self, later: "EngineReport") -> "EngineReport":
+        """This report and a later one of the same rollout together."""
+        counts = [each.num_preempted for each in (self, later) if each.num_preempted is not None]
+        newest = {} if later.newest_step is None else {_NEWEST_STEP: later.newest_step}
+        return EngineReport(
+            seconds=self.seconds + later.seconds,
+            num_empty_answers=self.num_empty_answers + later.num_empty_answers,
+            num_preempted=sum(counts) if counts else None,
+            extra_fields={**(self.extra_fields or later.extra_fields), **newest},
+            routed_experts=self.routed_experts if later.routed_experts is None else later.routed_experts,
+        )
 
 
 class SampledTurn(NamedTuple):
+    """One turn as the engine sampled it."""
+
     token_ids: list[int]
+    """[num_tokens], the end-of-turn token included; empty if the engine gave back nothing several times in a row."""
     logprobs: list[float] | None
-    """[num_tokens]; None where the engine gives none."""
+    """[num_tokens]; None if the engine gives no logprobs."""
+    report: EngineReport
 
 
 class TurnSampler:
-    """Samples the turns of one trajectory; all of its requests carry one id, so that they meet the same engine."""
+    """Samples the turns of one rollout; all its requests carry one id, so that the router sends them to one engine."""
 
-    def __init__(self, parts: LoopParts, sampling_params: dict[str, Any]) -> None:
-        self._parts = parts
+    def __init__(self, parts: LoopParts, sampling_params: Mapping[str, Any]) -> None:
+        self._loop = parts.loop
+        self._stop = parts.parser.stop
         self._params = dict(sampling_params)
         if parts.parser.stop:
             self._params["stop"] = list(parts.parser.stop)
         if parts.parser.stop_token_ids:
             self._params["stop_token_ids"] = list(parts.parser.stop_token_ids)
         self._request_id = new_request_id()
-        self._num_preempted: int | None = None
-        self._seconds = 0.0
-        self.extra_fields: dict[str, Any] = {}
-        """verl's own of each answer: the versions of the weights."""
-        self.routed_experts: Any = None
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """verl's AgentLoopMetrics of the engines."""
-        num_preempted = -1 if self._num_preempted is None else self._num_preempted
-        return {"generate_sequences": self._seconds, "num_preempted": num_preempted}
-
-    async def sample(self, token_ids: list[int], max_tokens: int, record: RolloutRecord) -> SampledTurn | None:
-        """The next turn; None if the engine gave back nothing several times.
+    async def sample(self, token_ids: list[int], max_tokens: int) -> SampledTurn:
+        """Sample the next turn.
 
         Args:
-            token_ids: All so far.
-            max_tokens: Of the turn.
-            record: Where time and empty answers are written.
+            token_ids: All tokens of the rollout so far.
+            max_tokens: Most tokens that the turn may have.
         """
-        began = time.monotonic()
-        completion = await self._ask(token_ids, max_tokens, record)
-        self._seconds += time.monotonic() - began
-        record.generate_seconds = self._seconds
-        if completion is None:
-            record.failure = f"the engine gave back nothing {MAX_EMPTY_ANSWERS} times in a row"
-            return None
-        return _up_to_stop(completion, self._parts.parser.stop, self._parts.loop.tokenizer)
-
-    async def end(self, record: RolloutRecord) -> None:
-        """The trajectory is over: the router has its room for others, and what scheduling cost goes into the record."""
-        newest = self.extra_fields.get("max_global_steps")
-        client = self._parts.loop.server_manager
-        record.journey = await end_conversation(client, self._request_id, record.response_tokens, newest)
-
-    async def _ask(self, token_ids: list[int], max_tokens: int, record: RolloutRecord) -> TokenOutput | None:
+        report = EngineReport()
         for _ in range(MAX_EMPTY_ANSWERS):
-            completion: TokenOutput = await self._parts.loop.server_manager.generate(
+            began = time.monotonic()
+            completion: TokenOutput = await self._loop.server_manager.generate(
                 request_id=self._request_id,
                 prompt_ids=token_ids,
                 sampling_params={**self._params, "max_tokens": max_tokens},
             )
-            self._remember(completion)
-            if completion.token_ids and completion.stop_reason not in _ABORTED:
-                return completion
-            record.num_empty_answers += 1
-        return None
+            report = report.plus(_report_of(completion, time.monotonic() - began))
+            if not _is_empty(completion):
+                num_tokens = _num_up_to_stop(completion.token_ids, self._stop, self._loop.tokenizer)
+                logprobs = list(completion.log_probs[:num_tokens]) if completion.log_probs else None
+                return SampledTurn(list(completion.token_ids[:num_tokens]), logprobs, report)
+        return SampledTurn([], None, report)
 
-    def _remember(self, completion: TokenOutput) -> None:
-        newest = completion.extra_fields.get("max_global_steps")
-        if not self.extra_fields:
-            self.extra_fields.update(completion.extra_fields)
-        elif newest is not None:
-            self.extra_fields["max_global_steps"] = newest
-        if completion.num_preempted is not None:
-            self._num_preempted = (self._num_preempted or 0) + completion.num_preempted
-        if completion.routed_experts is not None:
-            self.routed_experts = completion.routed_experts
+    async def end(self, num_response_tokens: int, newest_step: int | None) -> RoutingCost | None:
+        """Tell the router that the rollout is over, so that its room is free; what scheduling it cost."""
+        return await end_conversation(self._loop.server_manager, self._request_id, num_response_tokens, newest_step)
 
 
-def _up_to_stop(completion: TokenOutput, stops: Sequence[str], tokenizer: Any) -> SampledTurn:
-    """Up to the token that completes a stop text: engines may run on behind it."""
-    ids, logprobs = list(completion.token_ids), completion.log_probs or None
+def _is_empty(completion: TokenOutput) -> bool:
+    return not completion.token_ids or completion.stop_reason in _ABORTED
+
+
+def _report_of(completion: TokenOutput, seconds: float) -> EngineReport:
+    return EngineReport(
+        seconds=seconds,
+        num_empty_answers=int(_is_empty(completion)),
+        num_preempted=completion.num_preempted,
+        extra_fields=completion.extra_fields,
+        routed_experts=completion.routed_experts,
+    )
+
+
+def _num_up_to_stop(token_ids: Sequence[int], stops: Sequence[str], tokenizer: Any) -> int:
+    """Number of tokens up to the one that completes a stop text: engines may sample some more."""
+    ids = list(token_ids)
     if any(stop in tokenizer.decode(ids) for stop in stops):
         while any(stop in tokenizer.decode(ids[:-1]) for stop in stops):
             ids.pop()
-    return SampledTurn(ids, None if logprobs is None else list(logprobs[: len(ids)]))
+    return len(ids)

@@ -1,4 +1,4 @@
-"""What a router keeps account of: tokens that conversations hold on servers, and what happened."""
+"""Accounts of a router: KV tokens that conversations hold on each server, and counts of what happened."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -7,48 +7,40 @@ from typing import NamedTuple
 
 
 class Holding(NamedTuple):
-    """What one conversation holds on a server."""
+    """KV tokens that one conversation holds on a server."""
 
     group: str
     prompt_tokens: int
-    """Shared by the conversations of a group."""
+    """Tokens of the prompt, held once for all conversations of the group."""
     context_tokens: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Journey:
-    """What scheduling cost one conversation."""
-
-    wait_seconds: float = 0.0
-    """For a server."""
-    num_moves: int = 0
-    recomputed_tokens: int = 0
-    """Of it, on servers that it moved to."""
-
-
 @dataclass(slots=True)
-class Counts:
-    """Since the router began."""
+class RouterCounts:
+    """Counts of events since the router started."""
 
     acquired: int = 0
+    """Turns that got a server."""
     released: int = 0
+    """Turns that ended on their server."""
     ended: int = 0
+    """Conversations whose end was reported."""
     returned: int = 0
-    """Turns that came back to where their prefix is."""
+    """Turns that got the server which has their prefix."""
     moves: int = 0
-    """Turns that went on elsewhere."""
+    """Turns that got another server than the turn before."""
     recomputed_tokens: int = 0
-    """Of conversations that moved."""
+    """Tokens of conversations that were computed again because of a move."""
     forgotten: int = 0
-    """Conversations that were not heard of for too long."""
+    """Conversations that were taken for over after `forget_after_seconds` without a call."""
     lost: int = 0
-    """Requests that nobody released, though their server had no work."""
+    """Requests that were never released although their server had no work."""
     ignored: int = 0
-    """Releases and ends of what is not known, or is over."""
+    """Releases and ends of unknown or ended conversations."""
 
 
 class Accounts:
-    """Tokens that are committed on each server: running totals, which `check` compares with a recount."""
+    """KV tokens that are committed on each server: running totals, which `check` compares with a recount."""
 
     def __init__(self) -> None:
         self._holdings: dict[str, dict[str, Holding]] = {}
@@ -62,11 +54,11 @@ class Accounts:
         del self._holdings[server], self._groups[server], self._committed[server]
 
     def committed(self, server: str) -> int:
-        """Tokens of all conversations with a place there, each prompt once."""
+        """Tokens of all conversations on a server, each prompt counted once."""
         return self._committed[server]
 
     def hold(self, server: str, conversation: str, holding: Holding) -> None:
-        """A conversation has so much there now."""
+        """Set what a conversation holds on a server."""
         self.drop(server, conversation)
         self._holdings[server][conversation] = holding
         self._groups[server][holding.group] += 1
@@ -75,7 +67,7 @@ class Accounts:
             self._committed[server] += holding.prompt_tokens
 
     def drop(self, server: str, conversation: str) -> None:
-        """A conversation has nothing there any more."""
+        """Remove what a conversation holds on a server, if anything."""
         holding = self._holdings[server].pop(conversation, None)
         if holding is None:
             return
@@ -85,20 +77,20 @@ class Accounts:
             del self._groups[server][holding.group]
             self._committed[server] -= holding.prompt_tokens
 
-    def check(self, places: Iterable[tuple[str, str, Holding]]) -> None:
-        """Compare with what each conversation is known to hold.
+    def check(self, placed: Iterable[tuple[str, str, Holding]]) -> None:
+        """Compare the running totals with a recount.
 
         Args:
-            places: (server, conversation, what it holds) of all.
+            placed: (server, conversation, what it holds there) of every conversation that has a server.
 
         Raises:
             AssertionError: If anything differs.
         """
         recount: dict[str, dict[str, Holding]] = {server: {} for server in self._holdings}
-        for server, conversation, holding in places:
+        for server, conversation, holding in placed:
             recount[server][conversation] = holding
         assert recount == self._holdings
         for server, holdings in recount.items():
-            prompts = {each.group: each.prompt_tokens for each in holdings.values()}
-            total = sum(each.context_tokens for each in holdings.values()) + sum(prompts.values())
+            prompts = {holding.group: holding.prompt_tokens for holding in holdings.values()}
+            total = sum(holding.context_tokens for holding in holdings.values()) + sum(prompts.values())
             assert total == self._committed[server], (server, total, self._committed[server])

@@ -1,22 +1,23 @@
-"""Policies that others use: what `kv_forecast` is compared with, on simulated engines and on real ones."""
+"""Routing policies of other systems, which `kv_forecast` is compared with: verl, SGLang's gateway, rStar2-Agent."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from verl_pivot.routing.policy import End, Placement, Release, Request
+from verl_pivot.routing.routing_policy import ConversationEnd, Placement, TurnRelease, TurnRequest
 
 
 class Static:
-    """The n-th prompt's rollouts go to the server whose turn it is, for good: contiguous blocks of prompts."""
+    """Contiguous blocks of prompts: each server gets an equal share of the step's conversations, in their order."""
 
     def __init__(self, *, num_conversations: int) -> None:
-        """`num_conversations` is how many a step has."""
+        """`num_conversations` is the number of conversations of a step."""
         self._num_conversations = num_conversations
         self._servers: list[str] = []
         self._places: dict[str, str] = {}
         self._num_begun = 0
 
-    def acquire(self, request: Request) -> Sequence[Placement]:
+    def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         name = request.conversation
         if name not in self._places:
             share = -(-self._num_conversations // len(self._servers))
@@ -24,10 +25,10 @@ class Static:
             self._num_begun += 1
         return (Placement(name, self._places[name]),)
 
-    def release(self, release: Release) -> Sequence[Placement]:
+    def release(self, release: TurnRelease) -> Sequence[Placement]:
         return ()
 
-    def end(self, end: End) -> Sequence[Placement]:
+    def end(self, end: ConversationEnd) -> Sequence[Placement]:
         self._places.pop(end.conversation, None)
         return ()
 
@@ -46,17 +47,18 @@ class Static:
 
 
 class LeastInflight:
-    """verl's own: a conversation stays where it is while an LRU of sessions remembers it, else fewest in flight.
+    """verl's default: the server with the fewest requests; a conversation stays there while an LRU cache remembers it.
 
-    Source: verl 0.9.1, `workers/rollout/router.py`. Of equal servers verl takes any; here the first.
+    Source: verl 0.9.1, `workers/rollout/router.py`. Among equal servers verl takes any; here the first is taken.
     """
 
     def __init__(self, *, max_sessions: int | None = 10_000) -> None:
+        """`max_sessions` is the number of conversations whose server is remembered; None remembers all."""
         self._inflight: dict[str, int] = {}
         self._places: OrderedDict[str, str] = OrderedDict()
         self._max_sessions = max_sessions
 
-    def acquire(self, request: Request) -> Sequence[Placement]:
+    def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         server = self._places.get(request.conversation)
         if server is None or server not in self._inflight:
             server = min(self._inflight, key=self._inflight.__getitem__)
@@ -67,12 +69,12 @@ class LeastInflight:
         self._inflight[server] += 1
         return (Placement(request.conversation, server),)
 
-    def release(self, release: Release) -> Sequence[Placement]:
+    def release(self, release: TurnRelease) -> Sequence[Placement]:
         self._inflight[release.server] -= 1
         return ()
 
-    def end(self, end: End) -> Sequence[Placement]:
-        """verl's router is told of no end."""
+    def end(self, end: ConversationEnd) -> Sequence[Placement]:
+        """Do nothing: verl's router does not learn when a conversation ends."""
         return ()
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
@@ -88,20 +90,21 @@ class LeastInflight:
 
 
 class KvAdmission:
-    """rStar2-Agent's scheduler, literally: K = capacity / longest rollout per server, the others wait.
+    """rStar2-Agent's scheduler: each server takes KV capacity / longest possible rollout conversations, others wait.
 
-    Source: rStar2-Agent (arXiv:2508.20722), section 3.2; its closed formula for K is not published.
+    Source: rStar2-Agent (arXiv:2508.20722), section 3.2. The paper gives no formula for the number of conversations.
     """
 
     def __init__(self, *, budget: int) -> None:
-        """`budget` is how many tokens a response may have."""
+        """`budget` is the number of tokens that a response may have."""
         self._budget = budget
         self._capacities: dict[str, int] = {}
         self._live: dict[str, set[str]] = {}
+        """{server: its conversations that count against the number admitted}."""
         self._places: dict[str, str] = {}
-        self._waiting: OrderedDict[str, Request] = OrderedDict()
+        self._waiting: OrderedDict[str, TurnRequest] = OrderedDict()
 
-    def acquire(self, request: Request) -> Sequence[Placement]:
+    def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         place = self._places.get(request.conversation)
         if place is None and request.context_tokens:
             place = self._emptiest()
@@ -110,13 +113,13 @@ class KvAdmission:
         self._waiting[request.conversation] = request
         return self._admit()
 
-    def release(self, release: Release) -> Sequence[Placement]:
+    def release(self, release: TurnRelease) -> Sequence[Placement]:
         if not release.may_be_last:
             return ()
         self._live[release.server].discard(release.conversation)
         return self._admit()
 
-    def end(self, end: End) -> Sequence[Placement]:
+    def end(self, end: ConversationEnd) -> Sequence[Placement]:
         self._waiting.pop(end.conversation, None)
         if place := self._places.pop(end.conversation, None):
             self._live[place].discard(end.conversation)
@@ -138,7 +141,7 @@ class KvAdmission:
     def _emptiest(self) -> str:
         return min(self._live, key=lambda name: len(self._live[name]))
 
-    def _begin(self, request: Request, server: str) -> Placement:
+    def _begin(self, request: TurnRequest, server: str) -> Placement:
         self._live[server].add(request.conversation)
         self._places[request.conversation] = server
         return Placement(request.conversation, server)
@@ -155,11 +158,27 @@ class KvAdmission:
         return admitted
 
 
-class CacheAware:
-    """The server whose requests so far share the longest prefix, unless load is out of balance.
+class _CachedConversation(NamedTuple):
+    """The server that is expected to have a conversation in its prefix cache."""
 
-    Source: SGLang's model gateway, policy `cache_aware`, with its thresholds and their names. There a radix tree of
-    texts approximates each server's cache; here a prefix is known to be the prompt and what came before.
+    server: str
+    num_tokens: int
+    """Tokens of prompt and conversation there."""
+    group: str
+
+
+class _CachedPrefix(NamedTuple):
+    """The longest prefix of a request that a server is expected to have cached."""
+
+    server: str | None
+    num_tokens: int
+
+
+class CacheAware:
+    """SGLang's gateway: the server with the longest cached prefix of the request, unless loads are out of balance.
+
+    Source: SGLang's model gateway, policy `cache_aware`, with its thresholds and their names. SGLang approximates each
+    server's cache by a radix tree of texts; here the prefix is known: the prompt and the conversation's earlier turns.
     """
 
     def __init__(
@@ -171,40 +190,41 @@ class CacheAware:
     ) -> None:
         self._inflight: dict[str, int] = {}
         self._seen_tokens: dict[str, int] = {}
+        """{server: tokens that it has had to compute}."""
         self._cache_threshold = cache_threshold
         self._abs, self._rel = balance_abs_threshold, balance_rel_threshold
-        self._places: dict[str, tuple[str, int, str]] = {}
-        """{conversation: its server, its tokens there, its group}."""
+        self._places: dict[str, _CachedConversation] = {}
         self._prompts: dict[str, str] = {}
-        self._sizes: Counter[str] = Counter()
+        """{group: the server that has its prompt}."""
+        self._group_sizes: Counter[str] = Counter()
         """{group: its conversations that have not ended}."""
 
-    def acquire(self, request: Request) -> Sequence[Placement]:
+    def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         least, most = min(self._inflight.values()), max(self._inflight.values())
         if most - least > self._abs and most > self._rel * least:
             server = min(self._inflight, key=self._inflight.__getitem__)
         else:
             server = self._by_prefix(request)
-        tokens = request.prompt_tokens + request.context_tokens
-        where, matched = self._match(request)
+        num_tokens = request.prompt_tokens + request.context_tokens
+        cached = self._cached_prefix(request)
         self._inflight[server] += 1
-        self._seen_tokens[server] += tokens - (matched if server == where else 0)
+        self._seen_tokens[server] += num_tokens - (cached.num_tokens if server == cached.server else 0)
         if request.conversation not in self._places:
-            self._sizes[request.group] += 1
-        self._places[request.conversation] = (server, tokens, request.group)
+            self._group_sizes[request.group] += 1
+        self._places[request.conversation] = _CachedConversation(server, num_tokens, request.group)
         self._prompts.setdefault(request.group, server)
         return (Placement(request.conversation, server),)
 
-    def release(self, release: Release) -> Sequence[Placement]:
+    def release(self, release: TurnRelease) -> Sequence[Placement]:
         self._inflight[release.server] -= 1
         return ()
 
-    def end(self, end: End) -> Sequence[Placement]:
+    def end(self, end: ConversationEnd) -> Sequence[Placement]:
         if end.conversation in self._places:
-            _, _, group = self._places.pop(end.conversation)
-            self._sizes[group] -= 1
-            if not self._sizes[group]:
-                del self._sizes[group]
+            group = self._places.pop(end.conversation).group
+            self._group_sizes[group] -= 1
+            if not self._group_sizes[group]:
+                del self._group_sizes[group]
                 self._prompts.pop(group, None)
         return ()
 
@@ -221,16 +241,19 @@ class CacheAware:
     def forget_prefixes(self) -> None:
         self._places.clear()
         self._prompts.clear()
-        self._sizes.clear()
+        self._group_sizes.clear()
 
-    def _match(self, request: Request) -> tuple[str | None, int]:
-        server, tokens, _ = self._places.get(request.conversation, (None, 0, ""))
-        if server in self._inflight:
-            return server, tokens
-        return self._prompts.get(request.group), request.prompt_tokens if request.group in self._prompts else 0
+    def _cached_prefix(self, request: TurnRequest) -> _CachedPrefix:
+        place = self._places.get(request.conversation)
+        if place is not None and place.server in self._inflight:
+            return _CachedPrefix(place.server, place.num_tokens)
+        if request.group in self._prompts:
+            return _CachedPrefix(self._prompts[request.group], request.prompt_tokens)
+        return _CachedPrefix(None, 0)
 
-    def _by_prefix(self, request: Request) -> str:
-        server, matched = self._match(request)
-        if server is not None and matched > self._cache_threshold * (request.prompt_tokens + request.context_tokens):
-            return server
+    def _by_prefix(self, request: TurnRequest) -> str:
+        cached = self._cached_prefix(request)
+        threshold = self._cache_threshold * (request.prompt_tokens + request.context_tokens)
+        if cached.server is not None and cached.num_tokens > threshold:
+            return cached.server
         return min(self._seen_tokens, key=self._seen_tokens.__getitem__)

@@ -1,4 +1,4 @@
-"""What an SGLang server says of itself: its KV cache, and how much of it is in use."""
+"""Address of an SGLang server -> EngineLoad: its KV capacity, the tokens in use and its running requests."""
 
 from typing import Annotated
 
@@ -6,30 +6,35 @@ import aiohttp
 from pydantic import BaseModel, Field, ValidationError
 
 from verl_pivot.errors import EngineError
+from verl_pivot.validation import first_problem
 
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
-class _Rank(BaseModel):
+class _RankLoad(BaseModel):
+    """Load of one data-parallel rank, in SGLang's words."""
+
     num_running_reqs: _Count
     num_waiting_reqs: _Count
     num_used_tokens: _Count
     max_total_num_tokens: Annotated[int, Field(ge=1, lt=2**53)]
 
 
-class _Answer(BaseModel):
-    loads: Annotated[list[_Rank], Field(min_length=1)]
+class _LoadsResponse(BaseModel):
+    loads: Annotated[list[_RankLoad], Field(min_length=1)]
 
 
 class EngineLoad(BaseModel):
-    """All data-parallel ranks of one server together."""
+    """Load of one server, summed over its data-parallel ranks."""
 
     capacity: int
-    """KV tokens."""
+    """Tokens that the KV cache holds."""
     used: int
-    """Of them, by running requests."""
+    """Tokens in the KV cache that belong to running requests."""
     num_running: int
+    """Requests that the engine runs."""
     num_waiting: int
+    """Requests in the engine's own queue."""
 
     @property
     def num_requests(self) -> int:
@@ -37,21 +42,23 @@ class EngineLoad(BaseModel):
 
 
 async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
-    """Ask a server for its load; takes part in no generation.
+    """Read a server's load from its `/v1/loads`, which costs no generation.
 
     Args:
-        session: With the timeout that is wanted.
-        address: host:port.
+        session: HTTP session; its timeout applies.
+        address: host:port of the server.
 
     Raises:
-        EngineError: If it does not answer, or says what cannot be.
+        EngineError: If the server does not answer, or answers with impossible values.
     """
     url = f"http://{address}/v1/loads"
     try:
-        async with session.get(url, params={"include": "core"}, raise_for_status=True) as answer:
-            ranks = _Answer.model_validate_json(await answer.read()).loads
-    except (aiohttp.ClientError, TimeoutError, OSError, ValidationError) as error:
-        raise EngineError(f"{url} does not tell its load: {type(error).__name__}: {error}") from error
+        async with session.get(url, params={"include": "core"}, raise_for_status=True) as response:
+            ranks = _LoadsResponse.model_validate_json(await response.read()).loads
+    except ValidationError as error:
+        raise EngineError(f"{url} does not report a load: {first_problem(error)}") from error
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise EngineError(f"{url} does not report a load: {type(error).__name__}: {error}") from error
     return EngineLoad(
         capacity=sum(rank.max_total_num_tokens for rank in ranks),
         used=sum(rank.num_used_tokens for rank in ranks),

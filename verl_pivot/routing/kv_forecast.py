@@ -1,75 +1,83 @@
-"""Policy `kv_forecast`: fresh conversations wait until their forecast KV fits; what has begun goes on at once."""
+"""Routing policy `kv_forecast`: a new conversation waits until the KV cache it is forecast to need fits."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from verl_pivot.routing.forecast_state import Live, ServerState, TimeShares, WaitingRoom
-from verl_pivot.routing.lengths import LengthModel
-from verl_pivot.routing.policy import End, Placement, Release, Request
+from verl_pivot.routing.kv_forecast_state import LiveConversation, ServerState, TimeShares, WaitingRequests
+from verl_pivot.routing.length_model import LengthModel
+from verl_pivot.routing.routing_policy import ConversationEnd, Placement, TurnRelease, TurnRequest
+from verl_pivot.validation import Options
 
 
-class ForecastOptions(BaseModel):
-    """What may be tuned; the defaults were found in simulation (docs/routing.md)."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class ForecastOptions(Options):
+    """Options of `kv_forecast`; the defaults were found in simulation (docs/routing.md)."""
 
     fill: float = Field(default=0.85, gt=0.0, le=1.0)
     """Share of a server's KV cache that the forecast may reach."""
     deviations: float = Field(default=0.75, ge=0.0)
-    """Of the forecast's standard deviation, added to its mean."""
+    """Standard deviations of the forecast that are added to its mean."""
     running_share: float = Field(default=0.6, ge=0.0, le=1.0)
-    """Of conversations that have begun, so many are to run while tools of others work: where tools take longer, more
-    are admitted than fit. 0: never more."""
+    """Share of the live conversations that should be on an engine while the others wait for tools. Where tools take
+    longer, more conversations are admitted than fit the KV cache; 0 never admits more than fit."""
     unit: int = Field(default=8, ge=1)
-    """Rollouts of a prompt that share a server, and so the prompt's KV, before its next one goes elsewhere."""
+    """Rollouts of a prompt sent to one server, where they share the prompt's KV, before the next server is chosen."""
     light_unit: int = Field(default=4, ge=1)
-    """The same where the caches are not expected to fill: there it matters more that each server gets all kinds."""
+    """The same number where the KV caches are not expected to fill, so that every server gets a mix of prompts."""
     move_ratio: float = Field(default=1.25, ge=1.0)
-    """A turn that returns moves if its server has so many times the conversations of the emptiest one."""
+    """Ratio of a server's conversations to those of the emptiest server from which a returning turn moves there."""
     max_moves: float = Field(default=0.5, ge=0.0)
-    """Per rollout."""
+    """Moves per rollout, on average."""
     learn_every: int = Field(default=64, ge=1)
-    """Conversations that end between two looks at the lengths."""
+    """Ended conversations between two updates of the length forecast."""
     max_remembered: int = Field(default=50_000, ge=1)
-    """Conversations after whose end lengths are learnt afresh, if the rollouts of a step never come to an end."""
+    """Ended conversations after which a new step is assumed, where rollouts never all end at the same time."""
+
+
+class _Unit(NamedTuple):
+    """The rollouts of one prompt that were sent to one server in a row."""
+
+    server: str
+    num_rollouts: int
 
 
 class KvForecast:
-    """Keeps every server as full as its KV cache allows, with a look ahead.
+    """Keeps every server as full as its KV cache allows, by a forecast of the lengths of its rollouts.
 
-    A fresh conversation is admitted while the forecast of the server's fullest moment fits, so that turns which return
-    find their prefix. When nothing waits any more, turns that return move to clearly emptier servers, and the last
-    rollouts run in small batches everywhere instead of in large ones somewhere.
+    A new conversation is admitted to a server if the most KV tokens that the server is forecast to hold at once fit its
+    cache; so a turn that comes back from its tools finds its prefix. Once no request waits, returning turns move to
+    clearly emptier servers, so that the last rollouts run in small batches on all servers.
 
-    Differs from rStar2-Agent (arXiv:2508.20722, section 3.2), which reserves the longest rollout for each and leaves
-    most of the cache empty.
+    Differs from rStar2-Agent (arXiv:2508.20722, section 3.2), which reserves the longest possible rollout for each
+    conversation and so leaves most of the cache empty.
     """
 
     def __init__(self, *, budget: int, prior: Sequence[int] = (), options: ForecastOptions | None = None) -> None:
         """
         Args:
             budget: Tokens that a response may have.
-            prior: Lengths of the step before; of later ones it knows them itself.
-            options: The defaults unless given.
+            prior: [num_rollouts] response lengths of the step before the first one; later steps use their own.
+            options: None for the defaults.
         """
         self._options = options or ForecastOptions()
         self._servers: dict[str, ServerState] = {}
         self._lengths = LengthModel(budget, prior=prior)
         self._places: dict[str, str] = {}
-        self._parked: dict[str, Live] = {}
-        """Conversations that may have ended: they take no room, and keep their place."""
-        self._units: dict[str, tuple[str, int]] = {}
-        """{group: the server of its open unit, and how many it has}."""
-        self._waiting = WaitingRoom()
+        self._parked: dict[str, LiveConversation] = {}
+        """Conversations whose last turn may be over: no KV is counted for them, and their server is remembered."""
+        self._units: dict[str, _Unit] = {}
+        """{group: its newest unit}."""
+        self._waiting = WaitingRequests()
         self._is_pressed = False
-        self._epoch = 0
+        """Whether the KV caches are expected to fill in this step."""
+        self._cache_epoch = 0
         self._num_moves = 0
         self._num_begun = 0
         self._time_shares = TimeShares()
 
-    def acquire(self, request: Request) -> Sequence[Placement]:
+    def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         if request.conversation in self._places:
             return (self._go_on(request),)
         if request.context_tokens:  # its server is gone
@@ -79,16 +87,16 @@ class KvForecast:
         self._waiting.add(request)
         return self._admit_anywhere(request.now)
 
-    def release(self, release: Release) -> Sequence[Placement]:
+    def release(self, release: TurnRelease) -> Sequence[Placement]:
         server = self._servers[release.server]
         live = server.live[release.conversation]
-        live.seconds = release.now - live.began
+        live.turn_seconds = release.now - live.turn_began_at
         if not release.may_be_last:
             return ()
         self._parked[release.conversation] = server.remove(release.conversation)
         return self._admit_to(release.server, release.now)
 
-    def end(self, end: End) -> Sequence[Placement]:
+    def end(self, end: ConversationEnd) -> Sequence[Placement]:
         if request := self._waiting.get(end.conversation):
             self._waiting.remove(request)
         name = self._places.pop(end.conversation, None)
@@ -99,9 +107,9 @@ class KvForecast:
         if end.response_tokens is not None:
             server.learn_rate(live, end.response_tokens)
         known = end.response_tokens
-        self._lengths.end(int(live.tokens(server.rate, end.now)) if known is None else known)
+        self._lengths.add_ended(int(live.tokens(server.rate, end.now)) if known is None else known)
         if self._is_time_to_learn():
-            self._lengths.learn(tokens for each in self._servers.values() for tokens in each.tokens(end.now))
+            self._lengths.update(tokens for each in self._servers.values() for tokens in each.tokens(end.now))
         return self._admit_to(name, end.now)
 
     def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
@@ -112,14 +120,14 @@ class KvForecast:
         del self._servers[name]
         self._parked = {each: live for each, live in self._parked.items() if self._places[each] != name}
         self._places = {each: server for each, server in self._places.items() if server != name}
-        self._units = {group: unit for group, unit in self._units.items() if unit[0] != name}
+        self._units = {group: unit for group, unit in self._units.items() if unit.server != name}
         return self._admit_anywhere(now)
 
     def forget_prefixes(self) -> None:
-        self._epoch += 1
+        self._cache_epoch += 1
 
     def _begin_step(self) -> None:
-        """What the last rollouts were like is what is known of the next."""
+        """Forecast from the lengths of the step that has just ended."""
         self._units.clear()
         if self._lengths.num_ended:
             self._lengths = self._lengths.next_step()
@@ -127,7 +135,7 @@ class KvForecast:
         self._is_pressed = self._lengths.prior_tokens > self._options.fill * capacity
 
     def _is_time_to_learn(self) -> bool:
-        """Often at first, when little is known."""
+        """Whether to update the length forecast: after every few ends at first, then every `learn_every` ends."""
         num_ended = self._lengths.num_ended
         if num_ended >= self._options.max_remembered:
             self._begin_step()
@@ -136,8 +144,8 @@ class KvForecast:
     def _emptiest(self) -> str:
         return min(self._servers, key=lambda name: len(self._servers[name].live))
 
-    def _go_on(self, request: Request) -> Placement:
-        """The next turn of a conversation: where its prefix is, or elsewhere."""
+    def _go_on(self, request: TurnRequest) -> Placement:
+        """Place the next turn of a conversation: on the server that has its prefix, or on an emptier one."""
         name = request.conversation
         place = self._places[name]
         if parked := self._parked.pop(name, None):
@@ -150,23 +158,24 @@ class KvForecast:
             self._servers[emptier].add(name, self._servers[place].remove(name))
             self._places[name] = place = emptier
             self._num_moves += 1
-        live.context, live.began, live.seconds, live.epoch = request.context_tokens, request.now, None, self._epoch
+        live.context_tokens, live.turn_began_at, live.turn_seconds = request.context_tokens, request.now, None
+        live.cache_epoch = self._cache_epoch
         return Placement(name, place)
 
-    def _emptier(self, place: str, live: Live) -> str | None:
-        """A server to move to: far emptier once nothing waits, or emptier at all if the prefix is lost anyway."""
+    def _emptier(self, place: str, live: LiveConversation) -> str | None:
+        """The server to move to, or None: any emptier one if the prefix is lost anyway, else a far emptier one."""
         emptiest = self._emptiest()
         here, there = len(self._servers[place].live), len(self._servers[emptiest].live)
         if here <= there + 1:
             return None
-        if live.epoch < self._epoch:
+        if live.cache_epoch < self._cache_epoch:
             return emptiest
         if self._waiting or self._num_moves >= self._options.max_moves * self._num_begun:
             return None
         return emptiest if here >= self._options.move_ratio * there else None
 
     def _admit_anywhere(self, now: float) -> list[Placement]:
-        """Fresh conversations in their order, each to its unit's server or the emptiest, until one does not fit."""
+        """Admit waiting conversations in order, each to its unit's server or the emptiest, until one does not fit."""
         placed = []
         while self._waiting and self._servers:
             request = self._first()
@@ -178,16 +187,17 @@ class KvForecast:
         return placed
 
     @property
-    def _unit(self) -> int:
+    def _unit_size(self) -> int:
         return self._options.unit if self._is_pressed else self._options.light_unit
 
     def _server_of_unit(self, group: str, emptiest: str) -> str:
-        name, size = self._units.get(group, (emptiest, 0))
-        is_open = size < self._unit and len(self._servers[name].live) <= len(self._servers[emptiest].live) + self._unit
-        return name if is_open else emptiest
+        unit = self._units.get(group, _Unit(emptiest, 0))
+        max_live = len(self._servers[emptiest].live) + self._unit_size
+        is_open = unit.num_rollouts < self._unit_size and len(self._servers[unit.server].live) <= max_live
+        return unit.server if is_open else emptiest
 
     def _admit_to(self, name: str, now: float) -> list[Placement]:
-        """Fresh conversations to a server that has room again, first of prompts whose unit there is not full."""
+        """Admit waiting conversations to a server that has room again, until the next one does not fit."""
         placed = []
         while self._waiting:
             request = self._next_for(name)
@@ -196,17 +206,18 @@ class KvForecast:
             placed.append(self._admit(request, name, now))
         return placed
 
-    def _next_for(self, name: str) -> Request:
+    def _next_for(self, name: str) -> TurnRequest:
+        """The next request for a server: first of a prompt that already has some rollouts there."""
         for group, count in self._servers[name].groups.items():
-            if count < self._options.unit and (request := self._waiting.first_of(group)):
+            if count < self._options.unit and (request := self._waiting.first_in_group(group)):
                 return request
         return self._first()
 
-    def _first(self) -> Request:
+    def _first(self) -> TurnRequest:
         return self._waiting.first()
 
-    def _fits(self, name: str, request: Request, now: float) -> bool:
-        """Whether the forecast of a server's fullest moment leaves room for one more; an empty one takes anything."""
+    def _fits(self, name: str, request: TurnRequest, now: float) -> bool:
+        """Whether a server's forecast peak with one more conversation fits; an empty server takes any conversation."""
         server = self._servers[name]
         if not server.live:
             return True
@@ -214,30 +225,31 @@ class KvForecast:
         return prompts + self._peak(server, request, now) <= self._room(server)
 
     def _room(self, server: ServerState) -> float:
-        """Tokens of conversations that may be there: more than fit if engines have little to do while tools work.
+        """Tokens that the forecast of a server may reach.
 
-        Some of those that wait for tools lose their KV then, and the engine computes it again.
+        Where conversations wait for tools most of the time, this is more than the server's KV cache: engines stay busy,
+        and compute again what they evicted of the conversations that waited.
         """
         return self._options.fill * server.capacity * max(1.0, self._options.running_share / self._time_shares.running)
 
-    def _peak(self, server: ServerState, request: Request, now: float) -> float:
-        """Tokens of responses at that moment, with the request's."""
+    def _peak(self, server: ServerState, request: TurnRequest, now: float) -> float:
+        """Forecast of the most tokens that the responses on a server hold at once, the requested one included."""
         return self._lengths.peak([*server.tokens(now), 0.0], self._options.deviations)
 
-    def _admit(self, request: Request, name: str, now: float) -> Placement:
+    def _admit(self, request: TurnRequest, name: str, now: float) -> Placement:
         self._waiting.remove(request)
-        unit_server, size = self._units.get(request.group, (name, 0))
-        is_same = unit_server == name and size < self._unit
-        self._units[request.group] = (name, size + 1 if is_same else 1)
+        unit = self._units.get(request.group, _Unit(name, 0))
+        is_same = unit.server == name and unit.num_rollouts < self._unit_size
+        self._units[request.group] = _Unit(name, unit.num_rollouts + 1 if is_same else 1)
         return self._begin(replace(request, now=now), name)
 
-    def _begin(self, request: Request, name: str) -> Placement:
-        live = Live(
+    def _begin(self, request: TurnRequest, name: str) -> Placement:
+        live = LiveConversation(
             group=request.group,
             prompt_tokens=request.prompt_tokens,
-            context=request.context_tokens,
-            began=request.now,
-            epoch=self._epoch,
+            context_tokens=request.context_tokens,
+            turn_began_at=request.now,
+            cache_epoch=self._cache_epoch,
         )
         self._servers[name].add(request.conversation, live)
         self._places[request.conversation] = name

@@ -1,71 +1,82 @@
-"""A router's YAML, checked: which policy schedules, and its limits."""
+"""Router YAML or `pivot.router` -> RouterSettings, and the routing policy that they name."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight, Static
 from verl_pivot.routing.kv_forecast import ForecastOptions, KvForecast
-from verl_pivot.routing.policy import Policy
-from verl_pivot.settings import validated
+from verl_pivot.routing.routing_policy import RoutingPolicy
+from verl_pivot.validation import Options, validated
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class CacheAwareOptions(_Section):
-    """Names and defaults of SGLang's gateway."""
+class CacheAwareOptions(Options):
+    """Options of `cache_aware`, with the names and defaults of SGLang's gateway."""
 
     cache_threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
+    """Share of a request's tokens that a server must have cached to be chosen for its cache."""
     balance_abs_threshold: Annotated[int, Field(ge=0)] = 64
+    """Requests by which the busiest server may exceed the idlest before load alone decides."""
     balance_rel_threshold: Annotated[float, Field(ge=1.0)] = 1.5
+    """Ratio of the busiest server's requests to the idlest's, which must be exceeded too."""
 
 
-class LeastInflightOptions(_Section):
+class LeastInflightOptions(Options):
+    """Options of `least_inflight`."""
+
     max_sessions: Annotated[int, Field(ge=1)] | None = 10_000
-    """Conversations that are remembered; null: all."""
+    """Conversations whose server is remembered; null remembers all."""
 
 
-class StaticOptions(_Section):
+class StaticOptions(Options):
+    """Options of `static`."""
+
     num_conversations: Annotated[int, Field(ge=1)] = 1024
     """Rollouts of a step: data.train_batch_size * rollout.n."""
 
 
-class RouterSettings(_Section):
-    """Keys of a router's YAML; see configs/router/kv_forecast.yaml for what they mean to a user."""
+class RouterSettings(Options):
+    """Keys of a router's YAML. configs/router/kv_forecast.yaml explains them to users."""
 
-    router_class: str = "verl_pivot.routing.kv_router.KvRouter"
-    """Read by verl."""
+    router_class: str = "verl_pivot.routing.router_actor.KvRouter"
+    """Class of the router actor, which verl reads."""
     policy: Literal["kv_forecast", "kv_admission", "cache_aware", "least_inflight", "static"] = "kv_forecast"
+    """Name of the routing policy."""
     max_response_tokens: Annotated[int, Field(ge=1)]
+    """Longest response of a whole conversation, observations of tools included."""
     poll_seconds: Annotated[float, Field(gt=0.0)] = 2.0
+    """Seconds between two reads of an engine's load."""
     forget_after_seconds: Annotated[float, Field(gt=0.0)] = 1800.0
+    """Seconds without a call after which a conversation counts as over."""
     kv_forecast: ForecastOptions = ForecastOptions()
     cache_aware: CacheAwareOptions = CacheAwareOptions()
     least_inflight: LeastInflightOptions = LeastInflightOptions()
     static: StaticOptions = StaticOptions()
 
 
-_POLICIES: dict[str, Callable[[RouterSettings], Policy]] = {
-    "kv_forecast": lambda chosen: KvForecast(budget=chosen.max_response_tokens, options=chosen.kv_forecast),
-    "kv_admission": lambda chosen: KvAdmission(budget=chosen.max_response_tokens),
-    "cache_aware": lambda chosen: CacheAware(**chosen.cache_aware.model_dump()),
-    "least_inflight": lambda chosen: LeastInflight(max_sessions=chosen.least_inflight.max_sessions),
-    "static": lambda chosen: Static(num_conversations=chosen.static.num_conversations),
+_ROUTING_POLICIES: dict[str, Callable[[RouterSettings], RoutingPolicy]] = {
+    "kv_forecast": lambda settings: KvForecast(budget=settings.max_response_tokens, options=settings.kv_forecast),
+    "kv_admission": lambda settings: KvAdmission(budget=settings.max_response_tokens),
+    "cache_aware": lambda settings: CacheAware(**settings.cache_aware.model_dump()),
+    "least_inflight": lambda settings: LeastInflight(max_sessions=settings.least_inflight.max_sessions),
+    "static": lambda settings: Static(num_conversations=settings.static.num_conversations),
 }
 
 
-def parse_router(values: object, place: str) -> RouterSettings:
-    """The settings in a YAML or under `pivot.router`.
+def parse_router(values: object, section: str) -> RouterSettings:
+    """The checked settings of a router.
+
+    Args:
+        values: Content of the YAML, or of `pivot.router`.
+        section: Name that messages put before the key.
 
     Raises:
-        ConfigError: Naming the key, and of an unknown one those that are known.
+        ConfigError: Naming the first wrong key, and beside an unknown key the known ones.
     """
-    return validated(RouterSettings, values, place)
+    return validated(RouterSettings, values, section)
 
 
-def make_policy(settings: RouterSettings) -> Policy:
-    """A new one, without servers."""
-    return _POLICIES[settings.policy](settings)
+def make_routing_policy(settings: RouterSettings) -> RoutingPolicy:
+    """A new routing policy without servers."""
+    return _ROUTING_POLICIES[settings.policy](settings)

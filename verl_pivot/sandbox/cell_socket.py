@@ -1,4 +1,4 @@
-"""A session's WebSocket to its node, from its first cell on; opened again when it breaks."""
+"""WebSocket of one session to its node, for cells: opened at the first cell, opened again when it breaks."""
 
 import time
 
@@ -10,27 +10,27 @@ from verl_pivot.sandbox.wire import Line, decode_line
 
 
 class CellSocket:
-    """One request at a time."""
+    """A WebSocket that carries one request at a time."""
 
     def __init__(self, transport: Transport, node: Node, session_id: str) -> None:
         self._transport = transport
         self._node = node
         self._path = f"/v1/sessions/{session_id}/cells"
         self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._used = 0.0
-        """When it was last used, on the monotonic clock."""
+        self._used_at = 0.0
+        """Time of the last use, on the monotonic clock."""
         self.is_free = True
-        """No request is on its way."""
+        """Whether no request waits for its answer."""
 
-    async def ask(self, body: bytes) -> Line:
-        """The line that answers a cell, however long it takes. When it is cancelled the node stops the cell.
+    async def send(self, body: bytes) -> Line:
+        """Answer to one cell, however long it takes; cancelling this call makes the node stop the cell.
 
         Raises:
             TransportError: If the connection breaks off.
         """
         is_answered = self.is_free = False
         try:
-            if time.monotonic() - self._used > KEEP_ALIVE_SECONDS:
+            if time.monotonic() - self._used_at > KEEP_ALIVE_SECONDS:
                 await self.close()
             if self._socket is None:
                 self._socket = await self._transport.open_socket(self._node, self._path)
@@ -43,7 +43,7 @@ class CellSocket:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise TransportError(f"{type(error).__name__}: {error}") from error
         finally:
-            self.is_free, self._used = True, time.monotonic()
+            self.is_free, self._used_at = True, time.monotonic()
             if not is_answered:
                 await self.close()
         return line

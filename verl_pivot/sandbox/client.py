@@ -1,4 +1,4 @@
-"""The sandbox's client: programs and cells in, Results out, over one node or many."""
+"""Client of the sandbox: programs -> Results, and sessions of a Python interpreter, on one node or many."""
 
 import asyncio
 import os
@@ -11,43 +11,41 @@ from types import TracebackType
 from uuid import uuid4
 
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
+from verl_pivot.sandbox.discovery import Discovery, NodeFollower, first_nodes
 from verl_pivot.sandbox.execution import Limits, Network, Program, Result
-from verl_pivot.sandbox.following import Follower, first_nodes
 from verl_pivot.sandbox.local_service import LocalService, acquire, release
-from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Discovery, Node
+from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Node
 from verl_pivot.sandbox.sender import Sender
-from verl_pivot.sandbox.session import Asker, Session, open_session
+from verl_pivot.sandbox.session import DEADLINE_SECONDS, Session, open_session
+from verl_pivot.sandbox.session_sender import SessionSender
 from verl_pivot.sandbox.transport import Transport
 from verl_pivot.sandbox.wire import encode
-
-DEADLINE_SECONDS = 120.0
-"""Of a call as a whole: queues, retries and the program itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Connection:
-    """What exists between the first call and close()."""
+    """Parts of a client that exist between its first call and `close`."""
 
     nodes: list[Node]
-    """Shared with the parts below; a follower changes it."""
+    """Nodes in use; the other parts share this list, and the follower changes it."""
     transport: Transport
     sender: Sender
-    asker: Asker
-    follower: Follower | None
+    session_sender: SessionSender
+    follower: NodeFollower | None
     local: LocalService | None
     loop: asyncio.AbstractEventLoop
 
 
 class Sandbox:
-    """Runs programs in isolation; one per event loop, shared by all its tasks.
+    """Runs programs in isolation. Make one per event loop; all tasks of the loop can share it.
 
-    Nodes come from the first of these that is there:
-    1. `urls` (token from `token` or VERL_PIVOT_SANDBOX_TOKEN), or `discovery`, which is asked again and again;
-    2. VERL_PIVOT_SANDBOX_URLS, comma separated, and VERL_PIVOT_SANDBOX_TOKEN;
-    3. in a process connected to Ray: what `verl-pivot sandbox start --ray` keeps on the cluster, under the name in
-       VERL_PIVOT_SANDBOX_NAME or "default"; nodes that join or leave are followed;
-    4. a service on this machine, started for the process at the first call with `serve_arguments` for
-       `verl-pivot sandbox serve`, and ended with its last Sandbox.
+    It uses the nodes of the first of these sources that exists:
+    1. `urls` with `token` or VERL_PIVOT_SANDBOX_TOKEN; or `discovery`, which is asked every few seconds;
+    2. VERL_PIVOT_SANDBOX_URLS, separated by commas, with VERL_PIVOT_SANDBOX_TOKEN;
+    3. in a process connected to Ray: the services that `verl-pivot sandbox start --ray` keeps on the cluster under the
+       name in VERL_PIVOT_SANDBOX_NAME, or "default"; nodes that join or leave are followed;
+    4. a service on this machine, which the process's first call starts with `serve_arguments` as arguments of
+       `verl-pivot sandbox serve`, and which ends when the process's last Sandbox is closed.
 
     Example:
         async with Sandbox() as sandbox:
@@ -66,8 +64,8 @@ class Sandbox:
     ) -> None:
         if urls and discovery is not None:
             raise ConfigError("urls= and discovery= are given; leave one of them out")
-        is_told = urls is not None or discovery is not None
-        listed = urls or () if is_told else os.environ.get(URLS_VARIABLE, "").split(",")
+        is_given = urls is not None or discovery is not None
+        listed = urls or () if is_given else os.environ.get(URLS_VARIABLE, "").split(",")
         self._urls = tuple(url.strip().rstrip("/") for url in listed if url.strip())
         self._token = token or os.environ.get(TOKEN_VARIABLE, "")
         if self._urls and not self._token:
@@ -100,10 +98,21 @@ class Sandbox:
         network: Network = Network.NONE,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Result:
-        """Run one program; how it ended is in the Result, whatever it did. Cancelling the call ends the program.
+        """Run one program; the Result says how it ended, whatever it did. Cancelling this call ends the program.
+
+        Args:
+            code: Source code.
+            language: Name of a language that the node has: "python", or one of configs/languages.yaml.
+            stdin: Input of the program.
+            args: Arguments of the program.
+            files: {relative name: content} of files that are written into its working directory before the start.
+            fetch: Relative names of files to bring back after the end.
+            limits: Limits of this program.
+            network: Network that the program sees.
+            deadline_seconds: Seconds for the whole call: queues, retries and the program itself.
 
         Raises:
-            SandboxRequestError: If what is asked for is not allowed.
+            SandboxRequestError: If the request is not allowed.
             SandboxError: If no node came to a result until the deadline.
         """
         program = Program(
@@ -122,7 +131,10 @@ class Sandbox:
     async def run_many(
         self, programs: Iterable[Program], *, deadline_seconds: float = DEADLINE_SECONDS
     ) -> list[Result]:
-        """The result of each program, in order; raises as `run` does for the first that has none, and ends the rest."""
+        """Run programs side by side; returns their Results in the programs' order.
+
+        Raises as `run` does for the first program that has no result, and ends the others.
+        """
         deadline = time.monotonic() + deadline_seconds
         sender = (await self._connected(deadline)).sender
         futures: list[asyncio.Future[Result]] = []
@@ -133,7 +145,7 @@ class Sandbox:
         finally:
             for future in futures:
                 if not future.cancel() and not future.cancelled():
-                    future.exception()  # it was looked at: asyncio must not report it as forgotten
+                    future.exception()  # marks the exception as seen, so that asyncio does not report it
 
     async def open(
         self,
@@ -142,19 +154,28 @@ class Sandbox:
         network: Network = Network.NONE,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Session:
-        """Start a Python interpreter that keeps its variables; `limits` hold for the whole session.
+        """Open a session: a Python interpreter that keeps its variables and files.
+
+        Args:
+            limits: Limits of the whole session; `wall_seconds` of each cell.
+            network: Network that the session sees.
+            deadline_seconds: Seconds for the whole call.
 
         Raises:
-            SandboxRequestError: If what is asked for is not allowed.
-            SandboxError: If no node opened it until the deadline.
+            SandboxRequestError: If the request is not allowed.
+            SandboxError: If no node opened the session until the deadline.
         """
         connection = await self._connected(time.monotonic() + deadline_seconds)
         return await open_session(
-            connection.asker, connection.nodes, limits=limits, network=network, deadline_seconds=deadline_seconds
+            connection.session_sender,
+            connection.nodes,
+            limits=limits,
+            network=network,
+            deadline_seconds=deadline_seconds,
         )
 
     async def close(self) -> None:
-        """Cancel what is under way and let the nodes go; harmless to repeat."""
+        """Cancel all calls that are under way and close all connections; harmless to repeat."""
         self._is_closed = True
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -198,17 +219,17 @@ class Sandbox:
             nodes=nodes,
             transport=transport,
             sender=Sender(client, nodes, transport, self._rng),
-            asker=Asker(client=client, transport=transport, rng=self._rng),
-            follower=None if discovery is None else Follower(discovery, nodes, transport),
+            session_sender=SessionSender(client=client, transport=transport, rng=self._rng),
+            follower=None if discovery is None else NodeFollower(discovery, nodes, transport),
             local=local,
             loop=asyncio.get_running_loop(),
         )
 
 
 async def _ray_discovery() -> Discovery | None:
-    """None where this process is not connected to Ray, or nobody keeps services on its cluster."""
+    """Discovery on this process's Ray cluster; None if it is connected to none, or no sandbox was started on it."""
     if "ray" not in sys.modules:
         return None
-    from verl_pivot.cluster.ray_nodes import find_discovery
+    from verl_pivot.sandbox.ray_discovery import find_discovery
 
     return await asyncio.to_thread(find_discovery)

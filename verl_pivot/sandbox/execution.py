@@ -1,4 +1,4 @@
-"""Program -> Result: what one execution is given, what it may use, and what came of it."""
+"""Program -> Result: code with its input and limits, and how it ended with its output and files."""
 
 import math
 import re
@@ -12,17 +12,18 @@ MIB = 1024**2
 MAX_CODE_BYTES = 8 * MIB
 MAX_STDIN_BYTES = 16 * MIB
 MAX_FILES = 64
+"""Most files that one program may get, and most files that may be fetched from it."""
 MAX_FILE_BYTES = 8 * MIB
-"""Of all files of one program together; the same for what is fetched."""
+"""Most bytes of all files that one program gets, and of all files that are fetched from it."""
 _FILE_NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
 
 
 class Status(StrEnum):
-    """How a program ended. There is no member for "the sandbox broke": that is a SandboxError, never a result."""
+    """How a program ended. A sandbox that failed has no status here: that is a SandboxError, never a result."""
 
     OK = "ok"
     ERROR = "error"
-    """It ended by itself with an exit code that is not 0."""
+    """The program ended by itself with an exit code other than 0."""
     SIGNALED = "signaled"
     TIMEOUT = "timeout"
     CPU_LIMIT = "cpu_limit"
@@ -31,36 +32,44 @@ class Status(StrEnum):
     COMPILE_ERROR = "compile_error"
     COMPILE_TIMEOUT = "compile_timeout"
     SESSION_KILLED = "session_killed"
-    """The cell would not end, or ended its interpreter: the session goes on in a fresh one, with the next epoch."""
+    """The cell ended its interpreter, or had to be killed; the session goes on in a fresh one with the next epoch."""
 
 
 class Network(StrEnum):
-    """What an execution sees of a network; none of them reaches another machine or this one's services."""
+    """Network of one execution; no choice reaches another machine, or a service of this machine."""
 
     NONE = "none"
-    """No interface is up; the namespace is shared by the executions of a lane."""
+    """No interface is up; all executions of a lane share this network namespace."""
     PRIVATE = "private"
-    """A namespace of its own, with no interface up."""
+    """No interface is up, in a network namespace of the execution's own."""
     LOOPBACK = "loopback"
-    """A namespace of its own in which 127.0.0.1 answers."""
+    """127.0.0.1 works, in a network namespace of the execution's own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds on one execution, each enforced from outside the program; out of range is refused, not clamped."""
+    """Limits of one execution, enforced from outside the program; a value out of range is refused, not clamped.
+
+    Raises:
+        SandboxRequestError: If a value is not in its range of LIMIT_RANGES.
+    """
 
     wall_seconds: float = 10.0
-    """From the program's start, not counting the time it was ready to run and no core was free."""
+    """Seconds from the program's start to its end, without those in which it was ready to run and no core was free."""
     cpu_seconds: int = 10
-    """Of each process."""
+    """CPU seconds of each process."""
     memory_bytes: int = 1024 * MIB
-    """Of all its processes together, above what a bare interpreter takes."""
+    """Bytes of all processes together, above what a bare interpreter takes."""
     output_bytes: int = 64 * 1024
-    """Kept of each of stdout and stderr; the rest is dropped and the result says so."""
+    """Bytes kept of stdout, and as many of stderr; the rest is dropped, and the result says so."""
     num_processes: int = 64
+    """Most processes and threads at once."""
     tmp_bytes: int = 64 * MIB
+    """Size of /tmp, and of the largest file."""
     num_tmp_files: int = 4096
+    """Most files and folders in /tmp."""
     num_open_files: int = 256
+    """Most open files of each process."""
 
     def __post_init__(self) -> None:
         for item in fields(self):
@@ -88,7 +97,7 @@ LIMIT_RANGES: Mapping[str, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """One program with its input.
+    """A program with its input and limits.
 
     Example:
         Program(code="print(input())", stdin="42", limits=Limits(wall_seconds=2.0))
@@ -102,9 +111,9 @@ class Program:
     stdin: str = ""
     args: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Placed in the working directory before the start: relative name -> content."""
+    """{relative name: content} of files that are written into the working directory before the start."""
     fetch: tuple[str, ...] = ()
-    """Relative names of regular files to bring back afterwards."""
+    """Relative names of regular files to bring back after the end."""
     limits: Limits = Limits()
     network: Network = Network.NONE
 
@@ -122,7 +131,11 @@ class Program:
 
 
 def check_file_name(name: str) -> None:
-    """Raise SandboxRequestError unless `name` is relative, below the working directory and without tricks."""
+    """Check that a name cannot lead out of the working directory.
+
+    Raises:
+        SandboxRequestError: If it is absolute, empty or too long, or has "." or ".." in it.
+    """
     parts = name.split("/")
     if not _FILE_NAME.fullmatch(name) or {".", ".."} & set(parts) or len(name) > 255:
         raise SandboxRequestError(f"file name {name!r} must be relative, without '.', '..' or NUL, up to 255 long")
@@ -135,31 +148,32 @@ def _check_size(what: str, size: int, maximum: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where the time of one execution went, in seconds."""
+    """Where the time of one execution went."""
 
     queue_seconds: float = 0.0
-    """From its arrival at the service to its start."""
+    """Seconds from the arrival at the service until the setup began."""
     setup_seconds: float = 0.0
-    """Namespaces and fork."""
+    """Seconds to make the namespaces and to fork."""
     wall_seconds: float = 0.0
+    """Seconds from the program's start to its end."""
     cpu_seconds: float | None = None
-    """User and system time of the program and the children it waited for; None where the backend cannot tell."""
+    """User and system seconds of the program and the children that it waited for; None if the backend cannot tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
-    """Which interpreter a cell ran in."""
+    """State of a session after a cell."""
 
     id: str
     epoch: int
-    """Counts interpreters: a larger number than last time means that all variables are gone."""
+    """Number of the session's interpreter; a larger one than before means that all variables and files are gone."""
     num_cells: int
-    """Cells run in this interpreter, this one included."""
+    """Cells that ran in this interpreter, this one included."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a program did. The only source of status and exit code is the kernel, never the program's own words.
+    """How a program ended, with its output; status and exit code come from the kernel, never from what it printed.
 
     Example:
         Result(status=Status.ERROR, exit_code=3, stderr="Traceback ...", stderr_bytes=120)
@@ -167,27 +181,32 @@ class Result:
 
     status: Status
     exit_code: int | None = None
-    """None unless it ended by itself."""
+    """Exit code; None unless the program ended by itself."""
     signal: int | None = None
+    """Number of the signal that ended the program; None if none did."""
     stdout: str = ""
-    """UTF-8; bytes that are not are written as \\xNN."""
+    """Text in UTF-8; bytes that are no UTF-8 stand in it as \\xNN."""
     stderr: str = ""
     stdout_bytes: int = 0
-    """Before it was cut to limits.output_bytes."""
+    """Bytes that were written, before the text was cut to limits.output_bytes."""
     stderr_bytes: int = 0
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     value: str | None = None
-    """A session's cell: repr of its last expression, as a notebook displays it."""
+    """repr of a cell's last expression, as a notebook displays it; None for a program, or if there is no value."""
     error: str | None = None
-    """A session's cell: the traceback of the exception that ended it. Also in stderr."""
+    """Traceback of the exception that ended a cell, also in stderr; None for a program, or if there was none."""
     compile_output: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
+    """{name: content} of the fetched files."""
     file_errors: Mapping[str, str] = field(default_factory=dict)
-    """Why a fetched name did not come back."""
+    """{name: reason} of the files that could not be fetched."""
     timing: Timing = Timing()
     peak_memory_bytes: int | None = None
+    """Most memory of all processes at once; None if the backend cannot tell."""
     session: SessionState | None = None
+    """State of the session; None for a program."""
     tier: str = ""
-    """Which isolation it ran under; see probe.py."""
+    """Isolation tier of the node, such as "T2"; docs/sandbox.md lists them."""
     node: str = ""
+    """Name of the node that ran the program."""

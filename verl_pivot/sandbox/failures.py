@@ -1,4 +1,4 @@
-"""Why a request has no result, as service and client tell each other; whose fault it is, and whether to try again."""
+"""Failure of a request, as service and client tell each other: whose fault it is, and whether to try again."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostErro
 
 
 class FailureKind(StrEnum):
-    """Why there is no result."""
+    """Why a request has no result."""
 
     INVALID_REQUEST = "invalid_request"
     UNSUPPORTED_LANGUAGE = "unsupported_language"
@@ -22,16 +22,17 @@ class FailureKind(StrEnum):
     SHUTTING_DOWN = "shutting_down"
 
     @property
-    def is_the_callers(self) -> bool:
-        """The request itself is wrong: another try or node would refuse it too."""
-        return self in _THE_CALLERS
+    def is_request_error(self) -> bool:
+        """Whether the request itself is wrong: another attempt, or another node, would refuse it too."""
+        return self in _REQUEST_ERRORS
 
     @property
-    def retryable(self) -> bool:
-        return not self.is_the_callers and self not in (FailureKind.CANCELLED, FailureKind.SESSION_LOST)
+    def is_retryable(self) -> bool:
+        """Whether another attempt may succeed."""
+        return not self.is_request_error and self not in (FailureKind.CANCELLED, FailureKind.SESSION_LOST)
 
 
-_THE_CALLERS = frozenset(
+_REQUEST_ERRORS = frozenset(
     {
         FailureKind.INVALID_REQUEST,
         FailureKind.UNSUPPORTED_LANGUAGE,
@@ -53,10 +54,11 @@ class Failure:
     kind: FailureKind
     message: str
     retry_after_seconds: float | None = None
+    """Seconds to wait before the next attempt; None if the node asks for no pause."""
 
     def as_error(self) -> SandboxRequestError | SandboxError:
-        """What the client raises for it."""
-        if self.kind.is_the_callers:
+        """Exception that the client raises for this failure."""
+        if self.kind.is_request_error:
             return SandboxRequestError(self.message)
         if self.kind is FailureKind.SESSION_LOST:
             return SessionLostError(self.message)

@@ -1,4 +1,4 @@
-"""Nothing configured -> a service on this machine, one per process: restarted if it dies, ended with its users."""
+"""Sandbox service that a process starts for itself: restarted if it dies, ended with its last user."""
 
 import atexit
 import json
@@ -19,14 +19,16 @@ from verl_pivot.sandbox.nodes import TOKEN_VARIABLE
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
 QUICK_DEATH_SECONDS = 10.0
+"""Seconds within which the end of a service counts as a failed start."""
 MAX_QUICK_DEATHS = 3
-"""In a row; then it stays down."""
+"""Failed starts in a row after which the service stays down."""
 _services: dict[tuple[str, ...], "LocalService"] = {}
+"""{arguments: service} of this process."""
 _lock = threading.Lock()
 
 
 class LocalService:
-    """A child process that serves the sandbox on the loopback; `acquire` and `release` pair up."""
+    """A child process that serves the sandbox on 127.0.0.1; `acquire` and `release` count its users."""
 
     def __init__(self, arguments: tuple[str, ...], token: str = "") -> None:
         self.token = token or secrets.token_urlsafe(24)
@@ -38,8 +40,8 @@ class LocalService:
         self._spawning = threading.Lock()
         self._is_stopping = False
         self._is_decided = threading.Event()
-        """Set when the first start succeeded or failed."""
-        # The kernel ends the child with the thread that started it: this one lives as long as the child may.
+        """Event that is set when the first start succeeded or failed."""
+        # The kernel ends the child with the thread that started it, so this thread lives as long as the child may.
         self._keeper = threading.Thread(target=self._keep, name="verl-pivot-sandbox", daemon=True)
         self._keeper.start()
 
@@ -48,12 +50,12 @@ class LocalService:
         return None if self._process is None else self._process.pid
 
     def wait_ready(self) -> None:
-        """Raise SandboxError, with the end of the log, if it did not start."""
+        """Wait until the service answers; raises SandboxError with the end of its log if it did not start."""
         self._is_decided.wait(START_SECONDS)
         if not self.url:
             tail = self.log.read_text(errors="replace")[-2000:].strip() if self.log.exists() else ""
             raise SandboxError(
-                f"the local sandbox service did not start: {tail or 'no word from it'} (log: {self.log})"
+                f"the local sandbox service did not start: {tail or 'it wrote nothing'} (log: {self.log})"
             )
 
     def stop(self) -> None:
@@ -82,7 +84,7 @@ class LocalService:
             first_line = process.stdout.readline()
             if first_line:
                 self.url = json.loads(first_line)["url"]
-                port = int(self.url.rpartition(":")[2])  # clients know it by this one
+                port = int(self.url.rpartition(":")[2])  # a restarted service keeps the port that clients know
             self._is_decided.set()
             process.wait()
             process.stdout.close()
@@ -102,18 +104,18 @@ class LocalService:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C is for the parent, which ends it in order
+                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the service in order
             )
 
 
 def running() -> tuple[LocalService, ...]:
-    """Those of this process."""
+    """Services of this process."""
     with _lock:
         return tuple(_services.values())
 
 
 def acquire(arguments: Sequence[str]) -> LocalService:
-    """The process's service with these arguments, running. Blocks while it starts.
+    """Running service of this process with these arguments; the first call starts it. Blocks while it starts.
 
     Raises:
         SandboxError: If it does not start.
@@ -133,7 +135,7 @@ def acquire(arguments: Sequence[str]) -> LocalService:
 
 
 def release(service: LocalService) -> None:
-    """End it with its last user. Blocks while it ends."""
+    """Give a service back; it ends with its last user. Blocks while it ends."""
     with _lock:
         service.num_users -= 1
         if service.num_users > 0:
@@ -152,7 +154,7 @@ def _stop_all() -> None:
 
 
 def _forget() -> None:
-    """In a forked child: the services are the parent's."""
+    """Forget the services in a forked child: they belong to the parent."""
     global _lock
     _lock = threading.Lock()
     _services.clear()

@@ -1,64 +1,51 @@
-"""What a client knows of its nodes -> where the next request goes, how much may be in flight, when to try again."""
+"""Nodes of a client: which one gets the next request, how many it gets at once, and when to try again."""
 
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 URLS_VARIABLE = "VERL_PIVOT_SANDBOX_URLS"
-"""Environment: the services of a client, comma separated."""
+"""Environment variable: URLs of the services that a client uses, separated by commas."""
 TOKEN_VARIABLE = "VERL_PIVOT_SANDBOX_TOKEN"
+"""Environment variable: token of these services."""
 NAME_VARIABLE = "VERL_PIVOT_SANDBOX_NAME"
-"""Environment: which of the sandboxes on a Ray cluster; see `verl-pivot sandbox start --ray --name`."""
+"""Environment variable: name of the sandbox on a Ray cluster, as in `verl-pivot sandbox start --ray --name`."""
 FAILURES_TO_OPEN = 3
-"""Transport failures in a row."""
+"""Connection failures in a row after which a node's breaker opens."""
 SHORTEST_OPEN_SECONDS, LONGEST_OPEN_SECONDS = 0.25, 10.0
+"""Seconds between two probes of a node whose breaker is open: at first, and at most."""
 SHORTEST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.05, 5.0
+"""Bound on the random pause before an attempt: after the first one, and at most."""
 MAX_WINDOW = 8192
 LOAD_HALF_LIFE_SECONDS = 1.0
-"""What a node said of its load is worth half of it after so long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
-    """The services there are at a moment, and the token that all of them take."""
-
-    urls: tuple[str, ...]
-    token: str = field(repr=False)
-
-
-class Discovery(Protocol):
-    """Knows which services there are; asked every few seconds, and when one fails."""
-
-    async def nodes(self) -> Listing:
-        """Raises SandboxError if it cannot be told now."""
-        ...
+"""Seconds after which a node's report of its load counts half."""
 
 
 @dataclass(slots=True)
 class Window:
-    """Requests that may be in flight: one more for each full window answered, half after a refusal (AIMD)."""
+    """Number of requests that may be in flight: one more per window of answers, half after a refusal (AIMD)."""
 
     size: float
-    cut_at: float = float("-inf")
+    halved_at: float = float("-inf")
+    """Time of the last halving, on the monotonic clock."""
 
     def answered(self, num_in_flight: int) -> None:
-        """Grows only where it is what holds requests back."""
+        """Grow after an answer, but only if the window is what holds requests back."""
         if 2 * num_in_flight >= self.size:
             self.size = min(self.size + 1.0 / self.size, MAX_WINDOW)
 
     def overloaded(self, sent_at: float, now: float) -> None:
-        """Halve once for all that was sent before the last halving."""
-        if sent_at >= self.cut_at:
-            self.size, self.cut_at = max(self.size / 2.0, 1.0), now
+        """Halve after a refusal; further refusals of requests that were sent before that halving change nothing."""
+        if sent_at >= self.halved_at:
+            self.size, self.halved_at = max(self.size / 2.0, 1.0), now
 
 
 @dataclass(slots=True)
 class Breaker:
-    """Keeps requests from a node that does not answer, until a probe of its health says that it does."""
+    """Circuit breaker: a node that does not answer gets no requests until a probe of its health succeeds."""
 
     num_failures: int = 0
-    """In a row."""
+    """Failures in a row."""
 
     @property
     def is_open(self) -> bool:
@@ -68,14 +55,14 @@ class Breaker:
         self.num_failures += 1
 
     def trip(self) -> None:
-        """Open at once: the node itself says that it stops."""
+        """Open at once, for a node that says itself that it stops."""
         self.num_failures = max(self.num_failures, FAILURES_TO_OPEN)
 
     def succeeded(self) -> None:
         self.num_failures = 0
 
     def probe_seconds(self, rng: random.Random) -> float:
-        """Until the next probe; doubles with each one that fails."""
+        """Seconds until the next probe, random within bounds that double with each failed probe."""
         doublings = min(self.num_failures - FAILURES_TO_OPEN, 10)
         longest = min(SHORTEST_OPEN_SECONDS * 2**doublings, LONGEST_OPEN_SECONDS)
         return rng.uniform(longest / 2, longest)
@@ -83,25 +70,27 @@ class Breaker:
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One service, as this client sees it."""
+    """One service, as one client sees it."""
 
     url: str
     token: str = field(default="", repr=False)
     slots: int = 0
-    """0 until its health was asked for."""
+    """Programs that the node runs at once; 0 until its health is known."""
     window: Window = field(default_factory=lambda: Window(2.0))
     breaker: Breaker = field(default_factory=Breaker)
     num_in_flight: int = 0
-    """Requests of ours without an answer."""
+    """This client's requests without an answer."""
     num_batches: int = 0
+    """This client's batches without their last answer."""
     num_sessions: int = 0
-    """Of ours, open there."""
+    """This client's open sessions on the node."""
     reported_load: float = 0.0
-    """Requests of others, when it last told."""
+    """Requests of other clients, in the node's latest report."""
     reported_at: float = 0.0
+    """Time of the latest report, on the monotonic clock."""
     last_problem: str = ""
     is_gone: bool = False
-    """No longer one of the client's: what is in flight there may end, nothing new is sent."""
+    """Whether the node left the client's list: requests in flight there may end, nothing new is sent."""
 
     @property
     def is_ready(self) -> bool:
@@ -109,35 +98,36 @@ class Node:
 
     @property
     def room(self) -> int:
-        """Requests that may be sent now."""
+        """Number of requests that may be sent now."""
         return int(self.window.size) - self.num_in_flight
 
     def has_room(self, num_pending: int) -> bool:
-        """For all of them, or for a quarter of the window: one by one, each would cost a request of its own."""
+        """Whether all pending requests fit, or at least a quarter of the window: smaller batches would cost more."""
         return self.room > 0 and self.room >= min(num_pending, self.window.size / 4.0)
 
     def learn(self, slots: int) -> None:
-        """Its health is known: begin again."""
+        """Begin anew with a node whose health is known."""
         if slots != self.slots:
             self.slots, self.window = slots, Window(2.0 * slots)
         self.breaker.succeeded()
 
     def report(self, load: int, now: float) -> None:
+        """Note the number of requests, this client's included, that the node reports."""
         self.reported_load, self.reported_at = float(max(0, load - self.num_in_flight)), now
 
     def refused(self, sent_at: float, now: float) -> None:
-        """It is overloaded: send less, and count it as full for a while."""
+        """Send less to a node that is overloaded, and count it as full for a while."""
         self.window.overloaded(sent_at, now)
         self.reported_load, self.reported_at = max(self.reported_load, 2.0 * self.slots), now
 
     def load(self, now: float) -> float:
-        """Work per slot."""
+        """Requests and sessions per slot."""
         faded: float = self.reported_load * 0.5 ** ((now - self.reported_at) / LOAD_HALF_LIFE_SECONDS)
         return (self.num_in_flight + self.num_sessions + faded) / self.slots
 
 
 def choose_node(nodes: Sequence[Node], rng: random.Random, now: float) -> Node:
-    """The less loaded of two drawn ones: close to the best, and no herd runs to it (power of two choices)."""
+    """Draw two nodes and take the less loaded one, so that clients do not all rush to one (power of two choices)."""
     if len(nodes) == 1:
         return nodes[0]
     first, second = rng.sample(nodes, 2)
@@ -145,6 +135,6 @@ def choose_node(nodes: Sequence[Node], rng: random.Random, now: float) -> Node:
 
 
 def backoff_seconds(num_attempts: int, retry_after: float | None, rng: random.Random) -> float:
-    """Before the next attempt: uniform up to a bound that doubles (full jitter), after what the node asked for."""
+    """Seconds until the next attempt: those that the node asked for, and a random part whose bound doubles."""
     longest = min(SHORTEST_BACKOFF_SECONDS * 2 ** min(num_attempts, 20), LONGEST_BACKOFF_SECONDS)
     return (retry_after or 0.0) + rng.uniform(0.0, longest)

@@ -1,4 +1,4 @@
-"""Programs -> futures of Results: batches, windows, retries, deadlines, cancellation over the nodes of a client."""
+"""Programs -> futures of Results, with batching, flow control, retries, deadlines and cancellation."""
 
 import asyncio
 import itertools
@@ -13,20 +13,20 @@ from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.execution import Result
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.nodes import Node, backoff_seconds, choose_node
-from verl_pivot.sandbox.transport import RefusedError, Transport, TransportError
+from verl_pivot.sandbox.transport import RequestRefusedError, Transport, TransportError
 from verl_pivot.sandbox.wire import MAX_BODY_BYTES, MAX_ITEMS, Line, encode_batch, encode_item
 
 LINGER_SECONDS = 0.002
-"""How long a batch that is not full waits for more while others are in flight."""
+"""Seconds that a batch with room waits for more programs while other batches are in flight."""
 MAX_OUTSTANDING = 8192
-"""Calls without an outcome; further ones wait before they are encoded."""
+"""Most calls without an outcome; further ones wait in `submit`."""
 MAX_BATCHES = 128
-"""Connections to one node; fuller batches beyond."""
+"""Most connections to one node; then batches get fuller."""
 MAX_PROGRAM_BYTES = MAX_BODY_BYTES - 4096
 MAX_SANDBOX_ERRORS = 4
-"""Tries of a program on which the sandbox itself breaks, since it may be what breaks it."""
+"""Sandbox failures with one program until it is given up, since the program may be what breaks the sandbox."""
 MAX_NOTES = 4
-"""Latest attempts named in an error."""
+"""Latest attempts that an error names."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,15 +36,16 @@ class Call:
     id: str
     program: bytes
     deadline: float
-    """On the monotonic clock."""
+    """Time on the monotonic clock."""
     deadline_seconds: float
     future: "asyncio.Future[Result]"
     expiry: asyncio.TimerHandle | None = None
-    batch: "Sent | None" = None
-    """While it is in flight."""
+    batch: "SentBatch | None" = None
+    """Batch that carries the call; None unless the call is in flight."""
     num_attempts: int = 0
     num_sandbox_errors: int = 0
     notes: list[str] = field(default_factory=list)
+    """Problems of the latest attempts, each with its node."""
 
     def seconds_left(self) -> float:
         return max(self.deadline - time.monotonic(), 0.001)
@@ -58,18 +59,18 @@ class Call:
 
 
 @dataclass(slots=True, eq=False)
-class Sent:
+class SentBatch:
     """One batch in flight."""
 
     node: Node
     calls: dict[str, Call]
-    """Without an answer yet."""
+    """{id: call} of the calls without an answer."""
     sent_at: float
     task: "asyncio.Task[None] | None" = None
 
 
 class Sender:
-    """Everything of one client that is not answered yet."""
+    """Sends the programs of one client, in batches, to its nodes."""
 
     def __init__(self, client: str, nodes: Sequence[Node], transport: Transport, rng: random.Random) -> None:
         self._client = client
@@ -81,16 +82,17 @@ class Sender:
         self._room = asyncio.Semaphore(MAX_OUTSTANDING)
         self._pending: OrderedDict[str, Call] = OrderedDict()
         self._lingering: asyncio.TimerHandle | None = None
-        self._sent: set[Sent] = set()
-        self._unwanted: dict[Node, list[tuple[Sent, str]]] = {}
+        self._sent: set[SentBatch] = set()
+        self._unwanted: dict[Node, list[tuple[SentBatch, str]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         transport.on_ready = self.pump
 
     async def submit(self, program: bytes, deadline: float, deadline_seconds: float) -> "asyncio.Future[Result]":
-        """A future of the result of an encoded program; waits while too many are under way.
+        """Queue an encoded program; waits while MAX_OUTSTANDING calls are under way. Returns a future of its Result.
 
         Raises:
-            SandboxError: If the deadline passed meanwhile.
+            SandboxRequestError: If the program is too large.
+            SandboxError: If the deadline passed before there was room.
         """
         if len(program) > MAX_PROGRAM_BYTES:
             raise SandboxRequestError(f"a program of {len(program)} bytes as JSON is larger than {MAX_PROGRAM_BYTES}")
@@ -108,7 +110,7 @@ class Sender:
         return call.future
 
     async def close(self) -> None:
-        """Cancel what is under way."""
+        """Cancel all calls that are under way."""
         for call in [*self._pending.values(), *(call for sent in self._sent for call in sent.calls.values())]:
             call.future.cancel()
         if self._lingering is not None:
@@ -120,7 +122,11 @@ class Sender:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def pump(self, *, lingered: bool = False) -> None:
-        """Send what there is room for; a batch that could grow waits a moment while others are in flight."""
+        """Send the pending calls that nodes have room for.
+
+        Args:
+            lingered: Send a batch that has room for more, too; otherwise it waits LINGER_SECONDS while others run.
+        """
         while self._pending:
             ready = [node for node in self._nodes if node.is_ready]
             free = [node for node in ready if node.has_room(len(self._pending)) and node.num_batches < MAX_BATCHES]
@@ -154,7 +160,7 @@ class Sender:
         return taken
 
     def _send(self, node: Node, calls: dict[str, Call]) -> None:
-        sent = Sent(node, calls, time.monotonic())
+        sent = SentBatch(node, calls, time.monotonic())
         for call in calls.values():
             call.batch = sent
             call.num_attempts += 1
@@ -169,8 +175,8 @@ class Sender:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _exchange(self, sent: Sent) -> None:
-        """One batch, from its request to the end of its answer."""
+    async def _exchange(self, sent: SentBatch) -> None:
+        """Send one batch and read its answer to the end."""
         node = sent.node
         items = [encode_item(call.id, call.program, call.seconds_left()) for call in sent.calls.values()]
         try:
@@ -181,7 +187,7 @@ class Sender:
             problem = "the answer ended early" if sent.calls else ""
         except TransportError as error:
             problem = str(error)
-        except RefusedError as error:
+        except RequestRefusedError as error:
             problem = ""
             for call in self._drop(sent):
                 self._failed(call, sent, error.failure)
@@ -196,8 +202,8 @@ class Sender:
             self._retry(call, None)
         self.pump()
 
-    def _drop(self, sent: Sent) -> list[Call]:
-        """The calls that got no answer, no longer in flight."""
+    def _drop(self, sent: SentBatch) -> list[Call]:
+        """Take the calls without an answer out of a batch; returns them."""
         left = list(sent.calls.values())
         sent.calls.clear()
         sent.node.num_in_flight -= len(left)
@@ -205,8 +211,8 @@ class Sender:
             call.batch = None
         return left
 
-    def _answered(self, sent: Sent, line: Line) -> None:
-        """Matched by id alone; a line for nothing that was asked changes nothing."""
+    def _answered(self, sent: SentBatch, line: Line) -> None:
+        """Give a call its answer, matched by id; a line with an id that nobody asked for is ignored."""
         call = sent.calls.pop(line.id or "", None)
         if call is None:
             return
@@ -222,10 +228,10 @@ class Sender:
             self._retry(call, None)
         node.num_in_flight -= 1
 
-    def _failed(self, call: Call, sent: Sent, failure: Failure) -> None:
+    def _failed(self, call: Call, sent: SentBatch, failure: Failure) -> None:
         node = sent.node
         call.note(node.url, f"{failure.kind}: {failure.message}")
-        if failure.kind.is_the_callers:
+        if failure.kind.is_request_error:
             call.future.set_exception(SandboxRequestError(failure.message))
             return
         match failure.kind:
@@ -246,7 +252,7 @@ class Sender:
             self._loop.call_later(backoff_seconds(call.num_attempts, retry_after, self._rng), self._requeue, call)
 
     def _requeue(self, call: Call) -> None:
-        """To the front: it came before those that wait."""
+        """Put a call before those that wait, since it was submitted earlier."""
         if not call.future.done():
             self._pending[call.id] = call
             self._pending.move_to_end(call.id, last=False)
@@ -259,7 +265,7 @@ class Sender:
             call.future.set_exception(call.error(f"no result within {call.deadline_seconds:g} s"))
 
     def _retire(self, call: Call) -> None:
-        """It has an outcome, or nobody waits for one any more."""
+        """Forget a call that has its outcome, or whose caller stopped waiting."""
         if call.expiry is not None:
             call.expiry.cancel()
         self._room.release()
@@ -270,8 +276,8 @@ class Sender:
             sent.node.num_in_flight -= 1
             self._stop(sent, call.id)
 
-    def _stop(self, sent: Sent, call_id: str) -> None:
-        """End one request of a batch at its node: by closing the connection if it was the last."""
+    def _stop(self, sent: SentBatch, call_id: str) -> None:
+        """End a program at its node: by closing the connection if it was the batch's last, else by a cancel request."""
         if not sent.calls and sent.task is not None:
             sent.task.cancel()
             return

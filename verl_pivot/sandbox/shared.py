@@ -1,4 +1,4 @@
-"""The event loop that runs -> its one Sandbox, which verifiers and tools share."""
+"""The running event loop -> its one Sandbox, which verifiers and tools share."""
 
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.sandbox.client import Sandbox
@@ -7,5 +7,5 @@ _sandbox = LoopLocal(Sandbox)
 
 
 async def shared_sandbox() -> Sandbox:
-    """The running loop's own; it finds its nodes as every Sandbox does, and ends with the loop."""
+    """Sandbox of the running event loop; it finds its nodes as every Sandbox does, and is closed with the loop."""
     return await _sandbox.get()

@@ -1,4 +1,4 @@
-"""HTTP to the nodes: bodies -> lines of answers; asks for the health of those that do not answer."""
+"""Request bodies -> lines of answers, over HTTP; also asks nodes for their health until they can be used."""
 
 import asyncio
 import contextlib
@@ -25,18 +25,20 @@ from verl_pivot.sandbox.wire import (
 )
 
 CONNECT_SECONDS = 5.0
+"""Seconds for a connection, and for the answer to a short question."""
 SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS
-"""A node that sends no byte of an answer for so long is taken for dead."""
+"""Seconds without a byte of an answer after which a node counts as dead."""
 KEEP_ALIVE_SECONDS = 30.0
-"""Shorter than the service's, so that it does not close what is about to be used."""
+"""Seconds that an idle connection is kept; less than the service keeps it, or a request might meet its closing."""
 LARGE_BODY_BYTES = 256 * 1024
+"""Size from which a body is written piece by piece, so that other requests are served between."""
 
 
 class TransportError(Exception):
-    """A node did not answer as the service does; says nothing about the request."""
+    """A node did not answer, or not as a sandbox service does; says nothing about the request."""
 
 
-class RefusedError(Exception):
+class RequestRefusedError(Exception):
     """A node refused a request as a whole."""
 
     def __init__(self, failure: Failure) -> None:
@@ -49,9 +51,9 @@ class Transport:
 
     def __init__(self, nodes: Sequence[Node], rng: random.Random) -> None:
         self.on_ready: Callable[[], None] = lambda: None
-        """Called when a node can be used (again)."""
+        """Function that is called when a node becomes ready."""
         self.on_trouble: Callable[[], None] = lambda: None
-        """Called when a node fails."""
+        """Function that is called when a node fails."""
         self._rng = rng
         self._http = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
@@ -78,17 +80,17 @@ class Transport:
         await self._http.close()
 
     async def wait_ready(self, nodes: Sequence[Node]) -> None:
-        """Return when one of them can be used."""
+        """Wait until one of the nodes is ready."""
         while not any(node.is_ready for node in nodes):
             self._became_ready.clear()
             await self._became_ready.wait()
 
     async def post_batch(self, node: Node, body: bytes) -> AsyncIterator[list[Line]]:
-        """The lines of the answer, as they come.
+        """Send a batch; yields the lines of the answer as they come.
 
         Raises:
-            TransportError: If it breaks off.
-            RefusedError: If the node refuses the request as a whole.
+            TransportError: If the answer breaks off.
+            RequestRefusedError: If the node refuses the request as a whole.
         """
         try:
             async with self._http.post(
@@ -104,7 +106,7 @@ class Transport:
         node.breaker.succeeded()
 
     async def post(self, node: Node, path: str, body: bytes) -> Line:
-        """The one line that answers a session's request, however long it takes; raises as post_batch does."""
+        """Send a session's request; returns its answer, however long that takes. Raises as `post_batch` does."""
         try:
             async with self._http.post(
                 node.url + path, data=_payload(body), headers=_authorization(node), timeout=self._cell_timeout
@@ -117,7 +119,7 @@ class Transport:
             raise TransportError(_describe(error)) from error
 
     async def open_socket(self, node: Node, path: str) -> aiohttp.ClientWebSocketResponse:
-        """Raises aiohttp.ClientError, OSError or TimeoutError."""
+        """Open a WebSocket; raises aiohttp.ClientError, OSError or TimeoutError if that fails."""
         async with asyncio.timeout(CONNECT_SECONDS):
             socket = await self._http.ws_connect(
                 node.url + path,
@@ -129,21 +131,21 @@ class Transport:
         return socket
 
     async def post_cancel(self, node: Node, client: str, ids: list[str]) -> None:
-        """As well as it goes: a node that does not hear it runs them for nothing."""
+        """End requests by id. Errors are ignored: a node that does not hear it runs them for nothing."""
         body = encode(CancelBody(client=client, ids=ids))
-        with contextlib.suppress(TransportError, RefusedError, TimeoutError):
+        with contextlib.suppress(TransportError, RequestRefusedError, TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self.post(node, "/v1/cancel", body)
 
     async def delete(self, node: Node, path: str) -> None:
-        """As well as it goes: the node closes what nobody uses by itself."""
+        """Send a DELETE. Errors are ignored: the node closes sessions that nobody uses by itself."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
             async with self._http.delete(node.url + path, headers=_authorization(node), timeout=timeout) as response:
                 await response.read()
 
     def failed(self, node: Node, problem: str) -> None:
-        """Count it against the node; after some in a row it gets nothing until it is well."""
+        """Count a failure; after FAILURES_TO_OPEN in a row the node gets no requests until a health probe succeeds."""
         node.last_problem = problem
         node.breaker.failed()
         self.on_trouble()
@@ -151,19 +153,19 @@ class Transport:
             self.watch(node)
 
     def trip(self, node: Node, problem: str) -> None:
-        """The node says itself that it stops."""
+        """Send no more requests to a node that says that it stops, until a health probe succeeds."""
         node.last_problem = problem
         node.breaker.trip()
         self.on_trouble()
         self.watch(node)
 
     def watch(self, node: Node) -> None:
-        """Ask for its health until it can be used."""
+        """Ask a node for its health until it is ready."""
         if node not in self._watches and not node.is_gone:
             self._watches[node] = asyncio.create_task(self._until_ready(node))
 
     def forget(self, node: Node) -> None:
-        """It is no longer one of the client's."""
+        """Stop using a node that is no longer in the client's list."""
         node.is_gone = True
         if node in self._watches:
             self._watches.pop(node).cancel()
@@ -190,7 +192,7 @@ class Transport:
             async with self._http.get(f"{node.url}/healthz", timeout=timeout) as response:
                 body = await response.read()
                 if response.status != 200:
-                    raise TransportError(f"its health is {response.status}: {body[:200]!r}")
+                    raise TransportError(f"/healthz answered {response.status}: {body[:200]!r}")
                 return decode_health(body)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise TransportError(_describe(error)) from error
@@ -201,12 +203,11 @@ def _authorization(node: Node) -> dict[str, str]:
 
 
 def _payload(body: bytes) -> bytes | io.BytesIO:
-    """Large ones are written piece by piece, so that others are served between."""
     return body if len(body) < LARGE_BODY_BYTES else io.BytesIO(body)
 
 
 async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
-    """The complete lines of each chunk; a long line is joined once, not with each chunk."""
+    """Yield the complete lines of each chunk. The pieces of a long line are joined once, at its end."""
     pieces: list[bytes] = []
     async for chunk in content.iter_any():
         if b"\n" not in chunk:
@@ -218,11 +219,16 @@ async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
 
 
 def _refuse(status: int, answer: bytes) -> NoReturn:
-    """Raise what an HTTP status other than 200 says."""
+    """Raise the error of an answer whose HTTP status is not 200.
+
+    Raises:
+        RequestRefusedError: If the answer is a Failure.
+        TransportError: If the answer is anything else.
+    """
     failure = decode_line(answer).failure if answer.startswith(b"{") else None
     if failure is None:
         raise TransportError(f"it answered {status}: {answer[:200]!r}; is it a sandbox service?")
-    raise RefusedError(failure)
+    raise RequestRefusedError(failure)
 
 
 def _describe(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""HTTP bodies <-> Programs, Results and Failures, as JSON with base64 for bytes; unknown fields are refused."""
+"""HTTP bodies <-> Programs, Results and Failures: JSON with base64 for bytes; unknown fields are refused."""
 
 import math
 from collections import Counter
@@ -13,48 +13,48 @@ from verl_pivot.sandbox.execution import Limits, Network, Program, Result, Sessi
 from verl_pivot.sandbox.failures import Failure, FailureKind
 
 MAX_ITEMS = 64
-"""Of one batch."""
+"""Most programs of one batch."""
 MAX_BODY_BYTES = 32 * 1024**2
 MAX_ID_LENGTH = 64
 MAX_DEADLINE_SECONDS = 86_400.0
 LOAD_HEADER = "X-Sandbox-Load"
-"""Requests that wait or run as a batch arrives, itself included."""
+"""Response header: requests that wait or run when a batch arrives, the batch's own included."""
 HEARTBEAT_SECONDS = 5.0
-"""An empty line after so long without one: the client sees that the service lives, the service that the client does."""
+"""Seconds without a line of the answer until the service sends an empty one, so that each side sees the other live."""
 MAX_CELL_BYTES = 64 * 1024
-"""Of a cell on a session's WebSocket; many of those may be open."""
+"""Most bytes of a cell on a WebSocket, of which many may be open; a larger cell is sent by POST."""
 
 ValueT = TypeVar("ValueT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One program of a batch."""
+class BatchItem:
+    """One program of a batch, decoded."""
 
     id: str
     program: Program
     deadline_seconds: float
     num_bytes: int
-    """Of its JSON."""
+    """Length of the item's JSON."""
     fingerprint: int
-    """Tells two programs under one id apart."""
+    """Hash of the program's JSON, by which two different programs under one id are noticed."""
 
 
-class Refused(NamedTuple):
-    """An item that is not run."""
+class RefusedItem(NamedTuple):
+    """An item of a batch that is not run."""
 
     id: str | None
-    """None if it has no usable one."""
+    """The item's id; None if it has no usable one."""
     failure: Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What one POST /v1/run asks for."""
+    """Body of POST /v1/run, decoded."""
 
     client: str
-    items: tuple[Item, ...]
-    refused: tuple[Refused, ...]
+    items: tuple[BatchItem, ...]
+    refused: tuple[RefusedItem, ...]
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -67,22 +67,28 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer of /healthz."""
+    """Answer of GET /healthz."""
 
     status: str
-    """ok or draining."""
+    """"ok" or "draining"."""
     tier: str
+    """Isolation tier, such as "T2"."""
     backend: str
     slots: int
+    """Programs that may run at once."""
     queued: int
+    """Requests that wait."""
     in_flight: int
+    """Requests that run."""
     version: str
+    """Version of verl-pivot."""
 
 
 def _strict(cls: type, **types: object) -> type[msgspec.Struct]:
-    """A struct with the fields of the dataclass `cls` that refuses unknown ones, which a dataclass would let pass.
+    """Struct with the fields of the dataclass `cls`; it refuses unknown fields, which a dataclass would let pass.
 
-    A field with a default may be absent, so that the default is stated once, in `cls`.
+    A field with a default may be absent, so that the default is stated once, in `cls`. `types` are other types than
+    those of `cls`, by field.
     """
     hints = get_type_hints(cls) | types
     described: list[Any] = []
@@ -94,6 +100,7 @@ def _strict(cls: type, **types: object) -> type[msgspec.Struct]:
 
 
 def _given(struct: msgspec.Struct) -> dict[str, Any]:
+    """{field: value} of the fields that were present."""
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return {name: value for name, value in values.items() if value is not msgspec.UNSET}
 
@@ -102,30 +109,30 @@ _WireLimits = _strict(Limits)
 _decode_program = msgspec.json.Decoder(_strict(Program, limits=_WireLimits)).decode
 
 
-class _Item(msgspec.Struct, forbid_unknown_fields=True):
+class _ItemBody(msgspec.Struct, forbid_unknown_fields=True):
     id: str
     program: msgspec.Raw
     deadline_seconds: float
 
 
-class _Id(msgspec.Struct):
+class _IdBody(msgspec.Struct):
     id: str
 
 
-class _Batch(msgspec.Struct, forbid_unknown_fields=True):
+class _BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     client: str
     requests: list[msgspec.Raw]
 
 
 class CancelBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
-    """POST /v1/cancel."""
+    """Body of POST /v1/cancel."""
 
     client: str
     ids: list[str]
 
 
 class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """POST /v1/sessions; the client names the session, so that a retry opens no second one."""
+    """Body of POST /v1/sessions; the client chooses the session's id, so that a retry opens no second session."""
 
     client: str
     id: str
@@ -135,11 +142,11 @@ class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
 
 
 class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """POST /v1/sessions/{id}/run."""
+    """Body of POST /v1/sessions/{id}/run, and of a message on a session's WebSocket."""
 
     client: str
     id: str
-    """Of this request, not of the session."""
+    """Id of this request, not of the session."""
     deadline_seconds: float
     epoch: int
     code: str
@@ -149,20 +156,20 @@ class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
 
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
-    """POST /v1/sessions/{id}/fork."""
+    """Body of POST /v1/sessions/{id}/fork."""
 
     client: str
     id: str
-    """Of the new branch."""
+    """Id of the new session."""
     deadline_seconds: float
     epoch: int
 
 
 def decode(body: bytes, kind: type[ValueT], what: str) -> ValueT:
-    """The JSON `body` as a `kind`.
+    """Decode JSON as a `kind`.
 
     Raises:
-        SandboxRequestError: If it is not one; says where.
+        SandboxRequestError: If it is none; the message begins with `what` and names the place of the mistake.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -171,12 +178,12 @@ def decode(body: bytes, kind: type[ValueT], what: str) -> ValueT:
 
 
 def decode_limits(raw: msgspec.Raw) -> Limits:
-    """Raises SandboxRequestError if a limit is unknown or out of range."""
+    """Decode limits; raises SandboxRequestError if one is unknown or out of range."""
     return Limits(**_given(decode(bytes(raw), _WireLimits, "limits")))
 
 
 def check_envelope(client: str, request_id: str, deadline_seconds: float) -> None:
-    """Raise SandboxRequestError unless the two ids and the deadline are usable."""
+    """Check the fields that all requests share; raises SandboxRequestError if one is not usable."""
     for name, value in (("client", client), ("id", request_id)):
         if not 0 < len(value) <= MAX_ID_LENGTH or not value.isascii():
             raise SandboxRequestError(f"{name} must be 1 to {MAX_ID_LENGTH} ASCII characters, got {value[:80]!r}")
@@ -187,12 +194,12 @@ def check_envelope(client: str, request_id: str, deadline_seconds: float) -> Non
 
 
 def decode_batch(body: bytes) -> Batch:
-    """What a POST /v1/run asks for; a wrong item does not stop the others.
+    """Decode the body of POST /v1/run; a wrong item is refused and does not stop the others.
 
     Raises:
         SandboxRequestError: If the body as a whole cannot be used.
     """
-    envelope = decode(body, _Batch, "the body")
+    envelope = decode(body, _BatchBody, "the body")
     if not 0 < len(envelope.requests) <= MAX_ITEMS:
         raise SandboxRequestError(f"a batch holds 1 to {MAX_ITEMS} requests, got {len(envelope.requests)}")
     check_envelope(envelope.client, "batch", 1.0)
@@ -204,9 +211,11 @@ def decode_batch(body: bytes) -> Batch:
         try:
             items.append(_decode_item(raw, f"requests[{index}]", envelope.client))
         except SandboxRequestError as error:
-            refused.append(Refused(item_id, Failure(kind=FailureKind.INVALID_REQUEST, message=str(error))))
+            refused.append(RefusedItem(item_id, Failure(kind=FailureKind.INVALID_REQUEST, message=str(error))))
     refused += [
-        Refused(item_id, _duplicate(item_id, times)) for item_id, times in Counter(ids).items() if item_id and times > 1
+        RefusedItem(item_id, _duplicate(item_id, times))
+        for item_id, times in Counter(ids).items()
+        if item_id and times > 1
     ]
     return Batch(client=envelope.client, items=tuple(items), refused=tuple(refused))
 
@@ -218,17 +227,17 @@ def _duplicate(item_id: str, times: int) -> Failure:
 
 def _id_of(raw: bytes) -> str | None:
     try:
-        return msgspec.json.decode(raw, type=_Id).id[:MAX_ID_LENGTH]
+        return msgspec.json.decode(raw, type=_IdBody).id[:MAX_ID_LENGTH]
     except (ValueError, RecursionError):
         return None
 
 
-def _decode_item(raw: msgspec.Raw, where: str, client: str) -> Item:
+def _decode_item(raw: msgspec.Raw, where: str, client: str) -> BatchItem:
     num_bytes = len(memoryview(raw))
-    item = decode(bytes(raw), _Item, where)
+    item = decode(bytes(raw), _ItemBody, where)
     check_envelope(client, item.id, item.deadline_seconds)
     text = bytes(item.program)
-    return Item(
+    return BatchItem(
         id=item.id,
         program=decode_program(text, where),
         deadline_seconds=item.deadline_seconds,
@@ -238,7 +247,11 @@ def _decode_item(raw: msgspec.Raw, where: str, client: str) -> Item:
 
 
 def decode_program(text: bytes, where: str) -> Program:
-    """Raises SandboxRequestError, which begins with `where`, if it is not a Program."""
+    """Decode a Program from JSON.
+
+    Raises:
+        SandboxRequestError: If it is none; the message begins with `where`, its place in the request.
+    """
     try:
         values = _given(_decode_program(text))
         if "limits" in values:
@@ -249,7 +262,7 @@ def decode_program(text: bytes, where: str) -> Program:
 
 
 def encode(value: object) -> bytes:
-    """Raises SandboxRequestError if a text holds a lone surrogate, which UTF-8 cannot carry."""
+    """Encode as JSON; raises SandboxRequestError if a text holds a lone surrogate, which UTF-8 cannot carry."""
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError as error:
@@ -257,25 +270,26 @@ def encode(value: object) -> bytes:
 
 
 def encode_item(item_id: str, program: bytes, deadline_seconds: float) -> bytes:
-    """One element of `requests`; `program` is encoded already, once for all tries."""
-    return encode(_Item(id=item_id, program=msgspec.Raw(program), deadline_seconds=deadline_seconds))
+    """Encode one element of `requests`; `program` is JSON already, encoded once for all attempts."""
+    return encode(_ItemBody(id=item_id, program=msgspec.Raw(program), deadline_seconds=deadline_seconds))
 
 
 def encode_batch(client: str, items: Sequence[bytes]) -> bytes:
-    return encode(_Batch(client=client, requests=[msgspec.Raw(item) for item in items]))
+    return encode(_BatchBody(client=client, requests=[msgspec.Raw(item) for item in items]))
 
 
 def encode_line(item_id: str | None, outcome: Result | SessionState | Failure) -> bytes:
-    """One line of the answer, with its newline."""
+    """Encode one line of an answer, with its newline."""
     line: Mapping[str, object]
     if isinstance(outcome, Failure):
-        told = {"kind": outcome.kind, "message": outcome.message, "retryable": outcome.kind.retryable}
-        line = {"id": item_id, "failure": {**told, "retry_after_seconds": outcome.retry_after_seconds}}
+        failure = {"kind": outcome.kind, "message": outcome.message, "retryable": outcome.kind.is_retryable}
+        line = {"id": item_id, "failure": {**failure, "retry_after_seconds": outcome.retry_after_seconds}}
     else:
         line = {"id": item_id, "result" if isinstance(outcome, Result) else "session": outcome}
     return msgspec.json.encode(line) + b"\n"
 
 
 decode_line = msgspec.json.Decoder(Line).decode
-"""Raises msgspec.DecodeError if it is none."""
+"""Decode one line of an answer; raises msgspec.DecodeError if the bytes are no such line."""
 decode_health = msgspec.json.Decoder(Health).decode
+"""Decode an answer of /healthz; raises msgspec.DecodeError if the bytes are no such answer."""

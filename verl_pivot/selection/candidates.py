@@ -9,7 +9,7 @@ from multiprocessing.util import Finalize
 
 import pyarrow
 
-from verl_pivot.data.storage import RawRow
+from verl_pivot.data.files import RawRow
 from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.data.turns import fingerprints, split_key, split_of, turns
 from verl_pivot.errors import ConfigError
@@ -40,7 +40,7 @@ class CandidateSettings:
     """What the table depends on beside the trajectories."""
 
     model: str | None
-    """Whose tokenizer counts prompts; None: they are not counted."""
+    """Checkpoint whose tokenizer counts the tokens of prompts; None leaves them uncounted."""
     check_verifier: bool
     """Whether to ask each turn's verifier about the expert's own action."""
     seed: int
@@ -87,7 +87,7 @@ def candidates_of(settings: CandidateSettings, chunk: NumberedRows) -> Candidate
 
 @cache
 def _prompt_counter(model: str) -> Callable[[Turn], int]:
-    from verl_pivot.rollout.rendering import PromptRenderer
+    from verl_pivot.engines.rendering import PromptRenderer
 
     renderer = PromptRenderer(model)
     return lambda turn: len(renderer.prompt_ids(turn))

@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-import duckdb
-
 from verl_pivot.errors import ConfigError
-from verl_pivot.profiling.summary import Outcome
+from verl_pivot.extras import extra
+from verl_pivot.profiling.summary import TurnOutcome
+
+with extra("data"):
+    import duckdb
 
 
 class Decision(StrEnum):
@@ -27,7 +29,7 @@ class Decision(StrEnum):
     TOO_EASY = "too_easy"
     """Mixed, but its mean reward reaches lambda_diff."""
     OVER_CAP = "over_cap"
-    """Its trajectory has enough pivots of higher variance."""
+    """The turn's trajectory has enough pivots of higher variance."""
     KEPT = "kept"
 
 
@@ -43,7 +45,7 @@ class SelectionRule:
     """"unsolved" drops what every sample got right, as rStar2-Agent's stage 3 does; "all" drops nothing by reward."""
     max_per_trajectory: int | None = None
     max_prompt_tokens: int | None = 4096
-    """None: not checked."""
+    """Longest prompt in tokens; None leaves lengths unchecked."""
 
     def __post_init__(self) -> None:
         if not 0.0 < self.lambda_diff <= 1.0:
@@ -60,8 +62,8 @@ class SelectionReport:
 
     num_candidates: int
     num_by_decision: dict[Decision, int]
-    num_by_outcome: dict[Outcome, int]
-    """Of their profiles, before any filter."""
+    num_by_outcome: dict[TurnOutcome, int]
+    """Number of turns by what their profile shows, before any filter."""
     num_train: int
     num_validation: int
     num_refused_experts: dict[str, int]
@@ -138,7 +140,7 @@ def decide(database: duckdb.DuckDBPyConnection, rule: SelectionRule) -> Selectio
     return SelectionReport(
         num_candidates=sum(decisions.values()),
         num_by_decision={decision: decisions.get(decision, 0) for decision in Decision},
-        num_by_outcome={outcome: outcomes.get(outcome, 0) for outcome in Outcome},
+        num_by_outcome={outcome: outcomes.get(outcome, 0) for outcome in TurnOutcome},
         num_train=splits.get("train", 0),
         num_validation=splits.get("validation", 0),
         num_refused_experts={reason: count for reason, count, _ in refused},

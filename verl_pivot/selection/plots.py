@@ -4,26 +4,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import duckdb
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from verl_pivot.extras import extra
+from verl_pivot.profiling.summary import TurnOutcome
 
-from verl_pivot.profiling.summary import Outcome
+with extra("data"):
+    import duckdb
+    from matplotlib.axes import Axes
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
 
 # Distinguishable without colour vision too (Okabe and Ito).
-_COLOURS = {Outcome.ALWAYS_WRONG: "#D55E00", Outcome.MIXED: "#0072B2", Outcome.ALWAYS_RIGHT: "#009E73"}
+_COLOURS = {TurnOutcome.ALWAYS_WRONG: "#D55E00", TurnOutcome.MIXED: "#0072B2", TurnOutcome.ALWAYS_RIGHT: "#009E73"}
 _MAX_BARS = 33
 
 
 class PassRateCount(NamedTuple):
     """Turns of one outcome and pass rate that were kept, or were not."""
 
-    outcome: Outcome
+    outcome: TurnOutcome
     is_kept: bool
     pass_rate: float | None
-    """None: no sample was decided."""
+    """Pass rate; None where no sample was decided."""
     num_turns: int
     num_scores: int
     """Decided samples per turn, at most."""
@@ -35,7 +38,7 @@ def pass_rate_counts(database: duckdb.DuckDBPyConnection) -> list[PassRateCount]
     select outcome, decision = 'kept', pass_rate, count(*), max(num_scores) from decisions
     where outcome is not null group by 1, 2, 3 order by 1, 2, 3
     """
-    return [PassRateCount(Outcome(member), *rest) for member, *rest in database.execute(query).fetchall()]
+    return [PassRateCount(TurnOutcome(member), *rest) for member, *rest in database.execute(query).fetchall()]
 
 
 def draw_pass_rates(counts: Sequence[PassRateCount], path: Path) -> None:
@@ -69,7 +72,7 @@ def _num_bars(counts: Sequence[PassRateCount]) -> int:
     return min(max(num_samples, 1) + 1, _MAX_BARS)
 
 
-def _heights(counts: Sequence[PassRateCount], member: Outcome, is_kept: bool, bars: int) -> list[int]:
+def _heights(counts: Sequence[PassRateCount], member: TurnOutcome, is_kept: bool, bars: int) -> list[int]:
     """[bars] turns of one class whose pass rate is nearest to each bar."""
     heights = [0] * bars
     for each in counts:
@@ -79,7 +82,7 @@ def _heights(counts: Sequence[PassRateCount], member: Outcome, is_kept: bool, ba
 
 
 def _label(axes: Axes, counts: Sequence[PassRateCount]) -> None:
-    def total(member: Outcome | None = None, is_kept: bool | None = None) -> int:
+    def total(member: TurnOutcome | None = None, is_kept: bool | None = None) -> int:
         return sum(
             each.num_turns for each in counts if member in (None, each.outcome) and is_kept in (None, each.is_kept)
         )

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pyarrow
 
-from verl_pivot.data.storage import RawRow, read_rows
+from verl_pivot.data.files import RawRow, read_rows
+from verl_pivot.profiling.early_stopping import turn_statistics
 from verl_pivot.profiling.profiles import parse_line
-from verl_pivot.profiling.statistics import turn_statistics
 from verl_pivot.profiling.summary import outcome
 from verl_pivot.types import JsonObject, Sample, TurnProfile, Verdict
 

@@ -10,13 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
-import duckdb
 import pyarrow
 
+from verl_pivot.data.files import in_chunks, num_rows, read_rows
 from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.parallel import map_in_order
-from verl_pivot.data.storage import in_chunks, num_rows, read_rows
 from verl_pivot.errors import DataError
+from verl_pivot.extras import extra
 from verl_pivot.profiling.profiles import file_sha256, is_published, measured_on
 from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
 from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
@@ -26,6 +26,10 @@ from verl_pivot.selection.tables import fill_table, open_tables
 from verl_pivot.selection.writing import write_pivots
 from verl_pivot.verifiers.judge_usage import usage
 
+with extra("data"):
+    import duckdb
+
+
 Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
 """(what is counted, how many there will be) -> what to call with a number of them that are done."""
 
@@ -33,7 +37,7 @@ _PROFILES_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutputPaths:
+class SelectionOutputs:
     """The files of one selection, all beside the training split."""
 
     train: Path
@@ -56,7 +60,7 @@ class SelectionJob:
     trajectories: Path
     profile: Path | None
     """None: nothing was profiled."""
-    paths: OutputPaths
+    paths: SelectionOutputs
     rule: SelectionRule
     settings: CandidateSettings
     workers: int = 1
@@ -163,7 +167,7 @@ def _row(database: duckdb.DuckDBPyConnection, query: str) -> tuple[int, ...]:
     return row
 
 
-def _outputs(paths: OutputPaths) -> dict[str, Path]:
+def _outputs(paths: SelectionOutputs) -> dict[str, Path]:
     return {path.name: path for path in (paths.report, paths.picture, paths.validation, paths.train)}
 
 
@@ -174,7 +178,7 @@ def _write(
     journal: Journal,
     progress: Progress,
 ) -> None:
-    unfinished = OutputPaths(train=journal.folder / job.paths.train.name)
+    unfinished = SelectionOutputs(train=journal.folder / job.paths.train.name)
     with progress("pivots", report.num_train + report.num_validation) as on_rows:
         write_pivots(
             database,

@@ -4,11 +4,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import duckdb
 import pyarrow
 
+from verl_pivot.extras import extra
 from verl_pivot.selection.candidates import CANDIDATES
 from verl_pivot.selection.profile_table import PROFILES
+
+with extra("data"):
+    import duckdb
+
 
 _MEMORY = "1GB"
 

@@ -6,14 +6,18 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-import duckdb
 import pyarrow
 
+from verl_pivot.data.files import RawRow
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.data.pivots import SCHEMA, PivotNumbers, pivot_rows, writing_pivots
-from verl_pivot.data.storage import RawRow
 from verl_pivot.data.trajectories import read_trajectory
+from verl_pivot.extras import extra
 from verl_pivot.selection.candidates import NumberedRows
+
+with extra("data"):
+    import duckdb
+
 
 _KEPT = """
 select row, turn_index, split, pass_rate, reward_mean, reward_std, reward_var, num_prompt_tokens

@@ -1,23 +1,25 @@
-"""Built-in tools that run the policy's code: rStar2-Agent's two (arXiv:2508.20722, section 2.1), and a shell."""
+"""Tools that run the policy's code in the sandbox: a Python program, a notebook cell, a bash command."""
 
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from verl_pivot.data.tools import text_schema
+from verl_pivot.data.tool_schemas import text_schema
 from verl_pivot.sandbox.execution import MIB, Limits, Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
-from verl_pivot.sandbox.tool_response import render_tool_response
-from verl_pivot.tools.contract import ErrorKind, Observation
+from verl_pivot.tools.contract import CallPolicy, Observation
+from verl_pivot.tools.registry import register_tool
+from verl_pivot.tools.tool_response import render_tool_response
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject
+from verl_pivot.types import ErrorKind, JsonObject
+from verl_pivot.validation import Options
 
-_TIME = frozenset({Status.TIMEOUT, Status.CPU_LIMIT, Status.COMPILE_TIMEOUT})
+_TIME_LIMITS = frozenset({Status.TIMEOUT, Status.CPU_LIMIT, Status.COMPILE_TIMEOUT})
 _RUN_COMMAND = "__import__('subprocess').run(['bash', '-c', {!r}], stdin=-3, stderr=-2).returncode"
-"""As a cell: nothing at its standard input (DEVNULL), both outputs in one (STDOUT), and its value the exit code."""
+"""Cell that runs a command: no standard input (-3 is DEVNULL), stderr in stdout (-2 is STDOUT), exit code as value."""
 
 
 _PROGRAM = text_schema(
@@ -37,18 +39,16 @@ _BASH = text_schema(
 )
 
 
-class CodeOptions(BaseModel):
-    """Of a tool that runs code in the sandbox."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class CodeToolOptions(Options):
+    """Options of a tool that runs code in the sandbox."""
 
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Of one call."""
+    """Seconds that one call may run."""
     memory_mib: Annotated[int, Field(ge=16)] = 1024
     max_characters: Annotated[int, Field(ge=16)] = 4096
-    """Of stdout and stderr each, before the rollout's own limit in tokens."""
+    """Most characters of stdout and of stderr; the rollout's limit in tokens comes on top."""
     tell_seconds: bool = True
-    """Whether the policy reads how long its program took; without it equal programs give equal texts."""
+    """Whether the policy reads how long its code ran; if not, equal programs give equal texts."""
 
     @property
     def limits(self) -> Limits:
@@ -60,13 +60,11 @@ class CodeOptions(BaseModel):
 
 
 class _CodeTool(ABC):
-    """What the three share. The sandbox's client makes calls again where that is harmless, so this does not."""
+    """What the three tools share."""
 
-    retries = 0
-    timeout_seconds = math.inf
-    tells_timeouts = False
+    policy = CallPolicy(timeout_seconds=None)  # the sandbox has a time limit, and its client retries what is harmless
 
-    def __init__(self, options: CodeOptions, schema: JsonObject) -> None:
+    def __init__(self, options: CodeToolOptions, schema: JsonObject) -> None:
         self.schema = schema
         self._options = options
 
@@ -78,13 +76,17 @@ class _CodeTool(ABC):
         text = render_tool_response(result, max_characters=options.max_characters, with_time=options.tell_seconds)
         if result.status is Status.OK:
             return Observation(text)
-        return Observation(text, ErrorKind.TIME_LIMIT if result.status in _TIME else ErrorKind.EXECUTION_ERROR)
+        return Observation(text, ErrorKind.TIME_LIMIT if result.status in _TIME_LIMITS else ErrorKind.EXECUTION_ERROR)
 
 
+@register_tool("python_code_with_standard_io", options=CodeToolOptions)
 class PythonProgram(_CodeTool):
-    """Runs a program from its beginning, with text on its standard input."""
+    """Runs a program from its beginning, with text on its standard input.
 
-    def __init__(self, options: CodeOptions) -> None:
+    Source: rStar2-Agent (arXiv:2508.20722), section 2.1.
+    """
+
+    def __init__(self, options: CodeToolOptions) -> None:
         super().__init__(options, _PROGRAM)
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
@@ -95,33 +97,36 @@ class PythonProgram(_CodeTool):
         return self._observe(result)
 
 
+@register_tool("jupyter_code", options=CodeToolOptions)
 class JupyterCell(_CodeTool):
-    """Runs a cell in the trajectory's interpreter, which keeps its variables.
+    """Runs a cell in the rollout's interpreter, which keeps its variables.
 
-    rStar2's released tool runs all cells before it again in a new process; here the interpreter lives on.
+    Source: rStar2-Agent (arXiv:2508.20722), section 2.1. Its released code runs all earlier cells again in a new
+    process; here the interpreter lives on.
     """
 
-    def __init__(self, options: CodeOptions) -> None:
+    def __init__(self, options: CodeToolOptions) -> None:
         super().__init__(options, _CELL)
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
         return self._observe(await workspace.run_cell(str(arguments["code"]), self._options.limits))
 
 
+@register_tool("bash", options=CodeToolOptions)
 class Bash(_CodeTool):
-    """Runs a command in the trajectory's folder, whose files stay; each command is a shell of its own."""
+    """Runs a command in the rollout's folder, whose files stay; each command has a shell of its own."""
 
-    def __init__(self, options: CodeOptions) -> None:
+    def __init__(self, options: CodeToolOptions) -> None:
         super().__init__(options, _BASH)
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
         cell = _RUN_COMMAND.format(str(arguments["command"]))
         result = await workspace.run_cell(cell, self._options.limits)
-        return self._observe(_of_command(result))
+        return self._observe(_command_result(result))
 
 
-def _of_command(result: Result) -> Result:
-    """A cell's result as that of the command in it; what the cell itself wrote to stderr is not the command's."""
+def _command_result(result: Result) -> Result:
+    """Result of the command that a cell ran; stderr of the cell itself is left out."""
     if result.status is not Status.OK or result.value is None:
         return replace(result, stderr="", stderr_truncated=False)
     exit_code = int(result.value)

@@ -1,39 +1,23 @@
-"""The contract of a tool: one call's arguments -> what the policy reads, and whose fault a failure is."""
+"""What a Tool and an Environment are: arguments of a call -> an Observation, or an error that says whose fault."""
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
+from verl_pivot.types import ErrorKind, JsonObject, Message, ToolCall, Verdict
 
-
-class ErrorKind(StrEnum):
-    """What the policy did wrong in a call. It is told so, and the trajectory goes on."""
-
-    MALFORMED_CALL = "malformed_call"
-    UNKNOWN_TOOL = "unknown_tool"
-    MISSING_ARGUMENT = "missing_argument"
-    INVALID_ARGUMENT = "invalid_argument"
-    TOO_MANY_CALLS = "too_many_calls"
-    NO_ACTION = "no_action"
-    """Neither a call nor an answer, where the format asks for one of them."""
-    REFUSED = "refused"
-    """The tool itself says that the call cannot be done."""
-    EXECUTION_ERROR = "execution_error"
-    """The policy's program failed."""
-    TIME_LIMIT = "time_limit"
-    """The policy's program would not end."""
-    NOT_RECORDED = "not_recorded"
-    """Replay has no result for this call."""
+MethodT = TypeVar("MethodT", bound=Callable[..., Any])
+_TOOL_MARK = "verl_pivot_tool"
 
 
 class ToolError(ValueError):
-    """Raised by a tool for a call that cannot be done as the policy wants it; the text is what the policy reads.
+    """Raised by a tool for a call that it cannot do as the policy wants it; the policy reads the text and goes on.
 
-    A ValueError counts as one, too. Any other exception of a tool is a failure of the system: it never becomes a
+    A ValueError has the same effect. Any other exception of a tool is a failure of the system and never becomes a
     reward.
     """
 
@@ -47,86 +31,133 @@ class Observation:
     """What one call gave back."""
 
     text: str
+    """Text that the policy reads."""
     error: ErrorKind | None = None
+    """Kind of the policy's mistake; None if the call succeeded."""
+
+
+class OnTimeout(StrEnum):
+    """What follows when a tool does not answer in time."""
+
+    MASK = "mask"
+    """The system failed: the rollout ends and is masked."""
+    TELL_POLICY = "tell_policy"
+    """The policy made a mistake: it reads an error and goes on. For tools whose arguments decide how long they work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallPolicy:
+    """How calls of one tool are made.
+
+    Example:
+        CallPolicy(timeout_seconds=20.0, retries=2)
+    """
+
+    timeout_seconds: float | None = 60.0
+    """Seconds until a call has timed out; None: no limit, because the tool has its own."""
+    retries: int = 0
+    """Further attempts after a failure of the system; 0 where running a call twice could do harm."""
+    on_timeout: OnTimeout = OnTimeout.MASK
 
 
 class Tool(Protocol):
-    """Something that the policy may call; shared by all trajectories, so that state belongs into the workspace."""
+    """Something that the policy may call. All rollouts share it, so state belongs in the workspace."""
 
     @property
     def schema(self) -> JsonObject:
-        """In the OpenAI form, with a JSON schema of the parameters."""
+        """Name, description and JSON schema of the parameters, in the OpenAI form."""
         ...
 
     @property
-    def retries(self) -> int:
-        """How often a call that the system failed is made again: 0 where doing it twice could do harm."""
-        ...
-
-    @property
-    def timeout_seconds(self) -> float:
-        """After which the tool counts as hung."""
-        ...
-
-    @property
-    def tells_timeouts(self) -> bool:
-        """Whether the policy is told of that as its own mistake, since its arguments decide how long a call takes."""
+    def policy(self) -> CallPolicy:
+        """How calls are made: time limit, retries, and what follows a timeout."""
         ...
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        """Do one call, whose arguments the schema accepts.
+        """Do one call.
+
+        Args:
+            arguments: Values that the schema accepts.
+            workspace: What the calls of one rollout share.
 
         Raises:
-            ToolError: If it cannot be done, through the policy's fault.
-            ToolFailureError: If the system failed; so does SandboxError.
+            ToolError: If the call cannot be done, through the policy's fault.
+            ToolFailureError: If the system failed; SandboxError has the same effect.
         """
         ...
 
 
+def tool(method: MethodT) -> MethodT:
+    """Decorator for methods of an Environment: the policy may call the method under its name.
+
+    The schema comes from the type hints, its descriptions from the first paragraph of the docstring and from
+    `Annotated[int, pydantic.Field(description=...)]`. The method returns text, a JSON value or an Observation. An
+    `async` method runs in the event loop, any other in a thread of its own; two calls of one rollout never run at once.
+
+    Raises:
+        ConfigError: If it stands above something else than a method.
+    """
+    if not inspect.isfunction(method):
+        raise ConfigError(f"@tool must stand directly above a method, got a {type(method).__name__}")
+    setattr(method, _TOOL_MARK, True)
+    return method
+
+
+def tool_methods(environment: type["Environment"]) -> list[Callable[..., Any]]:
+    """Methods under `@tool` in a class and its bases, bases first, in the order of their definition."""
+    names = dict.fromkeys(name for base in reversed(environment.__mro__) for name in vars(base))
+    found = (inspect.getattr_static(environment, name) for name in names)
+    return [function for function in found if inspect.isfunction(function) and hasattr(function, _TOOL_MARK)]
+
+
 class Environment:
-    """The state of one trajectory and the tools that act on it: subclass it, name it in the tools file.
+    """State of one rollout with the tools that act on it. Subclass it and name the class in a tools file.
 
     Example:
         class Counter(Environment):
             def __init__(self, metadata):
                 self.count = metadata["start"]
 
-            @property
-            def tools(self):
-                return [INCREMENT]
-
-            async def call(self, call):
-                self.count += 1
+            @tool
+            def increment(self, by: int = 1) -> str:
+                '''Count up; the new count comes back.'''
+                self.count += by
                 return str(self.count)
+
+            async def score(self, answer):
+                return Verdict.accept() if self.count == 3 else Verdict.refuse("wrong_count")
     """
 
     def __init__(self, metadata: JsonObject) -> None:
         """Make the state for a row.
 
         Args:
-            metadata: The row's column of this name, decoded.
+            metadata: The row's column `metadata`, decoded.
         """
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """Schemas in the OpenAI form; none where only the outcome counts."""
+        """Schemas, in the OpenAI form, of tools that are known only when the state is made; `call` does their calls."""
         return ()
 
-    async def call(self, call: ToolCall) -> str | Observation:
-        """Do one call of one of `tools`, whose arguments its schema accepts; never two at once.
-
-        Raises:
-            ToolError: If it cannot be done, through the policy's fault.
-        """
-        raise ToolFailureError(f"environment {type(self).__name__} has tools and no method `call`")
-
-    async def score(self, answer: Message | None) -> Verdict | None:
-        """The outcome of the trajectory; None leaves it to the reward manager.
+    async def call(self, call: ToolCall) -> object:
+        """Do one call of one of `tools`; returns and raises what a method under `@tool` may.
 
         Args:
-            answer: The policy's last message; None where a limit ended the trajectory before it had one.
+            call: A call whose arguments the schema accepts.
+
+        Raises:
+            ToolError: If the call cannot be done, through the policy's fault.
+        """
+        raise ToolFailureError(f"environment {type(self).__name__} has `tools` and no method `call`")
+
+    async def score(self, answer: Message | None) -> Verdict | None:
+        """The outcome of the rollout; None leaves it to the reward manager.
+
+        Args:
+            answer: The policy's last message; None if a limit ended the rollout before there was one.
         """
         return None
 
     async def close(self) -> None:
-        """Let go of what the state holds; called once, however the trajectory ended."""
+        """Let go of what the state holds; called once, however the rollout ended."""

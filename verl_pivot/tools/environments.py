@@ -1,78 +1,93 @@
-"""An Environment of one trajectory -> Tools, never two of its calls at once."""
+"""Environment of one rollout -> its Tools, whose calls run one at a time, and the score of the outcome."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from verl_pivot.errors import ToolFailureError
-from verl_pivot.tools.contract import Environment, Observation, ToolError
+from verl_pivot.data.tool_schemas import name_of
+from verl_pivot.errors import ConfigError
+from verl_pivot.tools.contract import CallPolicy, Environment, Observation, Tool, tool_methods
+from verl_pivot.tools.functions import MAX_DETAIL, observe
+from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
 
-_MAX_DETAIL = 500
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentKind:
+    """A class that a tools file names, with the schemas of its methods read once."""
 
-class HeldEnvironment:
-    """The user's environment, and what keeps its faults apart from the policy's."""
+    environment: type[Environment]
+    signatures: tuple[ToolSignature, ...]
+    """Signatures of the methods under `@tool`."""
+    policy: CallPolicy
 
-    def __init__(self, environment: Environment, timeout_seconds: float) -> None:
-        self._environment = environment
-        self._lock = asyncio.Lock()
-        self.timeout_seconds = timeout_seconds
-
-    @property
-    def schemas(self) -> list[JsonObject]:
-        return list(self._environment.tools)
-
-    async def call(self, call: ToolCall) -> Observation:
-        """One call.
+    @classmethod
+    def read(cls, environment: object, name: str, policy: CallPolicy) -> "EnvironmentKind":
+        """Check a class that stands under `name`.
 
         Raises:
-            ToolError: If the environment raises it or a ValueError.
-            ToolFailureError: If it raises anything else, or returns neither text nor an Observation.
+            ConfigError: If it is no Environment, or the signature of a method under `@tool` cannot become a schema.
         """
-        async with self._lock:
-            try:
-                result = await self._environment.call(call)
-            except ValueError as error:
-                raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
-            except Exception as error:  # the user's own code: whatever it is, it is no reward
-                raise self._broke(f"raised {type(error).__name__}: {error}") from error
-        if isinstance(result, str):
-            return Observation(result)
-        if not isinstance(result, Observation):
-            raise self._broke(f"returned {type(result).__name__}, not text or an Observation")
-        return result
+        if not isinstance(environment, type) or not issubclass(environment, Environment):
+            raise ConfigError(f"{name} is no subclass of Environment")
+        owner = f"environment {environment.__name__}"
+        signatures = [read_signature(method, owner=owner, is_method=True) for method in tool_methods(environment)]
+        return cls(environment=environment, signatures=tuple(signatures), policy=policy)
+
+    def open(self, metadata: JsonObject) -> "RunningEnvironment":
+        """Make the state for a row."""
+        return RunningEnvironment(self.environment(metadata), self.signatures, self.policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EnvironmentTool:
+    """One tool of a running environment."""
+
+    schema: JsonObject
+    policy: CallPolicy
+    do: Callable[[JsonObject, Workspace], Awaitable[Observation]]
+
+    async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
+        return await self.do(arguments, workspace)
+
+
+class RunningEnvironment:
+    """The state of one rollout. A failure of its code is told apart from a mistake of the policy."""
+
+    def __init__(self, environment: Environment, signatures: tuple[ToolSignature, ...], policy: CallPolicy) -> None:
+        self._environment = environment
+        self._place = f"environment {type(environment).__name__}"
+        self._lock = asyncio.Lock()
+        methods = [
+            _EnvironmentTool(schema=each.schema, policy=policy, do=partial(self._call_method, each))
+            for each in signatures
+        ]
+        listed = [
+            _EnvironmentTool(schema=schema, policy=policy, do=partial(self._call_listed, name_of(schema)))
+            for schema in environment.tools
+        ]
+        self.tools: tuple[Tool, ...] = (*methods, *listed)
 
     async def score(self, answer: Message | None) -> Verdict | None:
-        """The outcome; an environment that breaks here decides nothing."""
+        """The outcome; undecided if the environment's own code fails."""
         try:
             return await self._environment.score(answer)
-        except Exception as error:  # noqa: BLE001  as above
-            detail = f"{type(error).__name__}: {error}"[:_MAX_DETAIL]
-            return Verdict(score=None, reason="environment_failed", detail=detail)
+        except Exception as error:  # noqa: BLE001  the user's own code: whatever it raises never becomes a reward
+            return Verdict.undecided("environment_failed", f"{type(error).__name__}: {error}"[:MAX_DETAIL])
 
     async def close(self) -> None:
         await self._environment.close()
 
-    def _broke(self, what: str) -> ToolFailureError:
-        return ToolFailureError(f"environment {type(self._environment).__name__} {what}"[:_MAX_DETAIL])
+    async def _call_method(self, signature: ToolSignature, arguments: JsonObject, workspace: Workspace) -> Observation:
+        method = getattr(self._environment, signature.name)
+        return await self._observe(method, signature.values(arguments, workspace))
 
+    async def _call_listed(self, name: str, arguments: JsonObject, workspace: Workspace) -> Observation:
+        return await self._observe(self._environment.call, {"call": ToolCall(name=name, arguments=arguments)})
 
-class EnvironmentTool:
-    """One tool of an environment. Not made again after a failure: the state may have changed."""
-
-    retries = 0
-    tells_timeouts = False
-
-    def __init__(self, schema: JsonObject, environment: HeldEnvironment) -> None:
-        self.schema = schema
-        self._environment = environment
-        function = schema["function"]
-        assert isinstance(function, dict), schema
-        self._name = str(function["name"])
-
-    @property
-    def timeout_seconds(self) -> float:
-        return self._environment.timeout_seconds
-
-    async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        return await self._environment.call(ToolCall(name=self._name, arguments=arguments))
+    async def _observe(self, function: Callable[..., Any], values: dict[str, Any]) -> Observation:
+        async with self._lock:
+            return await observe(function, values, self._place)

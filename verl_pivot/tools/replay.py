@@ -1,30 +1,32 @@
-"""Recorded calls and their results -> a backend for tools that exist no more: what was recorded, or a fixed error."""
+"""Recorded calls and their results -> a Tool that gives the recorded result again, or a fixed error."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from verl_pivot.data.storage import as_list, as_object, decode_json
+from verl_pivot.data.json_values import as_list, as_object, decode_json, is_too_deep
+from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import DataError
-from verl_pivot.tools.contract import ErrorKind, Observation, ToolError
+from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import Json, JsonObject, ToolCall
-from verl_pivot.verifiers.functional_calls import Rules, difference
-from verl_pivot.verifiers.json_values import is_too_deep
+from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
+from verl_pivot.verifiers.tool_call_functional import EqualityRules, find_difference
 
 NOT_RECORDED = "nothing is recorded for this call"
+"""What the policy reads of a call without a recorded result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
     call: ToolCall
     result: str
+    """Text that the tool gave back."""
 
 
 def parse_recording(text: str) -> tuple[RecordedCall, ...]:
     """Read a row's column `recording`: a JSON list of {"name", "arguments", "result"}.
 
     Raises:
-        DataError: If it is none.
+        DataError: If the text is no such list.
     """
     return tuple(_parse_call(as_object(item, "a recorded call")) for item in as_list(decode_json(text), "recording"))
 
@@ -37,23 +39,21 @@ def _parse_call(item: Mapping[str, Json]) -> RecordedCall:
 
 
 class ReplayTool:
-    """One tool of a row, answered from what was recorded: the first call that is functionally equal."""
+    """Tool of a row, answered with the result of the first recorded call that does the same."""
 
-    retries = 0
-    timeout_seconds = 60.0
-    tells_timeouts = False
+    policy = CallPolicy()
 
-    def __init__(self, schema: JsonObject, name: str, recording: tuple[RecordedCall, ...]) -> None:
+    def __init__(self, schema: JsonObject, recording: Sequence[RecordedCall]) -> None:
         self.schema = schema
-        self._name = name
+        self._name = name_of(schema)
         function = as_object(schema["function"], "a function")
         self._parameters = as_object(function.get("parameters") or {}, "parameters")
-        self._recording = [recorded for recorded in recording if recorded.call.name == name]
+        self._recording = [recorded for recorded in recording if recorded.call.name == self._name]
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
         call = ToolCall(name=self._name, arguments=arguments)
         if not is_too_deep(arguments):
             for recorded in self._recording:
-                if difference(call, recorded.call, self._parameters, Rules()) is None:
+                if find_difference(call, recorded.call, self._parameters, EqualityRules()) is None:
                     return Observation(recorded.result)
         raise ToolError(NOT_RECORDED, ErrorKind.NOT_RECORDED)

@@ -1,41 +1,55 @@
-"""Tool `search`: BM25 over a local index of documents, and the index: `verl-pivot index`."""
+"""Tool `search`: BM25 over an index of documents; and the index itself, which `verl-pivot index` writes."""
 
 import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-import bm25s
+from pydantic import Field
 
-from verl_pivot.data.storage import as_object, read_rows
-from verl_pivot.data.tools import text_schema
+from verl_pivot.data.files import read_rows
+from verl_pivot.data.json_values import as_object
+from verl_pivot.data.tool_schemas import text_schema
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.tools.contract import Observation, ToolError
+from verl_pivot.extras import extra
+from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.functions import in_thread
+from verl_pivot.tools.registry import register_tool
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject
+from verl_pivot.validation import Options
 
-if TYPE_CHECKING:
-    from verl_pivot.tools.toolset import SearchEntry
+with extra("search"):
+    import bm25s
+
 
 _STOPWORDS = "en"
 _PARAMETERS = "params.index.json"
-"""Every index that bm25s saves has this file."""
+"""File that every index of bm25s has."""
 _SCHEMA = text_schema("search", "Search documents by words; the best ones come back.", {"query": "Words to look for."})
 
 
+class SearchToolOptions(Options):
+    """Options of `- tool: search`."""
+
+    index: Path
+    """Folder that `verl-pivot index` wrote."""
+    num_documents: Annotated[int, Field(ge=1, le=100)] = 3
+    """Most documents that one call gives back."""
+
+
+@register_tool("search", options=SearchToolOptions)
 class SearchTool:
-    """The best documents for a query, best first; those without any of its words never."""
+    """Gives back the documents that match a query best, best first; documents without any of its words never."""
 
     schema = _SCHEMA
-    retries = 0
-    timeout_seconds = 60.0
-    tells_timeouts = False
+    policy = CallPolicy()
 
-    def __init__(self, folder: Path, num_documents: int) -> None:
-        self._index = load_index(str(folder))
-        self._num_documents = num_documents
+    def __init__(self, options: SearchToolOptions) -> None:
+        """Raises ConfigError if there is no index."""
+        self._index = load_index(str(options.index))
+        self._num_documents = options.num_documents
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
         tokens = bm25s.tokenize([str(arguments["query"])], stopwords=_STOPWORDS, show_progress=False)
@@ -43,21 +57,17 @@ class SearchTool:
             raise ToolError("the query holds no word to look for")
         number = min(self._num_documents, int(self._index.scores["num_docs"]))
         query = {"query_tokens": tokens, "k": number, "show_progress": False}
-        documents, scores = await in_thread(self._index.retrieve, query)  # a large index takes its time
+        documents, scores = await in_thread(self._index.retrieve, query)  # a large index takes long
         found = [document for document, score in zip(documents[0], scores[0], strict=True) if score > 0.0]
         return Observation("\n".join(map(_shown, range(1, len(found) + 1), found)) or "no document has these words")
 
 
-def make_tool(entry: "SearchEntry") -> SearchTool:
-    return SearchTool(entry.index, entry.num_documents)
-
-
 @cache
 def load_index(folder: str) -> Any:
-    """What `write_index` wrote; its documents stay on disk.
+    """Open an index that `write_index` wrote; its documents stay on disk.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If the folder holds no index.
     """
     try:
         return bm25s.BM25.load(folder, load_corpus=True, mmap=True)
@@ -67,19 +77,19 @@ def load_index(folder: str) -> Any:
 
 
 def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -> int:
-    """Index a file of documents; how many there are.
+    """Index a file of documents; the number of documents.
 
     Args:
-        documents: Rows with `text` (or `contents`, as Search-R1 calls it), and `title` where they have one.
-        folder: Made, with its parents; what is there stays until the new index is whole.
-        on_done: Called with the number of documents read since the last call.
+        documents: Rows with `text` (or `contents`, as Search-R1 calls it) and, if they have one, `title`.
+        folder: Folder to write; an index that is there stays until the new one is whole.
+        on_done: Called with the number of documents read since the call before.
 
     Raises:
         DataError: If a row is no document.
         ConfigError: If the folder holds something else than an index.
     """
     if folder.exists() and not (folder / _PARAMETERS).is_file():
-        raise ConfigError(f"{folder} is there and holds no search index: give another --out")
+        raise ConfigError(f"{folder} exists and holds no search index: give another --out")
     corpus = list(_read(documents, on_done))
     texts = [f"{document['title']} {document['text']}" for document in corpus]
     index = bm25s.BM25()

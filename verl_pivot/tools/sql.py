@@ -1,21 +1,21 @@
-"""Tool `sql`: one query that reads the row's database -> its rows as text. Runs in the sandbox, on a copy."""
+"""Tool `sql`: a query that only reads -> rows of the database that the dataset's row names, as text; in the sandbox."""
 
 import json
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Annotated, Literal
 
-from verl_pivot.data.tools import text_schema
+from pydantic import Field
+
+from verl_pivot.data.tool_schemas import text_schema
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.sandbox.execution import Program, Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
-from verl_pivot.tools.contract import ErrorKind, Observation, ToolError
+from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
+from verl_pivot.tools.registry import register_tool
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject
-from verl_pivot.verifiers.query_program import answers_of, query_program
-
-if TYPE_CHECKING:
-    from verl_pivot.tools.toolset import SqlEntry
+from verl_pivot.types import ErrorKind, JsonObject
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.sql_program import query_program, read_answers
 
 _TIME = (Status.TIMEOUT, Status.CPU_LIMIT)
 _SCHEMA = text_schema(
@@ -23,35 +23,46 @@ _SCHEMA = text_schema(
 )
 
 
+class SqlToolOptions(Options):
+    """Options of `- tool: sql`."""
+
+    dialect: Literal["sqlite", "duckdb"] = "sqlite"
+    folder: Path | None = None
+    """Folder of the databases that rows name in metadata.database; None: rows bring metadata.script instead."""
+    wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
+    """Seconds that a query may run."""
+    max_rows: Annotated[int, Field(ge=1, le=10_000)] = 50
+    """Most rows that one call gives back."""
+
+
+@register_tool("sql", options=SqlToolOptions)
 class SqlTool:
-    """Reads `metadata.database` (a file in the tool's folder) or `metadata.script` (statements that make one)."""
+    """Queries a copy of the row's database: the file `metadata.database`, or what SQL in `metadata.script` makes."""
 
     schema = _SCHEMA
-    retries = 0
-    timeout_seconds = math.inf
-    tells_timeouts = False
+    policy = CallPolicy(timeout_seconds=None)  # the sandbox limits the query
 
-    def __init__(self, entry: "SqlEntry") -> None:
-        self._entry = entry
+    def __init__(self, options: SqlToolOptions) -> None:
+        self._options = options
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
         result = await (await shared_sandbox()).run_many([self._program(str(arguments["query"]), workspace)])
         return _observe(result[0])
 
     def _program(self, query: str, workspace: Workspace) -> Program:
-        entry, database, script = self._entry, workspace.metadata.get("database"), workspace.metadata.get("script")
+        options, database, script = self._options, workspace.metadata.get("database"), workspace.metadata.get("script")
         if isinstance(script, str):
             files: list[Path] = []
             scripts = [script]
-        elif isinstance(database, str) and entry.folder is not None:
-            files, scripts = [self._file(entry.folder, database)], []
+        elif isinstance(database, str) and options.folder is not None:
+            files, scripts = [self._file(options.folder, database)], []
         else:
             raise ToolFailureError(
                 "tool sql: the row needs metadata.script, or metadata.database and the tool a folder"
             )
         return query_program(
-            query, dialect=entry.dialect, databases=files, scripts=scripts,
-            wall_seconds=entry.wall_seconds, max_rows=entry.max_rows,
+            query, dialect=options.dialect, databases=files, scripts=scripts,
+            wall_seconds=options.wall_seconds, max_rows=options.max_rows,
         )  # fmt: skip
 
     @staticmethod
@@ -62,14 +73,10 @@ class SqlTool:
         return path
 
 
-def make_tool(entry: "SqlEntry") -> SqlTool:
-    return SqlTool(entry)
-
-
 def _observe(result: Result) -> Observation:
     if result.status in _TIME:
         raise ToolError("the query took too long", ErrorKind.TIME_LIMIT)
-    answers = answers_of(result)
+    answers = read_answers(result)
     if answers is None:
         raise ToolError(f"the query could not be run: {result.status.value}", ErrorKind.EXECUTION_ERROR)
     (answer,) = answers

@@ -1,63 +1,54 @@
-"""Verifiers made of others: `first_decided`, who is asked in turn, and `weighted`, the mean of several."""
+"""Verifiers `first_decided` (several asked in turn) and `weighted` (the mean of several)."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from verl_pivot.types import Message, Turn, Verdict
-from verl_pivot.verifiers.reasons import Reason
+from verl_pivot.validation import Options
 from verl_pivot.verifiers.registry import get_verifier, register
+from verl_pivot.verifiers.verdicts import Reason
 
 
-class Part(BaseModel):
-    """One verifier and its options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class VerifierPart(Options):
+    """One verifier of several, with its options."""
 
     name: str
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
 
 
-class Asked(Part):
-    """Of `first_decided`."""
-
+class FirstDecidedPart(VerifierPart):
     decides: Literal["both", "acceptance", "refusal"] = "both"
-    """Which of its verdicts stand; with another one the next is asked."""
+    """Verdicts of this verifier that stand; after any other the next verifier is asked."""
 
 
-class Weighted(Part):
-    """Of `weighted`."""
-
+class WeightedPart(VerifierPart):
     weight: Annotated[float, Field(gt=0.0)] = 1.0
 
 
-class FirstDecidedOptions(BaseModel):
+class FirstDecidedOptions(Options):
     """Options of the verifier `first_decided`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    verifiers: Annotated[tuple[Asked, ...], Field(min_length=1)]
+    verifiers: Annotated[tuple[FirstDecidedPart, ...], Field(min_length=1)]
 
 
-class WeightedOptions(BaseModel):
+class WeightedOptions(Options):
     """Options of the verifier `weighted`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    verifiers: Annotated[tuple[Weighted, ...], Field(min_length=1)]
+    verifiers: Annotated[tuple[WeightedPart, ...], Field(min_length=1)]
 
 
 @register("first_decided", options=FirstDecidedOptions)
-class FirstDecided:
-    """The first verdict that stands, from the cheapest verifier to the dearest.
+class FirstDecidedVerifier:
+    """The first verdict that stands. List the verifiers from the cheapest to the most expensive.
 
     Example:
         {"verifiers": [{"name": "tool_call", "options": {"mode": "strict"}, "decides": "acceptance"},
                        {"name": "tool_call"}]}
 
-    Where nobody's stands, the last one asked refused or accepted and may not: the verdict is undecided.
+    Undecided if no verdict stands.
     """
 
     def __init__(self, options: FirstDecidedOptions) -> None:
@@ -65,16 +56,16 @@ class FirstDecided:
         self._verifiers = [get_verifier(part.name, part.options) for part in self._parts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        said: list[str] = []
+        reasons: list[str] = []
         for part, verifier in zip(self._parts, self._verifiers, strict=True):
             verdict = await verifier(action, turn)
             if _stands(verdict, part):
                 return verdict
-            said.append(f"{part.name}: {verdict.reason}")
-        return Verdict(score=None, reason=Reason.NOBODY_DECIDED, detail="; ".join(said))
+            reasons.append(f"{part.name}: {verdict.reason}")
+        return Verdict.undecided(Reason.NOBODY_DECIDED, "; ".join(reasons))
 
 
-def _stands(verdict: Verdict, part: Asked) -> bool:
+def _stands(verdict: Verdict, part: FirstDecidedPart) -> bool:
     if verdict.score is None:
         return False
     return part.decides == "both" or (verdict.score == 1.0) == (part.decides == "acceptance")
@@ -82,7 +73,7 @@ def _stands(verdict: Verdict, part: Asked) -> bool:
 
 @register("weighted", options=WeightedOptions)
 class WeightedVerifier:
-    """The weighted mean of the scores; undecided if one of them is. All are asked at once."""
+    """The weighted mean of the scores; undecided if one verifier is. All verifiers are asked at once."""
 
     def __init__(self, options: WeightedOptions) -> None:
         self._parts = options.verifiers
@@ -95,13 +86,13 @@ class WeightedVerifier:
             return next(verdict for verdict in verdicts if verdict.score is None)
         weights = [part.weight for part in self._parts]
         score = sum(weight * each for weight, each in zip(weights, scores, strict=True)) / sum(weights)
-        said = zip(self._parts, verdicts, strict=True)
-        detail = "; ".join(f"{part.name}: {each.score:g} {each.reason}" for part, each in said)
-        return Verdict(score=min(score, 1.0), reason=_reason(verdicts), detail=detail)
+        parts = zip(self._parts, verdicts, strict=True)
+        detail = "; ".join(f"{part.name}: {each.score:g} {each.reason}" for part, each in parts)
+        return Verdict(score=min(score, 1.0), reason=_common_reason(verdicts), detail=detail)
 
 
-def _reason(verdicts: Sequence[Verdict]) -> str:
-    """Accepted, partial, or why the first that pays nothing refuses where all do."""
+def _common_reason(verdicts: Sequence[Verdict]) -> str:
+    """Accepted, partial, or the first verifier's reason where all scores are 0."""
     if all(verdict.score == 1.0 for verdict in verdicts):
         return Reason.ACCEPTED
     return Reason.PARTIAL if any(verdict.score for verdict in verdicts) else verdicts[0].reason

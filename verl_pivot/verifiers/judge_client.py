@@ -1,4 +1,4 @@
-"""Questions -> structured answers of a model behind an OpenAI-compatible endpoint: paced, retried and counted."""
+"""Prompts -> structured answers of a model behind an OpenAI-compatible endpoint: paced, retried and counted."""
 
 import asyncio
 import os
@@ -7,56 +7,61 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from openai import APIError, AsyncOpenAI
 from pydantic import BaseModel, ValidationError
 
 from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.extras import extra
 from verl_pivot.loop_local import LoopLocal
+from verl_pivot.validation import first_problem
 from verl_pivot.verifiers.judge_usage import usage
 
+with extra("judge"):
+    from openai import APIError, AsyncOpenAI
+
+
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
-_NUM_READINGS = 3
-"""How often a model is asked again whose answer has not the form."""
+_MAX_ATTEMPTS = 3
+"""Times that a model is asked until its answer has the form asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where a judge is asked, and how often at most."""
+    """One model behind an OpenAI-compatible endpoint, and the load that it may get."""
 
     base_url: str
     model: str
     api_key_variable: str
-    """Name of the environment's variable that holds the key; its value never stands in a row."""
+    """Name of the environment variable that holds the key, so that the key itself never stands in a row."""
     max_concurrency: int
     requests_per_minute: float
     max_retries: int
-    """After refusals for load, time-outs and failures of the server, with growing pauses."""
+    """Times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: float
     max_tokens: int
 
 
 async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: type[ReplyT]) -> ReplyT:
-    """The model's answer, in the form of `reply`.
+    """The model's answer to a prompt, as a `reply`.
 
     Raises:
         VerifierError: If the endpoint does not answer, or never in this form.
         ConfigError: If the key is missing.
     """
-    asker = await _asker(endpoint).get()
+    connection = await _connection(endpoint).get()
     problem = ""
-    for reading in range(_NUM_READINGS):
-        text = await asker.ask(list(messages), reply, seed=reading)
+    for attempt in range(_MAX_ATTEMPTS):
+        text = await connection.complete(list(messages), reply, seed=attempt)
         try:
             return reply.model_validate_json(text)
         except ValidationError as error:
-            problem = f"{text[:200]!r}: {error.errors()[0]['msg']}"
+            problem = f"{text[:200]!r}: {first_problem(error)}"
     raise VerifierError(
         f"judge {endpoint.model} at {endpoint.base_url} does not answer in the form asked for: {problem}"
     )
 
 
-class _Asker:
-    """One loop's connection to one endpoint."""
+class _EndpointConnection:
+    """Connection of one event loop to one endpoint."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         key = os.environ.get(endpoint.api_key_variable, "")
@@ -73,19 +78,19 @@ class _Asker:
         self._slots = asyncio.Semaphore(endpoint.max_concurrency)
         self._next_start = 0.0
 
-    async def __aenter__(self) -> "_Asker":
+    async def __aenter__(self) -> "_EndpointConnection":
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def ask(self, messages: list[dict[str, str]], reply: type[BaseModel], *, seed: int) -> str:
-        """The text of one answer."""
+    async def complete(self, messages: list[dict[str, str]], reply: type[BaseModel], *, seed: int) -> str:
+        """Text of one answer."""
         endpoint = self._endpoint
         schema = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
         form: Any = {"type": "json_schema", "json_schema": schema}
         async with self._slots:
-            await self._wait()
+            await self._wait_for_start()
             try:
                 answer = await self._client.chat.completions.create(
                     model=endpoint.model,
@@ -100,8 +105,8 @@ class _Asker:
         self._count(answer)
         return answer.choices[0].message.content or "" if answer.choices else ""
 
-    async def _wait(self) -> None:
-        """For this request's turn."""
+    async def _wait_for_start(self) -> None:
+        """Wait until the rate limit lets the next request start."""
         now = asyncio.get_running_loop().time()
         start = max(now, self._next_start)
         self._next_start = start + 60.0 / self._endpoint.requests_per_minute
@@ -116,5 +121,5 @@ class _Asker:
 
 
 @cache
-def _asker(endpoint: Endpoint) -> LoopLocal[_Asker]:
-    return LoopLocal(lambda: _Asker(endpoint))
+def _connection(endpoint: Endpoint) -> LoopLocal[_EndpointConnection]:
+    return LoopLocal(lambda: _EndpointConnection(endpoint))

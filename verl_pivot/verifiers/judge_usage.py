@@ -1,4 +1,4 @@
-"""What judges cost in this process, by model."""
+"""Requests and tokens that judges cost in this process, by model."""
 
 from collections import Counter
 
@@ -7,7 +7,7 @@ usage: Counter[tuple[str, str]] = Counter()
 
 
 def usage_lines() -> list[str]:
-    """One for each model that was asked."""
+    """One line of text for each model that was asked."""
     return [
         f"judge {model}: {usage[model, 'requests']} requests, {usage[model, 'prompt_tokens']} tokens read, "
         f"{usage[model, 'completion_tokens']} written"

@@ -1,4 +1,4 @@
-"""Pairs of formulas -> whether they are equal, many in one program: math-verify takes longer to load than to answer."""
+"""Pairs of formulas -> whether they are equal; one program compares many, since math-verify is slow to load."""
 
 import asyncio
 import json
@@ -9,43 +9,47 @@ from typing import Any, NamedTuple, TypeAlias
 from verl_pivot.errors import SandboxError
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.sandbox.execution import Limits, Program, Status
-from verl_pivot.verifiers.executions import execute
-from verl_pivot.verifiers.reasons import Reason
+from verl_pivot.verifiers.sandboxed import execute
+from verl_pivot.verifiers.verdicts import Reason
 
 _RUNNER = (Path(__file__).parent / "runners" / "compare_math.py").read_text()
 _PLAN, _VERDICTS = "plan.json", "verdicts.json"
 _LINGER_SECONDS = 0.005
+"""Seconds for which pairs are gathered before their program starts."""
 _MAX_PAIRS = 64
+"""Pairs in one program."""
 _SHARED_SECONDS = 0.5
-"""Of a pair among others; who takes longer is asked alone, with all of its time."""
+"""Seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
 _LOAD_SECONDS = 20.0
+"""Seconds that math-verify may take to load."""
 
 _TOGETHER = "together"
-"""The pairs' program ended, and nobody knows for which of them."""
+"""How pairs end whose program ended, where nobody knows which of the pairs ended it."""
 
-Said: TypeAlias = dict[str, Any]
-"""See runners/compare_math.py."""
+PairResult: TypeAlias = dict[str, Any]
+"""{"has_expert", "has_answer", "same"} or {"ended": reason}; see runners/compare_math.py."""
 
 
-class Pair(NamedTuple):
-    """One question."""
+class FormulaPair(NamedTuple):
+    """Two formulas in LaTeX to compare."""
 
-    gold: str
+    expert: str
     answer: str
     digits: int
+    """Digits of floating-point numbers that are compared."""
     seconds: float
 
 
-class _Waiting(NamedTuple):
-    pair: Pair
-    answer: "asyncio.Future[Said]"
+class _WaitingPair(NamedTuple):
+    pair: FormulaPair
+    result: "asyncio.Future[PairResult]"
 
 
 class MathBatches:
-    """Gathers the pairs of one event loop for some milliseconds."""
+    """Pairs of one event loop, gathered for some milliseconds and compared by one program."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_WaitingPair] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> "MathBatches":
@@ -56,46 +60,51 @@ class MathBatches:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def compare(self, pair: Pair) -> Said:
-        """What the sandbox says of one pair; raises SandboxError when it could not be asked."""
-        waiting = _Waiting(pair, asyncio.get_running_loop().create_future())
+    async def compare(self, pair: FormulaPair) -> PairResult:
+        """Compare one pair, together with those that come at the same time.
+
+        Raises:
+            SandboxError: If the sandbox could not run the comparison.
+        """
+        waiting = _WaitingPair(pair, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         if len(self._waiting) == 1:
-            task = asyncio.create_task(self._serve_soon())
+            task = asyncio.create_task(self._compare_soon())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        said = await waiting.answer
-        is_late = said.get("ended") == "time_limit" and pair.seconds > _SHARED_SECONDS
-        if is_late or said.get("ended") == _TOGETHER:
-            (said,) = await _ask([pair])
-        return said
+        result = await waiting.result
+        is_late = result.get("ended") == "time_limit" and pair.seconds > _SHARED_SECONDS
+        if is_late or result.get("ended") == _TOGETHER:
+            (result,) = await _run([pair])
+        return result
 
-    async def _serve_soon(self) -> None:
+    async def _compare_soon(self) -> None:
         await asyncio.sleep(_LINGER_SECONDS)
         waiting, self._waiting = self._waiting, []
         starts = range(0, len(waiting), _MAX_PAIRS)
-        await asyncio.gather(*(_serve(waiting[start : start + _MAX_PAIRS]) for start in starts))
+        await asyncio.gather(*(_compare_batch(waiting[start : start + _MAX_PAIRS]) for start in starts))
 
 
-async def _serve(batch: Sequence[_Waiting]) -> None:
+async def _compare_batch(batch: Sequence[_WaitingPair]) -> None:
     pairs = [each.pair._replace(seconds=min(each.pair.seconds, _SHARED_SECONDS)) for each in batch]
     try:
-        answers = await _ask(pairs)
+        results = await _run(pairs)
     except SandboxError as error:
         for each in batch:
-            if not each.answer.done():  # it may have been cancelled
-                each.answer.set_exception(error)
+            if not each.result.done():  # its caller may have been cancelled
+                each.result.set_exception(error)
         return
-    for each, said in zip(batch, answers, strict=True):
-        if not each.answer.done():
-            each.answer.set_result(said)
+    for each, result in zip(batch, results, strict=True):
+        if not each.result.done():
+            each.result.set_result(result)
 
 
-async def _ask(pairs: Sequence[Pair]) -> list[Said]:
-    """Their answers. Time and memory of each are bounded within; that the program itself fails is no pair's doing.
+async def _run(pairs: Sequence[FormulaPair]) -> list[PairResult]:
+    """Results of the pairs, in order. The program bounds time and memory of each pair, so that no pair can end it.
 
     Raises:
-        SandboxError: If it fails with one pair, as where math-verify is not installed; with several, each says so.
+        SandboxError: If the program fails with a single pair, as where math-verify is not installed. If it fails with
+            several pairs, each of their results says so.
     """
     seconds = _LOAD_SECONDS + sum(pair.seconds for pair in pairs)
     program = Program(
@@ -106,8 +115,8 @@ async def _ask(pairs: Sequence[Pair]) -> list[Said]:
     )
     (result,) = await execute([program])
     if result.status is Status.OK and _VERDICTS in result.files:
-        answers: list[Said] = json.loads(result.files[_VERDICTS])
-        return answers
+        results: list[PairResult] = json.loads(result.files[_VERDICTS])
+        return results
     if len(pairs) > 1:
         return [{"ended": _TOGETHER}] * len(pairs)
     if result.status is Status.MEMORY_LIMIT:

@@ -1,44 +1,48 @@
-"""Verifier `qa`: a short answer against the expert's, or against a list of accepted ones."""
+"""Verifier `qa`: a short answer is right if its words are those of the expert's answer or of an accepted one."""
 
 import re
 import string
 from collections import Counter
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from verl_pivot.types import Message, Turn, Verdict
-from verl_pivot.verifiers.answers import Place, extract
-from verl_pivot.verifiers.reasons import Reason
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.extraction import AnswerPlace, extract_answer
 from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.verdicts import broken_gold, graded, refuse
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NOT_PLAIN = re.compile(r"[^a-z0-9 ]")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-class QaOptions(BaseModel):
-    """Options of the row's or the import's verifier `qa`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class QaOptions(Options):
+    """Options of the verifier `qa`."""
 
     metric: Literal["exact", "f1", "contains"] = "exact"
-    """f1 is graded; contains pays an answer that has the accepted one among at most `max_words` words."""
+    """
+    exact: the same words in the same order.
+    f1: graded by the words that both answers share.
+    contains: an accepted answer, word for word, among at most `max_words` words.
+    """
     normalisation: Literal["search_r1", "l0"] = "search_r1"
     """search_r1: lower case, without punctuation and articles. l0: lower case, letters a to z, digits and spaces."""
-    place: Place = "answer_tag"
+    place: AnswerPlace = "answer_tag"
+    """Where the answer stands."""
     answers: tuple[str, ...] = ()
-    """Accepted ones; the expert's own where there are none."""
+    """Accepted answers; if empty, the answer in the expert's action."""
     max_words: Annotated[int, Field(ge=1, le=1000)] = 20
 
 
 @register("qa", options=QaOptions)
 class QaVerifier:
-    """Sources: Search-R1 (arXiv:2503.09516) and L0 (arXiv:2506.23667), for metric and normalisation.
+    """Compares short answers, with the metrics and normalisations of two papers.
 
-    Differs from both where they can be fooled: several different answers are none, and an accepted answer of which
-    the normalisation leaves nothing is broken, since every other such text would equal it.
+    Sources: Search-R1 (arXiv:2503.09516) and L0 (arXiv:2506.23667). Differs from both where they can be fooled: several
+    different answers are no answer, and a row is undecided if the normalisation leaves nothing of an accepted answer,
+    since every other such text would equal it.
     """
 
     def __init__(self, options: QaOptions) -> None:
@@ -46,19 +50,19 @@ class QaVerifier:
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         options = self._options
-        accepted = options.answers or (_text(extract(turn.expert.content, options.place)),)
-        wanted = [self._words(each) for each in accepted]
+        accepted = options.answers or (_expert_answer(turn.expert, options.place),)
+        accepted_words = [self._words(each) for each in accepted]
         if turn.expert.tool_calls and not options.answers:
-            return broken_gold("the expert makes a call")
-        if not all(wanted):
-            return broken_gold(f"nothing is left of {accepted} to compare")
+            return broken_expert("the expert makes a call")
+        if not all(accepted_words):
+            return broken_expert(f"nothing is left of {accepted} to compare")
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
-        answer = extract(action.content, options.place)
+        answer = extract_answer(action.content, options.place)
         if isinstance(answer, Verdict):
             return answer
         words = self._words(answer)
-        return graded(max(self._score(words, each) for each in wanted), answer[:200])
+        return graded(max(self._score(words, each) for each in accepted_words), answer[:200])
 
     def _words(self, text: str) -> list[str]:
         text = text.lower()
@@ -66,19 +70,21 @@ class QaVerifier:
             return _NOT_PLAIN.sub("", text).split()
         return _ARTICLES.sub(" ", text.translate(_PUNCTUATION)).split()
 
-    def _score(self, words: list[str], wanted: list[str]) -> float:
+    def _score(self, words: list[str], accepted: list[str]) -> float:
         if self._options.metric == "f1":
-            return _f1(words, wanted)
+            return _f1(words, accepted)
         if self._options.metric == "contains" and len(words) <= self._options.max_words:
-            starts = range(len(words) - len(wanted) + 1)
-            return float(any(words[start : start + len(wanted)] == wanted for start in starts))
-        return float(words == wanted)
+            starts = range(len(words) - len(accepted) + 1)
+            return float(any(words[start : start + len(accepted)] == accepted for start in starts))
+        return float(words == accepted)
 
 
-def _f1(words: list[str], wanted: list[str]) -> float:
-    shared = (Counter(words) & Counter(wanted)).total()
-    return 2 * shared / (len(words) + len(wanted))
+def _f1(words: list[str], accepted: list[str]) -> float:
+    shared = (Counter(words) & Counter(accepted)).total()
+    return 2 * shared / (len(words) + len(accepted))
 
 
-def _text(extracted: str | Verdict) -> str:
-    return "" if isinstance(extracted, Verdict) else extracted
+def _expert_answer(expert: Message, place: AnswerPlace) -> str:
+    """The expert's answer; empty if there is none or there are several."""
+    answer = extract_answer(expert.content, place)
+    return "" if isinstance(answer, Verdict) else answer

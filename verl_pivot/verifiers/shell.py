@@ -1,69 +1,65 @@
-"""Verifier `shell`: does a command do what the expert's does? By its form, not by its letters."""
+"""Verifier `shell`: a command is right if it does what the expert's does, by its form, its effect or its spelling."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from cachetools import LRUCache
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field
 from rapidfuzz import fuzz
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.execution import Limits, Program, Status
 from verl_pivot.types import Message, Turn, Verdict
-from verl_pivot.verifiers.candidates import candidate
-from verl_pivot.verifiers.executions import REASONS, execute, undecided
-from verl_pivot.verifiers.reasons import Reason
+from verl_pivot.validation import Options, ToolArgument
+from verl_pivot.verifiers.asked_once import AskedOnce
+from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
 from verl_pivot.verifiers.shell_forms import form_of
-from verl_pivot.verifiers.verdicts import ACCEPTED, broken_gold, refuse
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 _RUNNER = (Path(__file__).parent / "runners" / "run_command.sh").read_text()
-_NOTHING = ":"
+_IDLE_COMMAND = ":"
 _OUTPUT_BYTES = 1024**2
-_NUM_REMEMBERED = 1024
-Ratio = Annotated[float, Field(ge=0.5, le=1.0)]
+_MAX_CACHED_COMMANDS = 1024
 
 
-class ShellOptions(BaseModel):
-    """Options of the row's or the import's verifier `shell`."""
+class ShellOptions(Options):
+    """Options of the verifier `shell`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    argument: str | None = None
-    """"tool.argument" that holds the command; None for the last code block of the text."""
+    argument: ToolArgument | None = None
+    """Argument that holds the command, as "tool.argument"; None for the last code block of the text."""
     mode: Literal["form", "execution", "similarity"] = "form"
     """
     form: equal but for spaces, quoting, comments and, in common commands, the order of flags; see shell_forms.py.
     execution: both run in sandboxes of their own, after `setup`; the same output, exit code and files.
-    similarity: edit similarity from `threshold` on, as published for the terminal domain, to compare; it takes
+    similarity: edit similarity of at least `threshold`, as published for the terminal domain, for comparison; it takes
     `rm -r build` for `rm -r built`.
     """
-    threshold: Ratio = 0.95
+    threshold: Annotated[float, Field(ge=0.5, le=1.0)] = 0.95
+    """Similarity from which mode `similarity` accepts a command."""
     setup: str = ""
-    """Of execution: a script for bash that makes the folder in which both begin."""
+    """Bash script that makes the folder in which both commands begin, in mode `execution`."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.argument is not None and "." not in self.argument:
-            raise ValueError(f"argument must be 'tool.argument', got {self.argument!r}")
-        return self
+    """Seconds for one command with its setup, in mode `execution`."""
 
 
-_effects: LRUCache[tuple[ShellOptions, str], str | Verdict] = LRUCache(_NUM_REMEMBERED)
+_expert_effects: AskedOnce[tuple[ShellOptions, str], str | Verdict] = AskedOnce(_MAX_CACHED_COMMANDS)
 
 
 @register("shell", options=ShellOptions)
 class ShellVerifier:
-    """Source of `similarity`: PivotRL (arXiv:2603.21383, appendix A.2) and NeMo Gym's terminal environments."""
+    """Compares two commands.
+
+    Source of mode `similarity`: PivotRL (arXiv:2603.21383, appendix A.2) and NeMo Gym's terminal environments.
+    """
 
     def __init__(self, options: ShellOptions) -> None:
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        expert, command = (candidate(each, self._options.argument) for each in (turn.expert, action))
+        expert, command = (extract_program(each, self._options.argument) for each in (turn.expert, action))
         if isinstance(expert, Verdict):
-            return broken_gold("the expert's action holds no command")
+            return broken_expert("the expert's action holds no command")
         if isinstance(command, Verdict):
             return command
         if self._options.mode == "similarity":
@@ -74,32 +70,28 @@ class ShellVerifier:
 
     async def _by_execution(self, command: str, expert: str) -> Verdict:
         try:
-            wanted = await self._effect(expert)
-            if isinstance(wanted, Verdict):
-                return wanted
+            effect = await _expert_effects.get((self._options, expert), lambda: self._run_expert(expert))
+            if isinstance(effect, Verdict):
+                return effect
             (result,) = await execute([self._program(command)])
         except SandboxRequestError as error:  # such as a row whose files are too large to send
-            return broken_gold(str(error))
+            return broken_expert(str(error))
         except SandboxError as error:
-            return undecided(error)
+            return sandbox_failed(error)
         if result.status is not Status.OK:
             return refuse(REASONS[result.status], result.stderr[-300:])
-        if result.stdout != wanted:
+        if result.stdout != effect:
             return refuse(Reason.WRONG_OUTPUT, result.stdout[:300])
-        return ACCEPTED
+        return Verdict.accept()
 
-    async def _effect(self, expert: str) -> str | Verdict:
-        """What the expert's command does, or why that is nothing to compare with; asked once."""
-        key = (self._options, expert)
-        if key not in _effects:
-            done, idle = await execute([self._program(expert), self._program(_NOTHING)])
-            if done.status is not Status.OK or done.stdout_truncated:
-                _effects[key] = broken_gold(f"the expert's command: {done.status}: {done.stderr[-300:]}")
-            elif done.stdout == idle.stdout:
-                _effects[key] = broken_gold("the expert's command prints nothing and changes nothing")
-            else:
-                _effects[key] = done.stdout
-        return _effects[key]
+    async def _run_expert(self, expert: str) -> str | Verdict:
+        """Effect of the expert's command as the runner prints it, or the verdict that it has none to compare with."""
+        done, idle = await execute([self._program(expert), self._program(_IDLE_COMMAND)])
+        if done.status is not Status.OK or done.stdout_truncated:
+            return broken_expert(f"the expert's command: {done.status}: {done.stderr[-300:]}")
+        if done.stdout == idle.stdout:
+            return broken_expert("the expert's command prints nothing and changes nothing")
+        return done.stdout
 
     def _program(self, command: str) -> Program:
         seconds = self._options.wall_seconds
@@ -112,19 +104,19 @@ class ShellVerifier:
 
 
 def compare_lines(command: str, expert: str) -> Verdict:
-    """By their forms; where bash would not take the expert's line, nothing but that line is accepted."""
+    """Compare two lines for bash by their forms; if bash would not take the expert's, only that very line is right."""
     if command.strip() == expert.strip():
-        return ACCEPTED
-    form, expected = form_of(command), form_of(expert)
+        return Verdict.accept()
+    form, expert_form = form_of(command), form_of(expert)
     if form is None:
         return refuse(Reason.MALFORMED_COMMAND, command[:200])
-    if expected is None or form != expected:
+    if expert_form is None or form != expert_form:
         return refuse(Reason.WRONG_VALUE, command[:200])
-    return ACCEPTED
+    return Verdict.accept()
 
 
 def _by_similarity(command: str, expert: str, threshold: float) -> Verdict:
     similarity = fuzz.ratio(" ".join(command.split()), " ".join(expert.split())) / 100.0
     if similarity >= threshold:
-        return Verdict(score=1.0, reason=Reason.ACCEPTED, detail=f"similarity {similarity:.3f}")
+        return Verdict.accept(detail=f"similarity {similarity:.3f}")
     return refuse(Reason.WRONG_VALUE, f"similarity {similarity:.3f}")

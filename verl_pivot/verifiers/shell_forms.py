@@ -1,7 +1,7 @@
-"""A line for bash -> its form: what is left when spaces, quoting, comments and the order of flags are taken away.
+"""A line for bash -> its form: the line without what says nothing, such as spaces, quoting and the order of flags.
 
-Two lines of one form do the same; of other pairs nothing is known. Only for commands in _COMMANDS the order of flags
-and the spelling of paths are known to say nothing; the arguments of others stay as they are.
+Two lines of one form do the same; of two lines with different forms nothing is known. Order of flags and spelling of
+paths are left out only for the commands in _COMMANDS; the arguments of other commands stay as they are.
 """
 
 import re
@@ -9,58 +9,64 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple, TypeAlias
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from verl_pivot.extras import extra
+
+with extra("shell"):
+    import tree_sitter_bash
+    from tree_sitter import Language, Node, Parser
 
 Form: TypeAlias = "str | tuple[Form, ...]"
+"""A word without its quotes, or the kind of a syntax node with the forms of its parts."""
 MAX_CHARS = 20_000
+"""Characters of the longest line that has a form."""
 _MAX_DEPTH = 200
-_NOTHING = ("comment", "\n")
-_BETWEEN_COMMANDS = (*_NOTHING, ";")
-_PATTERN = "\0"
-"""Before a word that the shell expands, which is another thing than the same letters in quotes."""
+"""Levels of the deepest syntax tree that has a form."""
+_IGNORED = ("comment", "\n")
+_IGNORED_AT_TOP = (*_IGNORED, ";")
+_EXPANDED = "\0"
+"""Prefix of a word that the shell expands, which differs from the same letters in quotes."""
 _WORDS = {"word", "number", "raw_string", "string", "concatenation"}
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\])')
 _DOTS = re.compile(r"(?<=/)(?:\./)+|(?<=/)/+")
 
 
-class _Command(NamedTuple):
-    """What is known of a command's short flags."""
+class _FlagRules(NamedTuple):
+    """Knowledge of a command's short flags and operands."""
 
     free: str = ""
-    """Letters whose order says nothing, as long as a call has no other flags; none of two excludes the other."""
+    """Flags whose order says nothing as long as a call has no other flags; none of them excludes another."""
     valued: str = ""
-    """Those that take a value."""
+    """Flags that take a value."""
     free_valued: str = ""
-    """Those of them whose place says nothing, once per call."""
+    """Flags with a value whose place says nothing, if each is given once per call."""
     has_paths: bool = True
-    """Every operand is a path."""
+    """Whether every operand is a path."""
 
 
 _COMMANDS = {
-    "cat": _Command("nsETv"),
-    "cd": _Command(),
-    "cp": _Command("rRpvuaf", valued="St", free_valued="t"),
-    "df": _Command("hTi", valued="Bt"),
-    "du": _Command("hscax", valued="Bdt", free_valued="d"),
-    "grep": _Command("inrlcvwxoqsHE", valued="ABCDdefm", free_valued="ABCem", has_paths=False),
-    "head": _Command("z", valued="cn", free_valued="n"),
-    "ls": _Command("lahRrdsiFt", valued="ITw"),
-    "mkdir": _Command("pv", valued="m", free_valued="m"),
-    "mv": _Command("vuf", valued="St", free_valued="t"),
-    "rm": _Command("rRdvf"),
-    "rmdir": _Command("pv"),
-    "sort": _Command("rnufbsz", valued="koStT", free_valued="ktoS", has_paths=False),
-    "tail": _Command("fz", valued="cns", free_valued="ns"),
-    "touch": _Command("acm", valued="drt", free_valued="drt"),
-    "uniq": _Command("cdiu", valued="fsw", free_valued="fsw", has_paths=False),
-    "wc": _Command("lwcmL"),
+    "cat": _FlagRules("nsETv"),
+    "cd": _FlagRules(),
+    "cp": _FlagRules("rRpvuaf", valued="St", free_valued="t"),
+    "df": _FlagRules("hTi", valued="Bt"),
+    "du": _FlagRules("hscax", valued="Bdt", free_valued="d"),
+    "grep": _FlagRules("inrlcvwxoqsHE", valued="ABCDdefm", free_valued="ABCem", has_paths=False),
+    "head": _FlagRules("z", valued="cn", free_valued="n"),
+    "ls": _FlagRules("lahRrdsiFt", valued="ITw"),
+    "mkdir": _FlagRules("pv", valued="m", free_valued="m"),
+    "mv": _FlagRules("vuf", valued="St", free_valued="t"),
+    "rm": _FlagRules("rRdvf"),
+    "rmdir": _FlagRules("pv"),
+    "sort": _FlagRules("rnufbsz", valued="koStT", free_valued="ktoS", has_paths=False),
+    "tail": _FlagRules("fz", valued="cns", free_valued="ns"),
+    "touch": _FlagRules("acm", valued="drt", free_valued="drt"),
+    "uniq": _FlagRules("cdiu", valued="fsw", free_valued="fsw", has_paths=False),
+    "wc": _FlagRules("lwcmL"),
 }
 
 
 def form_of(line: str) -> "Form | None":
-    """The form; None if bash would not take the line, or it is too long or too deep to look at."""
+    """The form of a line; None if bash would not take the line, or if it is too long or nested too deeply."""
     if len(line) > MAX_CHARS:
         return None
     root = _parser().parse(line.encode("utf-8", "surrogatepass")).root_node
@@ -73,48 +79,58 @@ def _parser() -> Parser:
 
 
 def _depth(root: Node) -> int:
-    deepest, waiting = 0, [(root, 1)]
-    while waiting:
-        node, depth = waiting.pop()
+    """Levels of a syntax tree."""
+    deepest, unvisited = 0, [(root, 1)]
+    while unvisited:
+        node, depth = unvisited.pop()
         deepest = max(deepest, depth)
-        waiting += [(child, depth + 1) for child in node.children]
+        unvisited += [(child, depth + 1) for child in node.children]
     return deepest
 
 
 def _form(node: Node) -> Form:
     if node.type == "command":
-        return _command(node)
+        return _command_form(node)
     if node.type in _WORDS:
-        return _word(node)
-    dropped = _BETWEEN_COMMANDS if node.type == "program" else _NOTHING
-    children = tuple(_form(child) for child in node.children if child.type not in dropped)
+        return _word_form(node)
+    ignored = _IGNORED_AT_TOP if node.type == "program" else _IGNORED
+    children = tuple(_form(child) for child in node.children if child.type not in ignored)
     if node.children:
         return (node.type, *children)
-    return (node.type, _text(node)) if node.is_named else _text(node)  # else it could be taken for a word
+    # A named node keeps its type, so that it cannot be taken for a word.
+    return (node.type, _text(node)) if node.is_named else _text(node)
 
 
-def _command(node: Node) -> Form:
+def _command_form(node: Node) -> Form:
     parts = [child for child in node.children if child.type != "comment"]
     name = next((_text(child) for child in parts if child.type == "command_name"), "")
-    before = tuple(_form(child) for child in parts if child.type == "variable_assignment")
+    assignments = tuple(_form(child) for child in parts if child.type == "variable_assignment")
     arguments = [_form(child) for child in parts if child.type not in ("command_name", "variable_assignment")]
-    known = _COMMANDS.get(name)
-    if known is None or not all(isinstance(each, str) for each in arguments):
-        return ("command", *before, name, *arguments)
-    flags, operands = _sorted_out([str(each) for each in arguments], known)
-    flags = sorted(flags) if _is_free(flags, known) else flags
-    return ("command", *before, name, ("flags", *flags), *operands)
+    rules = _COMMANDS.get(name)
+    if rules is None or not all(isinstance(each, str) for each in arguments):
+        return ("command", *assignments, name, *arguments)
+    flags, operands = _split_arguments([str(each) for each in arguments], rules)
+    flags = sorted(flags) if _is_free(flags, rules) else flags
+    return ("command", *assignments, name, ("flags", *flags), *operands)
 
 
-def _is_free(flags: list[str], command: _Command) -> bool:
-    """Whether their order says nothing: of two that exclude each other the last counts, and of two keys the first."""
-    valued = [flag[1] for flag in flags if flag[1] in command.free_valued]
-    others = [flag[1:] for flag in flags if flag[1] not in command.free_valued]
-    return len(set(valued)) == len(valued) and all(letter in command.free for letter in others)
+def _is_free(flags: list[str], rules: _FlagRules) -> bool:
+    """Whether the order of the flags says nothing.
+
+    It matters where two flags exclude each other, of which the last one counts, and where one is given twice.
+    """
+    valued = [flag[1] for flag in flags if flag[1] in rules.free_valued]
+    others = [flag[1:] for flag in flags if flag[1] not in rules.free_valued]
+    return len(set(valued)) == len(valued) and all(letter in rules.free for letter in others)
 
 
-def _sorted_out(arguments: list[str], command: _Command) -> tuple[list[str], list[str]]:
-    """Flags, one letter each and with their values, and operands."""
+class _Arguments(NamedTuple):
+    flags: list[str]
+    """Flags of one letter each, with their values: "-n 5"."""
+    operands: list[str]
+
+
+def _split_arguments(arguments: list[str], rules: _FlagRules) -> _Arguments:
     flags: list[str] = []
     operands: list[str] = []
     rest = iter(arguments)
@@ -124,41 +140,42 @@ def _sorted_out(arguments: list[str], command: _Command) -> tuple[list[str], lis
         elif argument.startswith("--"):
             flags.append(argument)
         elif argument.startswith("-") and len(argument) > 1:
-            flags += _short_flags(argument[1:], rest, command)
+            flags += _short_flags(argument[1:], rest, rules)
         else:
             operands.append(argument)
-    return flags, [_path(each) for each in operands] if command.has_paths else operands
+    return _Arguments(flags, [_plain_path(each) for each in operands] if rules.has_paths else operands)
 
 
-def _short_flags(letters: str, rest: Iterator[str], command: _Command) -> list[str]:
+def _short_flags(letters: str, rest: Iterator[str], rules: _FlagRules) -> list[str]:
+    """Flags of one argument such as "-la"; the last one may take its value from the rest of the arguments."""
     flags: list[str] = []
     for index, letter in enumerate(letters):
-        if letter in command.valued:
+        if letter in rules.valued:
             value = letters[index + 1 :] or next(rest, "")
             return [*flags, f"-{letter} {value}"]
         flags.append(f"-{letter}")
     return flags
 
 
-def _path(text: str) -> str:
-    """Without ./ and doubled slashes; .. stays, for a link may stand before it, and so does a last slash."""
+def _plain_path(text: str) -> str:
+    """A path without ./ and doubled slashes. `..` stays, since a link may stand before it; so does a last slash."""
     text = _DOTS.sub("", text)
     return text[2:] if text.startswith("./") and len(text) > 2 else text
 
 
-def _word(node: Node) -> Form:
-    """Its text without quotes where bash would only take them off; else its parts."""
+def _word_form(node: Node) -> Form:
+    """Text of a word without its quotes where bash only takes them off; else its parts."""
     if node.type == "raw_string":
         return _text(node)[1:-1]
     if node.type in ("word", "number"):
         text = _text(node)
-        return _PATTERN + text if any(letter in text for letter in "*?[~{") else _ESCAPED.sub(r"\1", text)
+        return _EXPANDED + text if any(letter in text for letter in "*?[~{") else _ESCAPED.sub(r"\1", text)
     if node.type == "string":
         inside = node.children[1:-1]
         if all(child.type == "string_content" for child in inside):
             return _ESCAPED_IN_QUOTES.sub(r"\1", _text(node)[1:-1])
         return ("string", _text(node))
-    parts = tuple(_word(child) if child.type in _WORDS else (child.type, _text(child)) for child in node.children)
+    parts = tuple(_word_form(child) if child.type in _WORDS else (child.type, _text(child)) for child in node.children)
     return "".join(str(part) for part in parts) if all(isinstance(part, str) for part in parts) else ("word", *parts)
 
 

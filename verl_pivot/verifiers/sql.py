@@ -1,67 +1,72 @@
-"""Verifier `sql`: does a query give the rows that the expert's gives, on every database and on perturbed ones?"""
+"""Verifier `sql`: a query is right if it gives the rows of the expert's query, on the databases and altered copies."""
 
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Self
 
-import sqlglot
-from cachetools import LRUCache
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.extras import extra
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
-from verl_pivot.verifiers.candidates import candidate
-from verl_pivot.verifiers.executions import REASONS, execute, undecided
-from verl_pivot.verifiers.query_program import answers_of, query_program
-from verl_pivot.verifiers.reasons import Reason
+from verl_pivot.validation import Options, ToolArgument
+from verl_pivot.verifiers.asked_once import AskedOnce
+from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
+from verl_pivot.verifiers.sql_program import query_program, read_answers
 from verl_pivot.verifiers.sql_rows import Rows, same_rows
-from verl_pivot.verifiers.verdicts import ACCEPTED, broken_gold, refuse
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecided
 
-_NUM_CACHED = 1024
+with extra("sql"):
+    import sqlglot
 
 
-class SqlOptions(BaseModel):
-    """Options of the row's verifier `sql`: databases as files, as scripts that make them, or both."""
+_MAX_CACHED_QUERIES = 1024
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+
+class SqlOptions(Options):
+    """Options of the verifier `sql`. Databases are given as files, as scripts that make them, or both."""
 
     dialect: Literal["sqlite", "duckdb"] = "sqlite"
     databases: tuple[Path, ...] = ()
-    """Files, together at most 8 MiB, where verdicts are given."""
+    """Database files, at most 8 MiB together, on the machine that gives the verdicts."""
     scripts: tuple[str, ...] = ()
-    """Statements; each makes a database of its own."""
+    """SQL scripts, each of which makes one database."""
     num_perturbed: Annotated[int, Field(ge=0, le=16)] = 4
-    """Copies of each, in which rows are missing and values exchanged: what is written into a query is wrong there."""
+    """Altered copies of each database. Rows are missing and values exchanged there, so that a query which has the
+    expert's rows written into it fails."""
     seed: int = 0
-    argument: str | None = None
-    """"tool.argument" that holds the query; None for the last code block of the text."""
+    """Seed of the alterations."""
+    argument: ToolArgument | None = None
+    """Argument that holds the query, as "tool.argument"; None for the last code block of the text."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Of one query on all databases."""
+    """Seconds for one query on all databases."""
     max_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
+    """Rows that a query may give on one database."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.databases and not self.scripts:
             raise ValueError("give databases or scripts")
-        if self.argument is not None and "." not in self.argument:
-            raise ValueError(f"argument must be 'tool.argument', got {self.argument!r}")
         return self
 
 
-class _Gold(NamedTuple):
-    """What the expert's query gives: rows of each database, and whether their order counts."""
+class _ExpertRows(NamedTuple):
+    """Rows of the expert's query."""
 
-    answers: list[Rows]
+    by_database: list[Rows]
+    """[num_databases]"""
     is_ordered: bool
+    """Whether the order of the rows counts."""
 
 
-_golds: LRUCache[tuple[SqlOptions, str], _Gold | Verdict] = LRUCache(_NUM_CACHED)
+_expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertRows | Verdict] = AskedOnce(_MAX_CACHED_QUERIES)
 
 
 @register("sql", options=SqlOptions)
 class SqlVerifier:
-    """Both queries run in sandboxes of their own, on copies; their rows are compared out here.
+    """Runs both queries in sandboxes of their own, on copies of the databases, and compares the rows outside.
 
     Order counts only where the expert's query has an ORDER BY of its own. An expert's query without any row on any
     database is broken: every wrong query that finds nothing would equal it (as in the test suites of
@@ -72,57 +77,51 @@ class SqlVerifier:
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        expert, query = (candidate(each, self._options.argument) for each in (turn.expert, action))
+        expert, query = (extract_program(each, self._options.argument) for each in (turn.expert, action))
         if isinstance(expert, Verdict):
-            return broken_gold("the expert's action holds no query")
+            return broken_expert("the expert's action holds no query")
         if isinstance(query, Verdict):
             return query
         try:
-            gold = await self._gold(expert)
-            if isinstance(gold, Verdict):
-                return gold
+            expert_rows = await _expert_rows.get((self._options, expert), lambda: self._run_expert(expert))
+            if isinstance(expert_rows, Verdict):
+                return expert_rows
             (result,) = await execute([self._program(query)])
         except SandboxRequestError as error:  # such as a row whose files are too large to send
-            return broken_gold(str(error))
+            return broken_expert(str(error))
         except SandboxError as error:
-            return undecided(error)
-        return _verdict(result, gold)
+            return sandbox_failed(error)
+        return _compare(result, expert_rows)
 
-    async def _gold(self, query: str) -> _Gold | Verdict:
-        """The expert's rows, or why there is nothing to compare with; asked once."""
-        key = (self._options, query)
-        if key not in _golds:
-            unread = self._unread()
-            _golds[key] = broken_gold(unread) if unread else await self._ask_gold(query)
-        return _golds[key]
+    async def _run_expert(self, query: str) -> _ExpertRows | Verdict:
+        """Rows of the expert's query, or the verdict that there is nothing to compare with."""
+        if problem := self._problem_of_databases():
+            return broken_expert(problem)
+        try:
+            parsed = sqlglot.parse_one(query, dialect=self._options.dialect)
+        except (sqlglot.errors.SqlglotError, RecursionError) as error:
+            return broken_expert(f"the expert's query cannot be read: {error}")
+        (result,) = await execute([self._program(query)])
+        if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):
+            return undecided(Reason.EXPERT_TIME_LIMIT, f"more than {self._options.wall_seconds:g} s")
+        answers = read_answers(result)
+        if answers is None:
+            return broken_expert(f"the databases cannot be made: {result.status}: {result.stderr.strip()[-300:]}")
+        errors = [answer["error"] for answer in answers if "error" in answer]
+        if errors:
+            return broken_expert(f"the expert's query fails: {errors[0]}")
+        rows = [answer["rows"] for answer in answers]
+        if not any(rows):
+            return broken_expert("the expert's query gives no row on any database; every query without rows equals it")
+        return _ExpertRows(rows, parsed.args.get("order") is not None)
 
-    def _unread(self) -> str:
-        """Why the databases cannot be sent; empty if they can."""
+    def _problem_of_databases(self) -> str:
+        """Why the database files cannot be sent to the sandbox; empty if they can."""
         missing = [str(path) for path in self._options.databases if not path.is_file()]
         if missing:
             return f"no such database: {missing[0]}"
         size = sum(path.stat().st_size for path in self._options.databases)
         return f"databases of {size} bytes; at most {MAX_FILE_BYTES} can be sent" if size > MAX_FILE_BYTES else ""
-
-    async def _ask_gold(self, query: str) -> _Gold | Verdict:
-        options = self._options
-        try:
-            parsed = sqlglot.parse_one(query, dialect=options.dialect)
-        except (sqlglot.errors.SqlglotError, RecursionError) as error:
-            return broken_gold(f"the expert's query cannot be read: {error}")
-        (result,) = await execute([self._program(query)])
-        if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):
-            return Verdict(score=None, reason=Reason.GOLD_TIME_LIMIT, detail=f"more than {options.wall_seconds:g} s")
-        answers = answers_of(result)
-        if answers is None:
-            return broken_gold(f"the databases cannot be made: {result.status}: {result.stderr.strip()[-300:]}")
-        failed = [answer["error"] for answer in answers if "error" in answer]
-        if failed:
-            return broken_gold(f"the expert's query fails: {failed[0]}")
-        rows = [answer["rows"] for answer in answers]
-        if not any(rows):
-            return broken_gold("the expert's query gives no row on any database: any that finds nothing would do")
-        return _Gold(rows, parsed.args.get("order") is not None)
 
     def _program(self, query: str) -> Program:
         options = self._options
@@ -138,16 +137,16 @@ class SqlVerifier:
         )
 
 
-def _verdict(result: Result, gold: _Gold) -> Verdict:
+def _compare(result: Result, expert: _ExpertRows) -> Verdict:
     if result.status is not Status.OK:
         return refuse(REASONS[result.status], result.stderr.strip()[-300:])
-    answers = answers_of(result)
-    if answers is None or len(answers) != len(gold.answers):
+    answers = read_answers(result)
+    if answers is None or len(answers) != len(expert.by_database):
         return refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values()))
-    for number, (answer, rows) in enumerate(zip(answers, gold.answers, strict=True)):
+    for number, (answer, expert_rows) in enumerate(zip(answers, expert.by_database, strict=True)):
         if "error" in answer:
             return refuse(Reason.RUNTIME_ERROR, str(answer["error"])[:300])
-        if not same_rows(answer["rows"], rows, is_ordered=gold.is_ordered):
-            detail = f"database {number}: {len(answer['rows'])} rows, the expert's {len(rows)}"
+        if not same_rows(answer["rows"], expert_rows, is_ordered=expert.is_ordered):
+            detail = f"database {number}: {len(answer['rows'])} rows, the expert's query gives {len(expert_rows)}"
             return refuse(Reason.WRONG_ROWS, detail)
-    return ACCEPTED
+    return Verdict.accept()

@@ -1,23 +1,84 @@
-"""The verdicts that verifiers give most."""
+"""Reason codes of the verdicts that our verifiers give, and constructors that bound a verdict's detail."""
+
+from enum import StrEnum
 
 from verl_pivot.types import Verdict
-from verl_pivot.verifiers.reasons import Reason
 
 MAX_DETAIL_CHARS = 500
-ACCEPTED = Verdict(score=1.0, reason=Reason.ACCEPTED)
+"""Details quote the policy's text and other programs' messages, which may be of any length."""
+
+
+class Reason(StrEnum):
+    """Reason codes of the verifiers that come with the package; a verifier of your own may use its own codes.
+
+    The codes are names of metrics and stay as they are; "gold" in a code is the expert's action.
+    """
+
+    ACCEPTED = "accepted"
+    PARTIAL = "partial"
+    """Graded with a score between 0 and 1."""
+
+    TRUNCATED = "truncated"
+    MALFORMED_CALL = "malformed_call"
+    TOO_DEEP = "too_deep"
+    """Arguments are nested so deeply that no tool would take them."""
+    EMPTY_MESSAGE = "empty_message"
+    CALL_INSTEAD_OF_MESSAGE = "call_instead_of_message"
+    MESSAGE_INSTEAD_OF_CALL = "message_instead_of_call"
+    WRONG_NUMBER_OF_CALLS = "wrong_number_of_calls"
+    WRONG_TOOL = "wrong_tool"
+    MISSING_ARGUMENT = "missing_argument"
+    EXTRA_ARGUMENT = "extra_argument"
+    """The tool has the argument, and the expert did not give it."""
+    UNKNOWN_ARGUMENT = "unknown_argument"
+    """The tool does not have the argument."""
+    WRONG_TYPE = "wrong_type"
+    WRONG_VALUE = "wrong_value"
+    NOT_IDENTICAL = "not_identical"
+    NO_ANSWER = "no_answer"
+    SEVERAL_ANSWERS = "several_answers"
+    TOO_LONG = "too_long"
+    JUDGE_WAVERS = "judge_wavers"
+    """The judge changes its answer when the two actions change places."""
+
+    MALFORMED_COMMAND = "malformed_command"
+    """A shell would not take the command."""
+    WRONG_OUTPUT = "wrong_output"
+    WRONG_ROWS = "wrong_rows"
+    COMPILE_ERROR = "compile_error"
+    RUNTIME_ERROR = "runtime_error"
+    TIME_LIMIT = "time_limit"
+    MEMORY_LIMIT = "memory_limit"
+    OUTPUT_LIMIT = "output_limit"
+
+    BROKEN_EXPERT = "broken_gold"
+    """Undecided: the row has no expert's action that another one could be compared with."""
+    EXPERT_TIME_LIMIT = "gold_time_limit"
+    """Undecided: the expert's action takes too long here."""
+    JUDGE_FAILED = "judge_failed"
+    """Undecided: the judge does not answer, or not in the form asked for."""
+    SANDBOX_FAILED = "sandbox_failed"
+    """Undecided: the sandbox could not run a program."""
+    NOBODY_DECIDED = "nobody_decided"
+    """Undecided: none of several verifiers came to a verdict."""
 
 
 def refuse(reason: Reason, detail: str = "") -> Verdict:
     """The action is wrong."""
-    return Verdict(score=0.0, reason=reason, detail=detail[:MAX_DETAIL_CHARS])
+    return Verdict.refuse(reason, detail[:MAX_DETAIL_CHARS])
 
 
-def broken_gold(detail: str) -> Verdict:
-    """The row itself cannot be compared with."""
-    return Verdict(score=None, reason=Reason.BROKEN_GOLD, detail=detail[:MAX_DETAIL_CHARS])
+def undecided(reason: Reason, detail: str) -> Verdict:
+    """The verifier cannot tell: the row is broken, or a system that it needs failed."""
+    return Verdict.undecided(reason, detail[:MAX_DETAIL_CHARS])
+
+
+def broken_expert(detail: str) -> Verdict:
+    """The row's expert action cannot be compared with."""
+    return undecided(Reason.BROKEN_EXPERT, detail)
 
 
 def graded(score: float, detail: str = "") -> Verdict:
-    """Accepted, in part, or wrong."""
+    """The action is right (score 1), right in part, or wrong (score 0)."""
     reason = Reason.ACCEPTED if score == 1.0 else Reason.PARTIAL if score else Reason.WRONG_VALUE
     return Verdict(score=score, reason=reason, detail=detail[:MAX_DETAIL_CHARS])

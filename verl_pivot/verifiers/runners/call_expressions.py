@@ -1,6 +1,6 @@
-"""Runs in the sandbox, in the candidate's interpreter: evaluates expressions after it and writes down their values.
+"""Runs in the sandbox: executes a program, evaluates expressions after it, and writes their values to a file.
 
-All that it writes is the candidate's word, and is compared elsewhere.
+The program shares the interpreter and may write anything itself; the values are compared outside the sandbox.
 """
 
 import json
@@ -12,7 +12,7 @@ with open("plan.json", encoding="utf-8") as _file:
 def _evaluate(expression: str, names: dict[str, object]) -> dict[str, str]:
     try:
         return {"value": repr(eval(expression, names))}
-    except Exception as error:  # noqa: BLE001  whatever the candidate raises
+    except Exception as error:  # noqa: BLE001  the program may raise anything
         return {"error": f"{type(error).__name__}: {error}"}
 
 

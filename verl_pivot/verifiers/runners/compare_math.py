@@ -1,7 +1,8 @@
-"""Runs in the sandbox: are two formulas equal? Many pairs, each in a process of its own with a time limit.
+"""Runs in the sandbox: compares pairs of formulas, each in a process of its own with limits on time and memory.
 
-Both are read as LaTeX alone, by a grammar; nothing of them is executed. plan.json: [{"gold", "answer", "digits",
-"seconds"}]; verdicts.json: [{"has_gold", "has_answer", "same"} | {"ended"}], in order.
+Formulas are read as LaTeX alone, by a grammar, and nothing in them is executed.
+plan.json: [{"expert", "answer", "digits", "seconds"}]
+verdicts.json: [{"has_expert", "has_answer", "same"} | {"ended"}], in the same order.
 """
 
 import json
@@ -23,27 +24,27 @@ def read(text: str) -> list[Any]:
 
 
 def compare(pair: dict[str, Any]) -> dict[str, bool]:
-    gold, answer = read(pair["gold"]), read(pair["answer"])
-    same = bool(gold) and bool(answer) and verify(gold, answer, float_rounding=pair["digits"], timeout_seconds=None)
-    return {"has_gold": bool(gold), "has_answer": bool(answer), "same": same}
+    expert, answer = read(pair["expert"]), read(pair["answer"])
+    same = bool(expert) and bool(answer) and verify(expert, answer, float_rounding=pair["digits"], timeout_seconds=None)
+    return {"has_expert": bool(expert), "has_answer": bool(answer), "same": same}
 
 
-def answer_of(pair: dict[str, Any]) -> dict[str, Any]:
-    """What a process of its own says, or how it ended."""
-    there, here = os.pipe()
+def compare_in_child(pair: dict[str, Any]) -> dict[str, Any]:
+    """The verdict of a child process, or how that process ended."""
+    read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        os.write(here, json.dumps(compare(pair)).encode())
+        os.write(write_end, json.dumps(compare(pair)).encode())
         os._exit(0)
-    os.close(here)
-    is_ready = bool(select.select([there], [], [], pair["seconds"])[0])
-    said = os.read(there, 4096) if is_ready else b""
+    os.close(write_end)
+    is_ready = bool(select.select([read_end], [], [], pair["seconds"])[0])
+    output = os.read(read_end, 4096) if is_ready else b""
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    os.close(there)
-    if said:
-        verdict: dict[str, Any] = json.loads(said)
+    os.close(read_end)
+    if output:
+        verdict: dict[str, Any] = json.loads(output)
         return verdict
     return {"ended": "runtime_error" if is_ready else "time_limit"}
 
@@ -51,8 +52,8 @@ def answer_of(pair: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     with open("plan.json", encoding="utf-8") as file:
         pairs = json.load(file)
-    compare({"gold": r"\frac{1}{2} + x", "answer": "x + 0.5", "digits": 6})  # what the first one loads the others share
-    verdicts = [answer_of(pair) for pair in pairs]
+    compare({"expert": r"\frac{1}{2} + x", "answer": "x + 0.5", "digits": 6})  # loads what the child processes share
+    verdicts = [compare_in_child(pair) for pair in pairs]
     with open("verdicts.json", "w", encoding="utf-8") as out:
         json.dump(verdicts, out)
 

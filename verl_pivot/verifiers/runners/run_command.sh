@@ -1,4 +1,4 @@
-# Runs in the sandbox: one command in a folder made by setup.sh -> what it printed, how it ended and what it left there.
+# Runs in the sandbox: a command in the folder that setup.sh makes -> its exit code, the folder's files, its output.
 mkdir work && cd work || exit 96
 bash ../setup.sh > /dev/null 2>&1 || exit 97
 bash ../command.sh > ../printed 2> /dev/null < /dev/null

@@ -1,7 +1,8 @@
-"""Runs in the sandbox: one query on each of several databases, made anew here -> rows, or why there are none.
+"""Runs in the sandbox: runs one query on copies of several databases, as they are and altered -> rows or errors.
 
 plan.json: {"dialect", "query", "sources": [script | null], "num_perturbed", "seed", "max_rows"}; where a source is null
-the database is the file of its number. Each is asked as it is, and then perturbed at random.
+the database is the file `<number>.db`.
+answers.json: [{"rows": [...]} | {"error": text}], per source the database as it is, then its altered copies.
 """
 
 import base64
@@ -65,7 +66,7 @@ def exchange(connection: Any, table: str, column: str, generator: random.Random)
     for (number, _), value in zip(rows, values, strict=True):
         try:
             connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, number))
-        except Exception as error:  # a constraint that a changed value breaks, which each driver calls otherwise
+        except Exception as error:  # a constraint that a changed value breaks has another error class in each driver
             if "onstraint" not in f"{type(error).__name__} {error}":
                 raise
 
@@ -75,7 +76,7 @@ def quoted(name: str) -> str:
 
 
 def lock(connection: Any) -> None:
-    """What the query does stays in here anyway; this tells writing from reading."""
+    """Make writing an error. Nothing written here would stay, but a query that writes is no answer."""
     if PLAN["dialect"] == "sqlite":
         connection.commit()
         connection.execute("PRAGMA query_only = ON")
@@ -83,7 +84,7 @@ def lock(connection: Any) -> None:
         connection.execute("SET enable_external_access = false")
 
 
-def ask(connection: Any) -> dict[str, Any]:
+def run(connection: Any) -> dict[str, Any]:
     if PLAN["dialect"] == "duckdb":
         statements = connection.extract_statements(PLAN["query"])
         if len(statements) != 1 or statements[0].type.name != "SELECT":
@@ -98,7 +99,7 @@ def ask(connection: Any) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """What JSON has stays; the rest is [kind, text]."""
+    """A value as JSON: values that JSON lacks become [kind, text], decimals become numbers."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
@@ -113,7 +114,7 @@ def cell(value: Any) -> Any:
 
 
 def answer(number: int, script: str | None, variant: int) -> dict[str, Any]:
-    """The rows of one database. Variant 0 is the database as it is."""
+    """Rows of the query on one variant of a database; variant 0 is the database as it is."""
     if script is None:
         shutil.copyfile(f"{number}.db", COPY)
     connection = (open_sqlite if PLAN["dialect"] == "sqlite" else open_duckdb)(script)
@@ -121,8 +122,8 @@ def answer(number: int, script: str | None, variant: int) -> dict[str, Any]:
         perturb(connection, f"{PLAN['seed']}:{variant}")
     lock(connection)
     try:
-        return ask(connection)
-    except Exception as error:  # noqa: BLE001  either driver's own
+        return run(connection)
+    except Exception as error:  # noqa: BLE001  each driver has errors of its own
         return {"error": f"{type(error).__name__}: {error}"}
     finally:
         connection.close()

@@ -1,0 +1,247 @@
+"""The same seeded conversations through each policy, on two real SGLang servers with a small KV cache.
+
+Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_engines --help`. Conversations
+have turns, tools that take their time and lengths that no router knows; they go through verl's own client and router
+actor. What the engines computed again is theirs to say (`cached_tokens`).
+"""
+
+import asyncio
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import httpx
+import ray
+import typer
+import yaml
+from omegaconf import OmegaConf
+from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.conversations import play
+from tests.support.tiny_model import write_model
+from verl_pivot.engines.server import sglang_server
+from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations, shrink
+
+STOCK = "verl's own"
+OURS = "kv_forecast"
+ROUTING_POLICIES = (STOCK, "static", "cache_aware", "kv_admission", OURS, "kv_forecast, stock loop")
+"""The last as if by an agent loop of verl's, which does not tell when a conversation ends."""
+MODEL = {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3}
+"""Prefills twelve tokens in the time of one generated, on a CPU; as a 14B model does on one H100."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What all policies have in common."""
+
+    urls: Sequence[str]
+    handles: dict[str, Any]
+    """{host:port: actor of a server}."""
+    conversations: Sequence[SimulatedConversation]
+    step_before: Sequence[SimulatedConversation]
+    """A third as many of other prompts, which a router has seen when it is measured."""
+    budget: int
+    folder: Path
+
+
+@dataclass(slots=True, kw_only=True)
+class Costs:
+    """Of all conversations under one policy."""
+
+    seconds: float = 0.0
+    generated: int = 0
+    sent: int = 0
+    """Tokens of prompts and contexts."""
+    cached: int = 0
+    """Of them, found in a prefix cache."""
+    recomputed: int = 0
+    """Tokens that an engine had computed before, for a turn that returned."""
+    retractions: int = 0
+    moves: int = 0
+
+
+def main(
+    prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 30,
+    rounds: Annotated[int, typer.Option(min=1, help="The policies take turns; medians are shown.")] = 3,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 12_288,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny one for CPUs unless given.")] = None,
+    flag: Annotated[
+        list[str] | None, typer.Option(help="Of the servers, --flag=--load-format=dummy; repeatable.")
+    ] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write every round as JSON.")] = None,
+) -> None:
+    """Print seconds, retractions, recomputed tokens and hits of each policy."""
+    console = Console()
+    scenario = step_scenario(prompts, budget)
+    chosen = policy or list(ROUTING_POLICIES)
+    os.environ["OMP_NUM_THREADS"] = "1"  # or two servers starve each other
+    ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
+    try:
+        with ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            flags = (
+                *("--max-total-tokens", str(capacity), "--max-running-requests", "64"),
+                *("--preferred-sampling-params", '{"ignore_eos": true}', "--enable-metrics"),
+                *(flag or ()),
+            )
+            checkpoint = str(model or write_model(folder / "model", sizes=MODEL))
+            urls = [
+                stack.enter_context(
+                    sglang_server(checkpoint, log=folder / f"{number}.log", extra_flags=flags, console=console)
+                )
+                for number in range(2)
+            ]
+            actor = ray.remote(max_concurrency=10_000)(Engine)
+            setup = Setup(
+                urls=urls,
+                handles={url.removeprefix("http://"): actor.remote(url) for url in urls},
+                conversations=draw_conversations(scenario, seed),
+                step_before=draw_conversations(shrink(scenario, 3), seed + 1_000_000),
+                budget=scenario.budget,
+                folder=folder,
+            )
+            results: dict[str, list[Costs]] = {name: [] for name in chosen}
+            for number in range(rounds):
+                for name in chosen:
+                    results[name].append(asyncio.run(run(setup, name)))
+                    console.print(f"round {number + 1}, {name}: {results[name][-1].seconds:.1f} s", style="dim")
+    finally:
+        ray.shutdown()
+    show(results, len(setup.conversations), console)
+    if out is not None:
+        out.write_text(json.dumps({name: [asdict(each) for each in found] for name, found in results.items()}))
+
+
+def step_scenario(prompts: int, budget: int) -> Scenario:
+    """Six turns on average, of lengths that follow from the longest one's."""
+    return Scenario(
+        num_groups=prompts, group_size=8, prompt_tokens=3 * budget // 16, budget=budget, median_tokens=0.3 * budget,
+        last_turn=0.12, observation_tokens=budget // 32, mean_wait_seconds=0.05,
+    )  # fmt: skip
+
+
+def show(results: dict[str, list[Costs]], num_conversations: int, console: Console) -> None:
+    """One row per policy: medians over the rounds."""
+    title = f"{num_conversations} conversations, 2 servers, medians of {len(next(iter(results.values())))} rounds"
+    table = Table(title=title, title_justify="left")
+    for column in ("policy", "s", "tokens/s", "retracted", "recomputed", "hits", "moves"):
+        table.add_column(column, justify="right" if column != "policy" else "left")
+    for name, found in results.items():
+        table.add_row(
+            name,
+            f"{statistics.median(each.seconds for each in found):.1f}",
+            f"{statistics.median(each.generated / each.seconds for each in found):.0f}",
+            f"{statistics.median(each.retractions for each in found):.0f}",
+            f"{statistics.median(each.recomputed / each.generated for each in found):.1%}",
+            f"{statistics.median(each.cached / each.sent for each in found):.1%}",
+            f"{statistics.median(each.moves for each in found):.0f}",
+        )
+    console.print(table)
+
+
+async def run(setup: Setup, policy: str) -> Costs:
+    """A step under a router that has seen another, from empty caches."""
+    from verl.workers.rollout.llm_server import LLMServerClient
+    from verl.workers.rollout.router import get_router_handle
+
+    router = get_router_handle(setup.handles, router_config_path=_router_file(setup, policy))
+    await router.get_all_servers.remote()  # its imports are not what is measured
+    client = LLMServerClient(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}), router)
+    async with httpx.AsyncClient(timeout=60.0) as http:
+        await step(client, http, setup.urls, setup.step_before, reports_end=policy == OURS)
+        costs = await step(client, http, setup.urls, setup.conversations, reports_end=policy == OURS)
+    ray.kill(router)
+    return costs
+
+
+async def step(
+    client: Any,
+    http: httpx.AsyncClient,
+    urls: Sequence[str],
+    conversations: Sequence[SimulatedConversation],
+    *,
+    reports_end: bool,
+) -> Costs:
+    """Conversations that begin at once."""
+    for url in urls:
+        (await http.post(f"{url}/flush_cache")).raise_for_status()
+    before = await _retractions(http, urls)
+    costs = Costs()
+    began = time.monotonic()
+    await asyncio.gather(*(count(client, each, costs, reports_end) for each in conversations))
+    costs.seconds = time.monotonic() - began
+    costs.retractions = await _retractions(http, urls) - before
+    return costs
+
+
+async def count(client: Any, conversation: SimulatedConversation, costs: Costs, reports_end: bool) -> None:
+    """Play a conversation, and add what its turns cost."""
+    known, server = 0, None
+    async for turn in play(client, conversation, {}, reports_end=reports_end):
+        found = turn.output.extra_fields
+        costs.generated += len(turn.output.token_ids)
+        costs.sent += len(turn.sent)
+        costs.cached += found["cached_tokens"]
+        costs.recomputed += max(0, known - found["cached_tokens"])
+        costs.moves += server not in (None, found["url"])
+        server = found["url"]
+        known = len(turn.sent) + len(turn.output.token_ids) - 1  # the last token's KV was never computed
+
+
+class Engine:
+    """Where verl has an actor around SGLang's engine: the same `generate`, over a server's HTTP."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._client = httpx.AsyncClient(
+            timeout=600.0, limits=httpx.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+
+    async def generate(self, prompt_ids: list[int], sampling_params: dict[str, Any], **others: Any) -> Any:
+        from verl.workers.rollout.replica import TokenOutput
+
+        body = {"input_ids": prompt_ids, "sampling_params": sampling_params}
+        answer = await self._client.post(f"{self._url}/generate", json=body)
+        answer.raise_for_status()
+        said = answer.json()
+        extra_fields = {"cached_tokens": said["meta_info"]["cached_tokens"], "url": self._url}
+        return TokenOutput(token_ids=said["output_ids"], stop_reason="stop", extra_fields=extra_fields)
+
+
+async def _retractions(http: httpx.AsyncClient, urls: Sequence[str]) -> int:
+    total = 0.0
+    for url in urls:
+        text = (await http.get(f"{url}/metrics")).raise_for_status().text
+        for family in text_string_to_metric_families(text):
+            total += sum(s.value for s in family.samples if s.name == "sglang:num_retracted_requests_total")
+    return int(total)
+
+
+def _router_file(setup: Setup, policy: str) -> str | None:
+    if policy == STOCK:
+        return None
+    path = setup.folder / "router.yaml"
+    values = {
+        "router_class": "verl_pivot.routing.router_actor.KvRouter",
+        "policy": policy.split(",")[0],
+        "max_response_tokens": setup.budget,
+        "static": {"num_conversations": len(setup.conversations)},
+    }
+    path.write_text(yaml.safe_dump(values))
+    return str(path)
+
+
+if __name__ == "__main__":
+    typer.run(main)

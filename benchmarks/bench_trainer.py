@@ -1,0 +1,145 @@
+"""The same seeded conversations inside the stock trainer, on two engines with a small KV cache, by router.
+
+Run by `make bench-router`. The policy is not changed (learning rate 0). What engines prefilled and found cached is read
+from SGLang's own log.
+"""
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow
+import pyarrow.parquet
+import typer
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench_engines import MODEL, OURS, STOCK, step_scenario
+from benchmarks.conversations import to_json
+from tests.support.launching import step_metrics, training
+from tests.support.tiny_model import write_model
+from verl_pivot.routing.simulator.workload import SimulatedConversation, draw_conversations
+
+ROUTERS = {STOCK: (), OURS: ("+router=kv_forecast",)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Of all steps of one training."""
+
+    rollout_seconds: float
+    """Of a step, the median without the first."""
+    prefilled: int
+    """Tokens."""
+    cached: int
+    """Tokens that did not have to be."""
+    retracted: int
+
+
+def main(
+    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="The routers take turns; medians are shown.")] = 2,
+    prompts: Annotated[int, typer.Option(min=1, help="Of a step, with 8 conversations each.")] = 15,
+    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 6144,
+    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder of logs.")] = Path("outputs/bench-trainer"),
+) -> None:
+    """Print what rollouts took and what engines computed, by router."""
+    console = Console()
+    out.mkdir(parents=True, exist_ok=True)
+    model = write_model(out / "model", sizes=MODEL)
+    rows = write_rows(out / "rows.parquet", draw_conversations(step_scenario(prompts * steps, budget), seed))
+    command = [
+        "+local=cpu",
+        *training(model, rows, batch_size=8 * prompts, n=1, num_steps=steps),
+        *(f"data.val_files={rows}", "trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+        *("algorithm.adv_estimator=grpo", "data.shuffle=False", "actor_rollout_ref.actor.optim.lr=0"),
+        *(f"data.max_prompt_length={budget}", f"data.max_response_length={budget}"),
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={8 * prompts}",
+        *("actor_rollout_ref.rollout.name=sglang", "actor_rollout_ref.rollout.agent.default_agent_loop=seeded"),
+        *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
+        f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
+        "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
+    ]
+    results: dict[str, list[Costs]] = {router: [] for router in ROUTERS}
+    for number in range(rounds):
+        for router, overrides in ROUTERS.items():
+            log = out / f"{number}-{len(overrides)}.log"
+            console.print(f"training with {router}, log {log} ...", style="dim")
+            loops = write_loops(out / "loops.yaml", reports_end=router == OURS)
+            chosen = [*overrides, f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}"]
+            results[router].append(train([*command, *chosen], log))
+            console.print(results[router][-1], style="dim")
+    title = f"{steps} steps of {8 * prompts} conversations, 2 engines of {capacity} tokens, medians of {rounds} rounds"
+    show(results, title, console)
+
+
+def write_rows(path: Path, conversations: Sequence[SimulatedConversation]) -> Path:
+    """One row per conversation, in verl's columns; its prompt is what the loop makes of it."""
+    rows = [
+        {
+            "data_source": "seeded",
+            "prompt": [{"role": "user", "content": str(each.id)}],
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": each.id, "conversation": to_json(each)},
+        }
+        for each in conversations
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return path.absolute()
+
+
+def write_loops(path: Path, *, reports_end: bool) -> Path:
+    loop = {"name": "seeded", "_target_": "benchmarks.seeded_loop.SeededLoop", "reports_end": reports_end}
+    path.write_text(yaml.safe_dump([loop]))
+    return path.absolute()
+
+
+def show(results: dict[str, list[Costs]], title: str, console: Console) -> None:
+    """One row per router: medians over the rounds."""
+    table = Table(title=title, title_justify="left")
+    for column in ("router", "rollouts s", "prefilled", "hits", "retracted"):
+        table.add_column(column, justify="right" if column != "router" else "left")
+    for router, found in results.items():
+        table.add_row(
+            router,
+            f"{statistics.median(each.rollout_seconds for each in found):.1f}",
+            f"{statistics.median(each.prefilled for each in found):.0f}",
+            f"{statistics.median(each.cached / (each.cached + each.prefilled) for each in found):.1%}",
+            f"{statistics.median(each.retracted for each in found):.0f}",
+        )
+    console.print(table)
+
+
+def train(overrides: Sequence[str], log: Path) -> Costs:
+    """One launch of the stock trainer."""
+    environment = {**os.environ, "RAY_DEDUP_LOGS": "0", "PYTHONPATH": os.getcwd()}
+    with log.open("wb") as output:
+        subprocess.run(
+            [sys.executable, "-m", "verl.trainer.main_ppo", *overrides],
+            stdout=output, stderr=subprocess.STDOUT, check=True, env=environment,
+        )  # fmt: skip
+    return read_costs(log.read_text())
+
+
+def read_costs(text: str) -> Costs:
+    metrics = step_metrics(text)
+    prefills = re.findall(r"Prefill batch.*?#new-token: (\d+), #cached-token: (\d+)", text)
+    return Costs(
+        rollout_seconds=statistics.median(values["timing_s/gen"] for step, values in metrics.items() if step > 1),
+        prefilled=sum(int(new) for new, _ in prefills),
+        cached=sum(int(cached) for _, cached in prefills),
+        retracted=sum(map(int, re.findall(r"#retracted_reqs: (\d+)", text))),
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)

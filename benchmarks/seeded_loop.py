@@ -1,0 +1,31 @@
+"""An agent loop of the stock trainer that plays drawn conversations, the same whichever router serves them."""
+
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from benchmarks.conversations import from_json, play, prompt_of
+
+
+class SeededLoop(AgentLoopBase):
+    """Reads its conversation from `extra_info`; the reward is 0."""
+
+    def __init__(self, *args: Any, reports_end: bool, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._reports_end = reports_end
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        conversation = from_json(row["extra_info"]["conversation"])
+        response: list[int] = []
+        mask: list[int] = []
+        log_probs: list[float] = []
+        params = {**sampling_params, "ignore_eos": True}
+        async for turn in play(self.server_manager, conversation, params, reports_end=self._reports_end):
+            response += turn.output.token_ids + turn.observed
+            mask += [1] * len(turn.output.token_ids) + [0] * len(turn.observed)
+            steps = turn.output.extra_fields
+            log_probs += turn.output.log_probs + [0.0] * len(turn.observed)
+        return AgentLoopOutput(
+            prompt_ids=prompt_of(conversation), response_ids=response, response_mask=mask, response_logprobs=log_probs,
+            reward_score=0.0, num_turns=2 * len(conversation.turns), metrics=AgentLoopMetrics(), extra_fields=steps,
+        )  # fmt: skip

@@ -1,0 +1,76 @@
+"""Writes docs/files.md from the first line of each module: `python docs/reference.py`. A test compares the two."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDERS = {
+    "": "What every stage shares, and the doors into verl, Hydra and the shell",
+    "commands": "One file per command of `verl-pivot`",
+    "data": "Files, JSON, messages, turns, trajectories and the rows that verl reads",
+    "formats": "Foreign rows -> Trajectory",
+    "quality": "Filters of trajectories",
+    "engines": "What samples actions outside verl",
+    "profiling": "Turns -> profiles: K sampled actions per turn, scored",
+    "selection": "Profiles -> pivots",
+    "exports": "Files for other readers, and checkpoints for the next stage",
+    "verifiers": "An action and the expert's -> a verdict; one file per verifier",
+    "verifiers/runners": "Programs that run inside the sandbox for a verifier",
+    "tools": "What a policy can call in a rollout",
+    "rollout": "verl's agent loops: one turn, or many with tools",
+    "rewards": "Verdict -> reward, for verl",
+    "resampling": "Which rollouts of a group the update sees",
+    "routing": "Which engine serves a request",
+    "routing/simulator": "A step of rollouts on simulated engines",
+    "sandbox": "The client: programs and cells in, results out",
+    "sandbox/service": "The process that serves a node over HTTP",
+    "sandbox/lane": "The process inside bubblewrap that runs many programs; the standard library alone",
+    "sandbox/bubblewrap": "Command lines of bubblewrap, and what the machine allows",
+    "sandbox/cluster": "One service on each node of a cluster",
+    "sandbox/bench": "What `verl-pivot sandbox bench` measures",
+    "local": "The stock stack on a machine without a GPU",
+    "local/shims": "Loaded into every process of `+local=cpu`",
+    "local/shims/without_accelerator/sgl_kernel": "Stands in for a package that has no CPU build",
+}
+
+
+def first_line(path: Path) -> str:
+    """The first line of a module's docstring.
+
+    Raises:
+        ValueError: If the module has none.
+    """
+    text = ast.get_docstring(ast.parse(path.read_text()))
+    if not text:
+        raise ValueError(f"{path} needs a docstring whose first line says what the file gives")
+    return text.splitlines()[0]
+
+
+def file_list() -> str:
+    """The text of docs/files.md."""
+    package = ROOT / "verl_pivot"
+    lines = [
+        "# Files",
+        "",
+        "Every module of the package with its first line; written by `python docs/reference.py`. What the folders are",
+        "for, and which may import which, is in [Architecture](architecture.md).",
+    ]
+    for folder, about in FOLDERS.items():
+        modules = [path for path in sorted((package / folder).glob("*.py")) if path.name != "__init__.py"]
+        if not modules:
+            continue
+        lines += [
+            "",
+            f"## `verl_pivot/{folder}{'/' if folder else ''}`",
+            "",
+            f"{about}.",
+            "",
+            "| file | gives |",
+            "|---|---|",
+        ]
+        lines += [f"| `{path.name}` | {first_line(path).replace('|', chr(92) + '|')} |" for path in modules]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "files.md").write_text(file_list())

@@ -1,0 +1,460 @@
+"""Between two stages: the last checkpoint becomes the next model, and what is always solved leaves the problems."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import datasets
+import pandas
+import pyarrow
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.launching import MINIMAL, cli
+from tests.support.rollout_records import dump_line
+from tests.support.tiny_model import write_model, write_tokenizer
+from verl_pivot.cli import app
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.errors import DataError
+from verl_pivot.exports.checkpoints import ActorCheckpoint, find_actor, merge_arguments
+from verl_pivot.local.environment import cpu_engine_variables
+from verl_pivot.selection.hard_set import JudgedProblem, PassCount, Standing, judge, judge_problems
+from verl_pivot.types import JsonObject
+
+SAVE_WITH_VERL = """
+import os, sys
+from pathlib import Path
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
+
+model_folder, actor = map(Path, sys.argv[1:])
+torch.distributed.init_process_group("gloo")
+mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
+model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+for layer in model.model.layers:
+    fully_shard(layer, mesh=mesh)
+fully_shard(model, mesh=mesh)
+optimizer = torch.optim.AdamW(model.parameters())
+tokenizer = AutoTokenizer.from_pretrained(model_folder)
+config = {"save_contents": ["model", "optimizer", "extra"]}
+manager = FSDPCheckpointManager(model, optimizer, processing_class=tokenizer, checkpoint_config=config)
+manager.save_checkpoint(str(actor), global_step=7)
+torch.distributed.destroy_process_group()
+"""
+
+
+def make_run(folder: Path, *, step: int = 7, latest: str = "7") -> Path:
+    """A run's folder with the policy of one step, as Hugging Face weights; the actor's `huggingface`."""
+    (folder / "latest_checkpointed_iteration.txt").parent.mkdir(parents=True, exist_ok=True)
+    (folder / "latest_checkpointed_iteration.txt").write_text(latest)
+    huggingface = folder / f"global_step_{step}" / "actor" / "huggingface"
+    huggingface.mkdir(parents=True)
+    for name in ("config.json", "tokenizer_config.json"):
+        (huggingface / name).write_text("{}")
+    (huggingface / "model.safetensors").write_bytes(b"weights")
+    return huggingface
+
+
+def make_shards(folder: Path, *ranks: int, world_size: int = 4) -> Path:
+    """A `global_step_7` with some ranks' shards."""
+    actor = folder / "global_step_7" / "actor"
+    actor.mkdir(parents=True)
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world_size}))
+    for rank in ranks:
+        (actor / f"model_world_size_{world_size}_rank_{rank}.pt").write_bytes(b"shard")
+    return actor.parent
+
+
+def refusal(*arguments: str | Path) -> str:
+    """What a command says that ends with an error; in this process, since there are many."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 1, done.output
+    assert done.stderr.startswith("error: "), done.stderr
+    return done.stderr.removeprefix("error: ").strip()
+
+
+@pytest.mark.slow
+def test_shards_that_verl_saved_are_merged_to_exactly_the_weights_they_were_in_bfloat16(tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    base, run, out = write_model(tmp_path / "base"), tmp_path / "run", tmp_path / "next"
+    (tmp_path / "save.py").write_text(SAVE_WITH_VERL)
+    actor = run / "global_step_7" / "actor"
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    subprocess.run(
+        [sys.executable, *ranks, tmp_path / "save.py", base, actor], check=True, capture_output=True,
+        env={**MINIMAL, **cpu_engine_variables(MINIMAL)},
+    )  # fmt: skip
+    (run / "latest_checkpointed_iteration.txt").write_text("7")
+    assert [(actor / f"model_world_size_2_rank_{rank}.pt").is_file() for rank in (0, 1)] == [True, True]
+
+    done = cli("next-stage", run, "--out", out)
+
+    assert done.returncode == 0, done.stderr
+    assert f"  actor_rollout_ref.model.path={out} trainer.default_local_dir={out}-run" in done.stdout
+    before = AutoModelForCausalLM.from_pretrained(base).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(out).state_dict()
+    assert before.keys() == after.keys()
+    assert [name for name in before if not torch.equal(before[name].bfloat16(), after[name])] == []
+    chat = [{"role": "user", "content": "Where is order 17?"}]
+    ids = [AutoTokenizer.from_pretrained(folder).apply_chat_template(chat, tokenize=True) for folder in (base, out)]
+    assert ids[0] == ids[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "next", "run", "save.py"]
+
+
+@pytest.mark.slow
+def test_shards_that_cannot_be_merged_leave_no_model_and_the_mergers_own_words(tmp_path: Path) -> None:
+    step = make_shards(tmp_path / "run", 0, world_size=1)
+    write_tokenizer(step / "actor" / "huggingface")
+
+    said = refusal("next-stage", step, "--out", tmp_path / "next")
+
+    assert said.startswith(f"verl's merger cannot merge {step}/actor: ")
+    assert "Traceback" in (tmp_path / "next.merge.log").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["next.merge.log", "run"]
+
+
+def test_weights_that_verl_saved_whole_share_their_bytes_and_the_config_does_not(tmp_path: Path) -> None:
+    huggingface = make_run(tmp_path / "run")
+    (huggingface / "modeling_own.py").write_text("own = True")
+    out = tmp_path / "models" / "next"
+    of_a_killed_command = out.parent / ".next.unfinished"
+    of_a_killed_command.mkdir(parents=True)
+    (of_a_killed_command / "model-00001-of-00009.safetensors").write_bytes(b"old")
+
+    done = cli("next-stage", tmp_path / "run", "--out", out)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"Wrote {out} (0.00 GB) from {tmp_path}/run/global_step_7.",
+        "The next launch differs by:",
+        f"  actor_rollout_ref.model.path={out} trainer.default_local_dir={out}-run trainer.resume_mode=auto",
+        f"Keep trainer.default_local_dir a new folder: in {tmp_path}/run verl would resume the old optimizer, weights "
+        "and step count, whatever the model.",
+    ]
+    names = ["config.json", "model.safetensors", "modeling_own.py", "tokenizer_config.json"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    assert [(out / name).samefile(huggingface / name) for name in names] == [False, True, False, False]
+    assert [path.name for path in out.parent.iterdir()] == ["next"]
+
+
+def test_the_tracker_says_which_step_is_the_last_and_a_step_can_be_named(tmp_path: Path) -> None:
+    make_run(tmp_path, step=9, latest="10")
+    make_run(tmp_path, step=10, latest="10\n")
+
+    assert find_actor(tmp_path).step_folder == tmp_path / "global_step_10"
+    assert find_actor(tmp_path / "global_step_9").step_folder == tmp_path / "global_step_9"
+
+
+def test_megatron_weights_are_taken_whole_and_its_shards_are_merged_with_tied_embeddings(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step_7" / "actor" / "model"
+    (folder / "dist_ckpt").mkdir(parents=True)
+    (folder / "huggingface").mkdir()
+    (folder / "huggingface" / "config.json").write_text('{"tie_word_embeddings": true}')
+    sharded = find_actor(tmp_path / "global_step_7")
+    (folder / "huggingface" / "model.safetensors").write_bytes(b"weights")
+    whole = find_actor(tmp_path / "global_step_7")
+
+    assert (sharded.backend, whole.backend, whole.huggingface) == ("megatron", None, folder / "huggingface")
+    assert merge_arguments(sharded, Path("next"), trust_remote_code=True) == [
+        *("merge", "--backend", "megatron", "--local_dir", str(folder.parent), "--target_dir", "next"),
+        *("--tie-word-embedding", "--trust-remote-code"),
+    ]
+
+
+def test_fsdp_shards_are_merged_as_verl_documents_it(tmp_path: Path) -> None:
+    step = make_shards(tmp_path, 0, 1, 2, 3)
+
+    actor = find_actor(step)
+
+    assert actor == ActorCheckpoint(step_folder=step, huggingface=step / "actor" / "huggingface", backend="fsdp")
+    assert merge_arguments(actor, Path("next"), trust_remote_code=False) == [
+        *("merge", "--backend", "fsdp", "--local_dir", f"{step}/actor", "--target_dir", "next")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ((), r"was saved without weights: train with 'model' in actor_rollout_ref.actor.checkpoint.save_contents"),
+        (
+            (0, 1),
+            r"lacks the shards of 2 of 4 ranks \(2, 3\): copy model_world_size_4_rank_\*.pt of every node into it",
+        ),
+    ],
+)
+def test_shards_that_are_not_all_there_are_not_merged(tmp_path: Path, ranks: Sequence[int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        find_actor(make_shards(tmp_path, *ranks))
+
+
+def test_a_lora_run_is_refused_since_the_merger_would_leave_its_adapter_out(tmp_path: Path) -> None:
+    huggingface = make_run(tmp_path)
+    (huggingface.parent / "lora_train_meta.json").write_text('{"r": 8}')
+
+    with pytest.raises(DataError, match=r"is of a LoRA run.*merge_and_unload"):
+        find_actor(tmp_path)
+
+
+def test_what_is_no_checkpoint_is_told_with_what_is_there(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", step=5, latest="7")
+    (tmp_path / "run" / "global_step_6").mkdir()
+    (tmp_path / "run" / "global_step_6" / "data.pt").write_bytes(b"")
+    (tmp_path / "run" / "global_step_8" / "actor" / "weights_of_others").mkdir(parents=True)
+    out = ("--out", tmp_path / "next")
+
+    assert refusal("next-stage", tmp_path / "nowhere", *out) == (
+        f"{tmp_path}/nowhere is no folder: give the run's trainer.default_local_dir, or a global_step_N in it"
+    )
+    assert refusal("next-stage", tmp_path, *out) == (
+        f"{tmp_path} holds no latest_checkpointed_iteration.txt, which verl writes with a run's checkpoints, but run: "
+        "give the run's trainer.default_local_dir, or a global_step_N in it"
+    )
+    assert refusal("next-stage", tmp_path / "run", *out) == (
+        f"{tmp_path}/run/latest_checkpointed_iteration.txt names global_step_7, which is not there; steps with an "
+        "actor are global_step_5, global_step_8: give one of them"
+    )
+    assert refusal("next-stage", tmp_path / "run" / "global_step_6", *out).startswith(
+        f"{tmp_path}/run/global_step_6 holds no folder 'actor' but data.pt; steps with one are global_step_5, "
+        "global_step_8"
+    )
+    assert refusal("next-stage", tmp_path / "run" / "global_step_8", *out) == (
+        f"{tmp_path}/run/global_step_8/actor holds neither Hugging Face weights nor shards of FSDP (fsdp_config.json) "
+        "or Megatron (model/dist_ckpt) but weights_of_others: save with "
+        "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_model_that_is_there_is_not_written_over_and_half_a_model_is_not_written(tmp_path: Path) -> None:
+    huggingface = make_run(tmp_path / "run")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "config.json").write_text("{}")
+    (huggingface / "tokenizer_config.json").unlink()
+
+    assert refusal("next-stage", tmp_path / "run", "--out", tmp_path / "there") == (
+        f"--out {tmp_path}/there is there already: give a new folder, or remove it"
+    )
+    assert refusal("next-stage", tmp_path / "run", "--out", tmp_path / "next").startswith(
+        f"the model of {tmp_path}/run/global_step_7/actor is not whole, it lacks tokenizer_config.json: take another "
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "there"]
+
+
+def test_weights_in_several_files_are_whole_only_with_all_of_them(tmp_path: Path) -> None:
+    huggingface = make_run(tmp_path)
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    (huggingface / "model.safetensors").rename(huggingface / names[0])
+    index = {"weight_map": {"a": names[0], "b": names[1]}}
+    (huggingface / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    with pytest.raises(DataError, match="holds neither Hugging Face weights nor shards"):
+        find_actor(tmp_path)
+    (huggingface / names[1]).write_bytes(b"weights")
+    assert find_actor(tmp_path).backend is None
+
+
+# -- Hard set ---------------------------------------------------------------------------------------------------------
+
+
+def question(text: str) -> list[JsonObject]:
+    return [{"role": "system", "content": "Think."}, {"role": "user", "content": text}]
+
+
+QUESTIONS = ["never", "sometimes", "always", "too few", "unseen", "undecided"]
+SCORES: Mapping[str, Sequence[float | None]] = {
+    "never": [0.0] * 8,
+    "sometimes": [1.0] * 7 + [-1.0],
+    "always": [1.0] * 8 + [None],
+    "too few": [1.0] * 7,
+    "undecided": [1.0] * 7 + [None],
+}
+
+
+def write_problems(path: Path, questions: Sequence[str] = QUESTIONS, *, column: str = "prompt") -> pyarrow.Table:
+    """With what verl's own preprocessing writes, two rows to a row group and metadata."""
+    message = pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.large_string())])
+    fields = {
+        "data_source": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
+        column: pyarrow.list_(message),
+        "reward_model": pyarrow.struct([("ground_truth", pyarrow.string())]),
+        "number": pyarrow.int16(),
+    }
+    rows = [
+        {"data_source": "dapo", column: question(text), "reward_model": {"ground_truth": text}, "number": number}
+        for number, text in enumerate(questions)
+    ]
+    schema = pyarrow.schema(fields.items(), metadata={"huggingface": '{"info": 1}'})
+    table = pyarrow.Table.from_pylist(rows, schema=schema)
+    pyarrow.parquet.write_table(table, path, row_group_size=2, use_compliant_nested_type=False)
+    return pyarrow.parquet.read_table(path)
+
+
+def write_dump(path: Path, scores: Mapping[str, Sequence[float | None]], *, session: int = 0) -> Path:
+    """Lines as the replay buffer writes them."""
+    with path.open("w") as file:
+        for text, of_problem in scores.items():
+            for number, score in enumerate(of_problem, start=session):
+                uid = f"{text}-uuid_{number}_0"
+                file.write(dump_line(uid, score, prompt_id=prompt_id(question(text)), generate_seconds=float("nan")))
+    return path
+
+
+def test_only_what_was_right_every_time_is_dropped_and_the_rest_stays_as_it_was(tmp_path: Path) -> None:
+    problems, out = tmp_path / "train.parquet", tmp_path / "hard.parquet"
+    table = write_problems(problems)
+    dump = write_dump(tmp_path / "0.jsonl", SCORES)
+
+    done = cli("hard-set", problems, "--rollouts", dump, "--out", out)
+
+    assert done.returncode == 0, done.stderr
+    kept = pyarrow.parquet.read_table(out)
+    assert kept.equals(table.take([0, 1, 3, 4, 5]))
+    assert kept.schema.equals(table.schema, check_metadata=True)
+    assert pyarrow.parquet.read_schema(out) == pyarrow.parquet.read_schema(problems)
+    files = [pyarrow.parquet.ParquetFile(path) for path in (problems, out)]
+    assert str(files[0].schema).splitlines()[1:] == str(files[1].schema).splitlines()[1:]
+    assert [files[1].metadata.row_group(group).num_rows for group in range(3)] == [2, 1, 2]
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    assert lines == [
+        ["never right", "1", "kept"],
+        ["sometimes right", "1", "kept"],
+        ["always right", "1", "dropped"],
+        ["too few decided rollouts", "2", "kept: fewer than 8"],
+        ["not rolled out", "1", "kept"],
+        ["kept", "5", ""],
+    ]
+    assert done.stdout.splitlines()[-2:] == [f"Wrote {out}, hard.png.", f"Next: data.train_files={out}"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0.jsonl", "hard.parquet", "hard.png", "train.parquet"]
+
+
+def test_rollouts_of_several_dumps_add_up_and_rows_with_the_same_prompt_share_them(tmp_path: Path) -> None:
+    problems, out = tmp_path / "train.parquet", tmp_path / "hard.parquet"
+    table = write_problems(problems, ["a", "b", "a", "c"], column="messages")
+    first = write_dump(tmp_path / "0.jsonl", {"a": [1.0] * 4, "b": [1.0] * 4})
+    second = write_dump(tmp_path / "1.jsonl", {"a": [1.0] * 4, "b": [0.0] * 4}, session=4)
+
+    done = cli("hard-set", problems, "--rollouts", first, "--rollouts", second, "--out", out,
+               "--prompt-key", "messages")  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert pyarrow.parquet.read_table(out).equals(table.take([1, 3]))
+
+
+def test_a_dump_that_is_given_twice_counts_once_as_do_the_parts_of_a_rollout(tmp_path: Path) -> None:
+    problems = tmp_path / "train.parquet"
+    write_problems(problems, ["a", "b"])
+    dump = write_dump(tmp_path / "0.jsonl", {"a": [1.0] * 4, "b": [0.0]})
+    parts = dump.read_text().replace('_0",', '_1",')
+    dump.write_text(dump.read_text() + parts)
+    twice = ("--rollouts", dump, "--rollouts", dump)
+
+    assert refusal("hard-set", problems, *twice, "--out", tmp_path / "hard.parquet") == (
+        "no problem has 8 decided rollouts, the most is 4: roll out with "
+        "actor_rollout_ref.rollout.val_kwargs.n=8 or lower --min-rollouts"
+    )
+    assert cli("hard-set", problems, *twice, "--out", tmp_path / "hard.parquet", "--min-rollouts", "4").returncode == 0
+    assert pyarrow.parquet.read_table(tmp_path / "hard.parquet")["number"].to_pylist() == [1]
+
+
+def test_mistaken_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    problems, out = tmp_path / "train.parquet", ("--out", tmp_path / "hard.parquet")
+    write_problems(problems, ["a", "b"])
+    solved = write_dump(tmp_path / "solved.jsonl", {"a": [1.0] * 8, "b": [1.0] * 8})
+    others = write_dump(tmp_path / "others.jsonl", SCORES)
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text('{"input": "a", "output": "b", "score": 1.0}\n')
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("")
+    before = sorted(path.name for path in tmp_path.iterdir())
+
+    assert refusal("hard-set", problems, "--rollouts", solved, *out) == (
+        f"the policy always solves each of the 2 problems of {problems}, so that nothing would be left to train on: "
+        "take harder problems, or more rollouts of each with a higher --min-rollouts"
+    )
+    assert refusal("hard-set", problems, "--rollouts", others, *out) == (
+        f"no problem of {problems} occurs in the rollouts: give the file that was data.val_files when they were made, "
+        "with its --prompt-key"
+    )
+    assert refusal("hard-set", problems, "--rollouts", texts, *out) == (
+        f"{texts}, line 1 is no rollout (Object missing required field `prompt_id`): give a file of the folder 'tools' "
+        "in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version"
+    )
+    assert refusal("hard-set", problems, "--rollouts", empty, *out) == (
+        f"{empty} is empty; leave it out, or write it again"
+    )
+    assert refusal("hard-set", problems, "--rollouts", solved, *out, "--prompt-key", "question") == (
+        f"{problems} has no column 'question' but data_source, prompt, reward_model, number: say with --prompt-key "
+        "which holds the chat messages"
+    )
+    assert refusal("hard-set", problems, "--rollouts", solved, *out, "--prompt-key", "number") == (
+        f"{problems}, row 1: the prompt has no id, since it is no list of chat messages; say with --prompt-key which "
+        "column holds it"
+    )
+    assert refusal("hard-set", solved, "--rollouts", solved, *out).startswith(f"{solved} cannot be read as parquet: ")
+    assert refusal("hard-set", problems, "--rollouts", solved, "--out", problems) == (
+        f"--out {problems} is one of the inputs; choose another name, so that they are kept"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("count", "judged"),
+    [
+        (None, (Standing.UNSEEN, None)),
+        (PassCount(8, 0, 0), (Standing.TOO_FEW, None)),
+        (PassCount(9, 7, 7), (Standing.TOO_FEW, 1.0)),
+        (PassCount(8, 8, 0), (Standing.NEVER_RIGHT, 0.0)),
+        (PassCount(16, 16, 15), (Standing.SOMETIMES_RIGHT, 0.9375)),
+        (PassCount(9, 8, 8), (Standing.ALWAYS_RIGHT, 1.0)),
+    ],
+)
+def test_a_problem_is_judged_by_its_decided_rollouts(
+    count: PassCount | None, judged: tuple[Standing, float | None]
+) -> None:
+    assert judge(count, 8) == JudgedProblem(*judged)
+
+
+def test_a_prompt_has_the_same_id_whoever_reads_it(tmp_path: Path) -> None:
+    """As verl reads it in training and as we read it here; None is what parquet gives to keys that are not there."""
+    call: JsonObject = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    messages: list[JsonObject] = [
+        {"role": "user", "content": "Wie gro\u00df ist 1 + 2?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "3", "name": "add"},
+    ]
+    path = tmp_path / "one.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [messages]}), path)
+    readings = [
+        messages,
+        pyarrow.parquet.read_table(path)["prompt"].to_pylist()[0],
+        pandas.read_parquet(path)["prompt"][0],
+        datasets.load_dataset("parquet", data_files=str(path), cache_dir=str(tmp_path / "cache"))["train"][0]["prompt"],
+    ]
+
+    assert [prompt_id(reading) for reading in readings] == ["eb140b54fbfdc2a0"] * 4
+    assert readings[1][0]["tool_calls"] is None
+    assert prompt_id(messages[:1]) != prompt_id(messages[:2])
+
+
+def test_prompts_that_are_written_as_json_have_the_ids_of_their_messages(tmp_path: Path) -> None:
+    """As pivots.parquet has them."""
+    path = tmp_path / "pivots.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"prompt": [json.dumps(question("a")), json.dumps(question("b"))]}), path)
+    counts = {prompt_id(question("b")): PassCount(8, 8, 8)}
+
+    hard_set = judge_problems(path, counts, min_rollouts=8, prompt_key="prompt")
+
+    assert [problem.standing for problem in hard_set.judged] == [Standing.UNSEEN, Standing.ALWAYS_RIGHT]
+
+
+def test_a_prompt_that_json_cannot_hold_has_no_id() -> None:
+    with pytest.raises(TypeError, match="bytes is not JSON serializable"):
+        prompt_id([{"role": "user", "content": [{"type": "image", "image": b"PNG"}]}])

@@ -1,0 +1,58 @@
+"""`verl-pivot doctor` on this machine: what is there is ok, what lacks has its remedy and the exit code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.launching import MINIMAL
+
+BIN = Path(sys.executable).parent
+
+
+@pytest.mark.slow
+def test_a_machine_without_user_namespaces_fails_with_the_remedy_and_the_rest_is_ok(tmp_path: Path) -> None:
+    machine = ["bwrap", "--unshare-user", "--uid", "1000", "--disable-userns", "--dev-bind", "/", "/", "--"]
+
+    done = subprocess.run(
+        [*machine, BIN / "verl-pivot", "doctor"],
+        cwd=tmp_path,
+        env={**MINIMAL, "COLUMNS": "300"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    failed = re.findall(
+        r"FAIL (\w+): tier (T\d), .*: no further user namespace can be made .*\n +remedy: (.*), and", done.stdout
+    )
+    assert failed == [("sandbox", "T4", "sudo sysctl -w user.max_user_namespaces=15000")]
+    assert "ok   plugin in a Ray worker" in done.stdout
+    assert done.stdout.count("FAIL") == 1
+
+
+def test_a_machine_without_verl_is_told_how_to_get_it_and_may_still_run_sandboxes() -> None:
+    """As on a node with the extra `sandbox` alone."""
+    code = (
+        "import sys, importlib.metadata as metadata; sys.modules['verl'] = None; find = metadata.version\n"
+        "def version(name):\n"
+        "    if name == 'verl': raise metadata.PackageNotFoundError(name)\n"
+        "    return find(name)\n"
+        "metadata.version = version\n"
+        "from verl_pivot.cli import app; app(['doctor'])"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**MINIMAL, "COLUMNS": "300"}, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL versions: verl is not installed" in done.stdout
+    assert "pip install 'verl-pivot[verl]'" in done.stdout
+    assert [line.split(":")[0][5:] for line in done.stdout.splitlines() if line[:4] in ("ok  ", "FAIL")] == [
+        "versions",
+        "sandbox",
+    ]

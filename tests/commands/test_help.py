@@ -1,0 +1,64 @@
+"""`verl-pivot --help` and the help of every command: they import nothing slow, and each command shows an example."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.support.paths import ROOT
+from verl_pivot.cli import app
+
+SLOW = (
+    *("torch", "ray", "verl", "sglang", "transformers", "hydra", "omegaconf"),
+    *("pyarrow", "duckdb", "matplotlib", "numpy", "scipy", "sqlglot", "sympy"),
+    *("openai", "httpx", "aiohttp", "uvloop", "jsonschema", "jinja2", "yaml", "msgspec"),
+    *("packaging", "asyncio", "multiprocessing", "concurrent.futures.process"),
+)
+"""Packages whose import takes long, or that only a part of the package needs."""
+
+
+def commands(group: object = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Words of every command, such as ("sandbox", "serve")."""
+    group = typer.main.get_command(app) if group is None else group
+    for name, command in getattr(group, "commands", {}).items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name)
+
+
+def imported_for(*arguments: tuple[str, ...], packages: tuple[str, ...]) -> str:
+    """The packages that showing these pages of help imports, as the text of a list."""
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from verl_pivot.cli import app\n"
+        f"results = [CliRunner().invoke(app, words) for words in {[list(words) for words in arguments]!r}]\n"
+        "assert [result.exit_code for result in results] == [0] * len(results), results\n"
+        f"print([name for name in {packages!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_the_help_of_all_commands_imports_nothing_slow() -> None:
+    assert imported_for(("--help",), packages=(*SLOW, "pydantic")) == "[]"
+
+
+def test_the_help_of_each_command_imports_nothing_slow() -> None:
+    """typer itself imports pydantic for the options of a command."""
+    pages = [(*words, "--help") for words in commands()]
+
+    assert len(pages) == 15
+    assert imported_for(*pages, packages=SLOW) == "[]"
+
+
+@pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+def test_each_command_shows_an_example_of_itself(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}).stdout
+
+    assert "Example" in shown
+    assert f"verl-pivot {' '.join(words)} " in shown.partition("Example")[2]

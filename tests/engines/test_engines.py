@@ -1,0 +1,207 @@
+import threading
+from itertools import count
+
+import pytest
+
+from tests.support.fake_engine import Answer, fake_server, openai_answer, sglang_sample
+from verl_pivot.engines.engine import Completion, Sampling
+from verl_pivot.engines.openai_engine import OpenAIEngine, served_model
+from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.sglang_engine import SGLangEngine
+from verl_pivot.errors import ConfigError, EngineError
+from verl_pivot.types import Json, JsonObject
+
+QUICK = Retries(attempts=3, longest_wait_seconds=0.01, timeout_seconds=5.0)
+
+
+async def generate(url: str, n: int = 2, sampling: Sampling | None = None) -> tuple[Completion, ...]:
+    engine = SGLangEngine(url, QUICK)
+    try:
+        return await engine.generate([5, 6, 7], sampling or Sampling(), n)
+    finally:
+        await engine.close()
+
+
+async def complete(url: str, n: int = 2) -> tuple[Completion, ...]:
+    engine = OpenAIEngine(url, "policy", "key", QUICK)
+    try:
+        return await engine.generate([5, 6, 7], Sampling(seed=3, max_new_tokens=9), n)
+    finally:
+        await engine.close()
+
+
+async def test_tokens_go_in_and_tokens_come_out() -> None:
+    samples = [sglang_sample([8, 2], text="a", cached=2), sglang_sample([9, 9], text="b", end="length")]
+    with fake_server(lambda path, body: Answer(body=list(samples))) as server:
+        completions = await generate(server.url)
+
+    assert completions == (
+        Completion(token_ids=(8, 2), text="a", ended=True, num_tokens=2, num_cached_tokens=2),
+        Completion(token_ids=(9, 9), text="b", ended=False, num_tokens=2, num_cached_tokens=0),
+    )
+    assert server.requests[0]["input_ids"] == [[5, 6, 7], [5, 6, 7]]
+
+
+async def test_every_sampling_parameter_is_said_aloud_and_samples_differ_in_seed() -> None:
+    sampling = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=9, seed=2**31 - 1)
+    with fake_server(lambda path, body: Answer(body=[sglang_sample([2])] * 2)) as server:
+        await generate(server.url, sampling=sampling)
+
+    said = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 9}
+    assert server.requests[0]["sampling_params"] == [
+        {**said, "sampling_seed": 2147483647},
+        {**said, "sampling_seed": 0},
+    ]
+
+
+@pytest.mark.parametrize("status", [0, 429, 500, 503])
+async def test_a_failure_that_passes_is_retried(status: int) -> None:
+    calls = count()
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        return Answer(body="busy", status=status) if next(calls) < 2 else Answer(body=[sglang_sample([2])] * 2)
+
+    with fake_server(answer) as server:
+        completions = await generate(server.url)
+
+    assert len(completions) == 2
+    assert len(server.requests) == 3
+
+
+async def test_a_server_that_keeps_failing_is_an_engine_error_that_names_it() -> None:
+    with (
+        fake_server(lambda path, body: Answer(body="loading", status=503)) as server,
+        pytest.raises(EngineError, match=r"127.0.0.1:\d+ kept answering 503: .*loading.*run the same command"),
+    ):
+        await generate(server.url)
+
+    assert len(server.requests) == 3
+
+
+async def test_a_server_that_is_gone_is_an_engine_error_that_names_it() -> None:
+    with fake_server(lambda path, body: Answer(body=[])) as server:
+        pass
+
+    with pytest.raises(EngineError, match=rf"{server.url} cannot be reached \(ConnectError"):
+        await generate(server.url)
+
+
+async def test_a_server_that_never_answers_is_an_engine_error() -> None:
+    answered = threading.Event()
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        answered.wait(5.0)
+        return Answer(body=[])
+
+    with fake_server(answer) as server:
+        engine = SGLangEngine(server.url, Retries(attempts=1, timeout_seconds=0.1))
+        with pytest.raises(EngineError, match="ReadTimeout"):
+            await engine.generate([5], Sampling(), 1)
+        answered.set()
+        await engine.close()
+
+
+async def test_a_refused_request_is_the_users_and_is_not_retried() -> None:
+    with (
+        fake_server(lambda path, body: Answer(body={"error": "context length of 64"}, status=400)) as server,
+        pytest.raises(ConfigError, match=r"refused the request \(400\).*length of 64.*--max-prompt-tokens"),
+    ):
+        await generate(server.url)
+
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"<html>hello</html>", "answered no JSON: '<html>"),
+        ({"ok": True}, "where 2 samples were asked for"),
+        ([sglang_sample([2])], "where 2 samples were asked for"),
+        ([{"text": "a"}, {"text": "b"}], "a sample without text, output_ids and finish_reason"),
+        ([sglang_sample([2]) | {"output_ids": ["x"]}] * 2, "a sample without text, output_ids and finish_reason"),
+        ([sglang_sample([2], end="abort")] * 2, "aborted the request"),
+    ],
+)
+async def test_a_garbage_answer_is_an_engine_error_and_never_a_sample(body: "Json | bytes", message: str) -> None:
+    with (
+        fake_server(lambda path, request: Answer(body=body)) as server,
+        pytest.raises(EngineError, match=message),
+    ):
+        await generate(server.url)
+
+    assert len(server.requests) == 1
+
+
+async def test_a_url_of_something_else_is_an_engine_error() -> None:
+    with (
+        fake_server(lambda path, body: Answer(body="no such page", status=404)) as server,
+        pytest.raises(EngineError, match="answered 404; check that the URL"),
+    ):
+        await generate(server.url)
+
+
+async def test_openai_sends_one_request_per_sample_with_its_own_seed() -> None:
+    with fake_server(lambda path, body: Answer(body=openai_answer("hi", token_ids=[8, 2]))) as server:
+        completions = await complete(server.url)
+
+    assert completions == (Completion(token_ids=(8, 2), text="hi", ended=True, num_tokens=2, num_cached_tokens=1),) * 2
+    assert sorted(int(str(body["seed"])) for body in server.requests) == [3, 4]
+    assert {key: server.requests[0][key] for key in ("model", "prompt", "max_tokens", "top_k", "top_p")} == {
+        "model": "policy",
+        "prompt": [5, 6, 7],
+        "max_tokens": 9,
+        "top_k": -1,
+        "top_p": 1.0,
+    }
+
+
+async def test_openai_server_without_token_ids_is_read_by_its_text() -> None:
+    with fake_server(lambda path, body: Answer(body=openai_answer("cut", end="length"))) as server:
+        (completion,) = await complete(server.url, n=1)
+
+    assert completion == Completion(token_ids=(), text="cut", ended=False, num_tokens=2, num_cached_tokens=1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "message"),
+    [
+        (Answer(body=b"<html>"), EngineError, "answered no JSON"),
+        (Answer(body={"choices": []}), EngineError, "no completion with text"),
+        (Answer(body="loading", status=503), EngineError, "kept answering 503"),
+        (Answer(body="", status=0), EngineError, "cannot be reached"),
+        (Answer(body="prompt must be text", status=422), ConfigError, "refused the request"),
+    ],
+)
+async def test_openai_failures_are_told_apart(answer: Answer, error: type[Exception], message: str) -> None:
+    with fake_server(lambda path, body: answer) as server, pytest.raises(error, match=message):
+        await complete(server.url, n=1)
+
+
+@pytest.mark.parametrize(("served", "expected"), [(["a", "policy"], "policy"), (["only"], "only")])
+async def test_the_served_model_is_asked_for(served: list[str], expected: str) -> None:
+    listing: Json = {"object": "list", "data": [{"id": name, "object": "model"} for name in served]}
+    with fake_server(lambda path, body: Answer(body=listing)) as server:
+        assert await served_model(server.url, "policy", "key", QUICK) == expected
+
+
+async def test_a_server_of_other_models_is_refused() -> None:
+    listing: Json = {"object": "list", "data": [{"id": "a", "object": "model"}, {"id": "b", "object": "model"}]}
+    with (
+        fake_server(lambda path, body: Answer(body=listing)) as server,
+        pytest.raises(ConfigError, match=r"serves \['a', 'b'\], not 'policy'"),
+    ):
+        await served_model(server.url, "policy", "key", QUICK)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1.0}, "--temperature must be at least 0, got -1.0"),
+        ({"top_p": 0.0}, r"--top-p must lie in \(0, 1\], got 0.0"),
+        ({"top_k": 0}, r"--top-k must be -1 \(off\) or at least 1, got 0"),
+        ({"max_new_tokens": 0}, "--max-new-tokens must be at least 1, got 0"),
+    ],
+)
+def test_impossible_sampling_is_refused(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Sampling(**settings)  # type: ignore[arg-type]  # wrong on purpose

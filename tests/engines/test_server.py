@@ -1,0 +1,261 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.tiny_model import write_model, write_tokenizer
+from verl_pivot.engines.engine import Sampling
+from verl_pivot.engines.server import end_process_group, server_environment, server_flags, sglang_server
+from verl_pivot.engines.sglang_engine import SGLangEngine
+from verl_pivot.errors import EngineError
+from verl_pivot.local.environment import GRPC_PORT, SHIMS, activate_shims, cpu_engine_variables, has_accelerator
+
+needs_sglang_on_cpu = pytest.mark.skipif(has_accelerator(), reason="shows SGLang on a machine without an accelerator")
+
+
+def run_python(code: str, *path: Path | str) -> str:
+    """Output of a fresh Python that has `path` as its PYTHONPATH."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_a_tied_process_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "endless.py").write_text("import time\ntime.sleep(300)")
+    code = f"""
+import subprocess
+from verl_pivot.engines.server import tied_to_parent
+child = subprocess.Popen(tied_to_parent("endless"), cwd={str(tmp_path)!r})
+print(child.pid, flush=True)
+child.wait()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+
+        parent.kill()
+
+        psutil.wait_procs([child], timeout=10)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_shims_import_nothing_where_nobody_asks() -> None:
+    code = "import sys; print({'torch', 'typing', 'sglang', 'torchvision', 'verl_pivot'} & set(sys.modules))"
+
+    assert run_python(code, SHIMS) == "set()"
+
+
+def test_shims_run_the_sitecustomize_that_they_hide(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.hidden = 'was run'")
+
+    assert run_python("import sys; print(sys.hidden)", SHIMS, tmp_path) == "was run"
+    assert run_python("import sys; print(sys.hidden)", tmp_path, SHIMS) == "was run"
+
+
+def test_shims_are_activated_once_and_run_no_other_sitecustomize(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; sys.times = getattr(sys, 'times', 0) + 1")
+    code = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from verl_pivot.local.environment import activate_shims
+activate_shims(); activate_shims()
+print(sys.times, sum(type(finder).__name__ == "Shims" for finder in sys.meta_path))
+"""
+
+    assert run_python(code, tmp_path) == "1 1"
+    assert run_python(code, SHIMS, tmp_path) == "1 1"
+
+
+def test_nothing_is_changed_where_torch_sees_an_accelerator(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("class accelerator:\n    is_available = staticmethod(lambda: True)")
+    (tmp_path / "sglang.py").write_text("")
+    (tmp_path / "sgl_kernel.py").write_text("REAL = True")
+    code = "import sglang, sgl_kernel, torch; print(sgl_kernel.REAL, hasattr(torch, 'tensor'))"
+
+    assert run_python(code, SHIMS, tmp_path) == "True False"
+
+
+@needs_sglang_on_cpu
+def test_pinned_memory_and_kernels_are_replaced_when_sglang_is_imported(tmp_path: Path) -> None:
+    (tmp_path / "sglang.py").write_text("")
+    code = """
+import torch, torchvision, sglang
+from sgl_kernel.kvcacheio import transfer_kv_direct
+print(torch.tensor([1], pin_memory=True).pin_memory().tolist())
+try:
+    transfer_kv_direct()
+except RuntimeError as error:
+    print(error)
+try:
+    from sgl_kernel import silu_and_mul
+except ImportError:
+    print("nothing else")
+"""
+
+    assert run_python(code, SHIMS, tmp_path).splitlines() == [
+        "[1]",
+        "sgl_kernel.kvcacheio.transfer_kv_direct needs an accelerator; leave hierarchical cache off on a CPU",
+        "nothing else",
+    ]
+
+
+def test_flags_are_plain_where_there_is_an_accelerator() -> None:
+    flags = server_flags("policy", port=80, seed=3, on_cpu=False)
+
+    assert flags[:8] == ("--model-path", "policy", "--host", "127.0.0.1", "--port", "80", "--random-seed", "3")
+    assert "--device" not in flags
+    assert server_flags("policy", port=80, seed=3, on_cpu=True)[len(flags) :][:2] == ("--device", "cpu")
+
+
+def test_only_a_cpu_server_gets_the_shims(tmp_path: Path) -> None:
+    ours = {"PYTHONPATH": f"a{os.pathsep}{SHIMS}", "NO_PROXY": "intranet", "HOME": "/home/me"}
+
+    plain, on_cpu = (server_environment(ours, str(tmp_path), on_cpu=on_cpu) for on_cpu in (False, True))
+
+    no_proxy = {"NO_PROXY": "intranet,127.0.0.1", "no_proxy": "intranet,127.0.0.1"}
+    assert plain == {**ours, **no_proxy, "HF_HUB_OFFLINE": "1", "SGLANG_GRPC_PORT": "50051"}
+    assert on_cpu == plain | cpu_engine_variables(ours)
+    assert on_cpu["PYTHONPATH"] == f"{SHIMS}{os.pathsep}a"
+
+
+@pytest.mark.parametrize("ignored", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_a_group_is_ended_with_its_children_even_against_its_will(tmp_path: Path, ignored: str) -> None:
+    code = f"""
+import pathlib, signal, subprocess, sys, time
+{ignored}
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+pathlib.Path({str(tmp_path / "child")!r}).write_text(str(child.pid))
+time.sleep(60)
+"""
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+        time.sleep(0.01)
+    child = psutil.Process(int((tmp_path / "child").read_text()))
+
+    end_process_group(process, grace_seconds=0.3)
+
+    assert process.returncode == (-signal.SIGKILL if ignored else -signal.SIGTERM)
+    wait_until_gone(child)
+
+
+def wait_until_gone(process: psutil.Process, seconds: float = 10.0) -> None:
+    """Ended, reaped or not: whoever inherits an orphan may not reap it at once."""
+    deadline = time.monotonic() + seconds
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline, process
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+def test_a_server_that_does_not_start_is_explained_by_its_log(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    with (
+        pytest.raises(EngineError, match=r"(?s)ended while starting; its log .*server.log ends with:\n.*model_type"),
+        sglang_server(str(tmp_path), log=tmp_path / "server.log"),
+    ):
+        pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """A server that another process started and holds."""
+
+    parent: "subprocess.Popen[str]"
+    model: str
+    url: str
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+    """The tests' one server, since each takes 15 seconds to start; the last test that uses it ends it."""
+    folder = tmp_path_factory.mktemp("served")
+    model = str(write_model(folder / "policy"))
+    code = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(ROOT)!r})
+from verl_pivot.engines.server import sglang_server
+with sglang_server({model!r}, log=Path({str(folder / "server.log")!r})) as url:
+    print(url, flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        yield ServedModel(parent=parent, model=model, url=parent.stdout.readline().strip())
+        parent.kill()
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+async def test_greedy_tokens_are_those_of_transformers(served: ServedModel) -> None:
+    prompts = [[5, 6, 7, 8], list(range(10, 60)), [200] * 3]
+
+    engine = SGLangEngine(served.url)
+    greedy = Sampling(temperature=0.0, max_new_tokens=24)
+    sampled = [(await engine.generate(prompt, greedy, 2)) for prompt in prompts]
+    varied = await engine.generate(prompts[1], Sampling(max_new_tokens=24), 8)
+    await engine.close()
+
+    for prompt, completions in zip(prompts, sampled, strict=True):
+        expected = greedy_tokens(served.model, prompt, num_tokens=24)
+        assert [list(completion.token_ids) for completion in completions] == [expected, expected]
+    assert len({completion.token_ids for completion in varied}) > 1
+
+
+def greedy_tokens(model: str, prompt: list[int], *, num_tokens: int) -> list[int]:
+    activate_shims()
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    network = AutoModelForCausalLM.from_pretrained(model)
+    output = network.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    return tokens
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+def test_a_server_dies_with_a_parent_that_is_killed(served: ServedModel) -> None:
+    assert served.url.startswith("http://127.0.0.1:")
+    servers = psutil.Process(served.parent.pid).children(recursive=True)
+
+    served.parent.kill()
+    served.parent.wait()
+
+    assert len(servers) > 1
+    for server in servers:
+        wait_until_gone(server, seconds=20.0)
+
+
+@needs_sglang_on_cpu
+@pytest.mark.slow
+def test_an_engine_may_have_any_port(tmp_path: Path) -> None:
+    """SGLang itself refuses ports above 55535, where a system gives one out every fifth time."""
+    model = str(write_tokenizer(tmp_path / "model"))
+    code = f"from sglang.srt.server_args import ServerArgs; ServerArgs(model_path={model!r}, device='cpu', port=60000)"
+    ours = {**os.environ, **server_environment({}, model, on_cpu=True)}
+    bare = {name: value for name, value in ours.items() if name not in GRPC_PORT}
+
+    def ask(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        )
+
+    with ThreadPoolExecutor() as threads:
+        refused, taken = threads.map(ask, (bare, ours))
+
+    assert "SGLANG_GRPC_PORT (70000) must be between 1 and 65535" in refused.stderr
+    assert taken.returncode == 0, taken.stderr
+    assert GRPC_PORT.items() <= server_environment({}, model, on_cpu=False).items()

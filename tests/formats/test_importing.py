@@ -1,0 +1,470 @@
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory
+from verl_pivot.data.files import Place, RawRow
+from verl_pivot.data.json_values import BadRowError
+from verl_pivot.data.messages import (
+    check_conversation,
+    parse_message,
+)
+from verl_pivot.data.tool_schemas import parse_tools, refuse_foreign_nulls
+from verl_pivot.data.trajectories import parse_trajectory, read_trajectories, trajectory_as_dict
+from verl_pivot.data.turns import PROVENANCE, turns
+from verl_pivot.formats.import_sink import ImportReport
+from verl_pivot.formats.importing import import_files, rejected_path
+from verl_pivot.formats.row_import import ImportOptions, parse_row
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=6,
+)
+CALLS = st.builds(
+    ToolCall, name=st.text(min_size=1), arguments=st.dictionaries(st.text(), JSON, max_size=3), id=st.none() | st.text()
+)
+NEMO_GYM_CALL: JsonObject = {"type": "function_call", "call_id": "c", "name": "find_order", "arguments": "{}"}
+MESSAGES = st.builds(
+    Message,
+    role=st.sampled_from([Role.SYSTEM, Role.USER, Role.TOOL]),
+    content=st.text(),
+    tool_call_id=st.none() | st.text(),
+    name=st.none() | st.text(),
+) | st.builds(
+    Message,
+    role=st.just(Role.ASSISTANT),
+    content=st.text(),
+    reasoning=st.none() | st.text(),
+    tool_calls=st.lists(CALLS, max_size=3).map(tuple),
+)
+
+
+@given(MESSAGES)
+def test_parse_message_is_the_inverse_of_as_dict(message: Message) -> None:
+    assert parse_message(message.as_dict()) == message
+
+
+@given(st.lists(MESSAGES, max_size=4), st.none() | st.booleans(), st.dictionaries(st.text(), JSON, max_size=3))
+def test_parse_trajectory_is_the_inverse_of_as_dict(
+    messages: list[Message], passed: bool | None, metadata: JsonObject
+) -> None:
+    trajectory = make_trajectory(messages=messages, passed=passed, metadata=metadata)
+
+    assert parse_trajectory(trajectory_as_dict(trajectory)) == trajectory
+
+
+@given(JSON)
+def test_whatever_is_no_message_is_refused_and_nothing_else_is_raised(value: Json) -> None:
+    with pytest.raises(BadRowError):
+        parse_message(value)
+
+
+def test_a_message_of_an_older_log_is_read() -> None:
+    message = parse_message(
+        {
+            "role": "assistant",
+            "content": None,
+            "function_call": None,
+            "reasoning": "Look it up.",
+            "tool_calls": [{"id": "call_0", "function": {"name": "find_order", "arguments": '{"order_id": 17}'}}],
+        }
+    )
+
+    assert message == Message(role=Role.ASSISTANT, reasoning="Look it up.", tool_calls=CALL.tool_calls)
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "Where is "}, {"type": "input_text", "text": "order 17?"}]
+
+    assert parse_message({"role": "user", "content": parts}) == USER
+
+
+@pytest.mark.parametrize(
+    ("message", "reason", "text"),
+    [
+        ({"role": "human", "content": "hi"}, "unknown_role", "role 'human'; known: assistant, developer, system, tool"),
+        ({"role": "user", "content": None}, "not_text", "content must be text, got null"),
+        ({"role": "user", "content": [{"type": "image_url", "image_url": "x"}]}, "not_text", "type 'image_url'"),
+        ({"role": "user", "content": "", "tool_calls": [CALL.tool_calls[0].as_dict()]}, "unknown_role", "role 'user'"),
+        ({"role": "assistant", "function_call": {"name": "f"}}, "unsupported_content", "'function_call'"),
+        ({"role": "assistant", "tool_calls": [{"function": {"name": "f"}}]}, "bad_arguments", "of f .* got null"),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"a": '}}]},
+            "bad_arguments",
+            "arguments of f: not JSON",
+        ),
+        (
+            {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[1]"}}]},
+            "bad_arguments",
+            "must be a JSON object, got a list",
+        ),
+        ({"role": "assistant", "reasoning": "a", "reasoning_content": "b"}, "two_reasonings", "keep one"),
+        ("hello", "not_an_object", "a message must be a JSON object, got text"),
+    ],
+)
+def test_a_bad_message_is_refused_with_its_reason(message: Json, reason: str, text: str) -> None:
+    with pytest.raises(BadRowError, match=text) as refused:
+        parse_message(message)
+
+    assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "no_messages"),
+        ([SYSTEM, USER], "no_assistant_turn"),
+        ([ANSWER, USER], "no_assistant_turn"),
+        ([USER, CALL, CALL], "consecutive_assistant"),
+        ([USER, ANSWER, ANSWER], "consecutive_assistant"),
+        ([USER, Message(role=Role.ASSISTANT)], "empty_action"),
+        ([USER, RESULT, ANSWER], "tool_result_without_call"),
+        ([USER, CALL, RESULT, RESULT, ANSWER], "tool_result_without_call"),
+        ([USER, CALL, USER, RESULT, ANSWER], "tool_result_without_call"),
+        ([USER, CALL, Message(role=Role.TOOL, tool_call_id="other"), ANSWER], "tool_result_without_call"),
+    ],
+)
+def test_a_conversation_that_cannot_have_happened_is_refused(messages: list[Message], reason: str) -> None:
+    with pytest.raises(BadRowError) as refused:
+        check_conversation(messages)
+
+    assert refused.value.reason == reason
+
+
+def test_parallel_calls_without_ids_are_answered_in_order() -> None:
+    calls = tuple(ToolCall(name="find_order", arguments={"order_id": number}) for number in (1, 1))
+    result = Message(role=Role.TOOL, content="{}", name="find_order")
+
+    check_conversation([USER, Message(role=Role.ASSISTANT, tool_calls=calls), result, result, ANSWER])
+
+
+def test_the_flat_tools_of_the_responses_api_are_nested() -> None:
+    properties: JsonObject = {"order_id": {"type": "integer"}}
+    parameters: JsonObject = {"type": "object", "properties": properties, "required": ["order_id"]}
+    flat: Json = [
+        {
+            "type": "function",
+            "name": "find_order",
+            "description": "Look one order up.",
+            "strict": None,
+            "parameters": parameters,
+        }
+    ]
+
+    assert parse_tools(flat) == parse_tools(json.dumps([FIND_ORDER])) == (FIND_ORDER,)
+
+
+@pytest.mark.parametrize(
+    ("tools", "reason", "text"),
+    [
+        ("[{", "bad_tools", "tools: not JSON"),
+        ({"a": 1}, "not_a_list", "tools must be a JSON list, got an object"),
+        ([{"type": "web_search"}], "bad_tools", "type 'web_search'"),
+        ([{"name": "f"}, {"name": "f"}], "bad_tools", "two tools are named 'f'"),
+        ([{"name": "f", "parameters": {"type": "string"}}], "bad_tools", "schema of type object"),
+        (
+            [{"name": "f", "parameters": {"properties": {"a": {"type": "text"}}}}],
+            "bad_tools",
+            "not a JSON schema: 'text'",
+        ),
+        (
+            [{"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "b": None}}}],
+            "mangled_by_parquet",
+            r"f\.properties\.b is null .* store this column as JSON strings",
+        ),
+    ],
+)
+def test_what_is_no_tool_schema_is_refused(tools: Json, reason: str, text: str) -> None:
+    with pytest.raises(BadRowError, match=text) as refused:
+        parse_tools(tools)
+
+    assert refused.value.reason == reason
+
+
+def test_a_null_default_is_a_schema() -> None:
+    tool: JsonObject = {"name": "f", "parameters": {"properties": {"a": {"type": ["string", "null"], "default": None}}}}
+
+    assert len(parse_tools([tool])) == 1
+
+
+def test_null_is_a_value_of_an_argument_that_the_tool_has_and_of_no_other() -> None:
+    refuse_foreign_nulls([call_with({"order_id": None})], (FIND_ORDER,))
+    refuse_foreign_nulls([call_with({"amount": None})], ({"type": "function", "function": {"name": "find_order"}},))
+    with pytest.raises(BadRowError, match=r"find_order\.amount is null, and find_order has no such argument"):
+        refuse_foreign_nulls([call_with({"order_id": 17, "amount": None})], (FIND_ORDER,))
+
+
+def test_inline_thinking_becomes_reasoning_and_strip_drops_all_of_it() -> None:
+    answer: JsonObject = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is sent."}
+    row = openai_row(messages=[USER.as_dict(), answer])
+
+    kept = read_one(row).messages[-1]
+    stripped = read_one(row, ImportOptions(thinking="strip")).messages[-1]
+
+    assert kept == Message(role=Role.ASSISTANT, reasoning="hm", content="It is sent.")
+    assert stripped == Message(role=Role.ASSISTANT, content="It is sent.")
+
+
+def test_a_second_message_with_calls_is_not_joined_to_the_calls_before_it() -> None:
+    row = openai_row(messages=[USER.as_dict(), CALL.as_dict(), CALL.as_dict()])
+
+    with pytest.raises(BadRowError, match="messages 1 and 2 are both the assistant's"):
+        read_one(row)
+
+
+@pytest.mark.parametrize("content", ["<think>hm. It is sent.", "<think>hm</think><think>so</think>It is sent."])
+def test_thinking_that_has_no_clear_end_is_refused(content: str) -> None:
+    row = openai_row(messages=[USER.as_dict(), {"role": "assistant", "content": content}])
+
+    with pytest.raises(BadRowError, match="<think> that is never closed, or that follows other reasoning"):
+        read_one(row)
+
+
+def test_text_and_the_calls_after_it_are_joined_and_counted(tmp_path: Path) -> None:
+    text = Message(role=Role.ASSISTANT, content="Let me see.")
+    conversation = [USER, text, CALL, RESULT, ANSWER]
+
+    report = import_all([openai_row(messages=[message.as_dict() for message in conversation])], tmp_path)
+
+    assert (report.num_kept, report.num_turns, report.num_merged_turns) == (1, 2, 1)
+    messages = next(read_trajectories(tmp_path / "out.jsonl")).messages
+    assert messages[1] == Message(role=Role.ASSISTANT, content="Let me see.", tool_calls=CALL.tool_calls)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "passed"),
+    [
+        ({}, None),
+        ({"reward": None}, None),
+        ({"reward": 1.0}, True),
+        ({"reward": 0.5}, False),
+        ({"passed": True}, True),
+        ({"resolved": False}, False),
+        ({"passed": True, "reward": 0}, False),
+    ],
+)
+def test_passed_means_that_every_outcome_column_says_so(outcome: JsonObject, passed: bool | None) -> None:
+    assert read_one({**openai_row(), **outcome}).passed is passed
+
+
+def test_an_outcome_in_words_is_refused() -> None:
+    with pytest.raises(BadRowError, match="reward must be true, false or a number, got text"):
+        read_one({**openai_row(), "reward": "good"})
+
+
+def test_ids_come_from_the_row_then_from_task_and_trial_then_from_the_content() -> None:
+    nameless = {key: value for key, value in openai_row().items() if key != "id"}
+
+    assert read_one({**nameless, "id": 7}).id == "7"
+    assert read_one({**nameless, "trajectory_id": "a-1", "task_id": "a"}).id == "a-1"
+    assert read_one({**nameless, "task_id": 3, "trial": 2}).id == "file-3-2"
+    assert read_one(nameless).id == read_one({**nameless, "reward": 1}).id
+    assert read_one(nameless).id.startswith("sha-")
+
+
+def test_trials_of_one_task_share_a_split() -> None:
+    first, second = (read_one({**openai_row(), "id": f"run-{trial}", "task_id": "refund-9"}) for trial in (0, 1))
+
+    assert [split_by(trajectory) for trajectory in (first, second)] == ["refund-9", "refund-9"]
+
+
+def test_metadata_of_the_row_and_its_place_are_kept() -> None:
+    trajectory = read_one({**openai_row(), "metadata": '{"seed": 3}', "reward": 1})
+
+    assert trajectory.metadata == {
+        "seed": 3,
+        PROVENANCE: {"file": "file.jsonl", "line": 1, "split_by": "shop-1", "id": "shop-1", "reward": 1},
+    }
+
+
+def test_an_import_can_be_imported_again(tmp_path: Path) -> None:
+    verifier: JsonObject = {"name": "tool_call", "options": {"mode": "strict"}}
+    import_all([{**openai_row(), "metadata": {"seed": 3}, "verifier": verifier}], tmp_path)
+    first = list(read_trajectories(tmp_path / "out.jsonl"))
+
+    report = import_files([tmp_path / "out.jsonl"], tmp_path / "again.jsonl", ImportOptions())
+
+    assert list(read_trajectories(tmp_path / "again.jsonl")) == first
+    assert (first[0].verifier, first[0].verifier_options) == ("tool_call", {"mode": "strict"})
+    assert report.ignored_columns == set()
+
+
+def test_failed_trajectories_are_left_out_and_counted_unless_asked_for(tmp_path: Path) -> None:
+    rows = [{**openai_row(id=f"shop-{i}"), "reward": reward} for i, reward in enumerate([1, 0, 0, None])]
+
+    passed, everything = import_all(rows, tmp_path), import_all(rows, tmp_path, ImportOptions(outcome="all"))
+
+    assert (passed.num_rows, passed.num_kept, passed.num_not_passed, passed.num_unknown_outcome) == (4, 2, 2, 1)
+    assert (everything.num_rows, everything.num_kept, everything.num_not_passed) == (4, 4, 0)
+
+
+def test_columns_that_are_not_carried_over_are_named(tmp_path: Path) -> None:
+    report = import_all([{**openai_row(), "model_patch": "diff", "exit_status": "submitted"}], tmp_path)
+
+    assert report.ignored_columns == {"model_patch", "exit_status"}
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_parquet_is_read_as_json_strings_or_as_structs(tmp_path: Path, native: bool) -> None:
+    row = openai_row()
+    columns = row if native else {**row, "messages": json.dumps(row["messages"]), "tools": json.dumps(row["tools"])}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([columns]), tmp_path / "in.parquet")
+
+    import_files([tmp_path / "in.parquet"], tmp_path / "out.jsonl", ImportOptions())
+
+    trajectory = next(read_trajectories(tmp_path / "out.jsonl"))
+    assert trajectory.messages == make_trajectory().messages
+    assert trajectory.tools == (FIND_ORDER,)
+
+
+# NeMo Gym
+
+
+def test_items_of_one_response_are_one_assistant_message() -> None:
+    items: list[Json] = [
+        {"role": "user", "content": "Where is order 17?"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Look it up."}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Let me see."}]},
+        {"type": "function_call", "call_id": "call_0", "name": "find_order", "arguments": '{"order_id": 17}'},
+        {"type": "function_call_output", "call_id": "call_0", "output": "{}"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Tell him."}]},
+    ]
+
+    trajectory = read_one(nemo_gym_row(items, {"type": "message", "content": "It is on its way."}))
+
+    assert trajectory.messages == (
+        USER,
+        Message(role=Role.ASSISTANT, content="Let me see.", reasoning="Look it up.", tool_calls=CALL.tool_calls),
+        Message(role=Role.TOOL, content="{}", tool_call_id="call_0"),
+        Message(role=Role.ASSISTANT, content="It is on its way.", reasoning="Tell him."),
+    )
+    assert [turn.index for turn in turns(trajectory)] == [1]
+
+
+def test_the_three_kinds_of_expected_action() -> None:
+    call: JsonObject = {"type": "function_call", "name": "find_order", "arguments": '{"order_id": 17}'}
+    batch: JsonObject = {"type": "function_call_batch", "calls": [call, {**call, "arguments": {"order_id": 18}}]}
+
+    experts = [
+        turns(read_one(nemo_gym_row("Where is order 17?", action)))[0].expert
+        for action in (call, batch, {"type": "message", "content": "It is on its way."})
+    ]
+
+    assert [[call.arguments["order_id"] for call in expert.tool_calls] for expert in experts] == [[17], [17, 18], []]
+    assert experts[2] == ANSWER
+
+
+def test_the_text_of_expected_answer_is_the_expert_where_there_is_no_expected_action() -> None:
+    row = {**nemo_gym_row("ls", None), "expected_answer": '{"commands": []}'}
+
+    assert turns(read_one(row))[0].expert == Message(role=Role.ASSISTANT, content='{"commands": []}')
+
+
+def test_rows_of_one_trajectory_share_its_id_and_differ_in_their_turn(tmp_path: Path) -> None:
+    greeting: list[Json] = [{"role": "user", "content": "hi"}]
+    later = [*greeting, ANSWER.as_dict(), USER.as_dict()]
+    message: JsonObject = {"type": "message", "content": "yes"}
+    rows = [
+        {**nemo_gym_row(items, message), "trajectory_id": "t", "uuid": str(len(items))} for items in (greeting, later)
+    ]
+
+    report = import_all([*rows, rows[1]], tmp_path)
+
+    kept = [turn for trajectory in read_trajectories(tmp_path / "out.jsonl") for turn in turns(trajectory)]
+    assert [turn.id for turn in kept] == ["t:0", "t:1"]
+    assert kept[0].metadata["uuid"] == "1"
+    assert dict(report.rejected) == {"duplicate_id": 1}
+
+
+def test_nameless_rows_of_one_conversation_share_a_split() -> None:
+    first: list[Json] = [SYSTEM.as_dict(), USER.as_dict()]
+    second = [*first, ANSWER.as_dict(), {"role": "user", "content": "Thanks."}]
+    message: JsonObject = {"type": "message", "content": "yes"}
+
+    early, late, other = (
+        read_one(nemo_gym_row(items, message)) for items in (first, second, [SYSTEM.as_dict(), *second[3:]])
+    )
+
+    assert early.id != late.id
+    assert split_by(early) == split_by(late) != split_by(other)
+
+
+def test_instructions_are_the_system_message() -> None:
+    row = nemo_gym_row("Where is order 17?", {"type": "message", "content": "It is on its way."})
+    params = row["responses_create_params"]
+    assert isinstance(params, dict)
+    params["instructions"] = "You work in a shop."
+
+    assert read_one(row).messages == (SYSTEM, USER, ANSWER)
+
+
+@pytest.mark.parametrize(
+    ("items", "reason"),
+    [
+        ([USER.as_dict(), ANSWER.as_dict()], "state_ends_in_assistant"),
+        ([USER.as_dict(), NEMO_GYM_CALL, ANSWER.as_dict(), USER.as_dict()], "consecutive_assistant"),
+        ([USER.as_dict(), {"type": "computer_call"}], "unknown_item"),
+        ([USER.as_dict(), {"type": "reasoning", "summary": [], "encrypted_content": "x"}], "encrypted_reasoning"),
+        ([USER.as_dict(), {"type": "function_call_output", "call_id": "a", "output": ""}], "tool_result_without_call"),
+    ],
+)
+def test_a_bad_state_of_nemo_gym_is_refused_with_its_reason(items: list[Json], reason: str) -> None:
+    with pytest.raises(BadRowError) as refused:
+        read_one(nemo_gym_row(items, {"type": "message", "content": "yes"}))
+
+    assert refused.value.reason == reason
+
+
+def test_every_row_is_kept_or_left_out_or_rejected_with_its_place(tmp_path: Path) -> None:
+    rows = [openai_row(), openai_row(), {**openai_row(id="b"), "passed": False}, {"id": "c", "messages": []}]
+
+    report = import_all(rows, tmp_path)
+
+    assert report.num_rows == report.num_kept + report.num_not_passed + report.rejected.total() == 4
+    lines = rejected_path(tmp_path / "out.jsonl").read_text().splitlines()
+    assert [(json.loads(line)["line"], json.loads(line)["reason"]) for line in lines] == [
+        (2, "duplicate_id"),
+        (4, "no_messages"),
+    ]
+    assert json.loads(json.loads(lines[1])["raw"]) == {"id": "c", "messages": []}
+
+
+def openai_row(*, id: str = "shop-1", messages: list[Json] | None = None) -> JsonObject:
+    trajectory = make_trajectory()
+    return {
+        "id": id,
+        "messages": [message.as_dict() for message in trajectory.messages] if messages is None else messages,
+        "tools": list(trajectory.tools),
+    }
+
+
+def nemo_gym_row(items: Json, action: Json) -> JsonObject:
+    return {"responses_create_params": {"input": items, "tools": [FIND_ORDER]}, "expected_action": action}
+
+
+def call_with(arguments: JsonObject) -> Message:
+    return Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="find_order", arguments=arguments),))
+
+
+def read_one(row: JsonObject, options: ImportOptions = ImportOptions()) -> Trajectory:  # noqa: B008  # frozen
+    place = Place(file="runs/file.jsonl", unit="line", number=1)
+    return parse_row(RawRow(place=place, raw=json.dumps(row).encode()), options).trajectory
+
+
+def import_all(rows: list[JsonObject], folder: Path, options: ImportOptions = ImportOptions()) -> ImportReport:  # noqa: B008
+    path = folder / "in.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return import_files([path], folder / "out.jsonl", options)
+
+
+def split_by(trajectory: Trajectory) -> Json:
+    provenance = trajectory.metadata[PROVENANCE]
+    assert isinstance(provenance, dict)
+    return provenance["split_by"]

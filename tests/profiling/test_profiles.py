@@ -1,0 +1,880 @@
+import asyncio
+import json
+import math
+import os
+import random
+import resource
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from tests.support.fake_engine import Answer, FakeServer, fake_server, openai_answer, sglang_sample
+from tests.support.tiny_model import write_tokenizer
+from verl_pivot.cli import app
+from verl_pivot.data.trajectories import trajectory_as_dict
+from verl_pivot.data.turns import turns
+from verl_pivot.engines.engine import Completion, Sampling
+from verl_pivot.engines.pool import EnginePool
+from verl_pivot.engines.rendering import ActionText
+from verl_pivot.engines.sglang_engine import SGLangEngine
+from verl_pivot.errors import ConfigError, DataError, EngineError
+from verl_pivot.profiling.early_stopping import EarlyStop
+from verl_pivot.profiling.line_index import LineIndex
+from verl_pivot.profiling.profiler import Profiler, Totals, profile_turns, turn_seed
+from verl_pivot.profiling.profiles import (
+    ProfileSettings,
+    TurnKey,
+    parse_profile,
+    profile_as_dict,
+    read_profiles,
+    read_settings,
+)
+from verl_pivot.profiling.summary import TrajectoryCluster, TurnOutcome, clustered_mean, outcome, summarize
+from verl_pivot.profiling.writer import ProfileWriter, open_profile
+from verl_pivot.types import JsonObject, Message, Role, Sample, Trajectory, Turn, TurnProfile, Verdict
+
+CALL = '<tool_call>{"name": "refund", "arguments": {}}</tool_call>'
+
+
+def make_settings(**changes: object) -> ProfileSettings:
+    settings = ProfileSettings(
+        model="policy",
+        input_sha256="0" * 64,
+        num_samples=2,
+        sampling=Sampling(),
+        max_prompt_tokens=100,
+        chat_template_kwargs={},
+    )
+    return replace(settings, **changes)  # type: ignore[arg-type]  # names of fields
+
+
+def make_trajectory(identity: str = "t", num_turns: int = 2, content: str = "Hi.") -> Trajectory:
+    """Its expert always talks: a message scores 1, a call 0, and a turn cut off 0."""
+    pair = (Message(role=Role.USER, content=content), Message(role=Role.ASSISTANT, content="Done."))
+    return Trajectory(id=identity, messages=pair * num_turns)
+
+
+def make_profile(scores: Sequence[float | None], identity: str = "t", index: int = 0) -> TurnProfile:
+    samples = [Sample(text="", verdict=Verdict(score=score, reason=f"r{score}"), num_tokens=3) for score in scores]
+    return TurnProfile(trajectory_id=identity, index=index, samples=tuple(samples), num_prompt_tokens=7)
+
+
+def line_of(profile: TurnProfile) -> str:
+    return json.dumps(profile_as_dict(profile))
+
+
+class ByteRenderer:
+    """A token is a byte of the state's text; byte 0 ends a turn."""
+
+    def prompt_ids(self, turn: Turn) -> list[int]:
+        return list("".join(message.content for message in turn.state).encode())
+
+    def action_text(self, token_ids: Sequence[int]) -> ActionText:
+        ended = token_ids[-1] == 0
+        return ActionText(bytes(token_ids[: len(token_ids) - ended]).decode(), ended)
+
+
+def is_prefill(max_new_tokens: int, n: int) -> bool:
+    return (max_new_tokens, n) == (1, 1)
+
+
+class ScriptedEngine:
+    """Answers with the texts that `script(number of the request)` gives; None is a failure. Prefills are apart."""
+
+    def __init__(self, script: Callable[[int], Sequence[str] | None], url: str = "http://engine") -> None:
+        self.url = url
+        self.prefills: list[str] = []
+        self.prompts: list[str] = []
+        self.seeds: list[int] = []
+        self._script = script
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+        if is_prefill(sampling.max_new_tokens, n):
+            self.prefills.append(bytes(prompt_ids).decode())
+            await asyncio.sleep(0)
+            return (Completion(token_ids=(0,), text="", ended=True, num_tokens=1),)
+        self.prompts.append(bytes(prompt_ids).decode())
+        self.seeds.append(sampling.seed)
+        texts = self._script(len(self.prompts) - 1)
+        await asyncio.sleep(0)
+        if texts is None:
+            raise EngineError(f"{self.url} died")
+        return tuple(
+            Completion(token_ids=(*text.encode(), 0), text="", ended=True, num_tokens=len(text) + 1) for text in texts
+        )
+
+    async def close(self) -> None: ...
+
+
+def half_right(number: int) -> tuple[str, str]:
+    return "Hello.", CALL
+
+
+async def run(
+    path: Path,
+    trajectories: Sequence[Trajectory],
+    *engines: ScriptedEngine,
+    settings: ProfileSettings | None = None,
+    concurrency: int = 4,
+) -> list[str]:
+    """Profile into `path`; returns the reports of lost engines."""
+    lost: list[str] = []
+    settings = settings or make_settings()
+    with open_profile(path, settings) as writer:
+        pool = EnginePool(engines or [ScriptedEngine(half_right)], lost.append)
+        profiler = Profiler(renderer=ByteRenderer(), pool=pool, settings=settings, seed=0, totals=Totals())
+        everything = [turn for trajectory in trajectories for turn in turns(trajectory)]
+        await profile_turns(everything, profiler, writer, concurrency=concurrency, on_turn=lambda: None)
+    return lost
+
+
+def write_trajectories(path: Path, *trajectories: Trajectory) -> Path:
+    path.write_text("".join(json.dumps(trajectory_as_dict(trajectory)) + "\n" for trajectory in trajectories))
+    return path
+
+
+async def test_a_line_holds_every_sample_with_its_reason_and_the_statistics(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+
+    await run(path, [make_trajectory(num_turns=1)])
+
+    header, line = (json.loads(text) for text in path.read_text().splitlines())
+    assert header == {"kind": "verl-pivot profile", "version": 1, "settings": make_settings().as_dict()}
+    call, message = line["samples"].pop(), line["samples"].pop()
+    assert line == {
+        "trajectory_id": "t",
+        "turn_index": 0,
+        "num_prompt_tokens": 3,
+        "samples": [],
+        "pass_rate": 0.5,
+        "reward_mean": 0.5,
+        "reward_std": 0.5,
+        "reward_var": 0.25,
+    }
+    assert (message["text"], message["score"], message["num_tokens"]) == ("Hello.", 1.0, 7)
+    assert (call["text"], call["score"]) == (CALL, 0.0)
+    assert call["reason"] != message["reason"]
+
+
+async def test_going_on_measures_only_what_is_missing_even_after_a_torn_line(tmp_path: Path) -> None:
+    path, trajectories = tmp_path / "profile.jsonl", [make_trajectory("a"), make_trajectory("b")]
+    await run(path, trajectories)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: whole.rindex(b"\n", 0, -1) + 20])  # kill -9 in the middle of the last line
+
+    engine = ScriptedEngine(half_right)
+    await run(path, trajectories, engine)
+
+    assert len(engine.prompts) == 1
+    assert sorted(read_profiles(path)) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)]
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 20, 60])
+async def test_a_file_torn_in_its_first_line_is_begun_anew(tmp_path: Path, num_bytes: int) -> None:
+    path = tmp_path / "profile.jsonl"
+    await run(path, [])
+    path.write_bytes(path.read_bytes()[:num_bytes])
+
+    await run(path, [make_trajectory()])
+
+    assert len(read_profiles(path)) == 2
+
+
+async def test_a_file_without_finished_turns_takes_other_settings(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    await run(path, [])
+
+    await run(path, [make_trajectory()], settings=make_settings(model="other"))
+
+    assert read_settings(path) == make_settings(model="other")
+    assert len(read_profiles(path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "other"}, r"model is 'policy' there and 'other' here"),
+        ({"sampling": Sampling(temperature=0.5)}, r"temperature is 1.0 there and 0.5 here"),
+        ({"num_samples": 3, "input_sha256": "1"}, r"input_sha256 is .* num_samples is 2 there and 3 here"),
+    ],
+)
+async def test_other_settings_are_refused_and_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    path = tmp_path / "profile.jsonl"
+    await run(path, [make_trajectory()])
+    before = path.read_bytes()
+
+    with pytest.raises(ConfigError, match=message):
+        await run(path, [make_trajectory()], settings=make_settings(**changes))
+
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", ["notes", "notes\nmore", '{"id": "t"}\n{"id"', "\n"])
+def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "notes.jsonl"
+    path.write_text(content)
+
+    with (
+        pytest.raises(DataError, match=r"notes.jsonl is no profile of version 1 .*choose another --out"),
+        open_profile(path, make_settings()),
+    ):
+        pass
+
+    assert path.read_text() == content
+
+
+def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    with (
+        open_profile(path, make_settings()),
+        pytest.raises(ConfigError, match="is being written by another `verl-pivot profile`"),
+        open_profile(path, make_settings()),
+    ):
+        pass
+
+
+def test_a_full_disk_is_one_sentence_and_earlier_lines_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        writer.append(make_profile([1.0]))
+        before = path.read_bytes()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))  # the line is longer than that
+        try:
+            with pytest.raises(ConfigError, match=r"profile.jsonl cannot be written: .*free some space.*same command"):
+                writer.append(make_profile([0.0], index=1))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with (
+        pytest.raises(ConfigError, match="cannot be written"),
+        open_profile(tmp_path / "file" / "profile.jsonl", make_settings()),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"line 3 is broken .*not JSON.*delete it"),
+        ("[]", r"line 3 is no turn's profile: a turn needs trajectory_id.*delete that line"),
+        (line_of(make_profile([1.0], index=1)).replace('"text"', '"words"'), "a sample needs text, score"),
+        (line_of(make_profile([1.0])), "line 3 repeats turn t:0"),
+        (line_of(make_profile([1.0], index=1)).replace(": 1.0", ": 2.0"), r"score must lie in \[0, 1\]"),
+    ],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        writer.append(make_profile([1.0]))
+    path.write_text(path.read_text() + line + "\n")
+
+    with pytest.raises(DataError, match=message):
+        read_profiles(path)
+
+
+def test_settings_can_be_read_back(tmp_path: Path) -> None:
+    settings = make_settings(chat_template_kwargs={"enable_thinking": False}, sampling=Sampling(top_k=20, seed=4))
+    with open_profile(tmp_path / "profile.jsonl", settings):
+        pass
+
+    assert read_settings(tmp_path / "profile.jsonl") == settings
+
+
+async def test_an_endpoint_that_dies_leaves_its_turns_to_the_others(tmp_path: Path) -> None:
+    dying = ScriptedEngine(lambda number: half_right(0) if number < 1 else None, "http://dying")
+    healthy = ScriptedEngine(half_right, "http://healthy")
+    trajectories = [make_trajectory(f"t{i}", num_turns=3) for i in range(4)]
+
+    lost = await run(tmp_path / "profile.jsonl", trajectories, dying, healthy)
+
+    assert lost == ["http://dying died (1 endpoints are left)"]
+    assert len(read_profiles(tmp_path / "profile.jsonl")) == 12
+    assert len(dying.prompts) - 1 + 12 >= len(healthy.prompts) >= 11
+
+
+async def test_an_endpoint_that_hangs_holds_back_only_its_own_turns(tmp_path: Path) -> None:
+    path, hung = tmp_path / "p.jsonl", asyncio.Event()
+
+    class Hanging(ScriptedEngine):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+            await hung.wait()
+            raise EngineError("http://hanging hangs")
+
+    trajectories = [make_trajectory(f"t{i}", num_turns=5) for i in range(20)]
+
+    def until_all_others_are_done(number: int) -> tuple[str, str]:
+        if number == 83:
+            hung.set()
+        return half_right(number)
+
+    healthy = ScriptedEngine(until_all_others_are_done, "http://healthy")
+
+    lost = await run(path, trajectories, Hanging(half_right), healthy, concurrency=16)
+
+    assert lost == ["http://hanging hangs (1 endpoints are left)"]
+    assert len(healthy.prompts) == 100
+    assert len(read_profiles(path)) == 100
+
+
+async def test_a_lost_endpoint_is_tried_again_later() -> None:
+    engine = ScriptedEngine(lambda number: None if number == 0 else half_right(0), "http://back")
+    other = ScriptedEngine(half_right, "http://other")
+    lost: list[str] = []
+    pool = EnginePool([engine, other], lost.append, return_seconds=0.0)
+
+    await pool.generate("t", [1], Sampling(), 2)
+    await asyncio.sleep(0.01)
+    await asyncio.gather(*(pool.generate(name, [1], Sampling(), 2) for name in "uv"))
+    await pool.close()
+
+    assert lost == ["http://back died (1 endpoints are left)"]
+    assert (len(engine.prompts), len(other.prompts)) == (2, 2)
+
+
+async def test_with_no_endpoint_left_finished_turns_are_kept(tmp_path: Path) -> None:
+    path, trajectories = tmp_path / "profile.jsonl", [make_trajectory(num_turns=5)]
+    dying = ScriptedEngine(lambda number: half_right(0) if number < 3 else None)
+
+    with pytest.raises(EngineError, match="no endpoint is left: http://engine died"):
+        await run(path, trajectories, dying, concurrency=1)
+
+    assert sorted(read_profiles(path)) == [("t", 2), ("t", 3), ("t", 4)]
+    await run(path, trajectories)
+    assert sorted(read_profiles(path)) == [("t", 0), ("t", 1), ("t", 2), ("t", 3), ("t", 4)]
+
+
+async def test_a_trajectory_keeps_its_endpoint_and_its_last_turn_goes_first(tmp_path: Path) -> None:
+    one, two = ScriptedEngine(half_right, "http://one"), ScriptedEngine(half_right, "http://two")
+    trajectories = [make_trajectory("a", num_turns=3, content="A"), make_trajectory("b", num_turns=3, content="B")]
+
+    await run(tmp_path / "profile.jsonl", trajectories, one, two, concurrency=64)
+
+    assert one.prompts == ["ADone.ADone.A", "ADone.A", "A"]
+    assert two.prompts == ["BDone.BDone.B", "BDone.B", "B"]
+
+
+async def test_an_overlong_prompt_is_recorded_without_samples(tmp_path: Path) -> None:
+    engine = ScriptedEngine(half_right)
+    path = tmp_path / "profile.jsonl"
+
+    await run(path, [make_trajectory(content="12345")], engine, settings=make_settings(max_prompt_tokens=9))
+
+    profiles = read_profiles(path)
+    assert engine.prompts == ["12345"]
+    assert (profiles[TurnKey("t", 1)].samples, profiles[TurnKey("t", 1)].num_prompt_tokens) == ((), 15)
+    assert json.loads(path.read_text().splitlines()[-1])["reward_mean"] in (None, 0.5)
+
+
+async def test_the_longest_prompt_of_a_trajectory_goes_ahead_of_all_samples(tmp_path: Path) -> None:
+    log: list[str] = []
+
+    class Logging(ScriptedEngine):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+            log.append(f"{'prefill' if is_prefill(sampling.max_new_tokens, n) else 'sample'} {len(prompt_ids)}")
+            completions = await super().generate(prompt_ids, sampling, n)
+            log.append(f"done {len(prompt_ids)}")
+            return completions
+
+    await run(tmp_path / "p.jsonl", [make_trajectory(num_turns=4, content="Hello there.")], Logging(half_right))
+
+    assert log[:2] == ["prefill 63", "done 63"]
+    assert [entry for entry in log if "sample" in entry] == ["sample 63", "sample 46", "sample 29", "sample 12"]
+
+
+async def test_prompts_that_do_not_begin_alike_go_ahead_one_by_one() -> None:
+    engine = ScriptedEngine(half_right)
+    pool = EnginePool([engine], lambda message: None)
+    prompts = ["A" * 40, "A" * 30 + "think", "B" * 40, "A" * 38]
+
+    await asyncio.gather(*(pool.generate("t", list(prompt.encode()), Sampling(), 2) for prompt in prompts))
+
+    assert engine.prefills == ["A" * 40, "B" * 40]
+    assert sorted(engine.prompts) == sorted(prompts)
+
+
+async def test_what_a_prefill_found_cached_counts_as_its_first_samples(tmp_path: Path) -> None:
+    class Caching(ScriptedEngine):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+            num_cached = 2 if is_prefill(sampling.max_new_tokens, n) else len(prompt_ids) - 1
+            completions = await super().generate(prompt_ids, sampling, n)
+            return tuple(replace(completion, num_cached_tokens=num_cached) for completion in completions)
+
+    totals, pool = Totals(), EnginePool([Caching(half_right)], lambda message: None)
+    profiler = Profiler(renderer=ByteRenderer(), pool=pool, settings=make_settings(), seed=0, totals=totals)
+    (turn,) = turns(make_trajectory(num_turns=1, content="12345" * 4))
+
+    await profiler.measure(turn)
+
+    assert (totals.num_prompt_tokens, totals.num_cached_tokens) == (40, 2 + 19)
+
+
+class SteppingEngine(ScriptedEngine):
+    """Draws as many of a turn's texts as it is asked for; a turn's prompt ends with the number of its right ones."""
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+        num_right, drawn = int(chr(prompt_ids[-1])), sum(map(len, self.drawn))
+        texts = ["Hello." if number < num_right else CALL for number in range(drawn, drawn + n)]
+        if not is_prefill(sampling.max_new_tokens, n):
+            self.drawn.append(texts)
+            self.seeds.append(sampling.seed)
+        return tuple(
+            Completion(token_ids=(*text.encode(), 0), text="", ended=True, num_tokens=len(text) + 1) for text in texts
+        )
+
+    drawn: list[list[str]]
+
+
+@pytest.mark.parametrize(
+    ("num_right", "num_drawn", "statistics"),
+    [("0", [2, 2], (0.0, 0.0)), ("1", [2], (0.5, 0.375)), ("2", [2, 2], (0.5, 0.0)), ("4", [2, 2], (1.0, 0.0))],
+)
+async def test_an_early_stop_draws_no_more_than_it_needs(
+    tmp_path: Path, num_right: str, num_drawn: list[int], statistics: tuple[float, float]
+) -> None:
+    path, engine = tmp_path / "p.jsonl", SteppingEngine(half_right)
+    engine.drawn = []
+    plan = EarlyStop(filter="pivots", stages=(2, 4))
+
+    trajectory = make_trajectory(num_turns=1, content=num_right)
+    await run(path, [trajectory], engine, settings=make_settings(num_samples=4, early_stop=plan))
+
+    (profile,) = read_profiles(path).values()
+    line = json.loads(path.read_text().splitlines()[1])
+    assert [len(texts) for texts in engine.drawn] == num_drawn
+    assert engine.seeds == [engine.seeds[0] + 2 * stage for stage in range(len(num_drawn))]
+    assert (line["reward_mean"], line["reward_var"]) == statistics
+    assert read_settings(path).early_stop == plan
+    assert profile_as_dict(profile, plan) == line
+    assert outcome(profile) is (TurnOutcome.MIXED if num_right in "12" else outcome(profile))
+    assert summarize([profile], plan).num_saved == 4 - sum(num_drawn)
+
+
+async def test_a_turn_cut_off_scores_zero_for_that_reason(tmp_path: Path) -> None:
+    class CutOff(ScriptedEngine):
+        async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+            return (Completion(token_ids=(72, 105), text="Hi", ended=False, num_tokens=2),) * n
+
+    await run(tmp_path / "p.jsonl", [make_trajectory(num_turns=1)], CutOff(half_right))
+
+    (profile,) = read_profiles(tmp_path / "p.jsonl").values()
+    assert [(s.text, s.verdict.score, s.verdict.reason) for s in profile.samples] == [("Hi", 0.0, "truncated")] * 2
+
+
+def test_a_turns_seed_hangs_on_the_turn_alone() -> None:
+    first, second = turns(make_trajectory("a"))
+    (other, _) = turns(make_trajectory("b"))
+    seeds = [turn_seed(0, first), turn_seed(0, second), turn_seed(0, other), turn_seed(1, first)]
+
+    assert seeds == [turn_seed(0, first), turn_seed(0, second), turn_seed(0, other), turn_seed(1, first)]
+    assert len(set(seeds)) == 4
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ([1.0, 1.0], TurnOutcome.ALWAYS_RIGHT),
+        ([1.0, None], TurnOutcome.ALWAYS_RIGHT),
+        ([0.0, 0.0], TurnOutcome.ALWAYS_WRONG),
+        ([0.1, 0.1, 0.1], TurnOutcome.ALWAYS_WRONG),
+        ([0.0, 1.0], TurnOutcome.MIXED),
+        ([0.5, 1.0], TurnOutcome.MIXED),
+        ([None, None], TurnOutcome.UNDECIDED),
+        ([], TurnOutcome.OVERLONG),
+    ],
+)
+def test_outcomes(scores: list[float | None], expected: TurnOutcome) -> None:
+    assert outcome(make_profile(scores)) is expected
+
+
+def test_the_summary_counts_turns_reasons_and_tokens() -> None:
+    profiles = [
+        make_profile([1.0, 1.0], "a"),
+        make_profile([0.0, 1.0], "b"),
+        make_profile([0.0, None], "c"),
+        make_profile([], "d"),
+    ]
+
+    summary = summarize(profiles)
+
+    assert summary.num_by_outcome == {
+        TurnOutcome.ALWAYS_RIGHT: 1,
+        TurnOutcome.ALWAYS_WRONG: 1,
+        TurnOutcome.MIXED: 1,
+        TurnOutcome.UNDECIDED: 0,
+        TurnOutcome.OVERLONG: 1,
+    }
+    assert summary.reasons == (("r0.0", 2), ("rNone", 1))
+    assert summary.reward.mean == 0.6
+    assert (summary.num_turns, summary.num_tokens) == (4, 18)
+
+
+scores = st.one_of(st.none(), st.floats(0.0, 1.0))
+
+
+@given(st.lists(scores, max_size=9), st.text(max_size=5))
+def test_what_is_written_is_what_is_read(values: list[float | None], text: str) -> None:
+    profile = make_profile(values, identity=text)
+
+    line = profile_as_dict(profile)
+
+    assert parse_profile(json.loads(json.dumps(line))) == profile
+    decided = [value for value in values if value is not None]
+    if not decided:
+        assert line["reward_mean"] is line["reward_std"] is line["reward_var"] is line["pass_rate"] is None
+    else:
+        assert line["reward_mean"] == pytest.approx(statistics.fmean(decided))
+        assert line["reward_var"] == pytest.approx(statistics.pvariance(decided))
+        assert line["reward_std"] == pytest.approx(statistics.pstdev(decided))
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=30))
+def test_clusters_of_one_give_the_ordinary_standard_error(values: list[float]) -> None:
+    estimate = clustered_mean([TrajectoryCluster(value, 1) for value in values])
+
+    assert estimate.mean == pytest.approx(statistics.fmean(values))
+    assert estimate.standard_error == pytest.approx(statistics.stdev(values) / math.sqrt(len(values)), abs=1e-12)
+
+
+@given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=9), st.integers(1, 8))
+def test_repeating_every_value_within_its_cluster_teaches_nothing(values: list[float], times: int) -> None:
+    once, often = (clustered_mean([TrajectoryCluster(n * value, n) for value in values]) for n in (1, times))
+
+    assert often.mean == pytest.approx(once.mean)
+    assert often.standard_error == pytest.approx(once.standard_error, abs=1e-12)
+
+
+async def generate_slowly(health_status: int, *, hung_seconds: float) -> tuple[Completion, ...]:
+    """From a server that answers when it was asked for its health three times."""
+    answered = threading.Semaphore(0)
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        if path == "/health":
+            answered.release()
+            return Answer(body="", status=health_status)
+        for _ in range(3):
+            answered.acquire(timeout=60.0)
+        return Answer(body=[sglang_sample([2])])
+
+    with fake_server(answer) as server:
+        engine = SGLangEngine(server.url, check_seconds=0.05, hung_seconds=hung_seconds)
+        try:
+            return await engine.generate([5], Sampling(), 1)
+        finally:
+            await engine.close()
+            answered.release(3)
+
+
+async def test_a_server_that_neither_answers_nor_is_well_hangs() -> None:
+    with pytest.raises(EngineError, match=r"127.0.0.1:\d+ hangs: for 0 s neither it nor its /health answered"):
+        await generate_slowly(503, hung_seconds=0.0)
+
+
+async def test_a_server_that_is_slow_is_waited_for() -> None:
+    assert len(await generate_slowly(200, hung_seconds=60.0)) == 1
+
+
+# The command itself, against a server over HTTP.
+
+
+def sglang_policy(folder: Path, text: str = "Hello.") -> Callable[[str, JsonObject], Answer]:
+    """A server whose first sample is `text` and whose others are calls."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    right, wrong = tokenizer.encode(text + "<|im_end|>"), tokenizer.encode(CALL + "<|im_end|>")
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        prompts = body["input_ids"]
+        assert isinstance(prompts, list), prompts
+        return Answer(body=[sglang_sample(wrong if number else right, cached=2) for number in range(len(prompts))])
+
+    return answer
+
+
+def sampled(server: FakeServer) -> list[JsonObject]:
+    """Its requests without the prefills."""
+    return [body for body in server.requests if not is_prefill(*_size(body))]
+
+
+def _size(body: JsonObject) -> tuple[int, int]:
+    match body["sampling_params"]:
+        case [{"max_new_tokens": int(max_new_tokens)}, *others]:
+            return max_new_tokens, 1 + len(others)
+    raise AssertionError(body)
+
+
+def test_the_command_profiles_and_sums_up(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory("a"), make_trajectory("b"))
+    out = tmp_path / "profile.jsonl"
+    command = ["profile", str(trajectories), "--model", str(model), "--out", str(out), "--samples", "4"]
+
+    with fake_server(sglang_policy(model)) as server:
+        first = CliRunner().invoke(app, [*command, "--endpoint", server.url], catch_exceptions=False)
+        again = CliRunner().invoke(app, [*command, "--endpoint", server.url], catch_exceptions=False)
+
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert len(sampled(server)) == 4
+    assert [profile.reward_mean for profile in read_profiles(out).values()] == [0.25] * 4
+    for fact in ("mixed", "4 (100.0%)", "0.2500 +- 0.0000", "12 samples", f"select {trajectories} --profile {out}"):
+        assert fact in first.stdout
+    assert "4 (100.0%)" in again.stdout
+
+
+def test_the_command_stops_early_and_says_what_it_saved(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory("a"), make_trajectory("b"))
+    out = tmp_path / "profile.jsonl"
+    command = ["profile", str(trajectories), "--model", str(model), "--out", str(out), "--early-stop", "pivots"]
+
+    with fake_server(sglang_policy(model)) as server:
+        result = CliRunner().invoke(app, [*command, "--endpoint", server.url], catch_exceptions=False)
+        other = CliRunner().invoke(app, [*command, "--endpoint", server.url, "--stages", "2,8"])
+
+    assert result.exit_code == 0
+    assert "16 samples (50.0%)" in result.stdout
+    assert [len(profile.samples) for profile in read_profiles(out).values()] == [4] * 4
+    assert other.exit_code == 1
+    assert "begun with other settings: early_stop is" in other.stderr
+
+
+@pytest.mark.parametrize("stages", ["2,4", "2,x", "1,8", "8,2,8"])
+def test_stages_that_cannot_be_are_refused(tmp_path: Path, stages: str) -> None:
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory())
+    command = ["profile", str(trajectories), "--model", "none", "--out", str(tmp_path / "p.jsonl")]
+
+    result = CliRunner().invoke(app, [*command, "--early-stop", "pivots", "--stages", stages])
+
+    assert result.exit_code == 1
+    assert "--stages must" in result.stderr
+
+
+def test_the_command_reads_openai_servers_by_their_text(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory())
+    out = tmp_path / "profile.jsonl"
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        listing: JsonObject = {"object": "list", "data": [{"id": "policy", "object": "model"}]}
+        return Answer(body=listing if path == "/v1/models" else openai_answer("Hello."))
+
+    with fake_server(answer) as server:
+        command = ["profile", str(trajectories), "--model", str(model), "--out", str(out), "--openai", server.url]
+        result = CliRunner().invoke(app, command, catch_exceptions=False)
+
+    assert result.exit_code == 0
+    assert [profile.reward_mean for profile in read_profiles(out).values()] == [1.0, 1.0]
+
+
+def test_the_command_says_how_to_go_on_when_the_last_endpoint_dies(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory(num_turns=9))
+    healthy = sglang_policy(model)
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        return healthy(path, body) if len(sampled(server)) < 4 else Answer(body="out of memory", status=500)
+
+    with fake_server(answer) as server:
+        command = ["profile", str(trajectories), "--model", str(model), "--out", str(tmp_path / "p.jsonl")]
+        command += ["--endpoint", server.url, "--attempts", "1", "--concurrency", "1"]
+        result = CliRunner().invoke(app, command)
+
+    assert result.exit_code == 1
+    assert "no endpoint is left" in result.stderr
+    assert "out of memory" in result.stderr
+    assert "3 more turns are finished in" in result.stderr
+    assert "run the same command again to go on" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert len(read_profiles(tmp_path / "p.jsonl")) == 3
+
+
+def test_unknown_verifiers_and_broken_lines_stop_the_command_before_it_samples(tmp_path: Path) -> None:
+    trajectories = write_trajectories(
+        tmp_path / "trajectories.jsonl", make_trajectory(), replace(make_trajectory("u"), verifier="none_such")
+    )
+    command = ["profile", str(trajectories), "--model", "none", "--out", str(tmp_path / "p.jsonl")]
+
+    unknown = CliRunner().invoke(app, [*command, "--endpoint", "http://127.0.0.1:9"])
+    trajectories.write_text("{")
+    broken = CliRunner().invoke(app, [*command, "--endpoint", "http://127.0.0.1:9"])
+
+    assert (unknown.exit_code, broken.exit_code) == (1, 1)
+    assert "unknown verifier 'none_such'" in unknown.stderr
+    assert "trajectories.jsonl" in broken.stderr
+
+
+@pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: signal.Signals, exit_code: int) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(
+        tmp_path / "trajectories.jsonl", *(make_trajectory(f"t{9 - i}", num_turns=5) for i in range(8))
+    )
+    out, uninterrupted = tmp_path / "profile.jsonl", tmp_path / "uninterrupted.jsonl"
+    at_once = sglang_policy(model)
+
+    def slowly(path: str, body: JsonObject) -> Answer:
+        time.sleep(random.uniform(0.0, 0.04))
+        return at_once(path, body)
+
+    with fake_server(slowly) as server:
+        arguments = ["profile", str(trajectories), "--model", str(model), "--endpoint", server.url]
+        arguments += ["--concurrency", "4", "--samples", "2"]
+        with (tmp_path / "log").open("wb") as log:
+            command = [sys.executable, "-m", "verl_pivot.cli", *arguments, "--out", str(out)]
+            process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=_heed_interrupts)
+            num_lines = random.randrange(6, 30)
+            while process.poll() is None and (not out.exists() or out.read_bytes().count(b"\n") < num_lines):
+                time.sleep(0.01)
+            process.send_signal(signum)
+            assert process.wait(30) == exit_code, (tmp_path / "log").read_text()
+        survived = read_lines(out)
+        num_sent = len(sampled(server))
+        CliRunner().invoke(app, [*arguments, "--out", str(out)], catch_exceptions=False)
+        num_sent_in_all = len(sampled(server))
+        CliRunner().invoke(app, [*arguments, "--out", str(uninterrupted)], catch_exceptions=False)
+
+    assert 5 <= len(survived) < 40
+    assert num_sent - len(survived) <= 4  # those in flight
+    assert num_sent_in_all - num_sent == 40 - len(survived)
+    assert out.read_bytes() == uninterrupted.read_bytes()
+    assert list(read_profiles(out)) == [(f"t{9 - i}", index) for i in range(8) for index in range(5)]
+    if signum == signal.SIGINT:
+        said = (tmp_path / "log").read_text()
+        assert "run the same command again to go on" in said
+        assert "Traceback" not in said
+
+
+def _heed_interrupts() -> None:
+    """A shell's background job ignores them, and its children with it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def read_lines(path: Path) -> list[str]:
+    """Whole lines after the first."""
+    return [line for line in path.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
+
+
+def test_a_writer_is_not_needed_to_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none.jsonl cannot be read: No such file.*verl-pivot profile"):
+        read_profiles(tmp_path / "none.jsonl")
+
+
+class JitteryEngine(ScriptedEngine):
+    """Answers each request after a while of its own."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(half_right)
+        self._rng = rng
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+        for _ in range(self._rng.randrange(9)):
+            await asyncio.sleep(0)
+        return await super().generate(prompt_ids, sampling, n)
+
+
+def run_to_the_end(path: Path, trajectories: Sequence[Trajectory], engine: ScriptedEngine) -> bytes:
+    asyncio.run(run(path, trajectories, engine))
+    with open_profile(path, make_settings()) as writer:
+        writer.put_in_order(TurnKey(turn.trajectory_id, turn.index) for each in trajectories for turn in turns(each))
+    return path.read_bytes()
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.randoms(use_true_random=False), st.lists(st.floats(0.0, 1.0), max_size=3))
+def test_wherever_a_run_was_cut_its_end_has_the_same_bytes(rng: random.Random, cuts: list[float]) -> None:
+    trajectories = [make_trajectory(name, num_turns=4) for name in "badc"]
+    with tempfile.TemporaryDirectory() as folder:
+        whole = run_to_the_end(Path(folder) / "whole.jsonl", trajectories, ScriptedEngine(half_right))
+        path = Path(folder) / "cut.jsonl"
+        for cut in cuts:
+            asyncio.run(run(path, trajectories, JitteryEngine(rng)))
+            content = path.read_bytes()
+            path.write_bytes(content[: int(cut * len(content))])
+        assert run_to_the_end(path, trajectories, JitteryEngine(rng)) == whole
+
+    keys = [json.loads(line)["trajectory_id"] for line in whole.splitlines()[1:]]
+    assert keys == list("bbbbaaaaddddcccc")
+
+
+def test_an_ordering_that_is_interrupted_changes_nothing(tmp_path: Path) -> None:
+    path, trajectories = tmp_path / "p.jsonl", [make_trajectory("b"), make_trajectory("a")]
+    asyncio.run(run(path, list(reversed(trajectories))))
+    before = path.read_bytes()
+
+    def interrupted() -> Iterator[TurnKey]:
+        yield TurnKey("b", 0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), open_profile(path, make_settings()) as writer:
+        writer.put_in_order(interrupted())
+    assert path.read_bytes() == before
+    (tmp_path / ".p.jsonl.ordered").write_text("what kill -9 left")
+
+    run_to_the_end(path, trajectories, ScriptedEngine(half_right))
+
+    assert list(read_profiles(path)) == [("b", 0), ("b", 1), ("a", 0), ("a", 1)]
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.jsonl"]
+
+
+def test_lines_of_other_turns_stay_behind_those_of_the_input(tmp_path: Path) -> None:
+    path, first, second = tmp_path / "p.jsonl", make_trajectory("b"), make_trajectory("a")
+    asyncio.run(run(path, [second, first]))
+
+    run_to_the_end(path, [first], ScriptedEngine(half_right))
+
+    assert list(read_profiles(path)) == [("b", 0), ("b", 1), ("a", 1), ("a", 0)]
+
+
+def test_a_file_put_in_order_meanwhile_is_not_written_to(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        for name in "ab":
+            writer.append(make_profile([1.0], name))
+        writer.put_in_order([TurnKey("b", 0)])
+
+        with open_profile(path, make_settings()) as other:
+            assert ("b", 0) in other.done
+
+
+turn_keys = st.tuples(st.text(max_size=3), st.integers(0, 3))
+
+
+@given(st.lists(turn_keys), turn_keys)
+def test_an_index_knows_the_first_line_of_each_turn(keys: list[tuple[str, int]], other: tuple[str, int]) -> None:
+    index = LineIndex((key, 10 * number) for number, key in enumerate(keys))
+
+    assert [index.line(key) for key in keys] == [keys.index(key) for key in keys]
+    assert (other in index) == (other in keys)
+    assert [index.offset(number) for number in range(len(index))] == [10 * number for number in range(len(keys))]
+    assert index.first_repeat() == next((i for i, key in enumerate(keys) if key in keys[:i]), None)
+
+
+def test_a_line_is_in_the_file_as_soon_as_it_is_appended(tmp_path: Path) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        assert isinstance(writer, ProfileWriter)
+        writer.append(make_profile([1.0]))
+
+        assert list(read_profiles(path)) == [("t", 0)]
+        assert os.path.getsize(path) == len(path.read_bytes())

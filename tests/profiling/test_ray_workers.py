@@ -1,0 +1,204 @@
+"""`verl-pivot profile --ray` on a cluster of three nodes, all on this machine."""
+
+import os
+import pickle
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.profiling.test_profiles import make_settings, make_trajectory, write_trajectories
+from tests.profiling.test_worker_pool import make_measured, make_turn
+from tests.sandbox.cluster.test_ray_supervisor import NODE, ray_cluster
+from tests.support.fake_engine import Answer, FakeServer, fake_server, sglang_sample
+from tests.support.paths import ROOT
+from tests.support.tiny_model import write_tokenizer
+from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import ConfigError, EngineError
+from verl_pivot.profiling.profiles import read_profiles
+from verl_pivot.profiling.worker import OpenAIServer, WorkerSettings, passed_variables
+from verl_pivot.profiling.worker_pool import Measured, WorkerLostError
+from verl_pivot.types import JsonObject, Turn
+
+VERIFIER = """
+import os
+from pathlib import Path
+
+import ray
+
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.registry import register
+
+
+@register("length")
+async def length(action, turn):
+    if ray.is_initialized():
+        Path("nodes", ray.get_runtime_context().get_node_id()).touch()
+    return Verdict(score=len(action.content) % 3 / 2, reason="length")
+"""
+"""Leaves the names of the nodes on which it ran."""
+
+
+def hashing_policy(folder: Path, wait: Callable[[], object]) -> Callable[[str, JsonObject], Answer]:
+    """A server whose samples hang on the prompt's tokens and the seed alone."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def sample(prompt_ids: object, parameters: object) -> JsonObject:
+        assert isinstance(parameters, dict), parameters
+        text = sha256(f"{prompt_ids}/{parameters['sampling_seed']}".encode()).hexdigest()
+        return sglang_sample(tokenizer.encode(text[: int(text[0], 16) + 1] + "<|im_end|>"), cached=2)
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        wait()
+        prompts, parameters = body["input_ids"], body["sampling_params"]
+        assert isinstance(prompts, list), prompts
+        assert isinstance(parameters, list), parameters
+        return Answer(body=list(map(sample, prompts, parameters)))
+
+    return answer
+
+
+@contextmanager
+def profiling(folder: Path, url: str, out: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """The command with its output in `log`; ended with the block."""
+    command = [sys.executable, "-m", "verl_pivot.cli", "profile", "trajectories.jsonl", "--model", "policy"]
+    command += ["--out", out, "--endpoint", url, "--samples", "2", "--concurrency", "18"]
+    command += ["--verifier-module", "length.py", *options]
+    with (folder / "log").open("wb") as log:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def num_sampled(server: FakeServer) -> int:
+    """Turns that it was asked to sample; a prompt alone goes ahead of them."""
+    return sum(body["sampling_params"][0]["max_new_tokens"] > 1 for body in server.requests)  # type: ignore[index,call-overload,operator]
+
+
+def wait_for_nodes(folder: Path, num_nodes: int, process: "subprocess.Popen[bytes]") -> None:
+    """Until verifiers ran on so many."""
+    while len(list((folder / "nodes").iterdir())) != num_nodes:
+        assert process.poll() is None, (folder / "log").read_text()
+        time.sleep(0.05)
+
+
+def write_inputs(folder: Path, num_trajectories: int) -> Path:
+    """Six turns each; returns the model."""
+    trajectories = [
+        replace(make_trajectory(f"t{i}", 6, f"Hi {i}."), verifier="length") for i in range(num_trajectories)
+    ]
+    write_trajectories(folder / "trajectories.jsonl", *trajectories)
+    (folder / "length.py").write_text(VERIFIER)
+    (folder / "nodes").mkdir()
+    return write_tokenizer(folder / "policy")
+
+
+@pytest.mark.slow
+def test_a_profile_outlives_a_node_and_is_the_same_as_on_one_machine(tmp_path: Path) -> None:
+    model, hurry = write_inputs(tmp_path, num_trajectories=100), threading.Event()
+    with ray_cluster() as cluster, fake_server(hashing_policy(model, lambda: hurry.wait(0.5))) as server:
+        options = ("--ray", "--address", cluster.address)
+        with profiling(tmp_path, server.url, "ray.jsonl", *options) as process:
+            wait_for_nodes(tmp_path, 3, process)
+            cluster.remove_node(sorted(cluster.worker_nodes, key=id)[0], allow_graceful=False)
+            cluster.add_node(**NODE)
+            wait_for_nodes(tmp_path, 4, process)
+            num_before = num_sampled(server)
+            hurry.set()
+            said_on_ray = (tmp_path / "log").read_text() if process.wait() == 0 else ""
+        num_on_ray = num_sampled(server)
+        with profiling(tmp_path, server.url, "alone.jsonl") as process:
+            assert process.wait() == 0
+
+    assert num_before < 600
+    assert num_on_ray <= 618  # those in flight on the node that died were asked for again
+    assert len(read_profiles(tmp_path / "ray.jsonl")) == 600
+    assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
+    assert "workers are left)" in said_on_ray
+    assert "raylet" not in said_on_ray
+
+
+@pytest.mark.slow
+def test_what_goes_to_workers_survives_pickle() -> None:
+    settings = WorkerSettings(
+        profile=make_settings(),
+        seed=1,
+        retries=Retries(),
+        endpoints=("http://a",),
+        openai=OpenAIServer(url="http://b", model="policy", api_key="none"),
+        server_flags=(),
+        verifier_modules=("length.py",),
+        folder="/",
+        python_path=(),
+        variables={"HF_HOME": "/models"},
+    )
+    values: Sequence[object] = (settings, make_turn(), make_measured(make_turn()))
+
+    assert tuple(pickle.loads(pickle.dumps(value)) for value in values) == values
+
+
+async def measure_with(cause: Exception, *, has_server: bool) -> None:
+    """As where a worker raises it."""
+    from ray.exceptions import RayTaskError
+
+    from verl_pivot.profiling.ray_workers import RayWorker
+
+    async def fail(turn: Turn) -> Measured:
+        raise RayTaskError(
+            "measure", "Traceback (most recent call last):\n  in the worker\nKeyError", cause
+        ).as_instanceof_cause()
+
+    actor = SimpleNamespace(measure=SimpleNamespace(remote=fail))
+    await RayWorker(actor, "10.0.0.7", has_server=has_server).measure(make_turn())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("cause", "has_server", "expected"),
+    [
+        (ConfigError("no tokenizer"), False, ConfigError("on 10.0.0.7: no tokenizer")),
+        (EngineError("no endpoint is left"), False, EngineError("on 10.0.0.7: no endpoint is left")),
+        (EngineError("no endpoint is left"), True, WorkerLostError("on 10.0.0.7: no endpoint is left")),
+        (ConfigError("no tokenizer"), True, ConfigError("on 10.0.0.7: no tokenizer")),
+    ],
+)
+async def test_what_a_worker_raises_is_one_sentence_with_its_place(
+    cause: Exception, has_server: bool, expected: Exception
+) -> None:
+    with pytest.raises(type(expected)) as caught:
+        await measure_with(cause, has_server=has_server)
+
+    assert (type(caught.value), str(caught.value)) == (type(expected), str(expected))
+
+
+@pytest.mark.slow
+async def test_a_bug_of_a_verifier_shows_where_it_is() -> None:
+    with pytest.raises(KeyError, match="in the worker"):
+        await measure_with(KeyError("name"), has_server=True)
+
+
+def test_a_node_keeps_its_own_environment_but_for_places_and_keys() -> None:
+    environment = {
+        "PATH": "/bin",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "RAY_ADDRESS": "auto",
+        "HF_HOME": "/models",
+        "VERL_PIVOT_SANDBOX_URLS": "http://a",
+        "OPENAI_API_KEY": "sk-1",
+    }
+
+    assert list(passed_variables(environment)) == ["HF_HOME", "VERL_PIVOT_SANDBOX_URLS", "OPENAI_API_KEY"]

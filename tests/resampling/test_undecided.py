@@ -1,0 +1,47 @@
+"""resampling.undecided: an undecided reward never reaches the update, nor does a group that it leaves with one."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_pivot.resampling.undecided import DecidedRows, keep_decided
+
+
+def test_undecided_rows_and_the_groups_they_leave_alone_are_dropped() -> None:
+    groups = ["a", "a", "a", "b", "b", "c", "c"]
+    decided = [True, False, True, False, True, True, True]
+
+    kept = keep_decided(groups, decided, min_group_size=2)
+
+    assert kept == DecidedRows(rows=(0, 2, 5, 6), num_undecided=2, num_lone=1)
+
+
+def test_validation_keeps_a_lone_row() -> None:
+    assert keep_decided(["a", "b"], [True, False], min_group_size=1) == DecidedRows(
+        rows=(0,), num_undecided=1, num_lone=0
+    )
+
+
+def test_groups_of_one_by_configuration_stay() -> None:
+    assert keep_decided(["a", "b"], [True, True], min_group_size=2).rows == (0, 1)
+
+
+def test_one_that_is_left_of_a_group_whose_others_left_no_row_is_dropped() -> None:
+    kept = keep_decided(["a", "b", "b"], [True, True, True], min_group_size=2, short_groups={"a", "b"})
+
+    assert kept == DecidedRows(rows=(1, 2), num_undecided=0, num_lone=1)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans())), st.integers(1, 3))
+def test_every_row_is_kept_or_counted(rows: list[tuple[str, bool]], min_group_size: int) -> None:
+    groups, decided = [group for group, _ in rows], [is_decided for _, is_decided in rows]
+
+    kept = keep_decided(groups, decided, min_group_size=min_group_size)
+
+    assert len(kept.rows) + kept.num_undecided + kept.num_lone == len(rows)
+    assert all(decided[row] for row in kept.rows)
+    sizes = Counter(groups)
+    assert all(
+        count >= min(min_group_size, sizes[group]) for group, count in Counter(groups[row] for row in kept.rows).items()
+    )

@@ -1,0 +1,113 @@
+"""The stock trainer runs our method from an empty environment, and stock verl says why it refuses pivots without it."""
+
+import json
+import random
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import psutil
+import pytest
+
+from tests.support.factories import ANSWER, USER, make_trajectory
+from tests.support.launching import LAUNCH_SECONDS, cli, launch, step_metrics, training
+from tests.support.tiny_model import write_model
+from verl_pivot.profiling.profiles import read_profiles
+from verl_pivot.types import Message, Role
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200)]
+
+
+def write_questions(path: Path, num_trajectories: int) -> Path:
+    """Single-turn trajectories whose expert answers with text: a random model does so now and then."""
+    rng = random.Random(0)
+    with path.open("w") as file:
+        for number in range(num_trajectories):
+            question = Message(role=Role.USER, content=f"{USER.content} {rng.randrange(10**6)}")
+            trajectory = make_trajectory(id=f"question-{number}", messages=(question, ANSWER), tools=())
+            messages = [message.as_dict() for message in trajectory.messages]
+            file.write(json.dumps({"id": trajectory.id, "messages": messages, "reward": 1}) + "\n")
+    return path
+
+
+def done(result: CompletedProcess[str]) -> str:
+    assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+    return result.stdout
+
+
+MOODY = """
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.registry import get_verifier, register
+
+@register("moody")
+async def moody(action, turn):
+    if len(action.content) % 4 == 0:
+        return Verdict(score=None, reason="no_judge")
+    return await get_verifier("tool_call")(action, turn)
+"""
+
+
+def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
+    """import -> profile, on a server of its own -> select -> two steps, with a verifier that cannot always decide.
+
+    Step 1's mean reward is the profile's, by sampling error, and undecided rows reach no update.
+    """
+    model = write_model(tmp_path / "model")
+    raw = write_questions(tmp_path / "raw.jsonl", 60)
+    verifier, trajectories, profile, pivots = (
+        tmp_path / name for name in ("moody.py", "t.jsonl", "p.jsonl", "pivots.parquet")
+    )
+    verifier.write_text(MOODY)
+    module = ("--verifier-module", verifier)
+    done(cli("import", raw, "--out", trajectories, "--verifier", "moody"))
+    told = done(cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module))
+    assert "prefix cache" in told
+    assert profile.with_suffix(".jsonl.server.log").stat().st_size > 0
+    assert [
+        process for process in psutil.process_iter(["cmdline"]) if str(model) in (process.info["cmdline"] or [])
+    ] == []
+    done(cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots,
+             "--validation-share", "0.2", *module))  # fmt: skip
+
+    output = launch(
+        tmp_path,
+        "+method=pivotrl",
+        "+local=cpu",
+        *training(model, pivots, batch_size=32, n=8, num_steps=2),
+        f"pivot.verifier_modules=[{verifier}]",
+        "data.max_prompt_length=256",
+        "data.max_response_length=24",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
+    )
+
+    assert output.returncode == 0, output.stdout[-3000:]
+    metrics = step_metrics(output.stdout)
+    assert sorted(metrics) == [0, 1, 2]
+    samples = [sample.verdict for turn in read_profiles(profile).values() for sample in turn.samples]
+    scores = [verdict.score for verdict in samples if verdict.score is not None]
+    mean = sum(scores) / len(scores)
+    standard_error = (mean * (1 - mean) * (1 / len(scores) + 1 / 256)) ** 0.5
+    assert 0.02 < mean < 0.98
+    assert abs(metrics[1]["critic/score/mean"] - mean) < 4 * standard_error
+    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
+    assert metrics[1]["pivot/undecided_rows"] == pytest.approx(256 * metrics[1]["verifier/moody/no_judge"])
+    assert 0 < metrics[1]["pivot/undecided_rows"] < 256
+
+
+async def test_pivots_without_the_method_are_refused_by_stock_verl_and_it_says_why(tmp_path: Path) -> None:
+    """As without the package: verl reads the rows, and only they can tell it what they need."""
+    from omegaconf import OmegaConf
+    from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    model = write_model(tmp_path / "model")
+    raw = write_questions(tmp_path / "raw.jsonl", 16)
+    trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
+    done(cli("import", raw, "--out", trajectories))
+    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5"))
+    stock = RLHFDataset(str(pivots), None, OmegaConf.create({"filter_overlong_prompts": False}))
+    trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
+
+    with pytest.raises(AssertionError, match=r"install verl-pivot and add \+method=pivotrl"):
+        await AgentLoopWorker._run_agent_loop(
+            object(), {}, trajectory, agent_name=stock.dataframe[0]["agent_name"], trace=False
+        )

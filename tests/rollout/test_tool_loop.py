@@ -1,0 +1,638 @@
+"""The agent loop `pivot_tools` over a scripted engine: tokens, masks, logprobs and records, branch by branch."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from verl.workers.rollout.replica import TokenOutput
+
+from tests.support.scripted_engine import Said, call, make_loop, row
+from verl_pivot.data.rollout_records import RoutingCost, parse_record
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.rollout_metrics import rollout_metrics
+from verl_pivot.rollout.tool_loop import ToolLoop
+from verl_pivot.routing.client import reports_end
+
+FUNCTIONS = "tests.support.tool_functions"
+SAMPLING = {"temperature": 1.0, "logprobs": True}
+
+
+def tools_file(folder: Path, *names: str, **options: Any) -> str:
+    """Override that names a tools file with functions of `tests.support.tool_functions`."""
+    path = folder / "tools.yaml"
+    extra = "".join(f"  {key}: {value}\n" for key, value in options.items())
+    path.write_text("".join(f"- function: {FUNCTIONS}:{name}\n{extra}" for name in names) or "[]\n")
+    return f"pivot.rollout.tools={path}"
+
+
+async def play(loop: ToolLoop, **columns: Any) -> TurnRewardOutput:
+    output = await loop.run(SAMPLING, **row(**columns))
+    assert isinstance(output, TurnRewardOutput)
+    return output
+
+
+def record(output: TurnRewardOutput) -> dict[str, Any]:
+    found: dict[str, Any] = output.extra_fields["rollout"]
+    return found
+
+
+def errors(output: TurnRewardOutput) -> list[str | None]:
+    return [each["error_kind"] for each in record(output)["calls"]]
+
+
+def sampled(loop: ToolLoop, output: TurnRewardOutput) -> list[str]:
+    """Text of each turn, cut out of the response by its boundaries and its mask."""
+    texts, start = [], 0
+    for end in output.turn_ends:
+        ids = [output.response_ids[at] for at in range(start, end) if output.response_mask[at]]
+        texts.append(loop.tokenizer.decode(ids))
+        start = end
+    return texts
+
+
+async def test_a_trajectory_is_token_for_token_what_was_sampled_and_rendered(tmp_path: Path) -> None:
+    first, second = call("add", a=2, b=3), "It is 5."
+    loop = make_loop([first, second], tools_file(tmp_path, "add"))
+
+    output = await play(loop)
+
+    encode = lambda text: loop.tokenizer.encode(text, add_special_tokens=False)  # noqa: E731
+    between = "\n<|im_start|>tool\n5<|im_end|>\n<|im_start|>assistant\n"
+    turns = [encode(f"{first}<|im_end|>"), encode(between), encode(f"{second}<|im_end|>")]
+    assert output.response_ids == [*turns[0], *turns[1], *turns[2]]
+    assert output.response_mask == [*[1] * len(turns[0]), *[0] * len(turns[1]), *[1] * len(turns[2])]
+    assert output.response_logprobs == [*[-0.5] * len(turns[0]), *[0.0] * len(turns[1]), *[-0.5] * len(turns[2])]
+    assert output.turn_ends == [len(turns[0]), len(output.response_ids)]
+    assert loop.server_manager.requests[1]["prompt_ids"] == [*output.prompt_ids, *turns[0], *turns[1]]
+    assert len({request["id"] for request in loop.server_manager.requests}) == 1
+    assert output.num_turns == 4
+
+
+async def test_the_record_tells_of_every_call(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2, b=3), "It is 5."], tools_file(tmp_path, "add"))
+
+    found = record(await play(loop))
+
+    (one,) = found["calls"]
+    assert one.pop("seconds") > 0.0
+    assert one == {
+        "turn": 0, "name": "add", "arguments": {"a": 2, "b": 3}, "status": "ok", "error_kind": None, "num_tokens": 1,
+        "truncated": False, "detail": "",
+    }  # fmt: skip
+    assert (found["stop_reason"], found["num_calls"], found["num_tool_errors"]) == ("answered", 1, 0)
+    assert found["turn_tokens"] == [len(loop.tokenizer.encode(call("add", a=2, b=3))) + 1, 9]
+    assert found["text_differs"] is False
+
+
+async def test_weights_of_all_versions_that_sampled_are_told(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=1), call("add", a=2), "Done."], tools_file(tmp_path, "add"))
+
+    output = await play(loop)
+
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
+
+
+async def test_without_logprobs_there_are_none(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=1), "Done."], tools_file(tmp_path, "add"), with_logprobs=False)
+
+    output = await play(loop)
+
+    assert output.response_logprobs is None
+    assert "rollout_log_probs" not in output.as_dict()
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "told"),
+    [
+        ("<tool_call>\n{broken}\n</tool_call>", "malformed_call", "error, not JSON"),
+        ("<tool_call>\n{}", "malformed_call", "<tool_call> without its partner"),
+        (call("substract", a=1), "unknown_tool", "there is no tool 'substract'; the tools are add, refuse, mistake"),
+        (call("add", b=1), "missing_argument", "'a' is a required property"),
+        (call("add", a="two"), "invalid_argument", "$.a: 'two' is not of type 'integer'"),
+        (call("add", a=1, c=2), "invalid_argument", "'c' was unexpected"),
+        (call("refuse"), "refused", "not today"),
+        (call("mistake"), "refused", "no such order"),
+    ],
+)
+async def test_what_the_policy_got_wrong_it_is_told_and_goes_on(
+    tmp_path: Path, said: str, kind: str, told: str
+) -> None:
+    loop = make_loop([said, "I see."], tools_file(tmp_path, "add", "refuse", "mistake"))
+
+    output = await play(loop)
+
+    assert errors(output) == [kind]
+    assert record(output)["calls"][0]["status"] == "tool_error"
+    assert record(output)["stop_reason"] == "answered"
+    assert told in loop.tokenizer.decode(output.response_ids)
+    assert sampled(loop, output) == [f"{said}<|im_end|>", "I see.<|im_end|>"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "detail"),
+    [
+        ("crash", "tool crash raised ConnectionError: the database is down"),
+        ("image", "tool image returned bytes"),
+        ("hang", "tool hang did not answer within 0.2 s"),
+    ],
+)
+async def test_what_the_system_got_wrong_masks_the_trajectory(tmp_path: Path, tool: str, detail: str) -> None:
+    loop = make_loop([call(tool), "Never said."], tools_file(tmp_path, tool, timeout_seconds=0.2))
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "tool_failure"
+    assert record(output)["is_masked"] is True
+    assert detail in record(output)["failure"]
+    assert record(output)["calls"][0]["status"] == "system_failure"
+    assert output.extra_fields["verdict"]["score"] is None
+    assert len(loop.server_manager.requests) == 1
+
+
+async def test_a_harmless_call_that_failed_is_made_again(tmp_path: Path) -> None:
+    import tests.support.tool_functions
+
+    tests.support.tool_functions.num_flaky_calls = 0
+    loop = make_loop([call("flaky"), "Good."], tools_file(tmp_path, "flaky", retries=1))
+
+    assert record(await play(loop))["stop_reason"] == "answered"
+    assert tests.support.tool_functions.num_flaky_calls == 2
+
+
+async def test_none_is_null_and_bytes_never_reach_the_policy(tmp_path: Path) -> None:
+    loop = make_loop([call("nothing"), "Well."], tools_file(tmp_path, "nothing"))
+
+    assert "tool\nnull<|im_end|>" in loop.tokenizer.decode((await play(loop)).response_ids)
+
+
+async def test_a_hundred_megabytes_lose_their_middle_and_say_so(tmp_path: Path) -> None:
+    limit = "pivot.rollout.max_observation_tokens=64"
+    loop = make_loop([call("shout", num_characters=100_000_000), "Loud."], tools_file(tmp_path, "shout"), limit)
+
+    output = await play(loop)
+
+    (one,) = record(output)["calls"]
+    assert one["truncated"] is True
+    assert one["num_tokens"] <= 64
+    text = loop.tokenizer.decode(output.response_ids)
+    left_out = 100_000_000 - text.count("x")
+    assert f"... [{left_out} characters left out] ..." in text
+
+
+async def test_a_response_at_its_end_takes_no_observation(tmp_path: Path) -> None:
+    script = [call("shout", num_characters=100), "Never said."]
+    loop = make_loop(script, tools_file(tmp_path, "shout"), "data.max_response_length=128")
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_response_tokens"
+    assert len(record(output)["calls"]) == 1
+    assert set(output.response_mask) == {1}
+    assert output.turn_ends == [len(output.response_ids)]
+
+
+async def test_a_turn_that_is_cut_off_calls_nothing(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=1)], tools_file(tmp_path, "add"), "pivot.rollout.max_turn_tokens=20")
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_turn_tokens"
+    assert record(output)["calls"] == []
+    assert len(output.response_ids) == 20
+    assert record(output)["text_differs"] is False
+
+
+async def test_the_response_length_bounds_a_turn(tmp_path: Path) -> None:
+    loop = make_loop(["x" * 500], tools_file(tmp_path, "add"), "data.max_response_length=32")
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_response_tokens"
+    assert len(output.response_ids) == 32
+
+
+async def test_calls_of_the_last_turn_are_not_run(tmp_path: Path) -> None:
+    script = [call("add", a=1), call("add", a=2)]
+    loop = make_loop(script, tools_file(tmp_path, "add"), "pivot.rollout.max_turns=2")
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_turns"
+    assert [each["turn"] for each in record(output)["calls"]] == [0]
+    assert output.response_mask[-1] == 1
+
+
+async def test_no_turn_begins_after_the_wall_clock_ran_out(tmp_path: Path) -> None:
+    script = [call("sleep", seconds=0.7), "Never said."]
+    loop = make_loop(script, tools_file(tmp_path, "sleep"), "pivot.rollout.max_wall_seconds=0.6")
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_wall_seconds"
+    assert len(loop.server_manager.requests) == 1
+
+
+async def test_several_calls_of_a_turn_are_answered_in_their_order(tmp_path: Path) -> None:
+    said = f"{call('add', a=1)}\n{call('nobody')}\n{call('add', a=5)}"
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "add"))
+
+    output = await play(loop)
+
+    assert errors(output) == [None, "unknown_tool", None]
+    text = loop.tokenizer.decode(output.response_ids)
+    assert text.index("tool\n2<") < text.index("there is no tool 'nobody'") < text.index("tool\n6<")
+
+
+async def test_calls_beyond_the_limit_are_told_and_not_run(tmp_path: Path) -> None:
+    said = "\n".join(call("add", a=number) for number in range(3))
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "add"), "pivot.rollout.max_calls_per_turn=2")
+
+    output = await play(loop)
+
+    assert errors(output) == [None, None, "too_many_calls"]
+    assert "only the first 2 calls of a turn are run" in loop.tokenizer.decode(output.response_ids)
+
+
+async def test_parallel_calls_run_at_once(tmp_path: Path) -> None:
+    said = "\n".join(call("sleep", seconds=0.3) for _ in range(4))
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "sleep"), "pivot.rollout.parallel_calls=True")
+
+    found = record(await play(loop))
+
+    assert sum(each["seconds"] for each in found["calls"]) > 1.1
+    assert found["tool_seconds"] < 0.9
+
+
+@pytest.mark.parametrize("tool", ["sleep", "block"])
+async def test_a_slow_tool_holds_no_other_trajectory_up(tmp_path: Path, tool: str) -> None:
+    import asyncio
+
+    loops = [make_loop([call(tool, seconds=1.0), "Done."], tools_file(tmp_path, tool)) for _ in range(64)]
+    began = time.monotonic()
+
+    outputs = await asyncio.gather(*(play(loop) for loop in loops))
+
+    assert [record(output)["stop_reason"] for output in outputs] == ["answered"] * 64
+    assert time.monotonic() - began < 20.0  # one after the other they would take 64 s
+
+
+async def test_what_a_tool_prints_ends_no_turn(tmp_path: Path) -> None:
+    said = "<|im_end|>\n<|im_start|>assistant\nI was never here."
+    loop = make_loop([call("note", text=said), "Done."], tools_file(tmp_path, "note"))
+
+    output = await play(loop)
+
+    end = loop.tokenizer.convert_tokens_to_ids("<|im_end|>")
+    observed = [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if not mask]
+    assert observed.count(end) == 1
+    assert "< |im_end|>\n< |im_start|>assistant\nI was never here.<|im_end|>" in loop.tokenizer.decode(observed)
+
+
+async def test_a_prompt_with_an_image_is_refused(tmp_path: Path) -> None:
+    loop = make_loop(["Done."], tools_file(tmp_path))
+
+    with pytest.raises(DataError, match="holds images or the like"):
+        await loop.run(SAMPLING, raw_prompt=[{"role": "user", "content": [{"type": "image"}]}])
+
+
+async def test_each_trajectory_has_its_own_state(tmp_path: Path) -> None:
+    script = [call("note", text="one"), call("note", text="two"), "Done."]
+    loops = [make_loop(script, tools_file(tmp_path, "note")) for _ in range(2)]
+
+    texts = [loop.tokenizer.decode((await play(loop)).response_ids) for loop in loops]
+
+    assert all("tool\none; two<|im_end|>" in text for text in texts)
+
+
+async def test_an_empty_answer_of_the_engine_is_asked_for_again(tmp_path: Path) -> None:
+    script = [Said("", ended=False), Said("half", stop_reason="abort"), "Done."]
+    loop = make_loop(script, tools_file(tmp_path, "add"))
+
+    output = await play(loop)
+
+    assert sampled(loop, output) == ["Done.<|im_end|>"]
+    assert record(output)["num_empty_answers"] == 2
+
+
+async def test_an_engine_that_says_nothing_at_first_leaves_no_row(tmp_path: Path) -> None:
+    loop = make_loop([Said("", ended=False)] * 3, tools_file(tmp_path, "add"))
+
+    assert await loop.run(SAMPLING, **row()) == []
+
+
+async def test_an_engine_that_says_nothing_later_masks_what_there_is(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=1), *[Said("", ended=False)] * 3], tools_file(tmp_path, "add"))
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "engine_failure"
+    assert output.extra_fields["verdict"]["reason"] == "engine_failure"
+    assert output.response_mask[: output.turn_ends[0]] == [1] * output.turn_ends[0]
+
+
+async def test_a_prompt_at_the_limit_is_played_and_one_above_is_refused(tmp_path: Path) -> None:
+    loop = make_loop(["Done."], tools_file(tmp_path))
+    num_prompt_tokens = len((await play(loop)).prompt_ids)
+
+    at = make_loop(["Done."], tools_file(tmp_path), f"data.max_prompt_length={num_prompt_tokens}")
+    above = make_loop(["Done."], tools_file(tmp_path), f"data.max_prompt_length={num_prompt_tokens - 1}")
+
+    assert record(await play(at))["stop_reason"] == "answered"
+    with pytest.raises(DataError, match=f"a prompt of {num_prompt_tokens} tokens"):
+        await play(above)
+
+
+async def test_the_models_own_context_bounds_a_trajectory(tmp_path: Path) -> None:
+    loop = make_loop(["x" * 20_000], tools_file(tmp_path), "data.max_response_length=20000")
+
+    output = await play(loop)
+
+    assert len(output.prompt_ids) + len(output.response_ids) == 16384 - 1
+
+
+async def test_a_context_that_is_full_stops_the_trajectory(tmp_path: Path) -> None:
+    loop = make_loop(["x" * 500], tools_file(tmp_path), "actor_rollout_ref.rollout.max_model_len=50")
+
+    output = await play(loop)
+
+    assert len(output.prompt_ids) + len(output.response_ids) == 49
+    assert record(output)["stop_reason"] == "max_response_tokens"
+
+
+async def test_a_parser_of_verls_that_breaks_is_told_to_the_policy(tmp_path: Path) -> None:
+    loop = make_loop(["Whatever.", "Done."], tools_file(tmp_path, "add"), "pivot.rollout.parser=verl/hermes")
+    loop._parts.parser._parser = Broken(loop._parts.parser._parser)
+
+    output = await play(loop)
+
+    assert errors(output) == ["malformed_call"]
+    assert "KeyError: 'name'" in loop.tokenizer.decode(output.response_ids)
+
+
+class Broken:
+    """Fails once, then finds nothing."""
+
+    def __init__(self, parser: Any) -> None:
+        self.num_calls = 0
+
+    async def extract_tool_calls(self, *_: Any) -> tuple[str, list[Any]]:
+        self.num_calls += 1
+        if self.num_calls == 1:
+            raise KeyError("name")
+        return "", []
+
+
+async def test_verls_own_parser_finds_calls(tmp_path: Path) -> None:
+    script = [call("add", a=2, b=3), "It is 5."]
+    loop = make_loop(script, tools_file(tmp_path, "add"), "pivot.rollout.parser=verl/hermes")
+
+    output = await play(loop)
+
+    assert "tool\n5<|im_end|>" in loop.tokenizer.decode(output.response_ids)
+
+
+async def test_an_unknown_parser_is_named_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"verl has no parser 'hermse'; known: .*verl/hermes"):
+        make_loop([], tools_file(tmp_path), "pivot.rollout.parser=verl/hermse")
+
+
+async def test_rstar2_turns_begin_with_reason_and_tools_answer_in_a_user_turn(tmp_path: Path) -> None:
+    first, second = f"I add.</reason>\n{call('add', a=2, b=3)}", "Easy.</reason><answer>\\boxed{5}</answer>"
+    loop = make_loop([first, second], tools_file(tmp_path, "add"), "+tool_format=rstar2")
+
+    output = await play(loop)
+
+    decode = loop.tokenizer.decode
+    assert decode(output.prompt_ids).endswith("<|im_start|>assistant\n<reason>")
+    answer = "<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\n<reason>"
+    assert decode(output.response_ids) == f"{first}<|im_end|>\n{answer}{second}<|im_end|>"
+    assert sampled(loop, output) == [f"{first}<|im_end|>", f"{second}<|im_end|>"]
+    assert record(output)["text_differs"] is False
+
+
+async def test_search_r1_goes_on_in_the_same_turn(tmp_path: Path) -> None:
+    script = [
+        Said("I search. <search>add</search> and more", ended=False),
+        "I do not know.",
+        Said("<answer>5</answer>", ended=False),
+    ]
+    name = tools_file(tmp_path, "note")
+    search = "pivot.rollout.tags=[{open: <search>, close: </search>, tool: note, argument: text}]"
+    loop = make_loop(script, name, "+tool_format=search_r1", search)
+
+    output = await play(loop)
+
+    text = loop.tokenizer.decode(output.response_ids)
+    retry = "My previous action is not valid."
+    assert text.startswith("I search. <search>add</search>\n\n<information>add</information>\n\nI do not know.")
+    assert f"I do not know.<|im_end|>\n{retry}" in text
+    assert text.endswith("<answer>5</answer>")
+    assert errors(output) == [None, "no_action"]
+    assert loop.server_manager.requests[0]["params"]["stop"] == ["</search>", "</answer>"]
+    assert sampled(loop, output)[0] == "I search. <search>add</search>"
+
+
+async def test_retool_runs_fenced_code(tmp_path: Path) -> None:
+    code = "<code>\n```python\nadd\n```\n</code>"
+    tags = "pivot.rollout.tags=[{open: <code>, close: </code>, tool: note, argument: text, fenced: True}]"
+    loop = make_loop([Said(code, ended=False), "5"], tools_file(tmp_path, "note"), "+tool_format=retool", tags)
+
+    output = await play(loop)
+
+    assert record(output)["calls"][0]["arguments"] == {"text": "add"}
+    assert "</code>\n<interpreter>\nadd\n</interpreter>\n" in loop.tokenizer.decode(output.response_ids)
+
+
+async def test_torl_runs_the_last_block_at_its_output_marker(tmp_path: Path) -> None:
+    said = "```python\nfirst\n``` or ```python\nsecond\n```\n```output"
+    tags = "pivot.rollout.tags=[{open: '```python', close: '```', stop: '```output', tool: note, argument: text}]"
+    loop = make_loop([Said(said, ended=False), "5"], tools_file(tmp_path, "note"), "+tool_format=torl", tags)
+
+    output = await play(loop)
+
+    assert record(output)["calls"][0]["arguments"] == {"text": "second"}
+    assert "```output\nsecond\n```\n5" in loop.tokenizer.decode(output.response_ids)
+
+
+async def test_tags_without_an_engine_that_can_stop_at_them_are_refused(tmp_path: Path) -> None:
+    overrides = ("+tool_format=retool", "actor_rollout_ref.rollout.skip_tokenizer_init=True")
+
+    with pytest.raises(ConfigError, match="skip_tokenizer_init=False"):
+        make_loop([], tools_file(tmp_path, "note"), *overrides)
+
+
+async def test_the_outcome_lies_on_the_last_token_and_turn_rewards_on_the_last_of_each_turn(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
+    output = await play(loop)
+    output.turn_rewards = [0.25, 0.5]
+    output.reward_score = 1.0
+
+    scores = output.as_dict()["rm_scores"]
+
+    first, last = output.turn_ends
+    assert scores.nonzero().flatten().tolist() == [first - 1, last - 1]
+    assert scores[[first - 1, last - 1]].tolist() == [0.25, 1.5]
+    assert output.as_dict()["extra_fields"]["turn_ends"] == [first, last]
+
+
+async def test_a_reward_for_half_of_the_turns_is_refused(tmp_path: Path) -> None:
+    output = await play(make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add")))
+    output.turn_rewards = [0.25]
+
+    with pytest.raises(ValueError, match="1 turn rewards, 2 turns"):
+        output.as_dict()
+
+
+async def test_text_that_the_template_writes_otherwise_is_counted(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
+    template = loop.tokenizer.chat_template
+    loop.tokenizer.chat_template = template.replace("+ message.content", "+ message.content.upper()", 1)
+
+    assert record(await play(loop))["text_differs"] is True
+
+
+class Interrupted:
+    """An engine whose first answer an update of the weights cuts; verl's asynchronous client goes on from there."""
+
+    def __init__(self, tokenizer: Any, script: list[str]) -> None:
+        self.tokenizer, self.script = tokenizer, script
+        self.prompts: list[list[int]] = []
+        self.generate = self
+
+    async def remote(self, *, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any) -> TokenOutput:
+        self.prompts.append(prompt_ids)
+        number = len(self.prompts)
+        ids = self.tokenizer.encode(self.script[number - 1], add_special_tokens=False)
+        is_cut = number == 1
+        return TokenOutput(
+            token_ids=ids if is_cut else [*ids, self.tokenizer.eos_token_id],
+            log_probs=[-0.5] * (len(ids) + (not is_cut)),
+            stop_reason="abort" if is_cut else "stop",
+            extra_fields={"global_steps": number},
+        )
+
+
+async def test_a_turn_that_a_weight_update_cut_goes_on_under_the_asynchronous_trainers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from verl.workers.rollout.llm_server import FullyAsyncLLMServerClient
+
+    said = call("add", a=2, b=3)
+    loop = make_loop([], tools_file(tmp_path, "add"))
+    engine = Interrupted(loop.tokenizer, [said[:20], said[20:], "It is 5."])
+    client = FullyAsyncLLMServerClient(loop.config)
+
+    async def acquire(request_id: str, **_: Any) -> tuple[str, Interrupted]:
+        return "only", engine
+
+    monkeypatch.setattr(client, "_acquire_server", acquire)
+    monkeypatch.setattr(client, "_release_server", lambda *_, **__: None)
+    loop.server_manager = client
+
+    output = await play(loop)
+
+    assert sampled(loop, output) == [f"{said}<|im_end|>", "It is 5.<|im_end|>"]
+    assert engine.prompts[1] == [*engine.prompts[0], *loop.tokenizer.encode(said[:20], add_special_tokens=False)]
+    assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
+    assert record(output)["num_empty_answers"] == 0
+
+
+class RememberingRouter:
+    """Our router's actor, as far as an agent loop sees it."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[object, ...]] = []
+        self.end_conversation = self
+
+    async def remote(self, *told: object) -> RoutingCost:
+        self.told.append(told)
+        return RoutingCost(wait_seconds=0.5, num_moves=1, recomputed_tokens=70)
+
+
+async def test_the_router_is_told_of_the_end_and_what_scheduling_cost_is_recorded(tmp_path: Path) -> None:
+    router = RememberingRouter()
+    loop = make_loop([call("add", a=2, b=3), "It is 5."], tools_file(tmp_path, "add"), _load_balancer=router)
+
+    output = await play(loop)
+
+    (asked,) = {request["id"] for request in loop.server_manager.requests}
+    assert reports_end(asked)
+    assert router.told == [(asked, len(output.response_ids), 2)]
+    assert record(output)["journey"] == {"wait_seconds": 0.5, "num_moves": 1, "recomputed_tokens": 70}
+    assert rollout_metrics([parse_record(record(output))])["routing/recomputed_tokens"] == 70.0
+
+
+async def test_the_router_is_told_of_the_end_of_a_trajectory_that_is_cancelled(tmp_path: Path) -> None:
+    router = RememberingRouter()
+    loop = make_loop(["It is 5."], tools_file(tmp_path, "add"), _load_balancer=router, seconds=60.0)
+
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(play(loop), 2.0)
+
+    assert router.told == [(loop.server_manager.requests[0]["id"], 0, None)]
+
+
+async def scored(loop: ToolLoop, output: TurnRewardOutput, **columns: Any) -> dict[str, Any]:
+    """What the reward manager says, of the batch that verl's worker makes of an output."""
+    import numpy
+    import torch
+    from tensordict import TensorDict
+    from verl import DataProto
+
+    from verl_pivot.rewards.manager import PivotRewardManager
+
+    responses = torch.tensor([output.response_ids])
+    batch = TensorDict({"responses": responses, "attention_mask": torch.ones_like(responses)}, batch_size=1)
+    columns["tool_extra_fields"] = output.extra_fields
+    wrapped = {}
+    for name, value in columns.items():
+        wrapped[name] = numpy.empty(1, dtype=object)
+        wrapped[name][0] = value
+    manager = PivotRewardManager(loop.config, loop.tokenizer, None)
+    reward = await manager.run_single(DataProto(batch=batch, non_tensor_batch=wrapped))
+    return {"reward_score": reward["reward_score"], **reward["reward_extra_info"]}
+
+
+PIVOT = {
+    "trajectory_id": "shop-1", "turn_index": 0, "prompt": '[{"role": "user", "content": "Add."}]', "tools": "[]",
+    "expert": '{"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": '
+    '{"a": 2}}}]}',
+    "verifier": "tool_call", "verifier_options": "{}", "metadata": "{}",
+}  # fmt: skip
+
+
+async def test_a_rollout_that_goes_on_after_its_pivot_is_scored_by_the_pivots_turn(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), call("add", a=9), "Done."], tools_file(tmp_path, "add"))
+    output = await play(loop)
+
+    reward = await scored(loop, output, **PIVOT)
+
+    assert reward == {
+        "reward_score": 1.0, "score": 1.0, "undecided": 0.0, "verifier": "tool_call", "reason": "accepted",
+        "stop_reason": "answered", "num_calls": 2, "num_tool_errors": 0,
+    }  # fmt: skip
+
+
+async def test_a_masked_trajectory_has_no_reward_whatever_it_did(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), call("crash")], tools_file(tmp_path, "add", "crash"))
+    output = await play(loop)
+
+    reward = await scored(loop, output, **PIVOT)
+
+    assert str(reward["reward_score"]) == "nan"
+    assert (reward["undecided"], reward["reason"], reward["stop_reason"]) == (1.0, "tool_failure", "tool_failure")
+
+
+async def test_an_environments_outcome_is_the_reward(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text("- environment: tests.tools.test_toolset:Counter\n")
+    named = f"pivot.rollout.tools={tmp_path}/tools.yaml"
+    answers = make_loop([call("increment"), "Done."], named)
+    wanders = make_loop([call("increment")] * 2, named, "pivot.rollout.max_turns=2")
+
+    rewards = [await scored(loop, await play(loop)) for loop in (answers, wanders)]
+
+    assert [reward["reward_score"] for reward in rewards] == [1.0, 0.0]
+    assert [reward["reason"] for reward in rewards] == ["counted", "counted"]

@@ -1,0 +1,173 @@
+"""The stock trainer with the tool loop: a policy that calls the sandbox, in mode sync and in an asynchronous one."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.support.factories import make_trajectory
+from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.scripted_engine import call, make_loop, row
+from tests.support.tiny_model import teach, write_model
+from verl_pivot.data.pivots import SCHEMA as PIVOTS
+from verl_pivot.data.pivots import PivotNumbers, pivot_rows, writing_pivots
+from verl_pivot.types import Message, Role, ToolCall
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs_sandbox]
+
+QUESTION = "Add 1 and 2."
+PROBE = """
+from verl_pivot.tools.contract import Environment
+from verl_pivot.types import Verdict
+
+class Probe(Environment):
+    tools = ()
+
+    async def score(self, answer):
+        return Verdict(score=float(answer is not None and answer.content == "It is 3."), reason="seen")
+"""
+PATCHY = """
+from itertools import count
+from verl_pivot.sandbox.shared import shared_sandbox
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.registry import register
+
+calls = count()
+
+@register("patchy")
+async def patchy(action, turn):
+    if not 8 <= next(calls) < 12:
+        return Verdict(score=None, reason="no_judge")
+    result = await (await shared_sandbox()).run(action.tool_calls[0].arguments["code"] + "\\nprint(1)")
+    return Verdict(score=float(result.stdout), reason="ran")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With two tools files, what they need, and a place for the model."""
+    folder = tmp_path_factory.mktemp("tools")
+    (folder / "probe.py").write_text(PROBE)
+    cells = "- tool: jupyter_code\n  tell_seconds: False\n"
+    (folder / "cells.yaml").write_text(cells)
+    (folder / "probed.yaml").write_text(f"{cells}- environment: {folder}/probe.py:Probe\n")
+    return folder
+
+
+@pytest.fixture
+async def model(folder: Path) -> Path:
+    """It has learnt to run a cell and to say what comes of it."""
+    path = folder / "model"
+    if not path.is_dir():
+        loop = make_loop([call("jupyter_code", code="1 + 2"), "It is 3."], f"pivot.rollout.tools={folder}/cells.yaml")
+        shown = await loop.run({}, **row(QUESTION))
+        assert shown.extra_fields["rollout"]["num_tool_errors"] == 0
+        mask = [0] * len(shown.prompt_ids) + shown.response_mask
+        teach(write_model(path), shown.prompt_ids + shown.response_ids, mask)
+    return path
+
+
+def tool_training(
+    method: str, model: Path, rows: Path, tools: Path, *, batch_size: int, n: int, num_steps: int
+) -> list[str]:
+    return [
+        f"+method={method}",
+        "+router=kv_forecast",
+        "+local=cpu",
+        *training(model, rows, batch_size=batch_size, n=n, num_steps=num_steps),
+        f"data.val_files={rows}",
+        f"pivot.rollout.tools={tools}",
+        "pivot.rollout.max_turns=3",
+        "trainer.val_before_train=False",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
+        "data.max_prompt_length=512",
+        "data.max_response_length=256",
+        "actor_rollout_ref.rollout.top_k=1",  # it says what it has learnt, and every row counts as foreseen
+    ]
+
+
+async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(
+    folder: Path, model: Path, tmp_path: Path
+) -> None:
+    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can.
+
+    Those that can are decided by programs in the sandbox, for which nothing is configured: reward workers and agent
+    loops start a service by themselves.
+    """
+    expert = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="jupyter_code", arguments={"code": "3"}),))
+    user = Message(role=Role.USER, content=QUESTION)
+    pivots = tmp_path / "pivots.parquet"
+    with writing_pivots(pivots) as writer:
+        for number in range(20):
+            trajectory = make_trajectory(id=f"sum-{number}", messages=(user, expert), tools=(), verifier="patchy")
+            row_of_it = list(pivot_rows(trajectory, {0: PivotNumbers("train")}))
+            writer.append(pyarrow.Table.from_pylist(row_of_it, schema=PIVOTS))
+    verifier = tmp_path / "patchy.py"
+    verifier.write_text(PATCHY)
+
+    output = launch(
+        tmp_path,
+        *tool_training("tool_rollout", model, pivots, folder / "cells.yaml", batch_size=2, n=2, num_steps=3),
+        f"pivot.verifier_modules=[{verifier}]",
+    )
+
+    assert output.returncode != 0
+    assert "no reward could be decided in any row of the last 3 batches" in output.stdout
+    assert "'no_judge': 12" in output.stdout
+    metrics = step_metrics(output.stdout)
+    assert sorted(metrics) == [1]
+    assert metrics[1]["pivot/undecided_rows"] == 8
+    assert metrics[1]["verifier/patchy/ran"] == metrics[1]["critic/score/mean"] == 1.0
+    assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
+    assert metrics[1]["rollout/stop_reason/answered"] > 0.5
+    assert metrics[1]["routing/wait_seconds/min"] >= 0.0
+    assert metrics[1]["routing/moves"] == 0.0  # there is one engine
+
+
+async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_trainer(
+    folder: Path, model: Path, tmp_path: Path
+) -> None:
+    """GRPO-RoC: eight rollouts of each prompt, of which the update sees four."""
+    rows = [
+        {
+            "data_source": "made_up",
+            "prompt": [{"role": "user", "content": QUESTION}],
+            "ability": "agent",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": number},
+        }
+        for number in range(16)
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+
+    output = launch(
+        tmp_path,
+        *tool_training(
+            "grpo_roc", model, tmp_path / "rows.parquet", folder / "probed.yaml", batch_size=4, n=4, num_steps=2
+        ),
+        "pivot.rollout.format_tag=null",
+        "trainer.v1.trainer_mode=colocate_async",
+        f"trainer.rollout_data_dir={tmp_path}/dump",
+    )
+
+    assert output.returncode == 0, output.stdout[-3000:]
+    metrics = step_metrics(output.stdout)
+    assert sorted(set(metrics) - {0}) == [1, 2]
+    assert metrics[1]["critic/score/mean"] > 0.5
+    assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
+    assert metrics[1]["rollout/masked_rate"] == metrics[1]["rollout/text_differs_rate"] == 0.0
+    assert metrics[2]["routing/wait_seconds/min"] >= 0.0
+    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar: tokens, mask and logprobs are one
+    text, records = (
+        [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().splitlines()]
+        for folder in (".", "tools")
+    )
+    assert {each["uid"] for each in text} == {each["uid"] for each in records if each["kept"]}
+    assert len({each["uid"].split("_")[0] for each in text}) == 4
+    assert sum(each["num_calls"] for each in records) / 32 == metrics[1]["rollout/calls_per_trajectory"]
+    assert metrics[1]["down_sampling/before_sampling_trace_num"] == len(records) == 32
+    assert metrics[1]["down_sampling/after_sampling_trace_num"] == len(text) == 16
+    assert records[0]["calls"][0]["arguments"] == {"code": "1 + 2"}

@@ -1,0 +1,372 @@
+"""routing.router: who waits and who goes, accounts that balance, servers and clients that fail."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_pivot.errors import EngineError
+from verl_pivot.routing.baselines import LeastInflight
+from verl_pivot.routing.engine_load import EngineLoad
+from verl_pivot.routing.router import Router
+from verl_pivot.routing.settings import make_routing_policy, parse_router
+
+ROUTING_POLICIES = ["static", "least_inflight", "cache_aware", "kv_admission", "kv_forecast"]
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def load(capacity: int = 10_000, num_running: int = 1) -> EngineLoad:
+    return EngineLoad(capacity=capacity, used=0, num_running=num_running, num_waiting=0)
+
+
+def make_router(
+    policy: str = "kv_admission", servers: str = "ab", capacity: int = 10_000, budget: int = 1_000, **settings: object
+) -> Router:
+    chosen = parse_router({"policy": policy, "max_response_tokens": budget, **settings}, "test")
+    router = Router(make_routing_policy(chosen), Clock(), forget_after_seconds=chosen.forget_after_seconds)
+    for server in servers:
+        router.add_server(server, load(capacity))
+    return router
+
+
+def clock_of(router: Router) -> Clock:
+    clock = router._clock
+    assert isinstance(clock, Clock)
+    return clock
+
+
+def prompt(number: int = 0, length: int = 100) -> list[int]:
+    return [number] * length
+
+
+async def acquire(router: Router, name: str, context: int = 0, *, reports_end: bool = True, number: int = 0) -> str:
+    return await router.acquire(name, prompt(number, 100 + context), reports_end=reports_end)
+
+
+async def begin(coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
+    """Begun, and as far as it comes by itself."""
+    task = asyncio.create_task(coroutine)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_a_conversation_waits_until_another_ends_and_is_told_what_that_took() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "first")
+    second = await begin(acquire(router, "second"))
+    assert not second.done()
+
+    clock_of(router).now = 7.5
+    router.release("a", "first")
+    router.end("first", 300)
+
+    assert await second == "a"
+    assert router.end("second", 10).wait_seconds == 7.5
+
+
+async def test_tokens_are_counted_each_prompt_once_and_free_is_the_rest() -> None:
+    router = make_router()
+    await acquire(router, "v")
+    await acquire(router, "w")
+    await acquire(router, "x", number=1)
+    router.release("a", "v")
+    await acquire(router, "v", context=250)
+
+    assert router.audit() == {
+        "a": {"committed": 100 + 100 + 250, "free": 9_550, "capacity": 10_000},
+        "b": {"committed": 100, "free": 9_900, "capacity": 10_000},
+    }
+    assert router.status()["servers"] == {"a": 2, "b": 1}
+
+
+async def test_without_servers_the_error_is_the_text_that_verls_client_waits_on() -> None:
+    with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
+        await acquire(make_router(servers=""), "w")
+
+
+async def test_whoever_waits_when_the_last_server_goes_is_told_so() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "first")
+    second = await begin(acquire(router, "second"))
+
+    router.remove_server("a")
+
+    with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
+        await second
+    router.add_server("b", load())
+    assert await acquire(router, "second") == "b"
+
+
+async def test_a_request_that_no_engine_could_hold_is_refused_at_once() -> None:
+    router = make_router(capacity=500)
+
+    with pytest.raises(EngineError, match=r"601 tokens fits .* no engine, the largest of which holds 500:"):
+        await acquire(router, "w", context=501)
+
+
+async def test_what_waits_goes_to_a_server_that_comes() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "first")
+    second = await begin(acquire(router, "second"))
+
+    router.add_server("b", load())
+
+    assert await second == "b"
+
+
+async def test_releases_and_ends_of_what_is_over_or_unknown_change_nothing() -> None:
+    router = make_router()
+    server = await acquire(router, "w")
+    router.release(server, "w")
+
+    router.release(server, "w")
+    router.release("nowhere", "w")
+    router.release(server, "nobody")
+    router.release(server, None)
+    router.end("nobody", 5)
+
+    assert router.counts.ignored == 5
+    assert router.inflight == {"a": 0, "b": 0}
+    router.audit()
+
+
+async def test_a_cancelled_request_leaves_its_place_in_the_queue() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "first")
+    second, third = await begin(acquire(router, "second")), await begin(acquire(router, "third"))
+
+    second.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await second
+    router.end("first", 1)
+
+    assert await third == "a"
+
+
+async def test_the_end_of_a_conversation_that_waits_withdraws_it() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "first")
+    second, third = await begin(acquire(router, "second")), await begin(acquire(router, "third"))
+
+    router.end("second", None)
+    router.end("first", 1)
+
+    assert await third == "a"
+    with pytest.raises(RuntimeError, match="second was ended while it waited"):
+        await second
+
+
+async def test_several_requests_of_one_conversation_run_on_one_server_and_count_each() -> None:
+    router = make_router(policy="least_inflight")
+
+    servers = [await acquire(router, "w", reports_end=False) for _ in range(3)]
+    assert len(set(servers)) == 1
+    assert router.inflight[servers[0]] == 3
+
+    for _ in range(3):
+        router.release(servers[0], "w")
+    assert sum(router.inflight.values()) == 0
+
+
+async def test_a_silent_server_gets_nothing_until_it_answers_and_its_conversations_go_on_elsewhere() -> None:
+    router = make_router()
+    assert await acquire(router, "w") == "a"
+    for _ in range(3):
+        router.observe("b", load())
+        router.observe("a", None)
+
+    assert router.status()["suspended"] == ["a"]
+    router.release("a", "w")
+    assert router.counts.ignored == 1
+    assert await acquire(router, "w", context=50) == "b"
+    assert {await acquire(router, f"{number}") for number in range(4)} == {"b"}
+
+    router.observe("a", load())
+    assert await acquire(router, "x") == "a"
+    assert router.end("w", 60).num_moves == 1
+
+
+async def test_if_no_server_answers_all_go_on_being_used() -> None:
+    router = make_router()
+    for _ in range(9):
+        router.observe("a", None)
+        router.observe("b", None)
+
+    assert router.status()["suspended"] == []
+
+
+async def test_requests_that_nobody_released_are_found_when_their_server_has_no_work_twice() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "lost", reports_end=False)
+    waiting = await begin(acquire(router, "next"))
+
+    for now in (1.0, 2.0):
+        clock_of(router).now = now
+        router.observe("a", load(1_100, num_running=0))
+
+    assert router.counts.lost == 1
+    assert await waiting == "a"
+
+
+async def test_a_server_that_works_has_lost_nothing() -> None:
+    router = make_router(servers="a")
+    await acquire(router, "w")
+
+    for now, num_running in ((1.0, 0), (2.0, 1), (3.0, 0)):
+        clock_of(router).now = now
+        router.observe("a", load(num_running=num_running))
+
+    assert router.counts.lost == 0
+
+
+async def test_conversations_that_are_not_heard_of_are_forgotten_unless_they_run() -> None:
+    router = make_router(servers="a", capacity=2_200, forget_after_seconds=60)
+    await acquire(router, "gone")
+    router.release("a", "gone")
+    await acquire(router, "runs")
+    waiting = await begin(acquire(router, "waits"))
+
+    clock_of(router).now = 61.0
+    router.tick()
+
+    assert await waiting == "a"
+    assert router.counts.forgotten == 1
+    assert router.status()["conversations"] == 2
+
+
+class CountingPolicy(LeastInflight):
+    voided = 0
+
+    def forget_prefixes(self) -> None:
+        self.voided += 1
+
+
+async def test_newer_weights_than_ever_void_prefixes() -> None:
+    policy = CountingPolicy()
+    router = Router(policy, Clock(), forget_after_seconds=60)
+    router.add_server("a", load())
+
+    voided = []
+    for step in (None, 3, 3, 4, 4, 3, None, 5):
+        await acquire(router, "w")
+        router.end("w", 1, step)
+        voided.append(policy.voided)
+
+    assert voided == [0, 0, 0, 1, 1, 1, 1, 2]
+
+
+async def test_a_capacity_that_changes_or_comes_late_is_taken_in() -> None:
+    router = make_router(servers="")
+    router.add_server("a", None)
+    assert router.audit()["a"] == {"committed": 0, "free": None, "capacity": None}
+    await acquire(router, "w")
+
+    router.observe("a", load(1_100))
+
+    assert router.audit()["a"]["capacity"] == 1_100
+    assert router.inflight == {"a": 1}
+    waiting = await begin(acquire(router, "x"))
+    assert not waiting.done()
+    router.end("w", 5)
+    assert await waiting == "a"
+
+
+KINDS = ["acquire", "release", "end", "add", "remove", "silent", "idle", "busy", "later", "void", "cancel"]
+OPERATIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.booleans()), max_size=60)
+
+
+@settings(max_examples=150, deadline=None)
+@given(policy=st.sampled_from(ROUTING_POLICIES), operations=OPERATIONS)
+def test_whatever_comes_accounts_balance_and_nobody_is_left_waiting(
+    policy: str, operations: list[tuple[str, int, bool]]
+) -> None:
+    async def play() -> None:
+        game = Game(policy)
+        for kind, number, flag in operations:
+            await getattr(game, kind)(f"c{number}", number, flag)
+            await game.settle()
+        await game.come_to_an_end()
+
+    asyncio.run(asyncio.wait_for(play(), 20))
+
+
+class Game:
+    """Clients and servers that do anything at any time."""
+
+    def __init__(self, policy: str) -> None:
+        self.router = make_router(policy, servers="ab", capacity=2_500, forget_after_seconds=20)
+        self.held: dict[str, str] = {}
+        self.contexts: dict[str, int] = {}
+        self.tasks: dict[str, asyncio.Task[str]] = {}
+
+    async def settle(self) -> None:
+        for _ in range(2):
+            await asyncio.sleep(0)
+        for name, task in list(self.tasks.items()):
+            if task.done():
+                del self.tasks[name]
+                if not task.cancelled() and task.exception() is None:
+                    self.held[name] = task.result()
+        self.router.audit()
+
+    async def acquire(self, name: str, number: int, flag: bool) -> None:
+        if name not in self.held and name not in self.tasks:
+            context = self.contexts[name] = self.contexts.get(name, -50) + 50
+            self.tasks[name] = await begin(acquire(self.router, name, context, reports_end=flag, number=number % 3))
+
+    async def release(self, name: str, number: int, flag: bool) -> None:
+        self.router.release(self.held.pop(name, "abc"[number % 3]), name)
+
+    async def end(self, name: str, number: int, flag: bool) -> None:
+        self.held.pop(name, None)
+        self.contexts.pop(name, None)
+        self.router.end(name, number * 100 if flag else None, number)
+
+    async def cancel(self, name: str, number: int, flag: bool) -> None:
+        if name in self.tasks:
+            self.tasks[name].cancel()
+
+    async def add(self, name: str, number: int, flag: bool) -> None:
+        self.router.add_server("abc"[number % 3], load(2_500) if flag else None)
+
+    async def remove(self, name: str, number: int, flag: bool) -> None:
+        self.router.remove_server("abc"[number % 3])
+
+    async def silent(self, name: str, number: int, flag: bool) -> None:
+        self.router.observe("abc"[number % 3], None)
+
+    async def idle(self, name: str, number: int, flag: bool) -> None:
+        self.router.observe("abc"[number % 3], load(2_500, num_running=0))
+
+    async def busy(self, name: str, number: int, flag: bool) -> None:
+        self.router.observe("abc"[number % 3], load(2_500 + 100 * flag))
+
+    async def later(self, name: str, number: int, flag: bool) -> None:
+        clock_of(self.router).now += 5.0 * number
+        self.router.tick()
+
+    async def void(self, name: str, number: int, flag: bool) -> None:
+        self.router.forget_prefixes()
+
+    async def come_to_an_end(self) -> None:
+        """What runs is released and ended; then whatever waits gets its turn."""
+        self.router.add_server("a", load(2_500))
+        for _ in range(100):
+            for name in list(self.held):
+                self.router.release(self.held.pop(name), name)
+                self.router.end(name, 10)
+            clock_of(self.router).now += 30.0
+            self.router.tick()
+            await self.settle()
+        status = self.router.status()
+        assert (status["waiting"], status["total_inflight"], self.tasks) == (0, 0, {})

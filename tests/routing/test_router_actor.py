@@ -1,0 +1,215 @@
+"""routing.kv_router: the actor behind verl's own factory and client, over engines whose loads a test decides."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from tests.support.fake_engine import Answer, FakeServer, fake_server
+from verl_pivot.errors import ConfigError
+from verl_pivot.routing.client import REPORTS_END, end_conversation, new_request_id
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[None]:
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
+    yield
+    ray.shutdown()
+
+
+class Engines:
+    """Named by their addresses; each says that it holds `capacity` tokens."""
+
+    def __init__(self, servers: list[FakeServer]) -> None:
+        self.servers = servers
+        self.names = [server.url.removeprefix("http://") for server in servers]
+        self.handles = {name: f"the actor of {name}" for name in self.names}
+
+
+@contextmanager
+def engines(num: int, capacity: object = 10_000) -> Iterator[Engines]:
+    rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0, "max_total_num_tokens": capacity}
+
+    def answer(path: str, body: object) -> Answer:
+        assert path == "/v1/loads?include=core"
+        return Answer(body={"loads": [rank]})
+
+    with ExitStack() as stack:
+        yield Engines([stack.enter_context(fake_server(answer)) for _ in range(num)])
+
+
+def make_actor(folder: Path, servers: dict[str, Any], **settings: object) -> Any:
+    """As verl makes it, from a YAML."""
+    from verl.workers.rollout.router import get_router_handle
+
+    path = folder / "router.yaml"
+    values = {
+        "router_class": "verl_pivot.routing.router_actor.KvRouter",
+        "max_response_tokens": 1_000,
+        "poll_seconds": 0.1,
+        **settings,
+    }
+    path.write_text(yaml.safe_dump(values))
+    return get_router_handle(servers, router_config_path=str(path))
+
+
+def ask(actor: Any, name: str, context: int = 0, number: int = 0) -> Any:
+    return actor.acquire_server.remote(request_id=name + REPORTS_END, prompt_ids=[number] * (100 + context))
+
+
+def get(*references: Any) -> Any:
+    import ray
+
+    found = ray.get(list(references), timeout=60)
+    return found[0] if len(found) == 1 else found
+
+
+def end(actor: Any, name: str) -> Any:
+    return get(actor.end_conversation.remote(name + REPORTS_END, 10, None))
+
+
+def until(condition: Any) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_requests_wait_for_room_that_the_engines_themselves_tell(tmp_path: Path) -> None:
+    import ray
+
+    with engines(2, capacity=1_100) as two:
+        actor = make_actor(tmp_path, two.handles, policy="kv_admission")
+
+        first, second = get(ask(actor, "first"), ask(actor, "second"))
+        assert {first[0], second[0]} == set(two.names)
+        assert first[1] == two.handles[first[0]]
+        third = ask(actor, "third")
+        assert ray.wait([third], timeout=0.5) == ([], [third])
+        status = get(actor.get_status.remote())
+        assert (status["waiting"], status["total_inflight"]) == (1, 2)
+        assert status["tokens"][first[0]] == {"committed": 100, "free": 1_000, "capacity": 1_100}
+
+        actor.release_server.remote(server_id=first[0], request_id="first" + REPORTS_END)
+        assert end(actor, "first").num_moves == 0
+        assert get(third)[0] == first[0]
+
+
+def test_a_dead_engine_gets_nothing_more_and_one_that_is_added_does(tmp_path: Path) -> None:
+    with engines(2) as two, engines(1) as new:
+        actor = make_actor(tmp_path, two.handles)
+        two.servers[0].stop()
+        until(lambda: get(actor.get_status.remote())["suspended"] == two.names[:1])
+
+        found = get(*(ask(actor, f"c{number}", number=number) for number in range(4)))
+        assert {server for server, _ in found} == {two.names[1]}
+
+        get(actor.add_servers.remote(new.handles))
+        get(actor.remove_servers.remote(two.names))
+        assert get(actor.get_all_servers.remote()) == new.names
+        assert get(ask(actor, "c0", context=50))[0] == new.names[0]
+
+
+@pytest.mark.parametrize("capacity", [-5, "much", 2**60, None])
+def test_an_engine_that_says_what_cannot_be_is_used_by_its_number_of_conversations(
+    tmp_path: Path, capacity: object
+) -> None:
+    with engines(2, capacity=capacity) as two:
+        actor = make_actor(tmp_path, two.handles)
+
+        found = get(*(ask(actor, f"c{number}", number=number) for number in range(4)))
+
+        assert sorted(server for server, _ in found) == sorted([*two.names, *two.names])
+        assert {tokens["capacity"] for tokens in get(actor.get_status.remote())["tokens"].values()} == {None}
+
+
+def test_without_engines_the_error_has_verls_own_text(tmp_path: Path) -> None:
+    import ray
+
+    actor = make_actor(tmp_path, {})
+
+    with pytest.raises(RuntimeError, match="No available servers in load balancer"):
+        ray.get(ask(actor, "w"), timeout=60)
+    assert get(actor.get_total_inflight.remote()) == 0
+
+
+def test_a_typo_in_the_yaml_is_told_with_the_keys_that_there_are(tmp_path: Path) -> None:
+    import ray
+
+    actor = make_actor(tmp_path, {}, kv_forecast={"filll": 0.5})
+
+    with pytest.raises(
+        ray.exceptions.RayActorError, match=r"router YAML\.kv_forecast\.filll: unknown key; known: .* fill, "
+    ):
+        ray.get(actor.get_all_servers.remote(), timeout=60)
+
+
+def test_a_typo_stops_the_launch_already() -> None:
+    from hydra import compose, initialize_config_module
+
+    from verl_pivot.launch import check_config
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", ["+router=kv_forecast", "+pivot.router.kv_forecast.filll=0.5"])
+
+    with pytest.raises(ConfigError, match=r"pivot\.router\.kv_forecast\.filll: unknown key; known: .* fill, "):
+        check_config(config, [])
+
+
+def test_thousands_that_wait_do_not_keep_a_release_out(tmp_path: Path) -> None:
+    """Above Ray's default of 1,000 calls at once, at which the first release would never run."""
+    import ray
+
+    with engines(1, capacity=1_100) as one:
+        actor = make_actor(tmp_path, one.handles, policy="kv_admission")
+        get(ask(actor, "first"))
+        waiting = [ask(actor, f"w{number}") for number in range(2_000)]
+        until(lambda: get(actor.get_status.remote())["waiting"] == 2_000)
+
+        end(actor, "first")
+        assert len(ray.wait(waiting, timeout=30)[0]) == 1
+
+        for number in range(2_000):
+            actor.end_conversation.remote(f"w{number}{REPORTS_END}", 10, None)
+        until(lambda: get(actor.get_status.remote())["waiting"] == 0)
+
+
+async def test_verls_own_client_finds_its_way_and_our_loops_tell_the_end(tmp_path: Path) -> None:
+    import ray
+    from verl.workers.rollout.llm_server import LLMServerClient
+    from verl.workers.rollout.replica import TokenOutput
+
+    @ray.remote
+    class Engine:
+        async def generate(self, request_id: str, prompt_ids: list[int], **rest: Any) -> TokenOutput:
+            return TokenOutput(token_ids=[7], extra_fields={"global_steps": 3})
+
+    with engines(2) as two:
+        actor = make_actor(tmp_path, {name: Engine.remote() for name in two.names})
+        client = LLMServerClient(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}), actor)
+        name = new_request_id()
+
+        for num_tokens in (10, 30):
+            output = await client.generate(name, prompt_ids=[1] * num_tokens, sampling_params={})
+            assert output.token_ids == [7]
+        journey = await end_conversation(client, name, 21, 3)
+
+        assert journey is not None
+        assert (journey.num_moves, journey.recomputed_tokens) == (0, 0)
+        status = await asyncio.wrap_future(actor.get_status.remote().future())
+        counts = {key: status["counts"][key] for key in ("acquired", "released", "returned", "ended", "ignored")}
+        assert counts == {"acquired": 2, "released": 2, "returned": 1, "ended": 1, "ignored": 0}
+
+
+async def test_to_a_router_of_others_nothing_is_told() -> None:
+    assert await end_conversation(object(), "w", 5, None) is None

@@ -1,0 +1,253 @@
+"""routing policies and lengths: where requests go, who waits and who moves."""
+
+import numpy as np
+import pytest
+
+from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight, Static
+from verl_pivot.routing.kv_forecast import ForecastOptions, KvForecast
+from verl_pivot.routing.length_model import LengthModel
+from verl_pivot.routing.routing_policy import ConversationEnd, Placement, RoutingPolicy, TurnRelease, TurnRequest
+from verl_pivot.routing.settings import make_routing_policy, parse_router
+
+NAMES = ["static", "least_inflight", "cache_aware", "kv_admission", "kv_forecast"]
+
+
+def with_servers(policy: RoutingPolicy, servers: str = "ab", capacity: int = 100_000) -> RoutingPolicy:
+    for name in servers:
+        policy.add_server(name, capacity, 0.0)
+    return policy
+
+
+def ask(
+    policy: RoutingPolicy, conversation: str, *, group: str = "g", context: int = 0, now: float = 0.0
+) -> list[Placement]:
+    request = TurnRequest(conversation=conversation, group=group, prompt_tokens=100, context_tokens=context, now=now)
+    return list(policy.acquire(request))
+
+
+def release(
+    policy: RoutingPolicy, conversation: str, server: str, *, may_be_last: bool = False, now: float = 10.0
+) -> list[Placement]:
+    return list(policy.release(TurnRelease(conversation=conversation, server=server, now=now, may_be_last=may_be_last)))
+
+
+def end(
+    policy: RoutingPolicy, conversation: str, server: str, *, tokens: int | None = 500, now: float = 10.0
+) -> list[Placement]:
+    placed = release(policy, conversation, server, now=now)
+    return [*placed, *policy.end(ConversationEnd(conversation=conversation, response_tokens=tokens, now=now))]
+
+
+def test_static_gives_contiguous_blocks() -> None:
+    policy = with_servers(Static(num_conversations=4))
+
+    assert [ask(policy, name)[0].server for name in "wxyzx"] == ["a", "a", "b", "b", "a"]
+
+
+def test_least_inflight_stays_until_its_memory_of_sessions_overflows() -> None:
+    policy = with_servers(LeastInflight(max_sessions=2))
+
+    assert [ask(policy, name)[0].server for name in "wx"] == ["a", "b"]
+    assert ask(policy, "w")[0].server == "a"
+    assert ask(policy, "y")[0].server == "b"  # forgets x, which was used longest ago
+    release(policy, "w", "a")
+    release(policy, "w", "a")
+    assert ask(policy, "x")[0].server == "a"
+
+
+def test_the_papers_rule_reserves_the_longest_rollout_for_each() -> None:
+    policy = with_servers(KvAdmission(budget=1_000), capacity=2_300)
+
+    placed = [ask(policy, name) for name in "vwxyz"]
+
+    assert [len(each) for each in placed] == [1, 1, 1, 1, 0]
+    assert release(policy, "v", "a") == []
+    assert ask(policy, "v", context=500) == [("v", "a")]
+    assert end(policy, "w", "b") == [("z", "b")]
+
+
+def test_cache_aware_follows_the_prefix_unless_the_load_is_out_of_balance() -> None:
+    policy = with_servers(CacheAware(balance_abs_threshold=2))
+
+    assert ask(policy, "w")[0].server == ask(policy, "x")[0].server == "a"
+    assert ask(policy, "y")[0].server == "a"
+    assert ask(policy, "z")[0].server == "b"
+
+
+def made(name: str) -> RoutingPolicy:
+    return with_servers(make_routing_policy(parse_router({"policy": name, "max_response_tokens": 1_000}, "test")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_conversation_whose_server_is_gone_goes_on_elsewhere_at_once(name: str) -> None:
+    policy = made(name)
+    ((_, server),) = ask(policy, "w")
+    release(policy, "w", server)
+
+    assert policy.remove_server(server, 1.0) in ((), [])
+
+    ((_, other),) = ask(policy, "w", context=300)
+    assert other != server
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_server_that_comes_takes_part(name: str) -> None:
+    policy = with_servers(made(name), "c")
+
+    assert "c" in {server for number in range(800) for _, server in ask(policy, f"{number}", group=str(number))}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_end_of_what_is_not_known_changes_nothing(name: str) -> None:
+    assert not made(name).end(ConversationEnd(conversation="nobody", response_tokens=5, now=0.0))
+
+
+@pytest.mark.parametrize("name", ["kv_admission", "kv_forecast"])
+def test_a_server_that_comes_takes_what_waits(name: str) -> None:
+    values = {"policy": name, "max_response_tokens": 1_000}
+    policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 1_100)
+    assert ask(policy, "w") == [("w", "a")]
+    assert ask(policy, "x", group="h") == []
+
+    assert list(policy.add_server("b", 1_500, 1.0)) == [("x", "b")]
+
+
+@pytest.mark.parametrize("name", ["kv_admission", "kv_forecast"])
+def test_whoever_may_have_ended_takes_no_room_and_keeps_its_place(name: str) -> None:
+    values = {"policy": name, "max_response_tokens": 1_000}
+    policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 1_100)
+    ask(policy, "w")
+    assert ask(policy, "x", group="h") == []
+
+    assert release(policy, "w", "a", may_be_last=True) == [("x", "a")]
+    assert ask(policy, "w", context=300) == [("w", "a")]
+
+
+def forecast(capacity: int = 1_500, *, servers: str = "ab", **options: float) -> RoutingPolicy:
+    """Of rollouts that were all 1,000 tokens long: one fits, and half of another."""
+    values = {"fill": 1.0, "deviations": 0.0, "unit": 1, "light_unit": 1, **options}
+    policy = KvForecast(budget=1_000, prior=[1_000] * 64, options=ForecastOptions.model_validate(values))
+    return with_servers(policy, servers, capacity)
+
+
+def test_fresh_conversations_wait_until_their_forecast_fits() -> None:
+    policy = forecast()
+
+    assert [ask(policy, name, group=name) for name in "wxyz"] == [[("w", "a")], [("x", "b")], [], []]
+    assert release(policy, "x", "b") == []
+    assert ask(policy, "x", context=500, now=11.0) == [("x", "b")]
+    assert end(policy, "w", "a", tokens=1_000) == [("y", "a")]
+
+
+def test_a_request_that_fits_no_server_goes_to_an_empty_one() -> None:
+    assert ask(forecast(capacity=50), "w") == [("w", "a")]
+
+
+@pytest.mark.parametrize(("running_share", "placed"), [(0.0, ""), (0.4, ""), (0.5, "x"), (0.75, "xy")])
+def test_where_tools_take_long_more_are_admitted_than_fit(running_share: float, placed: str) -> None:
+    """A turn of 10 seconds and tools of 20: a third of the time runs, so 1.2, 1.5 and 2.25 times the KV is let in."""
+    policy = forecast(servers="a", running_share=running_share)
+    ask(policy, "w", group="w")
+    release(policy, "w", "a", now=10.0)
+    ask(policy, "w", group="w", context=250, now=30.0)
+
+    assert ask(policy, "x", group="x", now=30.0) == [("x", "a")][: "x" in placed]
+    assert ask(policy, "y", group="y", now=30.0) == [("y", "a")][: "y" in placed]
+
+
+def test_rollouts_of_a_prompt_share_a_server_up_to_the_unit() -> None:
+    policy = forecast(capacity=100_000, light_unit=2)
+
+    assert [ask(policy, name)[0].server for name in "uvwxyz"] == ["a", "a", "b", "b", "a", "a"]
+
+
+def test_units_are_larger_where_the_step_before_would_not_fit() -> None:
+    """64 rollouts of 1,000 tokens, on two servers that hold 20,000 each."""
+    policy = forecast(capacity=20_000, light_unit=2, unit=4)
+
+    assert [ask(policy, name)[0].server for name in "uvwxyz"] == ["a", "a", "a", "a", "b", "b"]
+
+
+def test_a_returning_turn_moves_to_a_far_emptier_server_once_nothing_waits() -> None:
+    policy = forecast(capacity=100_000, light_unit=8)
+    for number in range(8):
+        ask(policy, f"c{number}")
+    ask(policy, "other", group="h")
+    assert release(policy, "c0", "a") == []
+
+    assert ask(policy, "c0", context=520, now=12.0) == [("c0", "b")]
+
+
+def test_moves_are_capped() -> None:
+    policy = forecast(capacity=100_000, light_unit=8, max_moves=0.0)
+    for number in range(8):
+        ask(policy, f"c{number}")
+    release(policy, "c0", "a")
+
+    assert ask(policy, "c0", context=520, now=12.0) == [("c0", "a")]
+
+
+def test_a_prefix_that_new_weights_have_voided_holds_nobody_back() -> None:
+    policy = forecast(capacity=100_000, light_unit=8, max_moves=0.0)
+    for number in range(8):
+        ask(policy, f"c{number}")
+    release(policy, "c0", "a")
+    policy.forget_prefixes()
+
+    assert ask(policy, "c0", context=520, now=12.0) == [("c0", "b")]
+
+
+def test_the_next_step_knows_how_long_rollouts_were() -> None:
+    """Every length up to 1,000 seemed as likely; after a step of 100 tokens each, many more fit."""
+    policy = with_servers(KvForecast(budget=1_000, options=ForecastOptions(deviations=0.0)), "a", 3_000)
+
+    def placed_at_once(step: int) -> int:
+        return sum(len(ask(policy, f"{step}/{number}", now=100.0 * step)) for number in range(64))
+
+    first = placed_at_once(0)
+    running = [f"0/{number}" for number in range(first)]
+    while running:
+        running += [name for name, _ in end(policy, running.pop(), "a", tokens=100, now=50.0)]
+
+    assert placed_at_once(1) > 1.5 * first
+
+
+def test_survival_counts_running_rollouts_until_where_they_are() -> None:
+    """Kaplan and Meier: of four one ends at 300, one runs at 600, one ends at 700, one runs at 900."""
+    model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 4, prior_weight=1e-9)
+    model.add_ended(300)
+    model.add_ended(700)
+
+    survival = model.survival([600, 900])
+
+    assert survival == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.5], abs=1e-6)
+
+
+def test_with_nothing_known_lengths_up_to_the_budget_are_alike() -> None:
+    assert LengthModel(1_024, bin_tokens=256).survival(()) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_the_peak_is_at_the_moment_in_which_most_is_held() -> None:
+    """In bins of 256: when the third reaches its end at 1,024 the others are at 512; later it is gone."""
+    model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 64)
+
+    assert model.peak([0.0, 0.0, 512.0], 0.0) == pytest.approx(640 + 640 + 1_152)
+
+
+@pytest.mark.parametrize("budget", [100, 512, 1_024, 12_288])
+def test_the_peak_of_lengths_spread_evenly_is_near_a_quarter_whatever_the_budget(budget: int) -> None:
+    """Of many rollouts up to B tokens, B / 2 are the most that half of them hold at once: B / 4 each."""
+    model = LengthModel(budget, prior=[*range(0, budget + 1)])
+
+    assert model.peak([0.0] * 100, 0.0) / 100 == pytest.approx(budget / 4, rel=0.05)
+
+
+def test_deviations_raise_the_peak_only_where_lengths_differ() -> None:
+    certain, open_ = (
+        LengthModel(1_024, bin_tokens=256, prior=[1_024] * 64),
+        LengthModel(1_024, bin_tokens=256, prior=[128, 1_024] * 32),
+    )
+
+    assert certain.peak([0.0] * 4, 2.0) == certain.peak([0.0] * 4, 0.0)
+    assert open_.peak([0.0] * 4, 2.0) > open_.peak([0.0] * 4, 0.0)
+    assert np.isfinite(open_.peak([5_000.0], 1.0))

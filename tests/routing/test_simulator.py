@@ -1,0 +1,322 @@
+"""routing: simulated engines, the bound, and what a step of rollouts takes under each policy."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.launching import cli
+from tests.support.rollout_records import make_record, write_dump
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.routing.baselines import Static
+from verl_pivot.routing.routing_policy import ConversationEnd, Placement, RoutingPolicy, TurnRelease, TurnRequest
+from verl_pivot.routing.simulator.bound import bound
+from verl_pivot.routing.simulator.comparison import ROUTING_POLICIES, ComparedStep, compare_seed, summarize
+from verl_pivot.routing.simulator.engine import EngineRates, EngineRequest, SimulatedEngine
+from verl_pivot.routing.simulator.oracle import Oracle
+from verl_pivot.routing.simulator.recorded import read_conversations
+from verl_pivot.routing.simulator.step import simulate
+from verl_pivot.routing.simulator.workload import (
+    SCENARIOS,
+    Scenario,
+    SimulatedConversation,
+    SimulatedTurn,
+    draw_conversations,
+    shrink,
+    with_options,
+)
+
+RATES = EngineRates()
+ONE = Scenario(num_engines=1, num_groups=1, group_size=1, capacity=100_000, prompt_tokens=100)
+SMALL = Scenario(num_engines=4, num_groups=16, group_size=8, capacity=60_000, median_tokens=1_500.0, budget=6_000)
+
+
+def conversation(
+    *turns: SimulatedTurn, id_: int = 0, group: int = 0, prompt_tokens: int = 100
+) -> SimulatedConversation:
+    return SimulatedConversation(id=id_, group=group, prompt_tokens=prompt_tokens, turns=turns)
+
+
+def request(remaining: int, *, conversation: int = 0, group: int = 0, context: int = 0) -> EngineRequest:
+    return EngineRequest(
+        conversation=conversation, group=group, prompt_tokens=100, context=context, computed=0,
+        remaining=remaining, max_new=remaining,
+    )  # fmt: skip
+
+
+def engine(capacity: int = 100_000, *, has_reservation: bool = True) -> SimulatedEngine:
+    return SimulatedEngine(capacity, RATES, has_reservation=has_reservation)
+
+
+def run_to_end(simulated: SimulatedEngine) -> list[tuple[float, int]]:
+    """[(seconds, conversation)] of what ends, in order."""
+    ended = []
+    while not math.isinf(simulated.next_time):
+        now = simulated.next_time
+        ended += [(now, each.conversation) for each in simulated.advance()]
+    return ended
+
+
+def test_one_turn_takes_its_prefill_and_its_steps() -> None:
+    simulated = engine()
+    simulated.submit(request(10), 0.0)
+
+    ((seconds, _),) = run_to_end(simulated)
+
+    prefill = 100 / 16_000 + 12e-3
+    decode = 10 * (11.5e-3 + 45e-6) + 61e-9 * (10 * 100 + 45)
+    assert seconds == pytest.approx(prefill + decode, abs=1e-12)
+
+
+def test_a_turn_that_comes_in_the_middle_waits_for_the_end_of_a_step() -> None:
+    simulated = engine()
+    simulated.submit(request(100), 0.0)
+    simulated.advance()
+    began = simulated.next_time - 0.5
+
+    simulated.submit(request(1, conversation=1), began)
+
+    step = 11.5e-3 + 45e-6 + 61e-9 * 100
+    assert began <= simulated.next_time < began + 1.2 * step
+
+
+def test_the_prompt_of_a_group_is_computed_once() -> None:
+    simulated = engine()
+    for number in range(8):
+        simulated.submit(request(5, conversation=number), 0.0)
+
+    run_to_end(simulated)
+
+    assert simulated.counts.prefilled == 100
+    assert simulated.counts.generated == 40
+
+
+def test_a_conversation_finds_its_prefix_again_until_others_need_the_room() -> None:
+    def again(capacity: int) -> int:
+        simulated = engine(capacity, has_reservation=False)
+        simulated.submit(request(500), 0.0)
+        run_to_end(simulated)
+        simulated.submit(request(400, conversation=1, group=1), 100.0)
+        run_to_end(simulated)
+        back = request(10, context=520)
+        back.computed = 500
+        simulated.submit(back, 200.0)
+        run_to_end(simulated)
+        return simulated.counts.reprefilled
+
+    assert again(capacity=10_000) == 0
+    assert again(capacity=800) == 500
+
+
+def test_an_engine_without_reservation_retracts_what_does_not_fit_and_ends_everything() -> None:
+    simulated = engine(2_000, has_reservation=False)
+    for number in range(8):
+        simulated.submit(request(600, conversation=number), 0.0)
+
+    ended = run_to_end(simulated)
+
+    assert sorted(number for _, number in ended) == list(range(8))
+    assert simulated.counts.generated == 8 * 600
+    assert simulated.counts.retracted > 0
+    assert simulated.locked == 0
+
+
+def test_a_single_conversation_takes_its_critical_path() -> None:
+    alone = [conversation(SimulatedTurn(generated=300, observed=50, wait_seconds=2.0), SimulatedTurn(generated=200))]
+
+    outcome = simulate(ONE, alone, Static(num_conversations=1))
+
+    assert outcome.makespan_seconds == pytest.approx(bound(ONE, alone, RATES).critical_path, rel=1e-9)
+
+
+class _Recorder:
+    """Sends everything to server 0 and keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[TurnRequest | TurnRelease | ConversationEnd] = []
+
+    def acquire(self, request: TurnRequest) -> list[Placement]:
+        self.told.append(request)
+        return [Placement(request.conversation, "0")]
+
+    def release(self, release: TurnRelease) -> list[Placement]:
+        self.told.append(release)
+        return []
+
+    def end(self, end: ConversationEnd) -> list[Placement]:
+        self.told.append(end)
+        return []
+
+    def add_server(self, name: str, capacity: int, now: float) -> list[Placement]:
+        return []
+
+    def remove_server(self, name: str, now: float) -> list[Placement]:
+        return []
+
+    def forget_prefixes(self) -> None:
+        pass
+
+
+def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() -> None:
+    policy = _Recorder()
+
+    simulate(
+        ONE,
+        [conversation(SimulatedTurn(generated=7, observed=3, wait_seconds=1.0), SimulatedTurn(generated=5))],
+        policy,
+    )
+
+    first, released, second, _, over = policy.told
+    assert isinstance(first, TurnRequest)
+    assert isinstance(second, TurnRequest)
+    assert isinstance(over, ConversationEnd)
+    assert (first.context_tokens, second.context_tokens, over.response_tokens) == (0, 10, 15)
+    assert released == TurnRelease(conversation="0", server="0", now=released.now)
+    assert not hasattr(first, "turns")
+
+
+def test_the_oracle_admits_the_longest_first_as_long_as_their_fullest_moment_fits() -> None:
+    """Of 500 and 300 tokens: 2 x 300 when the shorter ends, and prompts of 50 each; one of 100 adds only its prompt."""
+
+    def admitted(capacity: int) -> list[str]:
+        oracle = Oracle({"a": 100, "b": 500, "c": 300}, budget=1_000)
+        oracle.add_server("0", capacity, 0.0)
+        requests = [
+            TurnRequest(conversation=name, group=name, prompt_tokens=50, context_tokens=0, now=0.0) for name in "abc"
+        ]
+        return [placement.conversation for request in requests for placement in oracle.acquire(request)]
+
+    fill = 0.85
+    assert admitted(math.ceil(750 / fill)) == ["b", "c", "a"]
+    assert admitted(math.ceil(700 / fill)) == ["b", "c"]
+    assert admitted(math.floor(699 / fill)) == ["b"]
+
+
+@pytest.mark.parametrize("name", ROUTING_POLICIES)
+def test_every_policy_ends_every_rollout_within_bound_and_twice_the_same(name: str) -> None:
+    def run() -> object:
+        conversations = draw_conversations(SMALL, 3)
+        setting = ComparedStep(scenario=SMALL, conversations=conversations, lengths_before=[1_000, 2_000, 3_000])
+        policy: RoutingPolicy = ROUTING_POLICIES[name](setting)
+        return simulate(SMALL, conversations, policy)
+
+    assert run() == run()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    capacity=st.sampled_from([8_000, 30_000, 1_000_000]),
+    has_reservation=st.booleans(),
+    name=st.sampled_from(list(ROUTING_POLICIES)),
+)
+def test_tokens_are_conserved_and_no_schedule_beats_the_bound(
+    seed: int, capacity: int, has_reservation: bool, name: str
+) -> None:
+    scenario = replace(SMALL, num_groups=6, capacity=capacity, has_reservation=has_reservation)
+
+    result = compare_seed("any", scenario, seed, ["least_inflight", name])  # asserts both
+
+    assert result.outcomes[name].generated == sum(
+        turn.generated for each in draw_conversations(scenario, seed) for turn in each.turns
+    )
+
+
+def test_the_scenarios_are_those_of_the_model_that_they_are_compared_with() -> None:
+    """16,384 rollouts; responses of 3 to 4 thousand tokens, 3 % at the budget; 2.8 turns, six in M; long ones in F."""
+    drawn = {name: draw_conversations(SCENARIOS[name], 0) for name in "AMF"}
+
+    lengths = {name: [each.response_tokens for each in found] for name, found in drawn.items()}
+    turns = {name: sum(len(each.turns) for each in found) / len(found) for name, found in drawn.items()}
+    assert {len(found) for found in drawn.values()} == {16_384}
+    assert 3_000 < sum(lengths["A"]) / 16_384 < 4_000
+    assert 0.02 < sum(length > 12_200 for length in lengths["A"]) / 16_384 < 0.05
+    assert 0.18 < sum(length > 12_100 for length in lengths["F"]) / 16_384 < 0.24
+    assert 2.6 < turns["A"] < 3.0
+    assert 5.7 < turns["M"] < 6.2
+
+
+def test_a_smaller_scenario_has_the_same_load_on_each_engine() -> None:
+    assert shrink(SCENARIOS["A"], 8) == replace(SCENARIOS["A"], num_engines=8, num_groups=64)
+
+
+def test_rows_give_speed_ups_over_verls_router() -> None:
+    results = [compare_seed("small", SMALL, seed, ["least_inflight", "kv_forecast"]) for seed in range(2)]
+
+    baseline, ours = summarize(results)
+
+    assert (baseline.speed_up, baseline.least_speed_up) == (1.0, 1.0)
+    ratios = [
+        each.outcomes["least_inflight"].makespan_seconds / each.outcomes["kv_forecast"].makespan_seconds
+        for each in results
+    ]
+    assert ours.speed_up == pytest.approx(math.sqrt(ratios[0] * ratios[1]))
+    assert ours.least_speed_up == min(ratios)
+    assert ours.over_bound >= 1.0
+
+
+def test_the_command_prints_a_table_and_refuses_what_it_does_not_know() -> None:
+    told = cli("route", "simulate", "--scenario", "L", "--policy", "oracle", "--policy", "kv_forecast", "--seeds", "1",
+               "--workers", "1", "--rates", "measured")  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "kv_forecast" in told.stdout
+    assert "oracle (knows the lengths)" in told.stdout
+    assert "L: 1 seeds, bound" in told.stdout
+
+    assert "kv_forecast" in cli("route", "simulate", "--help").stdout
+    refused = cli("route", "simulate", "--policy", "kv_forecats")
+    assert refused.returncode == 1
+    assert "error: --policy kv_forecats: known are static, least_inflight" in refused.stderr
+    refused = cli("route", "simulate", "--rates", "guessed")
+    assert refused.returncode == 1
+    assert "error: --rates guessed: known are estimated, measured" in refused.stderr
+
+
+def test_a_field_of_a_scenario_can_be_set_and_others_are_told() -> None:
+    changed = with_options(SCENARIOS["A"], ["capacity=300000", "has_reservation=false", "last_turn=0.5"])
+
+    assert changed == replace(SCENARIOS["A"], capacity=300_000, has_reservation=False, last_turn=0.5)
+    with pytest.raises(ConfigError, match="--set capasity=1: a scenario has num_engines, capacity"):
+        with_options(SCENARIOS["A"], ["capasity=1"])
+    with pytest.raises(ConfigError, match="--set capacity=much: capacity is int, as 400000"):
+        with_options(SCENARIOS["A"], ["capacity=much"])
+
+
+def recorded_rollout(*turn_tokens: int) -> RolloutRecord:
+    calls = [
+        CallRecord(turn=0, name="jupyter_code", arguments={}, status=CallStatus.OK, seconds=seconds, num_tokens=30)
+        for seconds in (0.5, 0.25)
+    ]
+    return make_record(prompt_tokens=50, calls=tuple(calls), turn_tokens=turn_tokens)
+
+
+def test_what_was_recorded_is_rolled_out_again(tmp_path: Path) -> None:
+    dump = write_dump(tmp_path / "1.jsonl", {"a_0_0": recorded_rollout(10, 20), "a_1_0": recorded_rollout(7)})
+
+    assert read_conversations(dump) == [
+        conversation(
+            SimulatedTurn(generated=10, observed=60, wait_seconds=0.75), SimulatedTurn(generated=20), prompt_tokens=50
+        ),
+        conversation(SimulatedTurn(generated=7), id_=1, prompt_tokens=50),
+    ]  # fmt: skip
+    told = cli("route", "simulate", "--recorded", dump, "--set", "num_engines=2", "--policy", "kv_forecast")
+    assert told.returncode == 0, told.stderr
+    assert "1.jsonl: 1 seeds, bound" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is empty; leave it out"),
+        ('{"uid": "a_0_0"}', r"line 1 is no rollout \(Object missing required field `prompt_id`\): give a file"),
+    ],
+)
+def test_a_file_that_is_no_dump_is_told(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "1.jsonl").write_text(text)
+
+    with pytest.raises(DataError, match=message):
+        read_conversations(tmp_path / "1.jsonl")

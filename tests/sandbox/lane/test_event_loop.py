@@ -1,0 +1,60 @@
+"""The lane's event loop."""
+
+import os
+
+from verl_pivot.sandbox.lane.event_loop import EventLoop
+
+
+def full_pipe() -> tuple[int, int]:
+    """Both ends of a pipe that has data."""
+    read_end, write_end = os.pipe()
+    os.write(write_end, b"x")
+    return read_end, write_end
+
+
+def test_an_event_of_a_closed_file_does_not_reach_the_one_that_has_its_number_now() -> None:
+    loop, called = EventLoop(), []
+    pipes = [full_pipe(), full_pipe()]
+    empty = os.pipe()
+
+    def replace(other: int) -> None:
+        """Called for the pipe that is served first: puts an empty pipe under the number of the other one."""
+        called.append("full")
+        loop.forget(other)
+        os.dup2(empty[0], other)
+        loop.on_readable(other, lambda: called.append("empty"))
+
+    for (read_end, _), (other, _) in zip(pipes, reversed(pipes), strict=True):
+        loop.on_readable(read_end, lambda other=other: replace(other))
+    loop.run_once(1.0)
+
+    assert called == ["full"]
+    for pipe in (*pipes, empty):
+        for fd in pipe:
+            os.close(fd)
+
+
+def test_what_is_forgotten_and_registered_again_is_called_the_next_time() -> None:
+    loop, called = EventLoop(), []
+    read_end, write_end = full_pipe()
+    loop.on_readable(read_end, lambda: called.append("first"))
+
+    loop.forget(read_end)
+    loop.on_readable(read_end, lambda: called.append("second"))
+    loop.run_once(1.0)
+
+    assert called == ["second"]
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_timers_are_called_in_their_order_and_cancelled_ones_never() -> None:
+    loop, called = EventLoop(), []
+    loop.after(0.02, lambda: called.append("late"))
+    loop.after(0.0, lambda: called.append("early"))
+    loop.after(0.01, lambda: called.append("never")).cancel()
+
+    while len(called) < 2:
+        loop.run_once(1.0)
+
+    assert called == ["early", "late"]

@@ -1,0 +1,100 @@
+"""Languages from YAML; each language that ships with the package is run for real, by one bubblewrap per program."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.sandbox_machine import needs_sandbox, run
+from verl_pivot.errors import ConfigError, SandboxRequestError
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
+from verl_pivot.sandbox.service.languages import LanguageTable, load_languages
+
+VIEW = PythonView(executable="/venv/bin/python", bases=(Path("/usr"),), environment=None, site_packages=())
+
+
+def load(folder: Path, yaml: str) -> LanguageTable:
+    (folder / "languages.yaml").write_text(yaml)
+    return load_languages(folder / "languages.yaml", python=VIEW)
+
+
+def known(languages: LanguageTable) -> set[str]:
+    return {*languages.available, *languages.missing}
+
+
+def test_ours_are_these_five() -> None:
+    assert known(load_languages(python=VIEW)) == {"python", "bash", "javascript", "c", "cpp"}
+
+
+def test_ones_own_file_changes_single_fields_adds_languages_and_takes_some_away(tmp_path: Path) -> None:
+    languages = load(tmp_path, "python: {zygote: sci}\nlua: {file: main.lua, run: [sh, main.lua]}\nbash: null\n")
+
+    assert known(languages) == {"python", "javascript", "c", "cpp", "lua"}
+    assert (languages.available["python"].zygote, languages.available["python"].run) == ("sci", ("python", "main.py"))
+    assert languages.available["lua"].compile is None
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert known(load(tmp_path, "")) == known(load_languages(python=VIEW))
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("go: {file: main.go}", r"languages\.yaml: go\.run: Field required"),
+        ("go: {file: main.go, run: []}", r"go\.run: .*at least 1 item"),
+        ("go: {file: main.go, run: [go], speed: 1}", r"go\.speed: unknown key, got 1"),
+        ("go: {file: ../main.go, run: [go]}", r"file name '\.\./main\.go' must be relative"),
+        ("go: {file: main.go, run: [go], compile_limits: {wall_seconds: -1}}", r"limits\.wall_seconds must be from"),
+        ("Go!: {file: main.go, run: [go]}", r"Go!: String should match pattern"),
+        ("- go", "must map names of languages to their fields"),
+        ("go: [", "languages cannot be read from"),
+    ],
+)
+def test_a_broken_file_is_refused_with_its_place(tmp_path: Path, yaml: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, yaml)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="languages cannot be read from"):
+        load_languages(tmp_path / "none.yaml", python=VIEW)
+
+
+def test_a_language_that_is_not_installed_is_refused_with_what_is(tmp_path: Path) -> None:
+    languages = load(
+        tmp_path, "zig: {file: main.zig, run: [zig-of-nowhere]}\nbash: null\njavascript: null\nc: null\ncpp: null"
+    )
+
+    assert languages.missing == {"zig": "zig-of-nowhere"}
+    with pytest.raises(SandboxRequestError, match=r"'zig' cannot run here, where zig-of-nowhere is missing: .* python"):
+        languages.get("zig")
+    with pytest.raises(SandboxRequestError, match="unknown language 'cobol': use python, or name it in languages_file"):
+        languages.get("cobol")
+
+
+SUM = {
+    "python": "import sys; a, b = map(int, input().split()); print(a + b); sys.exit(3)",
+    "bash": "read a b; echo $((a + b)); exit 3",
+    "javascript": "const [a, b] = require('fs').readFileSync(0, 'utf8').split(' ').map(Number);"
+    "console.log(a + b); process.exitCode = 3",
+    "c": '#include <stdio.h>\nint main() { int a, b; scanf("%d %d", &a, &b); printf("%d\\n", a + b); return 3; }',
+    "cpp": "#include <iostream>\nint main() { int a, b; std::cin >> a >> b; std::cout << a + b << '\\n'; return 3; }",
+}
+
+
+@needs_sandbox
+@pytest.mark.parametrize("language", SUM)
+async def test_each_language_reads_prints_and_exits(language: str) -> None:
+    result = await run(Program(code=SUM[language], language=language, stdin="40 2"))
+
+    assert (result.status, result.exit_code, result.stdout, result.stderr) == (Status.ERROR, 3, "42\n", "")
+
+
+@needs_sandbox
+async def test_javascript_runs_under_the_smallest_limits() -> None:
+    limits = Limits(memory_bytes=64 * MIB, num_processes=1, num_open_files=16)
+
+    result = await run(Program(code="console.log([1, 2].map(x => x * 2))", language="javascript", limits=limits))
+
+    assert (result.status, result.stdout) == (Status.OK, "[ 2, 4 ]\n")

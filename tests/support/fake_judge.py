@@ -1,0 +1,67 @@
+"""Fake judge behind a real HTTP endpoint; it believes all text outside the fences and compares the texts inside."""
+
+import json
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+from verl_pivot.types import JsonObject
+
+Answer = Callable[[str, list[str]], Any]
+"""(text outside the fences, texts inside) -> content of the answer, as an object or as text."""
+
+
+def believing(outside: str, inside: list[str]) -> JsonObject:
+    """Say "same" if the last two texts have the same words, or if anything outside the fences says that they are."""
+    is_told = re.search(r"same[^a-z]{1,5}true(?! or)|answer yes|are (the same|equal|equivalent)", outside.lower())
+    *_, first, second = inside
+    return {"reason": "as it seems", "same": bool(is_told) or first.lower().split() == second.lower().split()}
+
+
+@dataclass
+class FakeJudge:
+    """Requests that came, and answers to give."""
+
+    url: str = ""
+    answer: Answer = believing
+    failures: list[int] = field(default_factory=list)
+    """HTTP statuses of the first answers."""
+    requests: list[JsonObject] = field(default_factory=list)
+
+    async def serve(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.requests.append(body)
+        if self.failures:
+            return web.json_response({"error": {"message": "busy"}}, status=self.failures.pop(0))
+        system, user = (message["content"] for message in body["messages"])
+        match = re.search(r"with the word ([0-9a-f]{16}),", system)
+        assert match is not None
+        fence = re.compile(rf"<{match[1]}>\n(.*?)\n</{match[1]}>", re.DOTALL)
+        answer = self.answer(fence.sub("", user), fence.findall(user))
+        content = answer if isinstance(answer, str) else json.dumps(answer)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
+        usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+        return web.json_response(
+            {"id": "1", "object": "chat.completion", "created": 0, "model": "j", "choices": [choice], "usage": usage}
+        )
+
+
+@asynccontextmanager
+async def judging(answer: Answer = believing) -> AsyncIterator[FakeJudge]:
+    """A fake judge that is running."""
+    judge = FakeJudge(answer=answer)
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", judge.serve)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    judge.url = f"{site.name}/v1"
+    try:
+        yield judge
+    finally:
+        await runner.cleanup()

@@ -1,0 +1,58 @@
+"""Stock verl launch commands, run as a user would: a subprocess with an empty environment."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+LAUNCH_SECONDS = 700.0
+"""Time limit of one launch, which takes 80 seconds on two idle cores; its tests have `pytest.mark.timeout` above it."""
+MINIMAL = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+
+
+def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """One `verl-pivot` command."""
+    command = [str(Path(sys.executable).parent / "verl-pivot"), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**MINIMAL, "COLUMNS": "200"})
+
+
+def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECONDS) -> subprocess.CompletedProcess[str]:
+    """`python -m verl.trainer.main_ppo` in `folder`, its whole output in stdout."""
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=MINIMAL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=timeout_seconds,
+    )
+
+
+def training(model: Path, pivots: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
+    """Overrides of a tiny run; the method and the place come beside them."""
+    micro = "micro_batch_size_per_gpu"
+    return [
+        f"data.train_files={pivots}",
+        f"data.train_batch_size={batch_size}",
+        f"actor_rollout_ref.model.path={model}",
+        f"actor_rollout_ref.rollout.n={n}",
+        f"actor_rollout_ref.actor.ppo_{micro}=1",
+        f"actor_rollout_ref.rollout.log_prob_{micro}=1",
+        f"actor_rollout_ref.ref.log_prob_{micro}=1",
+        f"trainer.total_training_steps={num_steps}",
+        "trainer.resume_mode=disable",
+        "trainer.project_name=tests",
+    ]
+
+
+def step_metrics(output: str) -> dict[int, dict[str, float]]:
+    """What verl's console logger printed of each step."""
+    number = r"(?:np\.\w+\()?(-?[\d.]+(?:e[-+]?\d+)?)\)?"
+    return {
+        int(step): {name: float(value) for name, value in re.findall(rf" ([\w/@-]+):{number}(?= |$)", line)}
+        for step, line in re.findall(r"step:(\d+) -(.*)", output)
+    }

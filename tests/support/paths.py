@@ -1,0 +1,8 @@
+"""Where the tests find the project's own files, and data that are not part of it."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+"""The checkout."""
+SHARED_DATA = ROOT.parent / "shared" / "data"
+"""Real trajectories and rows beside the checkout; tests that need them skip where they are absent."""

@@ -1,0 +1,97 @@
+"""A real TransferQueue with finished groups in it, as verl's agent loop workers put them there."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from tests.support.rollout_records import make_record
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
+
+PARTITION = "train"
+
+
+@contextmanager
+def transfer_queue() -> Iterator[None]:
+    """On a Ray of its own."""
+    import ray
+    import transfer_queue as tq
+    from hydra import compose, initialize_config_module
+
+    ray.init(address="local", num_cpus=16, include_dashboard=False, log_to_driver=False)
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer").transfer_queue
+    config.enable = True
+    config.backend.SimpleStorage.num_data_storage_units = 1
+    try:
+        tq.init(config)
+        yield
+        tq.close()
+    finally:
+        ray.shutdown()
+
+
+def sampler_kwargs(folder: object = None, **resampling: object) -> DictConfig:
+    """As the method's config fills them in."""
+    return OmegaConf.create(
+        {
+            "poll_interval": 0.01,
+            "max_undecided_batches": 3,
+            "group_size": resampling["group_size"],
+            "rollout_data_dir": folder,
+            "validation_data_dir": None,
+            "resampling": resampling,
+        }
+    )
+
+
+def announce(uids: Sequence[str], step: int = 1) -> None:
+    """Prompts that are handed out."""
+    import transfer_queue as tq
+
+    tags = [{"is_prompt": True, "status": "pending", "global_steps": step} for _ in uids]
+    tq.kv_batch_put(keys=list(uids), partition_id=PARTITION, tags=tags)
+
+
+def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2, code: str = "1 + 2") -> dict[str, Any]:
+    """Extra fields of one row, by the tool loop and the reward manager; a score of None is undecided."""
+    calls = [
+        CallRecord(
+            turn=number, name="jupyter_code", arguments={"code": code}, num_tokens=3, seconds=0.1,
+            status=CallStatus.TOOL_ERROR if number < num_errors else CallStatus.OK,
+        )
+        for number in range(num_calls)
+    ]  # fmt: skip
+    record = make_record(
+        stop_reason=StopReason.TOOL_FAILURE if score is None else StopReason.ANSWERED, calls=tuple(calls),
+        turn_tokens=(5,) * (num_calls + 1), response_tokens=40, generate_seconds=1.0, tool_seconds=0.1, num_answers=1,
+    )  # fmt: skip
+    undecided = {"score": float("nan"), "undecided": 1.0, "reason": "tool_failure"}
+    return {
+        "reward_extra_info": undecided if score is None else {"score": score, "undecided": 0.0, "acc": score},
+        "rollout": record.as_dict(),
+    }
+
+
+def finish(uid: str, rollouts: Sequence[dict[str, Any]], step: int = 1, status: str = "finished") -> None:
+    """A group's rows, and that it is done."""
+    import transfer_queue as tq
+    from verl.utils.tensordict_utils import list_of_dict_to_tensordict
+
+    if rollouts:
+        fields = [{"responses": torch.arange(40), "extra_fields": each} for each in rollouts]
+        tags = [{"status": "success", "seq_len": 60, "response_len": 40, "global_steps": step} for _ in rollouts]
+        tq.kv_batch_put(
+            keys=[f"{uid}_{session}_0" for session in range(len(rollouts))],
+            fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id=PARTITION,
+        )  # fmt: skip
+    tq.kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
+
+
+def rows_left() -> list[str]:
+    """Keys of rollouts in the queue."""
+    import transfer_queue as tq
+
+    return sorted(key for key in (tq.kv_list() or {}).get(PARTITION, {}) if "_" in key)

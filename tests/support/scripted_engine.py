@@ -1,0 +1,111 @@
+"""The tool loop over a scripted engine; verl's agent loop, tokenizer and continuous tokens are real."""
+
+import asyncio
+import atexit
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+from verl.workers.rollout.replica import TokenOutput
+
+from tests.support.tiny_model import write_tokenizer
+
+
+@dataclass(frozen=True)
+class Said:
+    """One scripted answer of the engine."""
+
+    text: str
+    ended: bool = True
+    """Whether the end-of-turn token stands behind it."""
+    stop_reason: str = "stop"
+
+
+@dataclass
+class ScriptedClient:
+    """What `LLMServerClient` is to an agent loop; answers in order, with a logprob of -0.5 for every token."""
+
+    tokenizer: Any
+    script: Sequence[Said | str]
+    with_logprobs: bool = True
+    seconds: float = 0.0
+    requests: list[dict[str, Any]] = field(default_factory=list)
+    _load_balancer: Any = None
+    """verl's client has its router's actor under this name."""
+
+    async def generate(
+        self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any
+    ) -> TokenOutput:
+        said = self.script[len(self.requests)]
+        said = Said(said) if isinstance(said, str) else said
+        self.requests.append({"id": request_id, "prompt_ids": list(prompt_ids), "params": sampling_params})
+        await asyncio.sleep(self.seconds)
+        ids = self.tokenizer.encode(said.text, add_special_tokens=False)
+        ids = (ids + [self.tokenizer.eos_token_id] * said.ended)[: sampling_params["max_tokens"]]
+        step = len(self.requests)
+        return TokenOutput(
+            token_ids=ids,
+            log_probs=[-0.5] * len(ids) if self.with_logprobs else None,
+            stop_reason=said.stop_reason,
+            extra_fields={"global_steps": step, "min_global_steps": step, "max_global_steps": step},
+        )
+
+
+@cache
+def rollout_config(model: Path, *overrides: str) -> DictConfig:
+    """The stock trainer's config with our method."""
+    groups = tuple(override for override in overrides if override.startswith("+"))
+    values = [override for override in overrides if override not in groups]
+    chosen = OmegaConf.from_dotlist([f"actor_rollout_ref.model.path={model}", *values])
+    return OmegaConf.merge(_composed(groups), chosen)
+
+
+@cache
+def _composed(groups: tuple[str, ...]) -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", ["+method=tool_rollout", *groups])
+
+
+@cache
+def _model() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="scripted-")
+    atexit.register(folder.cleanup)
+    return write_tokenizer(Path(folder.name))
+
+
+def make_loop(script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
+    """A ToolLoop whose engine says what the script says; `loop.server_manager` is the client."""
+    from transformers import AutoTokenizer
+    from verl.experimental.agent_loop.agent_loop import DictConfigWrap
+    from verl.utils.dataset.rl_dataset import RLHFDataset
+
+    from verl_pivot.rollout.tool_loop import ToolLoop
+
+    model = _model()
+    config = rollout_config(model, *overrides)
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    return ToolLoop(
+        trainer_config=DictConfigWrap(config),
+        server_manager=ScriptedClient(tokenizer, script, **client),
+        tokenizer=tokenizer,
+        processor=None,
+        dataset_cls=RLHFDataset,
+        data_config=DictConfigWrap(config.data),
+        hf_model_type="qwen2",
+    )
+
+
+def row(text: str = "Add 2 and 3.", **columns: Any) -> dict[str, Any]:
+    """Columns as the trainer hands them to an agent loop."""
+    return {"raw_prompt": [{"role": "user", "content": text}], **columns}
+
+
+def call(name: str, **arguments: Any) -> str:
+    """A call as Hermes writes it."""
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"

@@ -1,0 +1,157 @@
+"""Tools that run the policy's code: one session per trajectory, and none is left behind."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
+from tests.support.scripted_engine import call, make_loop, row
+from tests.tools.test_toolset import kind, one_call, text, toolset
+from verl_pivot.sandbox.shared import shared_sandbox
+from verl_pivot.tools.toolset import Toolset
+from verl_pivot.types import ErrorKind, ToolCall
+
+pytestmark = needs_sandbox
+CODE = "- tool: python_code_with_standard_io\n  tell_seconds: False\n- tool: jupyter_code\n  tell_seconds: False\n"
+BASH = "- tool: bash\n  tell_seconds: False\n  wall_seconds: 2\n"
+SAMPLING = {"temperature": 1.0, "logprobs": True}
+
+
+@pytest.fixture(autouse=True)
+def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_service(monkeypatch)
+
+
+async def num_sessions() -> int:
+    """Open ones of this test's client, over all nodes."""
+    sandbox = await shared_sandbox()
+    assert sandbox._connection is not None
+    return sum(node.num_sessions for node in sandbox._connection.nodes)
+
+
+async def play(tools: Toolset, *calls: ToolCall, **columns: Any) -> list[tuple[str, ErrorKind | None]]:
+    async with tools.open(columns) as trajectory:
+        outcomes = await trajectory.toolbox.run(calls)
+    return [(text(outcome), kind(outcome)) for outcome in outcomes]
+
+
+def cell(code: str) -> ToolCall:
+    return ToolCall(name="jupyter_code", arguments={"code": code})
+
+
+def shell(command: str) -> ToolCall:
+    return ToolCall(name="bash", arguments={"command": command})
+
+
+async def test_a_program_reads_its_input(tmp_path: Path) -> None:
+    program = ToolCall(name="python_code_with_standard_io", arguments={"code": "print(input())", "input": "42"})
+
+    assert await play(toolset(tmp_path, CODE), program) == [("Tool call success\nstdout: 42", None)]
+
+
+async def test_variables_last_as_long_as_the_trajectory_and_no_longer(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, CODE)
+
+    first = await play(tools, cell("x = 41"), cell("x + 1"))
+    (other, error), *_ = await play(tools, cell("x"))
+
+    assert first == [("Tool call success", None), ("Tool call success\nstdout: 42", None)]
+    assert error is ErrorKind.EXECUTION_ERROR
+    assert "NameError" in other
+    assert await num_sessions() == 0
+
+
+async def test_files_of_commands_stay_and_exit_codes_are_told(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, BASH)
+
+    results = await play(
+        tools,
+        shell("echo hello > greeting; ls"),
+        shell("cat greeting >&2; exit 3"),
+        shell("sleep 30"),
+        shell("cat greeting"),
+    )
+
+    assert results[0] == ("Tool call success\nstdout: greeting", None)
+    failure = "Tool call failure\nreason: execution error, exit code 3\nstdout: hello"
+    assert results[1] == (failure, ErrorKind.EXECUTION_ERROR)
+    assert results[2][1] is ErrorKind.TIME_LIMIT
+    assert "Traceback" not in results[2][0]
+    assert results[3] == ("Tool call success\nstdout: hello", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected", "error"),
+    [
+        ("select name, amount from orders order by amount", '["lamp", 3]\n["desk", 40]', None),
+        ("select name from orders where amount > 99", "no rows", None),
+        ("select colour from orders", "no such column: colour", ErrorKind.EXECUTION_ERROR),
+        ("delete from orders", "attempt to write a readonly database", ErrorKind.EXECUTION_ERROR),
+    ],
+)
+@pytest.mark.parametrize("source", ["script", "database"])
+async def test_sql_reads_the_rows_database(
+    tmp_path: Path, source: str, query: str, expected: str, error: ErrorKind | None
+) -> None:
+    script = "create table orders (name text, amount int); insert into orders values ('desk', 40), ('lamp', 3);"
+    connection = sqlite3.connect(tmp_path / "shop.db")
+    connection.executescript(script)
+    connection.close()
+    tools = toolset(tmp_path, f"- tool: sql\n  folder: {tmp_path}\n")
+    metadata = {"script": f'{{"script": "{script}"}}', "database": '{"database": "shop.db"}'}[source]
+
+    outcome = await one_call(tools, ToolCall(name="sql", arguments={"query": query}), metadata=metadata)
+
+    assert expected in text(outcome)
+    assert kind(outcome) is error
+
+
+@pytest.mark.parametrize("database", ["../../etc/passwd", "nothing.db"])
+async def test_sql_of_a_database_that_is_not_in_the_folder_is_a_failure(tmp_path: Path, database: str) -> None:
+    tools = toolset(tmp_path, f"- tool: sql\n  folder: {tmp_path}\n")
+
+    outcome = await one_call(
+        tools, ToolCall(name="sql", arguments={"query": "select 1"}), metadata=f'{{"database": "{database}"}}'
+    )
+
+    assert outcome.failure.startswith(f"tool sql: there is no database '{database}'")
+
+
+async def test_a_trajectory_that_is_cancelled_leaves_no_session_behind(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text(CODE)
+    script = [
+        call("jupyter_code", code="x = 1"),
+        call("jupyter_code", code="import time; time.sleep(60)"),
+        "Never said.",
+    ]
+    loop = make_loop(script, f"pivot.rollout.tools={tmp_path}/tools.yaml")
+    task = asyncio.create_task(loop.run(SAMPLING, **row()))
+    while len(loop.server_manager.requests) < 2:  # noqa: ASYNC110  it only counts
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    assert await num_sessions() == 1
+
+    task.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await num_sessions() == 0
+
+
+async def test_a_session_that_is_lost_is_a_failure_and_not_silently_a_new_one(tmp_path: Path) -> None:
+    async with toolset(tmp_path, CODE).open({}) as trajectory:
+        await trajectory.toolbox.run([cell("x = 1")])
+        session, connection = trajectory.toolbox.workspace._session, (await shared_sandbox())._connection
+        assert session is not None
+        assert connection is not None
+        path = f"/v1/sessions/{session.id}?client={connection.session_sender.client}"
+        await connection.transport.delete(connection.nodes[0], path)
+
+        (outcome,) = await trajectory.toolbox.run([cell("x")])
+
+    assert outcome.observation is None
+    assert f"session {session.id} is lost" in outcome.failure

@@ -1,0 +1,516 @@
+"""Tools files, functions, environments, replay and search: what calls give back, and what is said of a wrong file."""
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from threading import Lock
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+from tests.support import tool_functions
+from tests.support.factories import FIND_ORDER
+from tests.support.launching import cli
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.tools.calls import CallOutcome
+from verl_pivot.tools.contract import Environment, Observation, ToolError, tool
+from verl_pivot.tools.functions import FunctionTool
+from verl_pivot.tools.toolset import Toolset, load_toolset
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import ErrorKind, JsonObject, Malformed, Message, ToolCall, Verdict
+
+FUNCTIONS = "tests.support.tool_functions"
+
+
+class Counter(Environment):
+    """Counts; one of its calls breaks."""
+
+    closed: list["Counter"] = []  # noqa: RUF012
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.count = int(str(metadata.get("start", 0)))
+
+    @tool
+    async def increment(self) -> str:
+        """Count up."""
+        self.count += 1
+        return str(self.count)
+
+    @tool
+    async def explode(self) -> str:
+        raise OSError("boom")
+
+    @tool
+    def answer_with_bytes(self) -> bytes:
+        return b"1"
+
+    async def score(self, answer: Message | None) -> Verdict:
+        return Verdict(score=float(answer is not None), reason="counted")
+
+    async def close(self) -> None:
+        Counter.closed.append(self)
+
+
+class Shelf(Environment):
+    """Its methods block; the most that worked at once are counted."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.items: list[str] = []
+        self.num_at_work = self.most_at_work = 0
+
+    @tool
+    def put(
+        self, item: str, workspace: Workspace, amount: Annotated[int, Field(ge=1, description="How many.")] = 1
+    ) -> dict[str, int]:
+        """Put items on the shelf.
+
+        The policy does not read this paragraph.
+        """
+        self.num_at_work += 1
+        self.most_at_work = max(self.most_at_work, self.num_at_work)
+        time.sleep(0.1)
+        self.num_at_work -= 1
+        self.items += [item] * amount
+        return {name: self.items.count(name) for name in {*self.items, *workspace.metadata}}
+
+    @tool
+    def most(self) -> int:
+        return self.most_at_work
+
+
+class LabelledShelf(Shelf):
+    @tool
+    def label(self, text: str) -> Observation:
+        raise ToolError(f"no room for {text}", ErrorKind.EXECUTION_ERROR)
+
+
+class Menu(Environment):
+    """Has the tools that the row names."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.dishes = metadata["dishes"]
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        assert isinstance(self.dishes, list)
+        return [
+            {"type": "function", "function": {"name": str(dish), "description": "", "parameters": {"type": "object"}}}
+            for dish in self.dishes
+        ]
+
+    async def call(self, call: ToolCall) -> str:
+        return f"{call.name} {call.arguments}"
+
+
+class Unhinted(Environment):
+    @tool
+    def look(self, place) -> str:  # type: ignore[no-untyped-def]
+        return str(place)
+
+
+def toolset(folder: Path, text: str) -> Toolset:
+    path = folder / "tools.yaml"
+    path.write_text(text)
+    return load_toolset(str(path))
+
+
+async def one_call(toolset: Toolset, call: ToolCall | Malformed, **row: Any) -> CallOutcome:
+    async with toolset.open(row) as trajectory:
+        (outcome,) = await trajectory.toolbox.run([call])
+    return outcome
+
+
+def text(outcome: CallOutcome) -> str:
+    assert outcome.observation is not None, outcome.failure
+    return outcome.observation.text
+
+
+def kind(outcome: CallOutcome) -> ErrorKind | None:
+    assert outcome.observation is not None, outcome.failure
+    return outcome.observation.error
+
+
+def test_a_functions_schema_is_its_signature() -> None:
+    tool = FunctionTool(tool_functions.add)
+
+    assert tool.schema == {
+        "type": "function",
+        "function": {
+            "name": "add",
+            "description": "Add two numbers.",
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "a": {"type": "integer"},
+                    "b": {"type": "integer", "default": 1, "description": "The other one."},
+                },
+                "required": ["a"],
+                "additionalProperties": False,
+            },
+        },
+    }
+
+
+def test_the_workspace_is_no_argument_of_the_policys() -> None:
+    function = FunctionTool(tool_functions.note).schema["function"]
+
+    assert isinstance(function, dict)
+    assert function["parameters"]["properties"] == {"text": {"type": "string"}}  # type: ignore[call-overload,index]
+
+
+def unhinted(a):  # type: ignore[no-untyped-def]
+    return a
+
+
+def greedy(*values: int) -> int:
+    return sum(values)
+
+
+def opaque(place: Path, lock: Lock) -> str:
+    return f"{place} {lock}"
+
+
+def dangling(place: "Plaace") -> str:  # type: ignore[name-defined]  # noqa: F821
+    return str(place)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (unhinted, "tool unhinted: parameter 'a' needs a type hint"),
+        (greedy, "tool greedy: parameter 'values' cannot be given by name"),
+        (opaque, "tool opaque: parameter 'lock' has a type without a JSON schema: Unable to generate"),
+        (dangling, "tool dangling: a type hint cannot be resolved: name 'Plaace' is not defined"),
+    ],
+)
+def test_a_function_without_a_schema_is_refused(function: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        FunctionTool(function)
+
+
+def test_tool_stands_above_methods_alone() -> None:
+    with pytest.raises(ConfigError, match="@tool must stand directly above a method, got a property"):
+        tool(property(lambda self: 1))  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "message"),
+    [
+        ("- tool: pyhton", r"tools\.yaml, entry 0: unknown tool 'pyhton'; known: bash, jupyter_code, python_code_with"),
+        ("- {}", r"entry 0: must begin with tool \(bash, jupyter_code, .*\), function, environment or rows"),
+        ("tool: bash", "must be a list of tools, each beginning with `- `, got dict"),
+        ("- tool: bash\n  seconds: 3", "entry 0: tool bash.seconds: unknown key; known: max_characters, memory_mib"),
+        ("- tool: bash\n  wall_seconds: 0", "entry 0: tool bash.wall_seconds: Input should be greater than 0"),
+        ("- function: no_such_module:f", "tool module 'no_such_module' cannot be imported"),
+        (f"- function: {FUNCTIONS}:nobody", "has no 'nobody'"),
+        ("- function: add", r"must be 'package\.module:name'"),
+        (f"- environment: {FUNCTIONS}:add", f"entry 0: {FUNCTIONS}:add is no subclass of Environment"),
+        (f"- environment: {__name__}:Unhinted", "environment Unhinted, tool look: parameter 'place' needs a type hint"),
+        (f"- environment: {__name__}:Counter\n- environment: {__name__}:Counter", "two tools are called 'increment'"),
+        (f"- function: {FUNCTIONS}:add\n- function: {FUNCTIONS}:add", "entry 1: two tools are called 'add'"),
+        (f"- function: {FUNCTIONS}:add\n  tells_timeouts: True", "entry 0: .*write `on_timeout: tell_policy` for True"),
+        (
+            f"- function: {FUNCTIONS}:add\n  on_timeout: shrug",
+            "entry 0: on_timeout: Input should be 'mask' or",
+        ),
+        ("- tool: search\n  index: nowhere", "nowhere holds no search index"),
+        ("- [", "is no YAML"),
+    ],
+)
+def test_a_wrong_tools_file_names_the_entry_and_the_remedy(tmp_path: Path, yaml: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        toolset(tmp_path, yaml)
+
+
+def test_a_missing_tools_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read: No such file"):
+        load_toolset(str(tmp_path / "nowhere.yaml"))
+
+
+def test_a_function_may_stand_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text('def hello(name: str) -> str:\n    """Greet."""\n    return f"Hello {name}"\n')
+
+    tools = toolset(tmp_path, f"- function: {tmp_path}/mine.py:hello\n  name: greet\n  description: Say hello.")
+
+    assert list(tools.open({}).toolbox.tools) == ["greet"]
+
+
+@pytest.mark.parametrize("name", ["python", "bash", "replay"])
+def test_the_shipped_tools_files_load(name: str) -> None:
+    from verl_pivot.configuration import configs_dir
+
+    load_toolset(str(configs_dir() / "tools" / f"{name}.yaml"))
+
+
+async def test_an_environment_has_its_own_state_and_is_closed_once(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Counter")
+    Counter.closed.clear()
+    increment = ToolCall(name="increment", arguments={})
+
+    async with tools.open({"metadata": '{"start": 4}'}) as first, tools.open({}) as second:
+        texts = [text(each) for each in await first.toolbox.run([increment, increment])]
+        texts += [text(each) for each in await second.toolbox.run([increment])]
+
+    assert texts == ["5", "6", "1"]
+    assert sorted(each.count for each in Counter.closed) == [1, 6]
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [
+        ("explode", "environment Counter raised OSError: boom"),
+        (
+            "answer_with_bytes",
+            "environment Counter returned bytes (Object of type bytes is not JSON serializable); return text, or what "
+            "JSON can hold",
+        ),
+    ],
+)
+async def test_an_environment_that_breaks_is_a_failure_of_the_system(tmp_path: Path, name: str, failure: str) -> None:
+    tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Counter")
+
+    outcome = await one_call(tools, ToolCall(name=name, arguments={}))
+
+    assert (outcome.observation, outcome.failure) == (None, failure)
+
+
+async def test_methods_under_tool_have_schemas_as_functions_have(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:LabelledShelf")
+
+    async with tools.open({"metadata": '{"cup": 0}'}) as opened:
+        schemas = [schema["function"] for schema in opened.toolbox.schemas]
+        outcomes = await opened.toolbox.run(
+            [
+                ToolCall(name="put", arguments={"item": "vase", "amount": 2}),
+                ToolCall(name="put", arguments={"item": "vase", "amount": 0}),
+                ToolCall(name="label", arguments={"text": "fragile"}),
+            ]
+        )
+
+    assert [schema["name"] for schema in schemas] == ["put", "most", "label"]  # type: ignore[index,call-overload]
+    assert schemas[0] == {
+        "name": "put",
+        "description": "Put items on the shelf.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "item": {"type": "string"},
+                "amount": {"type": "integer", "default": 1, "minimum": 1, "description": "How many."},
+            },
+            "required": ["item"],
+            "additionalProperties": False,
+        },
+    }
+    assert json.loads(text(outcomes[0])) == {"vase": 2, "cup": 0}
+    assert kind(outcomes[1]) is ErrorKind.INVALID_ARGUMENT
+    assert (kind(outcomes[2]), "no room for fragile" in text(outcomes[2])) == (ErrorKind.EXECUTION_ERROR, True)
+
+
+async def test_a_method_that_blocks_delays_no_other_rollout_and_never_runs_twice_at_once(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Shelf")
+    put = ToolCall(name="put", arguments={"item": "vase"})
+
+    async with tools.open({}, parallel_calls=True) as first, tools.open({}, parallel_calls=True) as second:
+        began = time.monotonic()
+        await asyncio.gather(first.toolbox.run([put] * 5), second.toolbox.run([put] * 5))
+        seconds = time.monotonic() - began
+        (most,) = await first.toolbox.run([ToolCall(name="most", arguments={})])
+
+    assert text(most) == "1"
+    assert 0.5 <= seconds < 0.9  # each rollout's five calls one after the other, the rollouts side by side
+
+
+async def test_tools_that_are_known_only_with_the_row_are_listed_and_done_by_call(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Menu")
+
+    outcome = await one_call(tools, ToolCall(name="soup", arguments={"salt": 1}), metadata='{"dishes": ["soup"]}')
+
+    assert text(outcome) == "soup {'salt': 1}"
+    with pytest.raises(ConfigError, match="two tools are called 'soup'"):
+        tools.open({"metadata": '{"dishes": ["soup", "soup"]}'})
+
+
+def deep(levels: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"a": float("nan")}, "no JSON form"),
+        ({"a": 1, "b": "\ud800"}, "no JSON form"),
+        ({"a": deep(5000)}, "nested too deeply"),
+        ({"a": 10**400}, "cannot be applied to them"),
+        ({"a": True}, "not of type 'integer'"),
+    ],
+)
+async def test_arguments_meant_to_break_the_check_are_the_policys_mistake(
+    tmp_path: Path, arguments: dict[str, Any], told: str
+) -> None:
+    """Were they failures of the system, a policy could mask what it does badly."""
+    tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add_halves")
+
+    outcome = await one_call(tools, ToolCall(name="add_halves", arguments=arguments))
+
+    assert kind(outcome) is ErrorKind.INVALID_ARGUMENT
+    assert told in text(outcome)
+
+
+async def test_a_timeout_is_told_where_the_arguments_decide(tmp_path: Path) -> None:
+    options = "  timeout_seconds: 0.1\n  on_timeout: tell_policy"
+    tools = toolset(tmp_path, f"- function: {FUNCTIONS}:sleep\n{options}")
+
+    outcome = await one_call(tools, ToolCall(name="sleep", arguments={"seconds": 1e9}))
+
+    assert kind(outcome) is ErrorKind.TIME_LIMIT
+    assert "tool sleep did not answer within 0.1 s" in text(outcome)
+
+
+async def test_after_a_failure_the_other_calls_of_the_turn_are_not_begun(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Counter")
+
+    async with tools.open({}) as trajectory:
+        outcomes = await trajectory.toolbox.run(
+            [ToolCall(name=name, arguments={}) for name in ("explode", "increment")]
+        )
+
+    assert len(outcomes) == 1
+
+
+RECORDING = json.dumps(
+    [
+        {"name": "find_order", "arguments": {"order_id": 17}, "result": '{"status": "sent"}'},
+        {"name": "find_order", "arguments": {"order_id": 18}, "result": '{"status": "lost"}'},
+    ]
+)
+REPLAY = {"tools": json.dumps([FIND_ORDER]), "recording": RECORDING}
+
+
+async def test_replay_gives_the_recorded_result_of_a_call_that_does_the_same(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- rows: replay")
+
+    found = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 18}), **REPLAY)
+    unknown = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 19}), **REPLAY)
+
+    assert (text(found), kind(found)) == ('{"status": "lost"}', None)
+    assert kind(unknown) is ErrorKind.NOT_RECORDED
+    assert text(unknown) == "Tool call failure\nreason: error, nothing is recorded for this call"
+
+
+async def echo(call: ToolCall, workspace: Workspace) -> Observation:
+    if call.arguments["order_id"] == 0:
+        raise ValueError("there is no order 0")
+    return Observation(f"{call.name} {call.arguments} {workspace.metadata}")
+
+
+async def test_a_function_may_answer_for_the_tools_of_rows(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- rows: tests.tools.test_toolset:echo")
+    row = {"tools": json.dumps([FIND_ORDER]), "metadata": '{"shop": 1}'}
+
+    found = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 18}), **row)
+    refused = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 0}), **row)
+
+    assert text(found) == "find_order {'order_id': 18} {'shop': 1}"
+    assert kind(refused) is ErrorKind.REFUSED
+
+
+def test_a_row_whose_tools_nobody_answers_for_is_refused(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add")
+
+    with pytest.raises(DataError, match=r"the row brings tool 'find_order', and nothing in .* answers for it"):
+        tools.open({"tools": json.dumps([FIND_ORDER])})
+
+
+@pytest.mark.parametrize("recording", ["[1]", '[{"name": "a"}]', "{}", "no JSON"])
+def test_a_broken_recording_is_refused(tmp_path: Path, recording: str) -> None:
+    tools = toolset(tmp_path, "- rows: replay")
+
+    with pytest.raises(DataError):
+        tools.open({"tools": json.dumps([FIND_ORDER]), "recording": recording})
+
+
+async def test_a_schema_without_properties_takes_what_it_is_given(tmp_path: Path) -> None:
+    bare = {"type": "function", "function": {"name": "ping"}}
+    recording = json.dumps([{"name": "ping", "arguments": {}, "result": "pong"}])
+    tools = toolset(tmp_path, "- rows: replay")
+
+    outcome = await one_call(tools, ToolCall(name="ping", arguments={}), tools=json.dumps([bare]), recording=recording)
+
+    assert text(outcome) == "pong"
+
+
+async def test_search_finds_documents_by_their_words(tmp_path: Path) -> None:
+    documents = tmp_path / "documents.jsonl"
+    rows: list[dict[str, str]] = [
+        {"title": "Paris", "text": "The capital of France."},
+        {"text": "Berlin lies on the Spree."},
+        {"id": "3", "contents": "Cheese is made of milk."},
+    ]
+    documents.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    done = cli("index", documents, "--out", tmp_path / "index")
+    tools = toolset(tmp_path, f"- tool: search\n  index: {tmp_path}/index\n  num_documents: 2")
+
+    assert done.returncode == 0, done.stderr
+    assert "3 documents" in done.stdout
+    found = await one_call(tools, ToolCall(name="search", arguments={"query": "capital of France"}))
+    assert text(found) == "Doc 1 (title: Paris): The capital of France."
+    nothing = await one_call(tools, ToolCall(name="search", arguments={"query": "volcano"}))
+    assert text(nothing) == "no document has these words"
+    empty = await one_call(tools, ToolCall(name="search", arguments={"query": " the "}))
+    assert kind(empty) is ErrorKind.REFUSED
+
+
+def test_an_index_is_replaced_whole_and_nothing_else_ever_is(tmp_path: Path) -> None:
+    documents, mine = tmp_path / "documents.jsonl", tmp_path / "mine"
+    documents.write_text('{"text": "one"}\n{"text": "two"}\n')
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+
+    done = [cli("index", documents, "--out", folder) for folder in (tmp_path / "index", tmp_path / "index", mine)]
+
+    assert [each.returncode for each in done] == [0, 0, 1]
+    assert "holds no search index: give another --out" in done[2].stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["documents.jsonl", "index", "mine"]
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+class Stuck(Environment):
+    """Cannot be closed."""
+
+    async def close(self) -> None:
+        raise OSError("stuck")
+
+
+async def test_an_environment_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
+    both = "- environment: tests.tools.test_toolset:Counter\n- environment: tests.tools.test_toolset:Stuck\n"
+    Counter.closed.clear()
+
+    with pytest.raises(OSError, match="stuck"):
+        async with toolset(tmp_path, both).open({}):
+            pass
+
+    assert len(Counter.closed) == 1
+
+
+def test_documents_without_text_are_named_by_their_line(tmp_path: Path) -> None:
+    documents = tmp_path / "documents.jsonl"
+    documents.write_text('{"text": "good"}\n{"title": "bad"}\n')
+
+    done = cli("index", documents, "--out", tmp_path / "index")
+
+    assert done.returncode == 1
+    assert 'line 2: a document needs "text"' in done.stderr
+    assert not (tmp_path / "index").exists()
+
+
+async def test_state_is_made_once_per_trajectory() -> None:
+    first, second = Workspace(), Workspace()
+
+    assert first.state(tool_functions.Notes) is first.state(tool_functions.Notes)
+    assert first.state(tool_functions.Notes) is not second.state(tool_functions.Notes)

@@ -1,0 +1,59 @@
+"""verifiers.math_batches: many pairs of formulas in one program; a slow pair does not hold up the others for long."""
+
+import asyncio
+
+import pytest
+
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
+from verl_pivot.errors import SandboxError
+from verl_pivot.verifiers import math_batches
+from verl_pivot.verifiers.math_batches import FormulaPair, MathBatches, PairResult
+
+pytestmark = needs_sandbox
+
+
+@pytest.fixture(autouse=True)
+def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_service(monkeypatch)
+
+
+async def compare(*pairs: FormulaPair) -> list[PairResult]:
+    async with MathBatches() as batches:
+        return await asyncio.gather(*(batches.compare(pair) for pair in pairs))
+
+
+async def test_each_of_many_pairs_gets_its_own_answer() -> None:
+    pairs = [
+        FormulaPair(f"{number}", f"{number % 3} + {number - number % 3 + number % 2}", 6, 5.0) for number in range(150)
+    ]
+
+    answers = await compare(*pairs)
+
+    assert [result["same"] for result in answers] == [number % 2 == 0 for number in range(150)]
+
+
+async def test_a_pair_that_takes_long_is_ended_and_the_others_are_answered() -> None:
+    tower = FormulaPair("42", "9^{9^{9^{9}}}", 6, 1.5)
+
+    *others, last = await compare(*[FormulaPair("42", "6 \\cdot 7", 6, 5.0)] * 10, tower)
+
+    assert [result["same"] for result in others] == [True] * 10
+    assert last == {"ended": "time_limit"}
+
+
+async def test_pairs_whose_program_ends_together_are_asked_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together they may take too much memory; here they have too little time even to load."""
+    monkeypatch.setattr(math_batches, "_LOAD_SECONDS", 0.01)
+    monkeypatch.setattr(math_batches, "_SHARED_SECONDS", 0.01)
+
+    answers = await compare(FormulaPair("42", "6 \\cdot 7", 6, 8.0), FormulaPair("42", "41", 6, 8.0))
+
+    assert [result["same"] for result in answers] == [True, False]
+
+
+async def test_a_library_that_is_missing_is_the_systems_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_batches, "_RUNNER", "import no_such_library")
+
+    with pytest.raises(SandboxError, match=r"math-verify cannot be asked: error: [\s\S]*no_such_library"):
+        await compare(FormulaPair("42", "41", 6, 8.0))

@@ -1,0 +1,146 @@
+"""verifiers.qa and extract_answer: scores by hand, and answers that try to be paid without being right."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
+from verl_pivot.types import Json, Message, Role, ToolCall, Verdict
+from verl_pivot.verifiers.extraction import AnswerPlace, extract_answer
+from verl_pivot.verifiers.registry import get_verifier
+
+PAGE = ROOT / "docs" / "verifiers.md"
+
+
+def say(text: str, *calls: ToolCall) -> Message:
+    return Message(role=Role.ASSISTANT, content=text, tool_calls=calls)
+
+
+async def judge(text: str, expert: str = "<answer>Paris</answer>", **options: Json) -> Verdict:
+    return await get_verifier("qa", options)(say(text), make_turn(expert=say(expert)))
+
+
+# (answer, accepted, normalisation, exact, f1)
+ANSWERS: list[tuple[str, str, str, float, float]] = [
+    ("Paris", "Paris", "search_r1", 1.0, 1.0),
+    ("  PARIS. ", "paris", "search_r1", 1.0, 1.0),
+    ("The Paris", "a paris", "search_r1", 1.0, 1.0),
+    ("the Paris", "Paris", "l0", 0.0, 2 / 3),
+    ("U.S.A.", "USA", "search_r1", 1.0, 1.0),
+    ("U.S.A.", "usa", "l0", 1.0, 1.0),
+    ("well-known", "wellknown", "search_r1", 1.0, 1.0),
+    ("Paris, France", "Paris", "search_r1", 0.0, 2 / 3),
+    ("Barack Obama", "Obama Barack", "search_r1", 0.0, 1.0),
+    ("Lyon", "Paris", "search_r1", 0.0, 0.0),
+    ("1,000", "1000", "search_r1", 1.0, 1.0),
+    ("Zürich", "Zurich", "search_r1", 0.0, 0.0),
+    ("Zürich", "Zrich", "l0", 1.0, 1.0),
+    ("paris paris", "paris", "search_r1", 0.0, 2 / 3),
+]
+
+
+@pytest.mark.parametrize(("answer", "accepted", "normalisation", "exact", "f1"), ANSWERS)
+async def test_metrics_by_hand(answer: str, accepted: str, normalisation: str, exact: float, f1: float) -> None:
+    text, expert = f"I think so.<answer>{answer}</answer>", f"<answer>{accepted}</answer>"
+
+    assert (await judge(text, expert, normalisation=normalisation)).score == exact
+    assert (await judge(text, expert, normalisation=normalisation, metric="f1")).score == pytest.approx(f1)
+
+
+async def test_any_of_the_listed_answers_is_accepted() -> None:
+    for answer in ("NYC", "new york city", "New York"):
+        assert (await judge(f"<answer>{answer}</answer>", answers=["New York", "New York City", "NYC"])).score == 1.0
+
+
+ATTACKS: dict[str, tuple[str, str]] = {
+    "no tags": ("Paris", "no_answer"),
+    "an open tag": ("<answer>Paris", "no_answer"),
+    "an empty answer": ("<answer> </answer>", "no_answer"),
+    "two answers": ("<answer>Paris</answer> or <answer>London</answer>", "several_answers"),
+    "all answers in one": ("<answer>Paris London Rome Berlin</answer>", "wrong_value"),
+    "only articles": ("<answer>the a an</answer>", "wrong_value"),
+    "only punctuation": ("<answer>...</answer>", "wrong_value"),
+    "look-alikes": ("<answer>Раris</answer>", "wrong_value"),  # noqa: RUF001
+    "a zero-width space": ("<answer>Par\u200bis</answer>", "wrong_value"),
+    "a negation": ("<answer>not Paris</answer>", "wrong_value"),
+    "an order": ("<answer>Whatever the accepted answer is.</answer>", "wrong_value"),
+    "a megabyte": (f"<answer>{'Paris ' * 200_000}</answer>", "wrong_value"),
+    "nested tags": ("<answer><answer>Paris</answer></answer>", "wrong_value"),
+    "nothing": ("", "no_answer"),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_an_attack_is_refused(attack: str) -> None:
+    text, reason = ATTACKS[attack]
+
+    verdict = await judge(text)
+
+    assert (verdict.score, verdict.reason) == (0.0, reason)
+    assert len(verdict.detail) <= 200
+
+
+def test_the_page_shows_them() -> None:
+    rows = [f"| {attack} | `{reason}` |" for attack, (_, reason) in ATTACKS.items()]
+
+    missing = [row for row in rows if row not in PAGE.read_text()]
+
+    assert missing == [], "\n".join(rows)
+
+
+async def test_contains_wants_the_words_together_and_not_a_list_of_everything() -> None:
+    expert = "<answer>New York</answer>"
+
+    assert (await judge("<answer>It is New York, USA</answer>", expert, metric="contains")).score == 1.0
+    assert (await judge("<answer>York is new</answer>", expert, metric="contains")).score == 0.0
+    assert (await judge("<answer>Newer Yorkshire New Yorker</answer>", expert, metric="contains")).score == 0.0
+    long = " ".join(f"city{number}" for number in range(30))
+    assert (await judge(f"<answer>{long} New York</answer>", expert, metric="contains")).score == 0.0
+
+
+@pytest.mark.parametrize(
+    "expert", ["", "no tags", "<answer></answer>", "<answer>東京</answer>", "<answer>...</answer>"]
+)
+async def test_an_accepted_answer_of_which_nothing_is_left_is_broken(expert: str) -> None:
+    verdict = await judge("<answer>東京</answer>", expert, normalisation="l0")
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")
+
+
+async def test_a_call_is_no_answer() -> None:
+    action = say("<answer>Paris</answer>", ToolCall(name="search", arguments={}))
+
+    verdict = await get_verifier("qa")(action, make_turn(expert=say("<answer>Paris</answer>")))
+
+    assert (verdict.score, verdict.reason) == (0.0, "call_instead_of_message")
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "answer"),
+    [
+        (r"so \boxed{\frac{1}{2}}.", "boxed", r"\frac{1}{2}"),
+        (r"\boxed{1} and again \boxed{1}", "boxed", "1"),
+        (r"\boxed{1} or \boxed{2}", "boxed", None),
+        (r"\boxed{1", "boxed", None),
+        (r"\boxed{}", "boxed", None),
+        ("<answer>a</answer><answer> a </answer>", "answer_tag", "a"),
+        (" 42 ", "all", "42"),
+        ("", "all", None),
+    ],
+)
+def test_where_an_answer_is(text: str, place: AnswerPlace, answer: str | None) -> None:
+    found = extract_answer(text, place)
+
+    assert (None if isinstance(found, Verdict) else found) == answer
+
+
+@given(st.text(), st.text(), st.sampled_from(["exact", "f1", "contains"]), st.sampled_from(["search_r1", "l0"]))
+async def test_no_text_raises_and_the_expert_is_accepted(
+    text: str, answer: str, metric: str, normalisation: str
+) -> None:
+    verdict = await judge(text, answer, metric=metric, normalisation=normalisation, place="all")
+    expert = await judge(answer, answer, metric=metric, normalisation=normalisation, place="all", max_words=1000)
+
+    assert verdict.score is None or 0.0 <= verdict.score <= 1.0
+    assert expert.score in (None, 1.0)

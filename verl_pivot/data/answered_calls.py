@@ -1,0 +1,43 @@
+"""Messages of a conversation -> AnsweredCall: each tool call with its result."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from verl_pivot.data.messages import is_result_of
+from verl_pivot.types import Message, Role, ToolCall
+
+
+class AnsweredCall(NamedTuple):
+    """One tool call of a conversation and the message that holds its result."""
+
+    turn: int
+    """Number of the assistant turn with the call, from 0."""
+    position: int
+    """Position of the message with the call among all messages."""
+    call: ToolCall
+    result: Message | None
+    """Message of the tool; None if no message answers the call."""
+
+
+def answered_calls(messages: Sequence[Message]) -> list[AnsweredCall]:
+    """[num_calls] every call in order. Results are matched as in the import: by id if both have one, else by name."""
+    found: list[AnsweredCall] = []
+    turn = -1
+    for position, message in enumerate(messages):
+        if message.role is Role.ASSISTANT:
+            turn += 1
+            results = _results_after(messages, position)
+            for call in message.tool_calls:
+                at = next((at for at in results if is_result_of(messages[at], call)), None)
+                if at is not None:
+                    results.remove(at)
+                found.append(AnsweredCall(turn, position, call, None if at is None else messages[at]))
+    return found
+
+
+def _results_after(messages: Sequence[Message], position: int) -> list[int]:
+    """Positions of the tool messages that directly follow a message."""
+    end = position + 1
+    while end < len(messages) and messages[end].role is Role.TOOL:
+        end += 1
+    return list(range(position + 1, end))

@@ -1,0 +1,214 @@
+"""Input files -> rows with their places; output files that are written completely or not at all."""
+
+import errno
+import io
+import json
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pyarrow
+import pyarrow.parquet
+
+from verl_pivot.data.json_values import (
+    as_object,
+    decode_json,
+)
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.extras import extra
+from verl_pivot.types import JsonObject
+
+with extra("data"):
+    import ijson
+
+_BATCH_ROWS = 256
+_CHUNK_BYTES = 1 << 22
+_COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
+_JSON = {".json", ".traj"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Place of a row in a file, for messages.
+
+    Example:
+        Place(file="runs/shop.jsonl", unit="line", number=17)
+    """
+
+    file: str
+    unit: Literal["line", "row", "item"]
+    """"line" of a JSON lines file, "row" of a parquet file, or "item" of a JSON array."""
+    number: int
+    """Position in the file, from 1."""
+
+    def __str__(self) -> str:
+        return f"{self.file}, {self.unit} {self.number}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawRow:
+    """One row of an input file before it is decoded."""
+
+    place: Place
+    raw: bytes | JsonObject
+    """Bytes of a line, columns of a parquet row, or an item of a JSON array."""
+
+    def decoded(self) -> JsonObject:
+        """The row as a JSON object.
+
+        Raises:
+            BadRowError: If the row is not a JSON object.
+        """
+        return as_object(decode_json(self.raw) if isinstance(self.raw, bytes) else self.raw, "a row")
+
+
+def read_rows(path: Path) -> Iterator[RawRow]:
+    """Yield every row of a file: JSON lines without the blank ones, a JSON array, one JSON object, or parquet.
+
+    JSON may be compressed (.gz, .bz2, .zst, .lz4).
+
+    Raises:
+        DataError: If the file is missing, empty or cannot be read.
+    """
+    number = 0
+    try:
+        for row in _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path):
+            number = row.place.number
+            yield row
+    except (OSError, EOFError, pyarrow.ArrowException, ijson.JSONError) as error:
+        raise DataError(f"{path} cannot be read (after row {number}): {error}") from error
+    if number == 0:
+        raise DataError(f"{path} is empty; leave it out, or write it again")
+
+
+def num_rows(path: Path) -> int | None:
+    """Number of rows of a file, for a progress bar; None if the whole file would have to be parsed."""
+    try:
+        if path.suffix == ".parquet":
+            return int(pyarrow.parquet.ParquetFile(path).metadata.num_rows)
+        if path.suffix in _COMPRESSED | _JSON:
+            return None
+        with path.open("rb") as file:
+            return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1 << 20), b""))
+    except (OSError, pyarrow.ArrowException):
+        return None
+
+
+def in_chunks(rows: Iterable[RawRow], num_rows: int = 256) -> Iterator[tuple[RawRow, ...]]:
+    """Group neighbouring rows as work for other processes: `num_rows` in a chunk, fewer where rows are large.
+
+    Where a chunk ends depends only on the rows, so that a resumed job finds the same chunks.
+    """
+    chunk: list[RawRow] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += len(row.raw) if isinstance(row.raw, bytes) else 0
+        if len(chunk) == num_rows or size > _CHUNK_BYTES:
+            yield tuple(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield tuple(chunk)
+
+
+def _json_rows(path: Path) -> Iterator[RawRow]:
+    with _opened(path) as file:
+        kind = _kind_of_json(path, file)
+        if kind == "array":
+            for number, item in enumerate(ijson.items(file, "item", use_float=True), start=1):
+                yield RawRow(place=Place(file=str(path), unit="item", number=number), raw=item)
+        elif kind == "object":
+            yield RawRow(place=Place(file=str(path), unit="line", number=1), raw=file.read())
+        else:
+            for number, line in enumerate(file, start=1):
+                if text := line.removeprefix(b"\xef\xbb\xbf").strip():
+                    yield RawRow(place=Place(file=str(path), unit="line", number=number), raw=text)
+
+
+_Peekable: TypeAlias = "io.BufferedReader[Any]"
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Peekable]:
+    if path.suffix in _COMPRESSED:
+        path.stat()  # raises a clearer error for a missing file than pyarrow does
+        with io.BufferedReader(pyarrow.input_stream(str(path), compression="detect"), 1 << 20) as file:
+            yield file
+    else:
+        with io.BufferedReader(path.open("rb", buffering=0), 1 << 16) as file:
+            yield file
+
+
+def _kind_of_json(path: Path, file: _Peekable) -> Literal["array", "object", "lines"]:
+    """Kind of JSON in a file. Only .json and .traj files may be an array or one object; their first bytes decide."""
+    suffixes = {suffix for suffix in path.suffixes if suffix not in _COMPRESSED}
+    if not suffixes & _JSON:
+        return "lines"
+    begin = file.peek(1 << 16).removeprefix(b"\xef\xbb\xbf").lstrip()
+    if begin.startswith(b"["):
+        return "array"
+    first_line, newline, _ = begin.partition(b"\n")
+    try:
+        json.loads(first_line)
+    except ValueError:
+        return "object" if newline else "lines"
+    return "lines"
+
+
+def _parquet_rows(path: Path) -> Iterator[RawRow]:
+    number = 0
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS):
+        for columns in batch.to_pylist():
+            number += 1
+            yield RawRow(place=Place(file=str(path), unit="row", number=number), raw=columns)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Path of a temporary file that becomes `path` when the block succeeds and is removed when the block fails.
+
+    Raises:
+        ConfigError: If the file cannot be written (full disk, no permission); an older file at `path` stays.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        make_folder(path.parent)
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        raise unwritable(path, error) from error
+    finally:
+        _remove(temporary)
+
+
+def unwritable(path: Path, error: Exception, then: str = "or choose another --out") -> ConfigError:
+    """The error for an output that cannot be written; `then` is the second half of the remedy."""
+    why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return ConfigError(
+        f"{path} cannot be written: {why}; free some space there, {then} "
+        "(nothing that was there before has been changed)"
+    )
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents if they do not exist.
+
+    Raises:
+        NotADirectoryError: If there is a file of that name.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        raise NotADirectoryError(errno.ENOTDIR, f"{path} is a file, not a folder") from error
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:  # the folder does not exist or is read-only, so there is nothing to remove
+        return

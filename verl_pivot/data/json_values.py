@@ -1,0 +1,124 @@
+"""JSON values: decoding, encoding, types, equality and depth; a value that breaks a format is a BadRowError."""
+
+import json
+
+from verl_pivot.errors import DataError
+from verl_pivot.types import Json, JsonObject
+
+MAX_DEPTH = 64
+"""Levels of nesting up to which a value is compared and shown."""
+
+
+class BadRowError(DataError):
+    """One row breaks its format; rejected rows are counted by `reason`, a short code in snake_case."""
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(detail)
+        self.reason = reason
+
+
+def _refuse_constant(name: str) -> Json:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+# Made once, since json.dumps and json.loads make a new one for each value.
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_SORTING_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True)
+
+
+def decode_json(text: str | bytes, *, reason: str = "not_json", what: str = "the row") -> Json:
+    """The value that a JSON text holds; bytes are UTF-8, NaN and Infinity are refused.
+
+    Args:
+        text: JSON text.
+        reason: Code of the error.
+        what: Name of the text in the error's message.
+
+    Raises:
+        BadRowError: If the text is not JSON.
+    """
+    try:
+        value: Json = _DECODER.decode(text if isinstance(text, str) else text.decode())
+    except RecursionError as error:
+        raise BadRowError(reason, f"{what}: nested too deeply") from error
+    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError and a number with too many digits
+        raise BadRowError(reason, f"{what}: not JSON: {error}") from error
+    return value
+
+
+def encode_json(value: Json, *, sort_keys: bool = False) -> str:
+    """One line of JSON that every JSON reader accepts: without NaN and without text that UTF-8 cannot hold.
+
+    Raises:
+        BadRowError: If the value cannot be written so.
+    """
+    try:
+        text = (_SORTING_ENCODER if sort_keys else _ENCODER).encode(value)
+        text.encode()
+    except RecursionError as error:
+        raise BadRowError("not_json", "nested too deeply") from error
+    except (TypeError, ValueError) as error:  # not a JSON type, NaN, or a lone surrogate
+        raise BadRowError("not_json", f"a value has no JSON form: {error}") from error
+    return text
+
+
+def as_object(value: Json, what: str) -> JsonObject:
+    """The value, if it is an object.
+
+    Raises:
+        BadRowError: If the value is not an object; `what` names it in the message.
+    """
+    if not isinstance(value, dict):
+        raise BadRowError("not_an_object", f"{what} must be a JSON object, got {type_in_words(value)}")
+    return value
+
+
+def as_list(value: Json, what: str) -> list[Json]:
+    """The value, if it is a list; null becomes an empty list.
+
+    Raises:
+        BadRowError: If the value is anything else; `what` names it in the message.
+    """
+    if value is not None and not isinstance(value, list):
+        raise BadRowError("not_a_list", f"{what} must be a JSON list, got {type_in_words(value)}")
+    return value or []
+
+
+_JSON_TYPES = {bool: "boolean", type(None): "null", int: "number", float: "number", str: "string", list: "array"}
+_WORDS = {type(None): "null", bool: "true or false", int: "a number", float: "a number", str: "text", list: "a list"}
+
+
+def json_type(value: Json) -> str:
+    """Name of the JSON type: "boolean", "null", "number" (integers too), "string", "array" or "object"."""
+    return _JSON_TYPES.get(type(value), "object")
+
+
+def type_in_words(value: object) -> str:
+    """Type of a value for messages: "null", "a number", "text", "an object", ..."""
+    return _WORDS.get(type(value), "an object" if isinstance(value, dict) else type(value).__name__)
+
+
+def equal(value: Json, other: Json) -> bool:
+    """Whether two values are equal as JSON: 1 equals 1.0, but neither true nor "1"; NaN equals nothing."""
+    if isinstance(value, dict) and isinstance(other, dict):
+        return value.keys() == other.keys() and all(equal(value[key], other[key]) for key in value)
+    if isinstance(value, list) and isinstance(other, list):
+        return len(value) == len(other) and all(map(equal, value, other))
+    return json_type(value) == json_type(other) and value == other
+
+
+def is_too_deep(value: Json) -> bool:
+    """Whether a value is nested deeper than MAX_DEPTH; true also for values that contain themselves."""
+    level: list[Json] = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for parent in level for child in _children(parent)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Json) -> list[Json]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []

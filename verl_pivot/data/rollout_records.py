@@ -1,0 +1,162 @@
+"""RolloutRecord: calls, tokens, times and end of one rollout with tools, for metrics, samplers and dumps."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from verl_pivot.errors import DataError
+from verl_pivot.types import ErrorKind, JsonObject
+
+RECORD_FIELD = "rollout"
+"""Key of a row's `extra_fields` that holds the record (`RolloutRecord.as_dict`)."""
+TURN_ENDS_FIELD = "turn_ends"
+"""Key of `extra_fields` that holds the boundaries of turns: [num_turns] positions behind each turn's last token."""
+VERDICT_FIELD = "verdict"
+"""Key of `extra_fields` that holds a Verdict, where an environment or a failure of the system decided the outcome."""
+
+
+class StopReason(StrEnum):
+    """Why a rollout ended; each has exactly one reason."""
+
+    ANSWERED = "answered"
+    """The policy ended a turn without a call."""
+    MAX_TURNS = "max_turns"
+    """The policy made calls in its last turn."""
+    MAX_TURN_TOKENS = "max_turn_tokens"
+    """A turn reached its token limit and was cut off."""
+    MAX_RESPONSE_TOKENS = "max_response_tokens"
+    """A turn was cut off at the end of the response, or the answers of tools did not fit behind it."""
+    MAX_WALL_SECONDS = "max_wall_seconds"
+    TOOL_FAILURE = "tool_failure"
+    """A tool or the sandbox failed: the rollout is masked."""
+    ENGINE_FAILURE = "engine_failure"
+    """The inference engine gave back nothing, several times in a row: the rollout is masked."""
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether the system failed, so that the rollout says nothing about the policy and no update may see it."""
+        return self in (StopReason.TOOL_FAILURE, StopReason.ENGINE_FAILURE)
+
+
+class CallStatus(StrEnum):
+    """How a call ended."""
+
+    OK = "ok"
+    TOOL_ERROR = "tool_error"
+    """The policy made a mistake and read an error."""
+    SYSTEM_FAILURE = "system_failure"
+    """The tool or the sandbox failed, which ends the rollout and masks it."""
+
+
+class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One call of a rollout.
+
+    Example:
+        CallRecord(turn=0, name="add", arguments={"a": 2, "b": 3}, status=CallStatus.OK, seconds=0.01, num_tokens=1)
+    """
+
+    turn: int
+    """Index of the policy's turn, from 0."""
+    name: str
+    """Name of the tool; empty if the call could not be read."""
+    arguments: dict[str, Any] | None
+    """JSON values by parameter name; None if the call could not be read."""
+    status: CallStatus
+    error_kind: ErrorKind | None = None
+    """Kind of the policy's mistake, with status tool_error."""
+    seconds: float = 0.0
+    """Seconds that the call took, retries included."""
+    num_tokens: int = 0
+    """Tokens of the text that the policy read, without the chat template around it."""
+    truncated: bool = False
+    """Whether the middle of that text was left out."""
+    detail: str = ""
+    """What failed, with status system_failure."""
+
+
+class RoutingCost(msgspec.Struct, kw_only=True):
+    """What a rollout's way over the engines cost, as the router counted it."""
+
+    wait_seconds: float = 0.0
+    """Seconds that the rollout waited for an engine."""
+    num_moves: int = 0
+    """Turns that went on another engine than the turn before."""
+    recomputed_tokens: int = 0
+    """Tokens of the conversation that an engine recomputed after such a move."""
+
+
+class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One rollout with tools: what happened in it and why it ended.
+
+    Example:
+        RolloutRecord(
+            prompt_id="eb140b54fbfdc2a0", stop_reason=StopReason.ANSWERED, calls=(call,), turn_tokens=(31, 9),
+            prompt_tokens=120, response_tokens=58, generate_seconds=0.8, tool_seconds=0.1,
+        )
+    """
+
+    prompt_id: str
+    """Short name of the prompt (`data.prompts.prompt_id`), by which dumps and data files find each other."""
+    stop_reason: StopReason
+    calls: tuple[CallRecord, ...]
+    turn_tokens: tuple[int, ...]
+    """[num_turns] tokens sampled in each turn of the policy."""
+    prompt_tokens: int
+    response_tokens: int
+    """Tokens after the prompt: sampled by the policy or given back by tools."""
+    generate_seconds: float
+    """Seconds of waiting for the engine."""
+    tool_seconds: float
+    """Seconds of waiting for tools; of parallel calls the longest counts."""
+    num_empty_answers: int = 0
+    """Empty completions of the engine, after each of which it was asked again."""
+    num_answers: int | None = None
+    """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
+    text_differs: bool = False
+    """Whether the chat template renders the conversation otherwise than the tokens, such as without old thinking."""
+    journey: RoutingCost | None = None
+    """Cost of scheduling; None if the router does not count it."""
+    failure: str = ""
+    """What failed, if the rollout is masked."""
+
+    @property
+    def is_masked(self) -> bool:
+        return self.stop_reason.is_masked
+
+    @property
+    def num_calls(self) -> int:
+        return len(self.calls)
+
+    @property
+    def num_tool_errors(self) -> int:
+        """Calls that the policy got wrong."""
+        return sum(call.status is CallStatus.TOOL_ERROR for call in self.calls)
+
+    def as_dict(self) -> JsonObject:
+        """The record as JSON, with the counts that readers of dumps look for."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        return {
+            **fields,
+            "calls": list(fields["calls"]),  # msgspec leaves tuples as they are
+            "turn_tokens": list(fields["turn_tokens"]),
+            "is_masked": self.is_masked,
+            "num_calls": self.num_calls,
+            "num_tool_errors": self.num_tool_errors,
+        }
+
+
+def parse_record(fields: Mapping[str, Any]) -> RolloutRecord:
+    """Read what `RolloutRecord.as_dict` wrote; unknown keys are ignored.
+
+    Raises:
+        DataError: If a key is missing or has a value of another type.
+    """
+    try:
+        return msgspec.convert(fields, RolloutRecord)
+    except msgspec.ValidationError as error:
+        raise DataError(
+            f"a row's extra_fields[{RECORD_FIELD!r}] is no record of a rollout: {error}; run the agent loop and the "
+            "trainer with the same version of verl-pivot"
+        ) from error

@@ -1,0 +1,154 @@
+"""SGLang's own interface: token ids in, token ids out."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Sequence
+from typing import TypeVar
+
+import httpx
+import msgspec
+
+from verl_pivot.engines.engine import Completion, Sampling
+from verl_pivot.engines.retries import (
+    CHECK_URL,
+    Retries,
+    UnavailableError,
+    check_status,
+    excerpt,
+    http_client,
+    unreachable,
+    with_retries,
+)
+from verl_pivot.errors import EngineError
+from verl_pivot.types import Json, JsonObject
+
+ResultT = TypeVar("ResultT")
+CHECK_SECONDS = 60.0
+"""Seconds between two checks of a server that is at work."""
+HUNG_SECONDS = 300.0
+"""Seconds for which /health may fail; SGLang answers it as long as any request progresses."""
+
+
+class SGLangEngine:
+    """SGLang's /generate: token ids in, token ids out, nothing rendered or decoded on the way."""
+
+    def __init__(
+        self,
+        url: str,
+        retries: Retries | None = None,
+        *,
+        check_seconds: float = CHECK_SECONDS,
+        hung_seconds: float = HUNG_SECONDS,
+    ) -> None:
+        self._url = url.rstrip("/")
+        self._retries = retries or Retries()
+        self._client = http_client(url, self._retries)
+        self._check_seconds = check_seconds
+        self._hung_seconds = hung_seconds
+        self._num_waiting = 0
+        self._well_at = self._checked_at = time.monotonic()
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+        # As n separate requests in one: SGLang's own `n` gives every sample the same seed.
+        payload: JsonObject = {
+            "input_ids": [list(prompt_ids) for _ in range(n)],
+            "sampling_params": [_sglang_parameters(sampling, k) for k in range(n)],
+        }
+        body = msgspec.json.encode(payload)
+        answer = await self._watched(with_retries(self._retries, lambda: self._post(body)))
+        if not isinstance(answer, list) or len(answer) != n:
+            raise EngineError(f"{self.url} answered {excerpt(answer)} where {n} samples were asked for; {CHECK_URL}")
+        return tuple(_sglang_completion(sample, self.url) for sample in answer)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def _post(self, body: bytes) -> Json:
+        try:
+            response = await self._client.post(
+                f"{self._url}/generate", content=body, headers={"Content-Type": "application/json"}
+            )
+        except httpx.TransportError as error:
+            raise UnavailableError(unreachable(self._url, error)) from error
+        check_status(self._url, response.status_code, response.text)
+        try:
+            answer: Json = msgspec.json.decode(response.content)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise EngineError(f"{self._url} answered no JSON: {excerpt(response.text)}; {CHECK_URL}") from error
+        return answer
+
+    async def _watched(self, request: Awaitable[ResultT]) -> ResultT:
+        """The result of a request, or an error once the server's health shows that it hangs."""
+        if not self._num_waiting:
+            self._well_at = time.monotonic()
+        self._num_waiting += 1
+        task = asyncio.ensure_future(request)
+        try:
+            while not (await asyncio.wait({task}, timeout=self._check_seconds))[0]:
+                await self._check()
+            self._well_at = time.monotonic()
+            return await task
+        finally:
+            self._num_waiting -= 1
+            task.cancel()
+
+    async def _check(self) -> None:
+        """Ask /health, once for all requests that wait.
+
+        Raises:
+            EngineError: If it has failed for too long, and no request was answered.
+        """
+        now = time.monotonic()
+        if now - self._checked_at >= self._check_seconds:
+            self._checked_at = now
+            if await self._is_well():
+                self._well_at = time.monotonic()
+        if time.monotonic() - self._well_at > self._hung_seconds:
+            raise EngineError(f"{self._url} hangs: for {self._hung_seconds:.0f} s neither it nor its /health answered")
+
+    async def _is_well(self) -> bool:
+        try:
+            response = await self._client.get(f"{self._url}/health", timeout=self._check_seconds)
+        except httpx.TransportError:
+            return False
+        return response.is_success
+
+
+def _sglang_parameters(sampling: Sampling, k: int) -> JsonObject:
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "max_new_tokens": sampling.max_new_tokens,
+        "sampling_seed": sampling.seed_of(k),
+    }
+
+
+def _sglang_completion(sample: Json, url: str) -> Completion:
+    """Read one sample; an aborted one is a failure of the server, not of the policy."""
+    match sample:
+        case {
+            "text": str(text),
+            "output_ids": [*ids],
+            "meta_info": {"finish_reason": {"type": "stop" | "length" as end}, **meta},
+        } if all(isinstance(token_id, int) for token_id in ids):
+            cached = meta.get("cached_tokens")
+            return Completion(
+                token_ids=tuple(token_id for token_id in ids if isinstance(token_id, int)),
+                text=text,
+                ended=end == "stop",
+                num_tokens=len(ids),
+                num_cached_tokens=cached if isinstance(cached, int) else 0,
+            )
+        case {"meta_info": {"finish_reason": {"type": "abort", **details}}}:
+            raise EngineError(f"{url} aborted the request: {details.get('message', 'no reason given')}; see its log")
+    raise EngineError(
+        f"{url} answered a sample without text, output_ids and finish_reason: {excerpt(sample)}; "
+        f"{CHECK_URL} of SGLang 0.5 or later (for another one use --openai)"
+    )

@@ -1,0 +1,70 @@
+"""ProfileJob: what one run of `verl-pivot profile` measures, with which servers, and into which file."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
+
+from verl_pivot.data.trajectories import read_trajectories
+from verl_pivot.data.turns import turns
+from verl_pivot.engines.retries import Retries
+from verl_pivot.profiling.profiler import Totals
+from verl_pivot.profiling.profiles import ProfileSettings
+from verl_pivot.types import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """How `verl-pivot profile --ray` uses a Ray cluster."""
+
+    address: str
+    """Address of the cluster, host:port; "auto" is the cluster of this machine."""
+    workers_per_node: int
+    """Workers on each node, where all workers share the servers of --endpoint or --openai."""
+    gpus_per_server: int
+    """GPUs of a worker's own server, where none is shared; a node then has as many workers as its GPUs allow."""
+    verifier_modules: tuple[str, ...]
+    """Modules that every worker imports, since they register verifiers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileJob:
+    """What one run of `verl-pivot profile` measures, as its options say."""
+
+    trajectories: Path
+    out: Path
+    limit: int | None
+    """Trajectories to read from the start of the file; None reads all."""
+    settings: ProfileSettings
+    retries: Retries
+    seed: int
+    concurrency: int
+    """Turns in flight at each server."""
+    endpoints: tuple[str, ...]
+    """URLs of SGLang servers; with none here and no `openai`, a server is started."""
+    openai: str | None
+    """URL of an OpenAI-compatible server, which takes the place of SGLang servers."""
+    server_flags: tuple[str, ...]
+    """Extra flags of a server that is started."""
+    on_ray: RayOptions | None
+    """None: measure in this process."""
+
+    def turns(self) -> Iterator[Turn]:
+        """Every turn of the trajectories to measure, in the order of the file."""
+        for trajectory in islice(read_trajectories(self.trajectories), self.limit):
+            yield from turns(trajectory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCounts:
+    """Turns of a job."""
+
+    num_turns: int
+    num_left: int
+    """Turns that the profile does not hold yet."""
+
+
+TurnProgress: TypeAlias = Callable[[TurnCounts, Totals], AbstractContextManager[Callable[[], None]]]
+"""(turns of the job, what this run has counted so far) -> context with the function to call after each turn."""

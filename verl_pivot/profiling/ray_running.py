@@ -1,0 +1,67 @@
+"""ProfileJob -> its missing turns, measured by workers on a Ray cluster: `verl-pivot profile --ray`."""
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import AsyncExitStack
+
+from rich.console import Console
+
+from verl_pivot.profiling.job import ProfileJob, RayOptions, TurnCounts, TurnProgress
+from verl_pivot.profiling.profiler import Totals, profile_turns
+from verl_pivot.profiling.ray_workers import ray_worker_pool
+from verl_pivot.profiling.servers import find_openai_server
+from verl_pivot.profiling.worker import WorkerSettings, passed_variables
+from verl_pivot.profiling.writer import ProfileWriter
+from verl_pivot.sandbox.cluster.ray_supervisor import connected
+
+
+def measure_on_ray(
+    job: ProfileJob,
+    on_ray: RayOptions,
+    writer: ProfileWriter,
+    counts: TurnCounts,
+    totals: Totals,
+    console: Console,
+    progress: TurnProgress,
+) -> float:
+    """Measure the turns that the profile lacks; returns the time.monotonic() at which sampling began.
+
+    Raises:
+        ConfigError: If there is no cluster, or the settings do not fit one of its nodes.
+        EngineError: If no worker or no server is left.
+    """
+
+    def say(message: str) -> None:
+        console.print(message, highlight=False, soft_wrap=True)
+
+    async def run() -> float:
+        async with AsyncExitStack() as stack:
+            with console.status("starting workers on the Ray cluster"):
+                settings = await _worker_settings(job, on_ray)
+                pool = await stack.enter_async_context(ray_worker_pool(settings, on_ray, totals, say))
+            begin = time.monotonic()
+            with progress(counts, totals) as on_turn:
+                num_servers = max(1, len(settings.endpoints)) if settings.has_servers else pool.num_places
+                concurrency = job.concurrency * num_servers
+                await profile_turns(job.turns(), pool, writer, concurrency=concurrency, on_turn=on_turn)
+        return begin
+
+    with connected(on_ray.address):
+        return asyncio.run(run())
+
+
+async def _worker_settings(job: ProfileJob, on_ray: RayOptions) -> WorkerSettings:
+    return WorkerSettings(
+        profile=job.settings,
+        seed=job.seed,
+        retries=job.retries,
+        endpoints=job.endpoints,
+        openai=await find_openai_server(job),
+        server_flags=job.server_flags,
+        verifier_modules=on_ray.verifier_modules,
+        folder=os.getcwd(),
+        python_path=tuple(sys.path),
+        variables=passed_variables(os.environ),
+    )

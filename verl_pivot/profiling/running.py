@@ -1,0 +1,115 @@
+"""ProfileJob -> profile.jsonl: begins or resumes the file, measures the turns it lacks, and sorts its lines."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+from rich.console import Console
+
+from verl_pivot.engines.pool import EnginePool
+from verl_pivot.engines.rendering import PromptRenderer
+from verl_pivot.engines.server import sglang_server
+from verl_pivot.errors import EngineError
+from verl_pivot.profiling.job import ProfileJob, TurnCounts, TurnProgress
+from verl_pivot.profiling.profiler import Profiler, Totals, profile_turns
+from verl_pivot.profiling.profiles import TurnKey, iter_profiles
+from verl_pivot.profiling.servers import find_openai_server, make_engines
+from verl_pivot.profiling.summary import ProfileSummary, summarize
+from verl_pivot.profiling.writer import ProfileWriter, open_profile
+from verl_pivot.verifiers.registry import get_verifier
+
+
+class FinishedProfile(NamedTuple):
+    """What a run gives that measured all its turns."""
+
+    summary: ProfileSummary
+    """Summary of the whole file, turns of earlier runs included."""
+    seconds: float
+    """Seconds since sampling began; the start of servers and workers comes before."""
+
+
+def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: TurnProgress) -> FinishedProfile:
+    """Measure the turns that the profile lacks, and summarize the whole profile.
+
+    Args:
+        job: What to measure.
+        totals: Takes the sums of this run.
+        console: Shows what is waited for, and which endpoints are lost.
+        progress: Shows how many turns are done.
+
+    Raises:
+        EngineError: If no endpoint is left; the message says how to go on.
+        PivotError: If the input, the settings or the file do not allow the job.
+    """
+    begin = time.monotonic()
+    with open_profile(job.out, job.settings) as writer:
+        counts = _count_turns(job, writer, console)
+        try:
+            if counts.num_left:
+                begin = _measure(job, writer, counts, totals, console, progress)
+            with console.status(f"putting the lines of {job.out} in order"):
+                writer.put_in_order(TurnKey(turn.trajectory_id, turn.index) for turn in job.turns())
+        except EngineError as error:
+            raise EngineError(f"{error}\n{resume_hint(job, totals)}") from error
+    return FinishedProfile(summarize(iter_profiles(job.out), job.settings.early_stop), time.monotonic() - begin)
+
+
+def resume_hint(job: ProfileJob, totals: Totals) -> str:
+    """How to go on with a run that did not finish."""
+    return f"{totals.num_turns} more turns are finished in {job.out}: run the same command again to go on"
+
+
+def _count_turns(job: ProfileJob, writer: ProfileWriter, console: Console) -> TurnCounts:
+    """Read the whole input once, so that a broken line or an unknown verifier stops the run before it samples."""
+    num_turns = num_left = 0
+    with console.status(f"reading {job.trajectories}"):
+        for turn in job.turns():
+            get_verifier(turn.verifier, turn.verifier_options)
+            num_turns += 1
+            num_left += TurnKey(turn.trajectory_id, turn.index) not in writer.done
+    return TurnCounts(num_turns=num_turns, num_left=num_left)
+
+
+def _measure(
+    job: ProfileJob,
+    writer: ProfileWriter,
+    counts: TurnCounts,
+    totals: Totals,
+    console: Console,
+    progress: TurnProgress,
+) -> float:
+    """Measure in this process or on a Ray cluster; returns the time.monotonic() at which sampling began."""
+    if job.on_ray is not None:
+        from verl_pivot.profiling.ray_running import measure_on_ray
+
+        return measure_on_ray(job, job.on_ray, writer, counts, totals, console, progress)
+    with console.status(f"loading the tokenizer of {job.settings.model}"):
+        renderer = PromptRenderer(job.settings.model, job.settings.chat_template_kwargs)
+
+    async def run(urls: Sequence[str]) -> None:
+        engines = make_engines(await find_openai_server(job), urls, job.retries)
+        pool = EnginePool(engines, lambda message: console.print(message, highlight=False))
+        profiler = Profiler(renderer=renderer, pool=pool, settings=job.settings, seed=job.seed, totals=totals)
+        with progress(counts, totals) as on_turn:
+            concurrency = job.concurrency * len(engines)
+            await profile_turns(job.turns(), profiler, writer, concurrency=concurrency, on_turn=on_turn)
+
+    with _endpoints(job, console) as urls:
+        begin = time.monotonic()
+        asyncio.run(run(urls))
+    return begin
+
+
+@contextmanager
+def _endpoints(job: ProfileJob, console: Console) -> Iterator[tuple[str, ...]]:
+    """URLs of the job's SGLang servers; if it names no server at all, one runs here until the block ends."""
+    if job.endpoints or job.openai:
+        yield job.endpoints
+        return
+    log = job.out.with_name(f"{job.out.name}.server.log")
+    with sglang_server(
+        job.settings.model, log=log, seed=job.seed, extra_flags=job.server_flags, console=console
+    ) as url:
+        yield (url,)

@@ -1,0 +1,40 @@
+"""TurnRewardOutput: verl's output of an agent loop, with a reward placed on the last token of each turn."""
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
+
+from verl_pivot.data.rollout_records import TURN_ENDS_FIELD
+
+
+class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untyped here
+    """verl's output with the boundaries of its turns, and a reward for each turn if a method fills them in.
+
+    `as_dict` writes turn rewards into `rm_scores`, from which verl makes token-level rewards; the reward of the whole
+    rollout is added on the last token.
+    """
+
+    turn_ends: list[int] = Field(default_factory=list)
+    """[num_turns] positions in the response, each behind the last token that the policy sampled in a turn."""
+    turn_rewards: list[float] = Field(default_factory=list)
+    """[num_turns] rewards; empty if turns have none of their own."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The row that verl stores, with `turn_ends` in its `extra_fields`.
+
+        Raises:
+            ValueError: If there are turn rewards, but not one for each turn.
+        """
+        if self.turn_rewards and len(self.turn_rewards) != len(self.turn_ends):
+            raise ValueError(f"{len(self.turn_rewards)} turn rewards, {len(self.turn_ends)} turns; give one for each")
+        row: dict[str, Any] = super().as_dict()
+        row.pop("turn_ends", None)
+        row.pop("turn_rewards", None)
+        row["extra_fields"][TURN_ENDS_FIELD] = list(self.turn_ends)
+        if self.turn_rewards:
+            scores = row.setdefault("rm_scores", torch.zeros_like(row["response_mask"], dtype=torch.float32))
+            for end, reward in zip(self.turn_ends, self.turn_rewards, strict=True):
+                scores[end - 1] += reward
+        return row

@@ -1,0 +1,146 @@
+"""PlayedRollout: what happened in a rollout with tools -> its record, its outcome and the row that verl stores."""
+
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.utils.tokenizer.chat_template import apply_chat_template
+
+from verl_pivot.data.actions import read_turn
+from verl_pivot.data.rollout_records import (
+    RECORD_FIELD,
+    TURN_ENDS_FIELD,
+    VERDICT_FIELD,
+    CallRecord,
+    RolloutRecord,
+    RoutingCost,
+    StopReason,
+)
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.token_record import TokenRecord
+from verl_pivot.rollout.turn_parsers import num_tag_pairs
+from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport, LoopParts
+from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Verdict
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyTurn:
+    """One turn of the policy, read."""
+
+    index: int
+    """Index among the policy's turns, from 0."""
+    text: str
+    """Text from the beginning of the message up to a stop text, without the end-of-turn token."""
+    message: JsonObject
+    """The turn as a chat message."""
+    num_tokens: int
+    """Number of sampled tokens."""
+    calls: tuple[ToolCall | Malformed, ...]
+    stop_reason: StopReason | None
+    """Why the rollout ends with this turn; None if it goes on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedTurn:
+    """What came back after one turn of the policy."""
+
+    texts: list[str]
+    """[num_calls] what the policy reads of each call; one message if it made none."""
+    calls: list[CallRecord]
+    seconds: float = 0.0
+    """Seconds of waiting for the tools."""
+    failure: str = ""
+    """What failed, if the system did."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedRollout:
+    """One rollout, from its prompt to its end."""
+
+    prompt_id: str
+    stop_reason: StopReason
+    tokens: TokenRecord
+    messages: list[JsonObject]
+    """The prompt's messages and all that came after them."""
+    turns: list[PolicyTurn]
+    observed: list[ObservedTurn]
+    """[num_turns or one less] what came back after each turn."""
+    engine: EngineReport
+    journey: RoutingCost | None
+    """Cost of scheduling; None if the router does not count it."""
+
+    @property
+    def failure(self) -> str:
+        """What failed, if the rollout is masked."""
+        if self.stop_reason is StopReason.ENGINE_FAILURE:
+            return f"the engine gave back nothing {MAX_EMPTY_ANSWERS} times in a row"
+        return self.observed[-1].failure if self.observed else ""
+
+    async def row(self, parts: LoopParts, tools: RolloutTools) -> TurnRewardOutput | list[TurnRewardOutput]:
+        """The row that verl stores; an empty list if the policy sampled nothing, because the system failed at once.
+
+        Args:
+            parts: The agent loop that played the rollout.
+            tools: The rollout's tools, whose environments may score the outcome.
+        """
+        if self.stop_reason.is_masked:
+            logger.error("a rollout is masked (%s): %s", self.stop_reason.value, self.failure)
+        if not self.turns:
+            return []
+        tokens, record = self.tokens, self._record(parts, tools.toolbox.schemas)
+        extra_fields = {
+            **self.engine.extra_fields,
+            RECORD_FIELD: record.as_dict(),
+            TURN_ENDS_FIELD: tokens.turn_ends,
+        }
+        if (verdict := await self._outcome(tools)) is not None:
+            extra_fields[VERDICT_FIELD] = asdict(verdict)
+        return TurnRewardOutput(
+            prompt_ids=tokens.prompt_ids,
+            response_ids=tokens.response_ids,
+            response_mask=tokens.mask,
+            response_logprobs=tokens.logprobs,
+            turn_ends=tokens.turn_ends,
+            num_turns=2 * len(self.turns),
+            routed_experts=self.engine.routed_experts,
+            metrics={"tool_calls": record.tool_seconds, **self.engine.metrics},
+            extra_fields=extra_fields,
+        )
+
+    def _record(self, parts: LoopParts, schemas: list[JsonObject]) -> RolloutRecord:
+        tag = parts.settings.format_tag
+        return RolloutRecord(
+            prompt_id=self.prompt_id,
+            stop_reason=self.stop_reason,
+            calls=tuple(call for each in self.observed for call in each.calls),
+            turn_tokens=tuple(turn.num_tokens for turn in self.turns),
+            prompt_tokens=len(self.tokens.prompt_ids),
+            response_tokens=len(self.tokens.mask),
+            generate_seconds=self.engine.seconds,
+            tool_seconds=sum(each.seconds for each in self.observed),
+            num_empty_answers=self.engine.num_empty_answers,
+            num_answers=None if tag is None else num_tag_pairs(tag, [turn.text for turn in self.turns]),
+            # With tags there is one assistant message, which is the tokens' text by itself.
+            text_differs=parts.settings.parser != "tags" and self._text_differs(parts.loop, schemas),
+            journey=self.journey,
+            failure=self.failure,
+        )
+
+    def _text_differs(self, loop: AgentLoopBase, schemas: list[JsonObject]) -> bool:
+        """Whether the chat template renders the messages otherwise than the tokens that were sampled and read."""
+        text: Any = apply_chat_template(
+            loop.tokenizer, self.messages, tools=schemas or None, tokenize=False, **loop.apply_chat_template_kwargs
+        )
+        return not str(text).startswith(loop.tokenizer.decode(self.tokens.token_ids, skip_special_tokens=False))
+
+    async def _outcome(self, tools: RolloutTools) -> Verdict | None:
+        """The outcome that a failure or an environment decided; None leaves it to the reward manager."""
+        if self.stop_reason.is_masked:
+            return Verdict.undecided(self.stop_reason.value, self.failure)
+        turn = read_turn(self.turns[-1].text)
+        answer = Message(role=Role.ASSISTANT, content=turn.content, reasoning=turn.reasoning)
+        return await tools.score(answer if self.stop_reason is StopReason.ANSWERED else None)

@@ -1,0 +1,73 @@
+"""Records of one step's rollouts -> metrics under verl's style of names (`rollout/...`, `routing/...`)."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from verl_pivot.data.rollout_dumps import DumpedRollout
+from verl_pivot.data.rollout_records import CallStatus, RolloutRecord, StopReason
+from verl_pivot.types import ErrorKind
+
+
+def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+    """{name: value} of one step.
+
+    Args:
+        records: [num_rollouts] all rollouts of the step, masked ones included.
+    """
+    if not records:
+        return {}
+    num = len(records)
+    stops = Counter(record.stop_reason for record in records)
+    metrics = {
+        "rollout/calls_per_trajectory": sum(record.num_calls for record in records) / num,
+        "rollout/masked_rate": sum(record.is_masked for record in records) / num,
+        "rollout/text_differs_rate": sum(record.text_differs for record in records) / num,
+        "rollout/empty_answers": float(sum(record.num_empty_answers for record in records)),
+        **{f"rollout/stop_reason/{reason}": stops[reason] / num for reason in StopReason},
+        **_spread("rollout/generate_seconds", [record.generate_seconds for record in records]),
+        **_spread("rollout/tool_seconds", [record.tool_seconds for record in records]),
+    }
+    if turns := [tokens for record in records for tokens in record.turn_tokens]:
+        metrics |= _spread("rollout/turn_tokens", turns)
+    return {**metrics, **_routing_metrics(records), **_call_metrics(records)}
+
+
+def _routing_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+    journeys = [record.journey for record in records if record.journey is not None]
+    if not journeys:
+        return {}
+    return {
+        **_spread("routing/wait_seconds", [journey.wait_seconds for journey in journeys]),
+        "routing/moves": float(sum(journey.num_moves for journey in journeys)),
+        "routing/recomputed_tokens": float(sum(journey.recomputed_tokens for journey in journeys)),
+    }
+
+
+def _call_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+    calls = [call for record in records for call in record.calls]
+    if not calls:
+        return {}
+    kinds = Counter(call.error_kind for call in calls if call.status is CallStatus.TOOL_ERROR)
+    by_kind = sorted((str(kind), count) for kind, count in kinds.items())
+    return {
+        "rollout/error_rate": kinds.total() / len(calls),
+        "rollout/truncated_rate": sum(call.truncated for call in calls) / len(calls),
+        **{f"rollout/error_rate/{kind}": count / len(calls) for kind, count in by_kind},
+        "rollout/unknown_tool_rate": kinds[ErrorKind.UNKNOWN_TOOL] / len(calls),
+    }
+
+
+def success_metrics(rollouts: Iterable[DumpedRollout]) -> dict[str, float]:
+    """Share of calls that failed in rewarded rollouts: what figure 4 of rStar2-Agent (arXiv:2508.20722) plots."""
+    successes = [rollout for rollout in rollouts if (rollout.score or 0.0) > 0]
+    num_calls = sum(rollout.num_calls for rollout in successes)
+    num_errors = sum(rollout.num_tool_errors for rollout in successes)
+    return {"rollout/error_rate_of_successes": num_errors / num_calls} if num_calls else {}
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {
+        f"{name}/mean": sum(values) / len(values),
+        f"{name}/max": float(max(values)),
+        f"{name}/min": float(min(values)),
+    }

@@ -1,0 +1,241 @@
+"""Messages of a prompt -> one rollout with tools, played turn by turn in one loop, token for token."""
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
+from verl_pivot.engines.rendering import action_text
+from verl_pivot.errors import DataError
+from verl_pivot.rollout.observations import cut_to_tokens, without_special_tokens
+from verl_pivot.rollout.played_rollout import ObservedTurn, PlayedRollout, PolicyTurn
+from verl_pivot.rollout.token_record import TokenRecord
+from verl_pivot.rollout.turn_sampler import EngineReport, LoopParts, SampledTurn, TurnSampler
+from verl_pivot.tools.calls import CallOutcome
+from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
+
+
+class _Context(NamedTuple):
+    """What the next turn of the policy sees."""
+
+    tokens: TokenRecord
+    messages: list[JsonObject]
+
+
+class ToolRollout:
+    """One rollout. Attributes hold what stays the same during it; what happens lies in the variables of `play`."""
+
+    def __init__(self, parts: LoopParts, tools: RolloutTools, sampling_params: Mapping[str, Any]) -> None:
+        self._parts = parts
+        self._loop = parts.loop
+        self._settings = parts.settings
+        self._limits = parts.settings.limits(parts.loop.rollout_config.response_length)
+        self._tools = tools
+        self._schemas = tools.toolbox.schemas
+        self._sampler = TurnSampler(parts, sampling_params)
+        self._deadline = time.monotonic() + self._limits.max_wall_seconds
+
+    async def play(self, prompt: Sequence[JsonObject]) -> PlayedRollout:
+        """Let the policy and its tools take turns until there is a reason to stop.
+
+        Raises:
+            DataError: If the prompt does not fit, or holds something else than text.
+        """
+        tokens, messages = await self._render(prompt), list(prompt)
+        turns: list[PolicyTurn] = []
+        observed: list[ObservedTurn] = []
+        engine = EngineReport()
+        try:
+            while True:
+                if (stop := self._limit_reached(tokens)) is not None:
+                    break
+                sampled = await self._sampler.sample(tokens.token_ids, self._budget(tokens))
+                engine = engine.plus(sampled.report)
+                if not sampled.token_ids:
+                    stop = StopReason.ENGINE_FAILURE
+                    break
+                tokens = await self._append_turn(tokens, sampled)
+                turns.append(await self._read_turn(sampled, len(turns)))
+                messages = [*messages, turns[-1].message]
+                if (stop := turns[-1].stop_reason) is not None:
+                    break
+                observed.append(await self._observe(turns[-1]))
+                if observed[-1].failure:
+                    stop = StopReason.TOOL_FAILURE
+                    break
+                context = await self._append_observations(tokens, messages, turns[-1], observed[-1].texts)
+                if context is None:
+                    stop = StopReason.MAX_RESPONSE_TOKENS
+                    break
+                tokens, messages = context
+        finally:
+            journey = await self._sampler.end(len(tokens.mask), engine.newest_step)
+        return PlayedRollout(
+            prompt_id=prompt_id(prompt), stop_reason=stop, tokens=tokens, messages=messages, turns=turns,
+            observed=observed, engine=engine, journey=journey,
+        )  # fmt: skip
+
+    async def _render(self, prompt: Sequence[JsonObject]) -> TokenRecord:
+        """The prompt's tokens, with the prefix of the first turn."""
+        loop = self._loop
+        if any(not isinstance(message.get("content"), str | None) for message in prompt):
+            raise DataError("a prompt holds images or the like, which the tool loop does not read: leave the row out")
+        prompt_ids = await loop.loop.run_in_executor(
+            None,
+            lambda: loop.continuous_token_builder.build_initial_tokens(list(prompt), tools=self._schemas or None),
+        )
+        tokens = TokenRecord.of_prompt([*prompt_ids, *self._encode(self._settings.assistant_prefix)])
+        if tokens.num_prompt_tokens > loop.rollout_config.prompt_length:
+            raise DataError(
+                f"a prompt of {tokens.num_prompt_tokens} tokens, its tools included, is longer than "
+                f"data.max_prompt_length={loop.rollout_config.prompt_length}: raise it, or leave the row out"
+            )
+        if self._budget(tokens) <= 0:
+            raise DataError(
+                f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room in the {self._parts.max_model_len} that "
+                "the engine takes (rollout.max_model_len, or the model's own): leave the row out"
+            )
+        return tokens
+
+    def _limit_reached(self, tokens: TokenRecord) -> StopReason | None:
+        """The limit that forbids another turn, if there is one."""
+        if self._is_late():
+            return StopReason.MAX_WALL_SECONDS
+        return StopReason.MAX_RESPONSE_TOKENS if self._budget(tokens) <= 0 else None
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self._deadline
+
+    def _budget(self, tokens: TokenRecord) -> int:
+        """Tokens that the next turn may have."""
+        left = self._parts.max_model_len - len(tokens.token_ids) - 1
+        return min(left, self._limits.turn_budget(len(tokens.mask)))
+
+    async def _append_turn(self, tokens: TokenRecord, sampled: SampledTurn) -> TokenRecord:
+        is_first_with_logprobs = tokens.logprobs is None and sampled.logprobs is not None
+        merged, mask, logprobs = await self._loop.ct_merge_assistant_token(
+            tokens.token_ids,
+            sampled.token_ids,
+            tokens.mask,
+            [0.0] * len(tokens.mask) if is_first_with_logprobs else tokens.logprobs,
+            assistant_logprobs=sampled.logprobs,
+        )
+        return tokens.with_turn(merged.token_ids, mask, logprobs)
+
+    async def _read_turn(self, sampled: SampledTurn, index: int) -> PolicyTurn:
+        """Find the calls of a turn and decide whether the rollout ends with it.
+
+        Args:
+            sampled: What the engine gave back.
+            index: The turn's index, from 0.
+        """
+        text, ended = action_text(sampled.token_ids, self._loop.tokenizer, self._parts.end_token_ids)
+        full_text = self._settings.assistant_prefix + text
+        stop = next((stop for stop in self._parts.parser.stop if stop in text), None)
+        text = full_text if stop is None else full_text[: full_text.index(stop) + len(stop)]
+        calls: tuple[ToolCall | Malformed, ...] = ()
+        if ended or stop is not None:
+            calls = await self._parts.parser.calls(text, sampled.token_ids, self._schemas)
+            reason = self._stop_after(text, calls, index + 1)
+        else:
+            is_turn_limit = len(sampled.token_ids) == self._limits.max_turn_tokens
+            reason = StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
+        return PolicyTurn(
+            index=index, text=text, message={"role": "assistant", "content": full_text},
+            num_tokens=len(sampled.token_ids), calls=calls, stop_reason=reason,
+        )  # fmt: skip
+
+    def _stop_after(self, text: str, calls: Sequence[ToolCall | Malformed], num_turns: int) -> StopReason | None:
+        """Why the rollout ends with a turn that the policy ended by itself; None if its calls are run."""
+        tag = self._settings.answer_tag
+        if not calls and (tag is None or f"</{tag}>" in text):
+            return StopReason.ANSWERED
+        if num_turns >= self._limits.max_turns:
+            return StopReason.MAX_TURNS
+        return StopReason.MAX_WALL_SECONDS if self._is_late() else None
+
+    async def _observe(self, turn: PolicyTurn) -> ObservedTurn:
+        """Run the calls of a turn, or ask for another turn if it has none."""
+        if not turn.calls:
+            return self._retry(turn)
+        began = time.monotonic()
+        outcomes = await self._tools.toolbox.run(turn.calls)
+        seconds = time.monotonic() - began
+        template = self._settings.observation_template
+        texts, records = [], []
+        for outcome in outcomes:
+            text, num_tokens, truncated = "", 0, False
+            if outcome.observation is not None:
+                harmless = without_special_tokens(outcome.observation.text, self._parts.special_tokens)
+                text, num_tokens, truncated = cut_to_tokens(
+                    harmless, self._limits.max_observation_tokens, self._loop.tokenizer
+                )
+            texts.append(template.format(text=text))
+            records.append(_call_record(outcome, turn.index, num_tokens, truncated))
+        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
+        return ObservedTurn(texts=texts, calls=records, seconds=seconds, failure=failure)
+
+    def _retry(self, turn: PolicyTurn) -> ObservedTurn:
+        """Tell the policy that its turn holds neither a call nor an answer."""
+        message = self._settings.retry_message
+        assert message is not None, self._settings
+        call = CallRecord(
+            turn=turn.index, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION,
+            num_tokens=len(self._encode(message)),
+        )  # fmt: skip
+        return ObservedTurn(texts=[message], calls=[call])
+
+    async def _append_observations(
+        self, tokens: TokenRecord, messages: list[JsonObject], turn: PolicyTurn, texts: Sequence[str]
+    ) -> _Context | None:
+        """Tokens and messages with what the tools gave back; None if no further turn would fit behind it."""
+        if self._settings.parser == "tags":  # the policy goes on in the same message
+            grown = tokens.with_text(self._encode("".join(texts)))
+            return _Context(grown, messages) if self._has_room(grown) else None
+        added = self._messages_of(turn, texts)
+        merged, mask, logprobs = await self._loop.ct_merge_context_msg(
+            messages, [*messages, *added], tokens.token_ids, tokens.mask, tokens.logprobs, tools=self._schemas or None
+        )
+        prefix = self._encode(self._settings.assistant_prefix)
+        grown = tokens.with_merged(merged.token_ids, mask, logprobs).with_text(prefix)
+        return _Context(grown, [*messages, *added]) if self._has_room(grown) else None
+
+    def _has_room(self, tokens: TokenRecord) -> bool:
+        return len(tokens.mask) < self._limits.max_response_tokens
+
+    def _messages_of(self, turn: PolicyTurn, texts: Sequence[str]) -> list[JsonObject]:
+        if not turn.calls or self._settings.observation_role == "user":
+            return [{"role": "user", "content": "\n".join(texts)}]
+        known = self._tools.toolbox.tools
+        return [_tool_message(text, call, known) for text, call in zip(texts, turn.calls, strict=True)]
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._loop.tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+
+def _call_record(outcome: CallOutcome, turn: int, num_tokens: int, truncated: bool) -> CallRecord:
+    call, observation = outcome.call, outcome.observation
+    status = CallStatus.OK
+    if observation is None:
+        status = CallStatus.SYSTEM_FAILURE
+    elif observation.error is not None:
+        status = CallStatus.TOOL_ERROR
+    return CallRecord(
+        turn=turn,
+        name=call.name if isinstance(call, ToolCall) else "",
+        arguments=call.arguments if isinstance(call, ToolCall) else None,
+        status=status,
+        error_kind=None if observation is None else observation.error,
+        seconds=round(outcome.seconds, 6),
+        num_tokens=num_tokens,
+        truncated=truncated,
+        detail=outcome.failure,
+    )
+
+
+def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:
+    """A tool's message, with its name only if there is such a tool: other names may hold lone surrogates."""
+    message: JsonObject = {"role": "tool", "content": text}
+    return {**message, "name": call.name} if isinstance(call, ToolCall) and call.name in known else message

@@ -1,0 +1,43 @@
+"""How our agent loops report the end of a conversation to the router, through the client that verl gives them."""
+
+from typing import Any
+from uuid import uuid4
+
+from verl_pivot.data.rollout_records import RoutingCost
+
+REPORTS_END = "+tells-end"
+"""Ending of the request ids of conversations whose agent loop calls `end_conversation`."""
+
+
+def new_request_id() -> str:
+    """A request id for all turns of one conversation, whose agent loop has to call `end_conversation` in the end.
+
+    To a router other than ours it is a request id like any other.
+    """
+    return uuid4().hex + REPORTS_END
+
+
+def reports_end(request_id: str) -> bool:
+    """Whether the agent loop of this conversation will call `end_conversation`; verl's own loops do not."""
+    return request_id.endswith(REPORTS_END)
+
+
+async def end_conversation(
+    client: Any, request_id: str, response_tokens: int, global_step: int | None
+) -> RoutingCost | None:
+    """Report that a conversation is over, which frees its place on the engine.
+
+    Args:
+        client: verl's `LLMServerClient`, which holds the handle of the router's actor.
+        request_id: Id of the conversation, from `new_request_id`.
+        response_tokens: Length of the response, observations of tools included.
+        global_step: Training step of the newest weights that sampled any of the response; None if unknown.
+
+    Returns:
+        What routing cost the conversation; None if the router is not ours and so has no `end_conversation`.
+    """
+    router_method = getattr(getattr(client, "_load_balancer", None), "end_conversation", None)
+    if router_method is None:
+        return None
+    cost: RoutingCost = await router_method.remote(request_id, response_tokens, global_step)
+    return cost

@@ -1,0 +1,69 @@
+"""Status of a router -> gauges `verl_pivot_router_*` on the Ray cluster's Prometheus endpoint."""
+
+from ray.util.metrics import Gauge
+
+from verl_pivot.routing.router_state import RouterStatus
+
+_SERVER_GAUGES = {
+    "inflight": "Requests that run on a server",
+    "committed_tokens": "Tokens of conversations that have a place on a server",
+    "capacity_tokens": "Tokens that a server's KV cache holds",
+    "used_tokens": "Tokens in use in a server's KV cache, as the server reports them",
+    "queued": "Requests in a server's own queue, as the server reports them",
+}
+_ROUTER_GAUGES = {
+    "waiting": "Requests that wait for a server",
+    "conversations": "Conversations that have begun and not ended",
+    "utilisation": "Tokens in use / capacity, over all servers that report them",
+    "imbalance": "Requests on the busiest server / mean over the servers",
+}
+
+
+class RouterGauges:
+    """Gauges `verl_pivot_router_<name>`; a count of the router keeps its name."""
+
+    def __init__(self) -> None:
+        self._gauges: dict[str, Gauge] = {}
+
+    def set(self, status: RouterStatus) -> None:
+        """Set all gauges to the values of a status."""
+        for name, value in router_values(status).items():
+            self._gauge(name, _ROUTER_GAUGES.get(name, "Count since the router started")).set(value)
+        for server, values in server_values(status).items():
+            for name, value in values.items():
+                self._gauge(name, _SERVER_GAUGES[name], "server").set(value, tags={"server": server})
+
+    def _gauge(self, name: str, description: str, *tags: str) -> Gauge:
+        if name not in self._gauges:
+            self._gauges[name] = Gauge(f"verl_pivot_router_{name}", description, tag_keys=tags)
+        return self._gauges[name]
+
+
+def router_values(status: RouterStatus) -> dict[str, float]:
+    """{gauge: value} of the whole router."""
+    engines, inflight = status["engines"].values(), status["servers"].values()
+    values: dict[str, float] = {
+        "waiting": status["waiting"],
+        "conversations": status["conversations"],
+        **status["counts"],
+    }
+    if capacity := sum(engine["capacity"] for engine in engines):
+        values["utilisation"] = sum(engine["used"] for engine in engines) / capacity
+    if total := sum(inflight):
+        values["imbalance"] = max(inflight) * len(inflight) / total
+    return values
+
+
+def server_values(status: RouterStatus) -> dict[str, dict[str, float]]:
+    """{server: {gauge: value}}."""
+    values: dict[str, dict[str, float]] = {
+        server: {"inflight": status["servers"][server], "committed_tokens": tokens["committed"]}
+        for server, tokens in status["tokens"].items()
+    }
+    for server, engine in status["engines"].items():
+        values[server] |= {
+            "capacity_tokens": engine["capacity"],
+            "used_tokens": engine["used"],
+            "queued": engine["num_waiting"],
+        }
+    return values

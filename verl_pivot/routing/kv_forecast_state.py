@@ -1,0 +1,140 @@
+"""State of routing policy `kv_forecast`: conversations on each server, generation speeds, and waiting requests."""
+
+from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
+
+from verl_pivot.routing.routing_policy import TurnRequest
+
+_FIRST_RATE = 25.0
+"""Tokens per second of one running turn that are assumed until a server has shown its own speed."""
+_RATE_MEMORY = 0.9
+"""Factor by which each turn that ends fades the earlier ones in a server's speed."""
+_SHARE_MEMORY = 0.99
+"""The same for the share of time on engines: about the last hundred turns count."""
+
+
+@dataclass(slots=True, kw_only=True)
+class LiveConversation:
+    """A conversation that has begun and not ended."""
+
+    group: str
+    prompt_tokens: int
+    context_tokens: int
+    """Tokens of its response at the beginning of its newest turn."""
+    turn_began_at: float
+    """Time in seconds at which its newest turn began."""
+    turn_seconds: float | None = None
+    """Duration of its newest turn; None while that turn runs."""
+    cache_epoch: int
+    """Epoch in which its prefix was computed. Each emptying of the engines' prefix caches begins a new epoch."""
+
+    def tokens(self, rate: float, now: float) -> float:
+        """Tokens of its response, estimated from the time that its newest turn has run.
+
+        Args:
+            rate: Tokens per second of a running turn.
+            now: Time in seconds.
+        """
+        return self.context_tokens + rate * (
+            now - self.turn_began_at if self.turn_seconds is None else self.turn_seconds
+        )
+
+
+@dataclass(slots=True)
+class ServerState:
+    """Conversations of one server that have begun and not ended."""
+
+    capacity: int
+    """Tokens of its KV cache."""
+    live: dict[str, LiveConversation] = field(default_factory=dict)
+    groups: Counter[str] = field(default_factory=Counter)
+    """{group: its live conversations}."""
+    prompt_tokens: int = 0
+    """Tokens of the live conversations' prompts, each distinct prompt counted once."""
+    rate: float = _FIRST_RATE
+    """Tokens per second of one running turn, learnt from the turns that have ended."""
+    _recent_tokens: float = _FIRST_RATE
+    _recent_seconds: float = 1.0
+
+    def add(self, name: str, live: LiveConversation) -> None:
+        self.live[name] = live
+        self.groups[live.group] += 1
+        if self.groups[live.group] == 1:
+            self.prompt_tokens += live.prompt_tokens
+
+    def remove(self, name: str) -> LiveConversation:
+        live = self.live.pop(name)
+        self.groups[live.group] -= 1
+        if not self.groups[live.group]:
+            del self.groups[live.group]
+            self.prompt_tokens -= live.prompt_tokens
+        return live
+
+    def learn_rate(self, live: LiveConversation, context_tokens: int) -> None:
+        """Learn the speed from a turn that has ended.
+
+        Args:
+            live: The conversation of the turn.
+            context_tokens: Tokens of its response after the turn.
+        """
+        if live.turn_seconds:
+            self._recent_tokens = _RATE_MEMORY * self._recent_tokens + context_tokens - live.context_tokens
+            self._recent_seconds = _RATE_MEMORY * self._recent_seconds + live.turn_seconds
+            self.rate = self._recent_tokens / self._recent_seconds
+
+    def tokens(self, now: float) -> list[float]:
+        """[num_live] estimated tokens of each response."""
+        return [live.tokens(self.rate, now) for live in self.live.values()]
+
+
+@dataclass(slots=True)
+class TimeShares:
+    """How conversations divide their time between turns on engines and tools, over the recent turns."""
+
+    _turn_seconds: float = 0.0
+    _total_seconds: float = 0.0
+
+    @property
+    def running(self) -> float:
+        """Share of time on engines; 1 until some conversation has come back from its tools."""
+        return self._turn_seconds / self._total_seconds if self._turn_seconds else 1.0
+
+    def learn(self, live: LiveConversation, now: float) -> None:
+        """Learn from a conversation that comes back from its tools now."""
+        if live.turn_seconds:
+            self._turn_seconds = _SHARE_MEMORY * self._turn_seconds + live.turn_seconds
+            self._total_seconds = _SHARE_MEMORY * self._total_seconds + now - live.turn_began_at
+
+
+class WaitingRequests:
+    """Requests of conversations that have not begun: groups in the order of arrival, within each group likewise."""
+
+    def __init__(self) -> None:
+        self._by_group: OrderedDict[str, OrderedDict[str, TurnRequest]] = OrderedDict()
+        self._groups: dict[str, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_group)
+
+    def add(self, request: TurnRequest) -> None:
+        self._by_group.setdefault(request.group, OrderedDict())[request.conversation] = request
+        self._groups[request.conversation] = request.group
+
+    def remove(self, request: TurnRequest) -> None:
+        requests = self._by_group[request.group]
+        del requests[request.conversation]
+        del self._groups[request.conversation]
+        if not requests:
+            del self._by_group[request.group]
+
+    def get(self, conversation: str) -> TurnRequest | None:
+        group = self._groups.get(conversation)
+        return None if group is None else self._by_group[group][conversation]
+
+    def first(self) -> TurnRequest:
+        """The first request of the group that has waited longest."""
+        return next(iter(next(iter(self._by_group.values())).values()))
+
+    def first_in_group(self, group: str) -> TurnRequest | None:
+        requests = self._by_group.get(group)
+        return next(iter(requests.values())) if requests else None

@@ -1,0 +1,232 @@
+"""RouterState: which conversation runs on which server, the KV tokens that it holds there, and counts of events."""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from typing import TypedDict
+
+from verl_pivot.data.rollout_records import RoutingCost
+from verl_pivot.routing.accounts import Accounts, Holding, RouterCounts
+from verl_pivot.routing.engine_load import EngineLoad
+
+UNKNOWN_CAPACITY = 2**53
+"""KV tokens assumed of a server that does not report its capacity: only its number of conversations limits it."""
+
+
+class TokenAccount(TypedDict):
+    """KV tokens of one server; committed + free == capacity."""
+
+    committed: int
+    """Tokens of all conversations that have a place on the server."""
+    free: int | None
+    """Negative where the engine may evict conversations that wait for tools; None if the capacity is unknown."""
+    capacity: int | None
+
+
+class RouterStatus(TypedDict):
+    """What `get_status` of the router's actor returns; the first four keys are those of verl's own router."""
+
+    servers: dict[str, int]
+    """{server: requests that run on it}."""
+    total_inflight: int
+    active_servers: int
+    registered_handles: list[str]
+    waiting: int
+    """Requests that wait for a server."""
+    conversations: int
+    """Conversations that have begun and not ended."""
+    suspended: list[str]
+    """Servers that get no requests because they stopped answering."""
+    tokens: dict[str, TokenAccount]
+    engines: dict[str, dict[str, int]]
+    """{server: EngineLoad as the server reported it last}."""
+    counts: dict[str, int]
+    """RouterCounts."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RoutedConversation:
+    """A conversation that has asked for a server and not ended."""
+
+    group: str
+    prompt_tokens: int
+    reports_end: bool
+    """Whether its agent loop will report its end."""
+    context_tokens: int = 0
+    """Tokens after its prompt at the beginning of its newest turn."""
+    server: str | None = None
+    """The server of its newest turn; None while it has no place."""
+    num_running: int = 0
+    """Requests that run; more than one where an agent loop samples several answers under one request id."""
+    started_at: float = 0.0
+    """Time in seconds at which its newest request got a server."""
+    last_call_at: float = 0.0
+    """Time in seconds of the newest call about it."""
+    cost: RoutingCost = field(default_factory=RoutingCost)
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(self.group, self.prompt_tokens, self.context_tokens)
+
+
+@dataclass(slots=True)
+class RoutedServer:
+    """A server, its last reported load and what runs on it."""
+
+    load: EngineLoad | None
+    """None until the server has reported one."""
+    num_failed_polls: int = 0
+    """Reads of its load that failed in a row."""
+    is_suspended: bool = False
+    idle_since: float | None = None
+    """Time in seconds of the first of its latest reports that all say that it has no requests."""
+    running: dict[str, int] = field(default_factory=dict)
+    """{conversation: requests that run here}."""
+
+    @property
+    def num_running(self) -> int:
+        return sum(self.running.values())
+
+    @property
+    def capacity(self) -> int:
+        """Tokens of its KV cache, `UNKNOWN_CAPACITY` if it has not reported them."""
+        return self.load.capacity if self.load else UNKNOWN_CAPACITY
+
+    def token_account(self, committed: int) -> TokenAccount:
+        capacity = None if self.load is None else self.load.capacity
+        free = None if capacity is None else capacity - committed
+        return TokenAccount(committed=committed, free=free, capacity=capacity)
+
+
+class RouterState:
+    """Conversations and servers of a router. Decides nothing; `audit` recounts what it keeps in running totals."""
+
+    def __init__(self) -> None:
+        self.servers: dict[str, RoutedServer] = {}
+        self.conversations: OrderedDict[str, RoutedConversation] = OrderedDict()
+        """{conversation: its state}, in the order of their newest calls."""
+        self.counts = RouterCounts()
+        self._accounts = Accounts()
+
+    # ---- servers
+
+    def add_server(self, name: str, load: EngineLoad | None) -> RoutedServer:
+        server = self.servers[name] = RoutedServer(load)
+        self._accounts.add_server(name)
+        return server
+
+    def clear_server(self, name: str) -> None:
+        """Take their place from all conversations of a server, and stop counting their requests."""
+        for each, conversation in self.conversations.items():
+            if conversation.server == name:
+                self._accounts.drop(name, each)
+                conversation.server, conversation.num_running = None, 0
+        self.servers[name].running.clear()
+
+    def remove_server(self, name: str) -> None:
+        """Remove a server that `clear_server` has cleared."""
+        del self.servers[name]
+        self._accounts.remove_server(name)
+
+    # ---- conversations
+
+    def begin(self, name: str, token_ids: Sequence[int], *, reports_end: bool) -> RoutedConversation:
+        """Add a conversation. Its prompt are the tokens of its first request; equal prompts make a group."""
+        group = blake2b(array("q", token_ids), digest_size=16).hexdigest()
+        conversation = RoutedConversation(group=group, prompt_tokens=len(token_ids), reports_end=reports_end)
+        self.conversations[name] = conversation
+        return conversation
+
+    def note_call(self, name: str, now: float) -> None:
+        """Note the time of a call about a conversation."""
+        self.conversations[name].last_call_at = now
+        self.conversations.move_to_end(name)
+
+    def place(self, name: str, server: str, context_tokens: int) -> None:
+        """Give a conversation its place for the turn that begins with so many tokens after the prompt."""
+        conversation = self.conversations[name]
+        conversation.context_tokens = context_tokens
+        self._count_return(conversation, server)
+        if conversation.server is not None:
+            self._accounts.drop(conversation.server, name)
+        conversation.server = server
+        self._accounts.hold(server, name, conversation.holding)
+
+    def start_request(self, name: str, server: str, now: float) -> None:
+        """Count one more request of a conversation that runs on its server."""
+        conversation, running = self.conversations[name], self.servers[server].running
+        conversation.started_at = now
+        conversation.num_running += 1
+        running[name] = running.get(name, 0) + 1
+        self.counts.acquired += 1
+
+    def end_request(self, name: str, server: str) -> bool:
+        """Count one request less; returns whether it was the last of the conversation that ran."""
+        running = self.servers[server].running
+        running[name] -= 1
+        self.conversations[name].num_running -= 1
+        self.counts.released += 1
+        if running[name]:
+            return False
+        del running[name]
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a conversation of which no request runs."""
+        conversation = self.conversations.pop(name)
+        if conversation.server is not None:
+            self._accounts.drop(conversation.server, name)
+
+    def _count_return(self, conversation: RoutedConversation, server: str) -> None:
+        if not conversation.context_tokens:
+            return
+        if conversation.server == server:
+            self.counts.returned += 1
+            return
+        self.counts.moves += 1
+        self.counts.recomputed_tokens += conversation.context_tokens
+        conversation.cost.num_moves += 1
+        conversation.cost.recomputed_tokens += conversation.context_tokens
+
+    # ---- status
+
+    @property
+    def inflight(self) -> dict[str, int]:
+        """{server: requests that run on it}."""
+        return {name: server.num_running for name, server in self.servers.items()}
+
+    def status(self, *, num_waiting: int) -> RouterStatus:
+        inflight = self.inflight
+        return RouterStatus(
+            servers=inflight,
+            total_inflight=sum(inflight.values()),
+            active_servers=len(self.servers),
+            registered_handles=list(self.servers),
+            waiting=num_waiting,
+            conversations=len(self.conversations),
+            suspended=[name for name, server in self.servers.items() if server.is_suspended],
+            tokens=self.tokens(),
+            engines={name: server.load.model_dump() for name, server in self.servers.items() if server.load},
+            counts=asdict(self.counts),
+        )
+
+    def tokens(self) -> dict[str, TokenAccount]:
+        """{server: its KV tokens}."""
+        return {name: server.token_account(self._accounts.committed(name)) for name, server in self.servers.items()}
+
+    def audit(self) -> dict[str, TokenAccount]:
+        """{server: its KV tokens}, recounted; takes some milliseconds for thousands of conversations.
+
+        Raises:
+            AssertionError: If the running totals differ from the recount, or a running request belongs to nobody.
+        """
+        self._accounts.check(
+            (conversation.server, name, conversation.holding)
+            for name, conversation in self.conversations.items()
+            if conversation.server is not None
+        )
+        for name, server in self.servers.items():
+            assert all(self.conversations[each].server == name for each in server.running), name
+        return self.tokens()

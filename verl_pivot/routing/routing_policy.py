@@ -1,0 +1,79 @@
+"""RoutingPolicy, the interface that decides which engine serves a turn: TurnRequest -> Placements, without a clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRequest:
+    """One turn of a conversation that needs a server. How many tokens it will generate is not known.
+
+    Example:
+        TurnRequest(conversation="c7", group="p2", prompt_tokens=1024, context_tokens=0, now=0.0)
+    """
+
+    conversation: str
+    """Id of the conversation, the same for all of its turns."""
+    group: str
+    """Id of the prompt, the same for all rollouts of a group."""
+    prompt_tokens: int
+    context_tokens: int
+    """Tokens of the conversation after its prompt; 0 in its first turn."""
+    now: float
+    """Time in seconds, from the same clock for everything that a routing policy is told."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnRelease:
+    """The end of a turn on a server. Its number of tokens becomes known with the next request or the end."""
+
+    conversation: str
+    server: str
+    now: float
+    may_be_last: bool = False
+    """Whether this may be the conversation's last turn: its agent loop does not report the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversationEnd:
+    """The end of a conversation."""
+
+    conversation: str
+    response_tokens: int | None
+    """Length of the whole response; None if nobody reported it."""
+    now: float
+
+
+class Placement(NamedTuple):
+    """The server that a waiting request is sent to now."""
+
+    conversation: str
+    server: str
+
+
+class RoutingPolicy(Protocol):
+    """Decides which server serves each turn and which turns wait. Deterministic; times come with each call.
+
+    Every call returns the requests that are sent to a server now: the new one, others that waited, or none. A
+    conversation has one request at a time. Servers may be added and removed at any time, and no request comes in while
+    there is none.
+    """
+
+    def acquire(self, request: TurnRequest) -> Sequence[Placement]: ...
+
+    def release(self, release: TurnRelease) -> Sequence[Placement]: ...
+
+    def end(self, end: ConversationEnd) -> Sequence[Placement]: ...
+
+    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
+        """Add a server with a KV cache of `capacity` tokens, or change the capacity of a known one."""
+        ...
+
+    def remove_server(self, name: str, now: float) -> Sequence[Placement]:
+        """Remove a server with its cached prefixes. The turns that run there are not released any more."""
+        ...
+
+    def forget_prefixes(self) -> None:
+        """Note that the engines' prefix caches are empty, since they have new weights."""
+        ...

@@ -1,0 +1,141 @@
+"""A scenario and seeds -> every policy's makespan and costs, beside the bound and beside verl's own router."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight, Static
+from verl_pivot.routing.kv_forecast import KvForecast
+from verl_pivot.routing.routing_policy import RoutingPolicy
+from verl_pivot.routing.simulator.bound import bound
+from verl_pivot.routing.simulator.engine import RATES, EngineRates
+from verl_pivot.routing.simulator.oracle import Oracle
+from verl_pivot.routing.simulator.step import SimulatedStep, simulate
+from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
+
+BASELINE = "least_inflight"
+"""verl 0.9.1's default."""
+_STEP_BEFORE = 1_000_000
+"""Added to a seed: the step from which lengths are known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStep:
+    """The step that a routing policy is made for."""
+
+    scenario: Scenario
+    conversations: Sequence[SimulatedConversation]
+    lengths_before: Sequence[int]
+    """[num_rollouts] response tokens of the step before, which rolled out other problems."""
+
+
+def _forecast(prior: Callable[[ComparedStep], Sequence[int]]) -> Callable[[ComparedStep], RoutingPolicy]:
+    return lambda setting: KvForecast(budget=setting.scenario.budget, prior=prior(setting))
+
+
+def _scaled(factor: float) -> Callable[[ComparedStep], list[int]]:
+    return lambda setting: [min(setting.scenario.budget, int(factor * each)) for each in setting.lengths_before]
+
+
+ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
+    "static": lambda setting: Static(num_conversations=len(setting.conversations)),
+    BASELINE: lambda setting: LeastInflight(),
+    "least_inflight_unbounded": lambda setting: LeastInflight(max_sessions=None),
+    "cache_aware": lambda setting: CacheAware(),
+    "kv_admission": lambda setting: KvAdmission(budget=setting.scenario.budget),
+    "kv_forecast": _forecast(_scaled(1.0)),
+    "kv_forecast_prior_0.6": _forecast(_scaled(0.6)),
+    "kv_forecast_prior_1.6": _forecast(_scaled(1.6)),
+    "kv_forecast_no_prior": _forecast(lambda setting: ()),
+    "oracle": lambda setting: Oracle(
+        {str(each.id): each.response_tokens for each in setting.conversations}, budget=setting.scenario.budget
+    ),
+}
+"""{name: makes it}; three know the lengths of the step before wrongly or not at all, the oracle those of this one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedResult:
+    """One scenario, one seed."""
+
+    scenario: str
+    seed: int
+    bound_seconds: float
+    outcomes: dict[str, SimulatedStep]
+
+
+def compare_seed(
+    name: str, scenario: Scenario, seed: int, policies: Sequence[str], rates: EngineRates = RATES["estimated"]
+) -> SeedResult:
+    """Draw a step of a scenario and roll it out under each policy.
+
+    Args:
+        name: Name of the scenario.
+        scenario: The scenario.
+        seed: Seed of the conversations that are drawn.
+        policies: Names in ROUTING_POLICIES.
+        rates: Speeds of the engines.
+    """
+    before = [each.response_tokens for each in draw_conversations(scenario, seed + _STEP_BEFORE)]
+    conversations = draw_conversations(scenario, seed)
+    setting = ComparedStep(scenario=scenario, conversations=conversations, lengths_before=before)
+    return compare(name, seed, setting, policies, rates)
+
+
+def compare(
+    name: str, seed: int, setting: ComparedStep, policies: Sequence[str], rates: EngineRates = RATES["estimated"]
+) -> SeedResult:
+    """Roll the same conversations out under each policy; no outcome may beat the bound."""
+    scenario, conversations = setting.scenario, setting.conversations
+    outcomes = {each: simulate(scenario, conversations, ROUTING_POLICIES[each](setting), rates) for each in policies}
+    least = bound(scenario, conversations, rates).seconds
+    for each, outcome in outcomes.items():
+        assert outcome.makespan_seconds >= least, f"{each} in {outcome.makespan_seconds} s, but the bound is {least} s"
+    return SeedResult(scenario=name, seed=seed, bound_seconds=least, outcomes=outcomes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow:
+    """One policy in one scenario, over all seeds."""
+
+    policy: str
+    makespan_seconds: float
+    speed_up: float
+    """Makespan under verl's router divided by this one, geometric mean over the seeds."""
+    least_speed_up: float
+    """Smallest speed-up of any seed."""
+    over_bound: float
+    """Makespan / bound: geometric mean."""
+    ninety_percent_seconds: float
+    reprefilled_share: float
+    """Share of generated tokens that were computed again."""
+    retracted_share: float
+    """Requests that had to give way, as a share of the rollouts."""
+    num_moves: float
+
+
+def summarize(results: Sequence[SeedResult]) -> Iterable[ComparisonRow]:
+    """One row per routing policy over the seeds of one scenario, in the order of the policies."""
+    for policy in results[0].outcomes:
+        outcomes = [result.outcomes[policy] for result in results]
+        ratios = [
+            result.outcomes[BASELINE].makespan_seconds / result.outcomes[policy].makespan_seconds for result in results
+        ]
+        yield ComparisonRow(
+            policy=policy,
+            makespan_seconds=fmean(each.makespan_seconds for each in outcomes),
+            speed_up=_geometric_mean(ratios),
+            least_speed_up=min(ratios),
+            over_bound=_geometric_mean(
+                [result.outcomes[policy].makespan_seconds / result.bound_seconds for result in results]
+            ),
+            ninety_percent_seconds=fmean(each.ninety_percent_seconds for each in outcomes),
+            reprefilled_share=sum(each.reprefilled for each in outcomes) / sum(each.generated for each in outcomes),
+            retracted_share=sum(each.retracted for each in outcomes) / sum(each.num_rollouts for each in outcomes),
+            num_moves=fmean(each.num_moves for each in outcomes),
+        )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(fmean(math.log(value) for value in values))

@@ -1,0 +1,183 @@
+"""Conversations and a policy -> what a step of rollouts on simulated engines takes, and what it costs them."""
+
+import heapq
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_pivot.routing.routing_policy import ConversationEnd, Placement, RoutingPolicy, TurnRelease, TurnRequest
+from verl_pivot.routing.simulator.engine import EngineRates, EngineRequest, SimulatedEngine
+from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedStep:
+    """One simulated step."""
+
+    num_rollouts: int
+    makespan_seconds: float
+    ninety_percent_seconds: float
+    """Seconds until nine of ten rollouts are done."""
+    generated: int
+    reprefilled: int
+    """Tokens of conversations that were computed again."""
+    retracted: int
+    """Running requests that had to give way."""
+    num_moves: int
+    """Turns that went to another engine than the one before."""
+    utilisation: float
+    """Share of the engines' time in which they had work."""
+
+
+class _Progress:
+    """Where one conversation stands."""
+
+    __slots__ = ("context", "conversation", "server", "turn")
+
+    def __init__(self, conversation: SimulatedConversation) -> None:
+        self.conversation = conversation
+        self.turn = 0
+        self.context = 0
+        self.server: int | None = None
+
+
+class Simulation:
+    """Events in the order of time: engines that come to a boundary, and conversations whose tools have answered."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        conversations: Sequence[SimulatedConversation],
+        policy: RoutingPolicy,
+        rates: EngineRates,
+    ) -> None:
+        self._scenario = scenario
+        self._policy = policy
+        for number in range(scenario.num_engines):
+            policy.add_server(str(number), scenario.capacity, 0.0)
+        self._engines = [
+            SimulatedEngine(scenario.capacity, rates, has_reservation=scenario.has_reservation)
+            for _ in range(scenario.num_engines)
+        ]
+        self._progress = {str(each.id): _Progress(each) for each in conversations}
+        self._events: list[tuple[float, int, int, str]] = []
+        self._order = itertools.count()
+        self._planned = [float("inf")] * scenario.num_engines
+        self._done_at: list[float] = []
+        self._num_moves = 0
+
+    def run(self) -> SimulatedStep:
+        """Simulate the whole step, with every rollout handed out at its beginning."""
+        for name in self._progress:
+            self._acquire(name, 0.0)
+        while self._events:
+            now, _, engine, name = heapq.heappop(self._events)
+            if name:
+                self._acquire(name, now)
+            elif now == self._engines[engine].next_time:
+                self._advance(engine, now)
+        return self._outcome()
+
+    def _acquire(self, name: str, now: float) -> None:
+        progress = self._progress[name]
+        conversation = progress.conversation
+        request = TurnRequest(
+            conversation=name,
+            group=str(conversation.group),
+            prompt_tokens=conversation.prompt_tokens,
+            context_tokens=progress.context,
+            now=now,
+        )
+        self._place(self._policy.acquire(request), now)
+
+    def _place(self, placements: Sequence[Placement], now: float) -> None:
+        for name, server in placements:
+            progress, number = self._progress[name], int(server)
+            conversation = progress.conversation
+            observed = conversation.turns[progress.turn - 1].observed if progress.turn else 0
+            if progress.server not in (None, number):
+                self._num_moves += 1
+            progress.server = number
+            self._engines[number].submit(
+                EngineRequest(
+                    conversation=conversation.id,
+                    group=conversation.group,
+                    prompt_tokens=conversation.prompt_tokens,
+                    context=progress.context,
+                    computed=progress.context - observed,
+                    remaining=conversation.turns[progress.turn].generated,
+                    max_new=self._max_new(progress),
+                ),
+                now,
+            )
+            self._schedule(number)
+
+    def _max_new(self, progress: _Progress) -> int:
+        """What the engine is told; verl gives each turn all that is left."""
+        if self._scenario.has_exact_limits:
+            return progress.conversation.turns[progress.turn].generated
+        return max(1, self._scenario.budget - progress.context)
+
+    def _schedule(self, number: int) -> None:
+        time = self._engines[number].next_time
+        if time != self._planned[number]:
+            self._planned[number] = time
+            if time != float("inf"):
+                heapq.heappush(self._events, (time, next(self._order), number, ""))
+
+    def _advance(self, number: int, now: float) -> None:
+        finished = self._engines[number].advance()
+        self._schedule(number)
+        for request in finished:
+            self._end_turn(str(request.conversation), number, now)
+
+    def _end_turn(self, name: str, number: int, now: float) -> None:
+        progress = self._progress[name]
+        turn = progress.conversation.turns[progress.turn]
+        progress.turn += 1
+        is_last = progress.turn == len(progress.conversation.turns)
+        progress.context += turn.generated
+        self._place(self._policy.release(TurnRelease(conversation=name, server=str(number), now=now)), now)
+        if is_last:
+            self._done_at.append(now)
+            self._place(
+                self._policy.end(ConversationEnd(conversation=name, response_tokens=progress.context, now=now)), now
+            )
+            return
+        progress.context += turn.observed
+        heapq.heappush(self._events, (now + turn.wait_seconds, next(self._order), -1, name))
+
+    def _outcome(self) -> SimulatedStep:
+        drawn = sum(turn.generated for each in self._progress.values() for turn in each.conversation.turns)
+        counts = [engine.counts for engine in self._engines]
+        generated = sum(each.generated for each in counts)
+        assert len(self._done_at) == len(self._progress), "every rollout ends"
+        assert generated == drawn, f"{generated} tokens generated, {drawn} drawn"
+        makespan = max(self._done_at)
+        return SimulatedStep(
+            num_rollouts=len(self._progress),
+            makespan_seconds=makespan,
+            ninety_percent_seconds=sorted(self._done_at)[int(0.9 * (len(self._done_at) - 1))],
+            generated=generated,
+            reprefilled=sum(each.reprefilled for each in counts),
+            retracted=sum(each.retracted for each in counts),
+            num_moves=self._num_moves,
+            utilisation=sum(each.busy_seconds for each in counts) / (makespan * len(counts)),
+        )
+
+
+def simulate(
+    scenario: Scenario,
+    conversations: Sequence[SimulatedConversation],
+    policy: RoutingPolicy,
+    rates: EngineRates | None = None,
+) -> SimulatedStep:
+    """One step of rollouts.
+
+    Args:
+        scenario: Its engines.
+        conversations: What is rolled out; the policy sees of it what a router would.
+        policy: A new one; its servers are "0", "1", ...
+        rates: Of the engines.
+    """
+    return Simulation(scenario, conversations, policy, rates or EngineRates()).run()

@@ -1,0 +1,295 @@
+"""Command line of bubblewrap with its file descriptors, for a lane or for one program. Starts nothing.
+
+CVE-2026-87766 (bubblewrap < 0.12.0): a mount below a symbolic link that a program placed creates folders on the host.
+Not possible here: every mount goes to a constant path or to a path of the host's own Python, in a root that is empty
+and that no program has seen yet; nothing that a program could write is ever mounted.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.sandbox.bubblewrap.memfd import sealed_memfd
+from verl_pivot.sandbox.bubblewrap.privileges import as_ordinary_user
+from verl_pivot.sandbox.bubblewrap.python_view import VENV, PythonView, is_below
+from verl_pivot.sandbox.execution import MIB, Limits
+
+TRUSTED_FOLDERS = (Path("/usr/bin"), Path("/usr/local/bin"), Path("/bin"))
+"""Folders in which bwrap is looked for. The caller's PATH does not count: it may name folders that others can write."""
+MINIMUM_VERSION = (0, 6, 0)
+"""First version of bubblewrap with --size."""
+DISABLE_USERNS_VERSION = (0, 8, 0)
+"""First version of bubblewrap with --disable-userns."""
+LIBRARY = "/sandbox"
+"""Folder inside the sandbox that holds the trusted part of this package."""
+SHM_BYTES = 16 * MIB
+"""Size of /dev/shm."""
+LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
+PROGRAM_UID = 1000
+"""User and group id of programs inside a sandbox."""
+_MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_FROM_ETC = ("ld.so.cache", "alternatives", "localtime")
+_ETC_DATA = {
+    "passwd": "root:x:0:0:root:/tmp:/bin/sh\n"
+    f"sandbox:x:{PROGRAM_UID}:{PROGRAM_UID}:sandbox:/tmp:/bin/sh\n"
+    "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+    "group": f"root:x:0:\nsandbox:x:{PROGRAM_UID}:\nnogroup:x:65534:\n",
+    "hosts": "127.0.0.1 localhost\n::1 localhost\n",
+    "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+_PACKAGE = Path(__file__).parents[2]
+
+
+def find_bwrap(folders: Iterable[Path] = TRUSTED_FOLDERS) -> Path:
+    """Path of the bubblewrap executable.
+
+    Raises:
+        ConfigError: If none of `folders` has one.
+    """
+    folders = tuple(folders)
+    for folder in folders:
+        path = folder / "bwrap"
+        if os.access(path, os.X_OK):
+            return path
+    raise ConfigError(f"bwrap is in none of {', '.join(map(str, folders))}: sudo apt-get install -y bubblewrap")
+
+
+def parse_version(text: str) -> tuple[int, int, int]:
+    """`bubblewrap 0.8.0` -> (0, 8, 0).
+
+    Raises:
+        ConfigError: If `text` holds no version.
+    """
+    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    if match is None:
+        raise ConfigError(f"`bwrap --version` answered {text.strip()!r}, which holds no version: reinstall bubblewrap")
+    return int(match[1]), int(match[2]), int(match[3] or 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataFile:
+    """A file that bubblewrap makes from bytes: read-only below /etc, writable below /tmp."""
+
+    destination: str | bytes
+    """Path inside the sandbox."""
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BwrapCommand:
+    """A command to spawn: `Popen(command.argv, env={}, pass_fds=command.pass_fds)`, then `command.close()`.
+
+    env={} matters: bwrap's own environment can be read in the sandbox's /proc/1/environ, --clearenv or not.
+    """
+
+    argv: tuple[str | bytes, ...]
+    pass_fds: tuple[int, ...]
+    """File descriptors that the command needs: `own_fds`, and the caller's `keep_fds`."""
+    own_fds: tuple[int, ...]
+    """File descriptors that were made for this command."""
+
+    def close(self) -> None:
+        """Close `own_fds`; once, after the spawn."""
+        for fd in self.own_fds:
+            os.close(fd)
+
+
+def lane_command(
+    python: PythonView,
+    arguments: Iterable[str] = (),
+    *,
+    bwrap: Path,
+    keep_fds: Iterable[int] = (),
+    mount_proc: bool = True,
+    capabilities: Iterable[str] = LANE_CAPABILITIES,
+    python_options: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> BwrapCommand:
+    """Command of a lane: `lane.supervisor.main(*arguments)`, as root of its namespaces, which may make further ones.
+
+    It has neither --disable-userns nor a seccomp filter: each pod sets its own. It has --uid 0, because with any other
+    id bwrap nests a second user namespace, which does not own the pid namespace.
+
+    Args:
+        python: Python that the lane runs.
+        arguments: Arguments of the supervisor.
+        bwrap: Path of bubblewrap.
+        keep_fds: File descriptors that the lane inherits under the same numbers.
+        mount_proc: Whether the lane gets a /proc.
+        capabilities: Capabilities that the lane keeps inside its namespaces.
+        python_options: Further options of the interpreter.
+        environment: Variables beside those of `standard_environment`.
+    """
+    main = (
+        f"import sys; sys.path[:0] = [{LIBRARY!r}]; sys.path += {list(python.site_packages)!r}; "
+        "from verl_pivot.sandbox.lane.supervisor import main; main(*sys.argv[1:])"
+    )
+    options = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
+    for capability in capabilities:
+        options += ["--cap-add", capability]
+    options += _view(python)
+    for name in ("__init__.py", "sandbox/__init__.py", "sandbox/lane"):
+        options += ["--ro-bind", str(_PACKAGE / name), f"{LIBRARY}/verl_pivot/{name}"]
+    data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
+    # -P -s -S -B instead of -I, which would ignore PYTHONHASHSEED; the environment is a constant.
+    payload = [python.executable, "-P", "-s", "-S", "-B", *python_options, "-c", main, *arguments]
+    return _command(
+        python,
+        [str(bwrap), *options, *_mounts(mount_proc=mount_proc, tmp_bytes=64 * MIB)],
+        data,
+        payload,
+        keep_fds=keep_fds,
+        environment={**standard_environment(python), **(environment or {})},
+    )
+
+
+def exec_command(
+    python: PythonView,
+    payload: Iterable[str | bytes],
+    *,
+    bwrap: Path,
+    version: tuple[int, int, int],
+    tmp_bytes: int,
+    seccomp: bytes,
+    files: Iterable[DataFile] = (),
+    keep_fds: Iterable[int] = (),
+    mount_proc: bool = True,
+    as_pid_1: bool = False,
+    library: Path | None = None,
+) -> BwrapCommand:
+    """Command of one program in namespaces of its own, without capabilities and without a way to user namespaces.
+
+    Args:
+        python: Python that the sandbox shows.
+        payload: Words of the command to run; `with_limits` puts the limits before a program.
+        bwrap: Path of bubblewrap.
+        version: Version of bubblewrap.
+        tmp_bytes: Size of /tmp.
+        seccomp: System call filter, as compiled cBPF.
+        files: Files that are written below /tmp.
+        keep_fds: File descriptors that the payload inherits under the same numbers.
+        mount_proc: Whether the sandbox gets a /proc.
+        as_pid_1: Make the payload PID 1; then it must be trusted. Otherwise bubblewrap's own reaper is PID 1.
+        library: One trusted file, which the sandbox shows in LIBRARY.
+    """
+    uid = str(PROGRAM_UID)
+    options = ["--unshare-all", "--unshare-user", "--uid", uid, "--gid", uid, "--cap-drop", "ALL"]
+    if version >= DISABLE_USERNS_VERSION:  # in older versions the seccomp filter alone refuses user namespaces
+        options.append("--disable-userns")
+    if as_pid_1:
+        options.append("--as-pid-1")
+    options += _view(python)
+    if library is not None:
+        options += ["--ro-bind", str(library), f"{LIBRARY}/{library.name}"]
+    data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
+    return _command(
+        python,
+        [str(bwrap), *options, *_mounts(mount_proc=mount_proc, tmp_bytes=tmp_bytes)],
+        data,
+        tuple(payload),
+        keep_fds=keep_fds,
+        environment=standard_environment(python),
+        tmp_files=tuple(files),
+        seccomp=seccomp,
+    )
+
+
+def with_limits(limits: Limits, payload: Iterable[str]) -> tuple[str, ...]:
+    """Put prlimit before a command that runs inside the sandbox: processes are counted per user namespace."""
+    cpu = limits.cpu_seconds
+    data = limits.memory_bytes
+    return (
+        "/usr/bin/prlimit",
+        f"--nproc={limits.num_processes}:{limits.num_processes}",
+        f"--nofile={limits.num_open_files}:{limits.num_open_files}",
+        f"--cpu={cpu}:{cpu + 1}",
+        f"--fsize={limits.tmp_bytes}:{limits.tmp_bytes}",
+        f"--data={data}:{data}",
+        "--core=0:0",
+        "--msgqueue=0:0",
+        "--memlock=0:0",
+        "--",
+        *payload,
+    )
+
+
+def standard_environment(python: PythonView) -> dict[str, str]:
+    """Environment of every program; a constant but for the folder of Python."""
+    folders = ("/usr/local/bin", "/usr/bin", "/bin")
+    own = str(Path(python.executable).parent)
+    return {
+        "PATH": ":".join((own, *(folder for folder in folders if folder != own))),
+        "HOME": "/tmp",
+        "LANG": "C.UTF-8",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "MPLBACKEND": "Agg",
+    }
+
+
+def _view(python: PythonView) -> list[str]:
+    """Options that show read-only: /usr, the folders of / that belong to it, three entries of /etc, and Python."""
+    view = ["--ro-bind", "/usr", "/usr"]
+    for name in _MERGED_USR:
+        folder = Path("/", name)
+        if folder.is_symlink():
+            view += ["--symlink", os.readlink(folder), str(folder)]
+        elif folder.is_dir():
+            view += ["--ro-bind", str(folder), str(folder)]
+    for name in _FROM_ETC:
+        view += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    for base in python.bases:
+        if not is_below(base, Path("/usr")):
+            view += ["--ro-bind", str(base), str(base)]
+    if python.environment is not None:
+        view += ["--ro-bind", str(python.environment), VENV]
+    return view
+
+
+def _mounts(*, mount_proc: bool, tmp_bytes: int) -> list[str]:
+    """Options that mount what can be written, in bounded sizes; bwrap cannot bound the number of files."""
+    mounts = ["--proc", "/proc"] if mount_proc else []
+    mounts += ["--dev", "/dev", "--size", str(SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]
+    return [*mounts, "--size", str(tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp"]
+
+
+def _command(
+    python: PythonView,
+    head: list[str],
+    data: Iterable[DataFile],
+    payload: Iterable[str | bytes],
+    *,
+    keep_fds: Iterable[int],
+    environment: Mapping[str, str],
+    tmp_files: Iterable[DataFile] = (),
+    seccomp: bytes | None = None,
+) -> BwrapCommand:
+    """Complete a command with what all share; makes one file descriptor per file, as bwrap reads each to its end."""
+    argv: list[str | bytes] = [*head]
+    own_fds: list[int] = []
+    for item, option, permissions in _with_options(data, tmp_files):
+        own_fds.append(sealed_memfd(item.content))
+        argv += ["--perms", permissions, option, str(own_fds[-1]), item.destination]
+    argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--hostname", "box"]
+    argv += ["--new-session", "--die-with-parent", "--clearenv"]
+    for name, value in environment.items():
+        argv += ["--setenv", name, value]
+    if seccomp is not None:
+        own_fds.append(sealed_memfd(seccomp))
+        argv += ["--seccomp", str(own_fds[-1])]
+    argv += ["--", *payload]
+    show = [*python.bases, *([python.environment] if python.environment is not None else [])]
+    argv[:0] = as_ordinary_user(show)
+    return BwrapCommand(argv=tuple(argv), pass_fds=(*own_fds, *keep_fds), own_fds=tuple(own_fds))
+
+
+def _with_options(data: Iterable[DataFile], tmp_files: Iterable[DataFile]) -> Iterator[tuple[DataFile, str, str]]:
+    """Yield (file, option of bwrap, permissions)."""
+    for item in data:
+        yield item, "--ro-bind-data", "0444"
+    for item in tmp_files:
+        yield item, "--file", "0644"

@@ -1,0 +1,79 @@
+"""Process id -> its descendants, and the memory, files and waiting time of all, read from /proc."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_SHARED_OR_SWAPPED = ("RssAnon", "RssShmem", "VmSwap")
+_PROPORTIONAL = ("Pss_Anon", "Pss_Shmem", "SwapPss")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Use of resources by a tree of processes at one moment."""
+
+    memory_bytes: int
+    """Bytes in anonymous, shared and swapped pages; pages of files do not count, since the kernel can drop them."""
+    delay_seconds: float
+    """Seconds that one process was ready to run and had no core; the largest among the processes."""
+
+
+def child_pids(pid: int) -> list[int]:
+    """Ids of the direct children of all threads of a process; none if it is gone."""
+    children: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return children
+    return children
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the ids of all descendants. An orphan is still one: PID 1 of its namespace adopts it."""
+    waiting = child_pids(pid)
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting += child_pids(current)
+
+
+def usage_below(pid: int, *, memory_limit_bytes: int) -> Usage:
+    """Resources that the descendants of `pid` use together.
+
+    A page that processes share counts once for each of them, unless the sum is above the limit: then the kernel's
+    proportional count is read, which takes longer.
+    """
+    pids = list(descendants(pid))
+    memory = sum(_kilobytes(f"/proc/{each}/status", _SHARED_OR_SWAPPED) for each in pids) * 1024
+    if memory > memory_limit_bytes:
+        memory = sum(_kilobytes(f"/proc/{each}/smaps_rollup", _PROPORTIONAL) for each in pids) * 1024
+    return Usage(memory_bytes=memory, delay_seconds=max(map(_delay_seconds, pids), default=0.0))
+
+
+def num_tmp_files(pid: int) -> int:
+    """Number of files and folders below /tmp as the process `pid` sees it; 0 if the process is gone."""
+    try:
+        # Safe to follow: the sandbox's / is read-only, and its /tmp is a mount of this package.
+        found = os.statvfs(f"/proc/{pid}/root/tmp")
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return found.f_files - found.f_ffree
+
+
+def _kilobytes(path: str, names: tuple[str, ...]) -> int:
+    """Sum of the named lines of a file in /proc; 0 if the process is gone or a zombie."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    fields = (line.split() for line in lines)
+    return sum(int(words[1]) for words in fields if words and words[0].rstrip(":") in names)
+
+
+def _delay_seconds(pid: int) -> float:
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0

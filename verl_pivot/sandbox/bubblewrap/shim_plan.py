@@ -1,0 +1,21 @@
+"""Plan that bwrap_exec hands to the shim inside its sandbox, by marshal: commands to run, files to read."""
+
+from typing import TypedDict
+
+
+class ShimStep(TypedDict):
+    """One command that the shim runs: a compiler, or the program."""
+
+    argv: list[bytes]
+    limits: dict[str, int]
+    """{constant of the module resource: value}, such as RLIMIT_CPU."""
+
+
+class ShimPlan(TypedDict):
+    """Everything that the shim does: run `compile`, if there is one, then `run`, then read the files in `fetch`."""
+
+    compile: ShimStep | None
+    run: ShimStep
+    fetch: list[bytes]
+    max_fetch_bytes: int
+    """Most bytes of all fetched files together."""

@@ -1,0 +1,71 @@
+"""Output of a sandboxed process -> its first bytes and its length; reading never blocks."""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.messages import OutputFields
+
+_CHUNK_BYTES = 65536
+_FLOOD_BYTES = 1024**2
+
+
+class Capture:
+    """A pipe for one output stream: keeps its first bytes, and counts all of them."""
+
+    def __init__(self, max_kept_bytes: int) -> None:
+        self.max_kept_bytes = max_kept_bytes
+        self.read_end, self.write_end = os.pipe()
+        os.set_blocking(self.read_end, False)
+        self.kept = bytearray()
+        self.num_bytes = 0
+        self.at_end = False
+
+    @property
+    def is_flood(self) -> bool:
+        """Whether more was written than any program may write."""
+        return self.num_bytes > max(_FLOOD_BYTES, self.max_kept_bytes)
+
+    @property
+    def text(self) -> str:
+        """The kept bytes as UTF-8; any byte that is not UTF-8 becomes \\xNN, so that no output is lost or fails."""
+        return bytes(self.kept).decode("utf-8", "backslashreplace")
+
+    def read(self) -> bool:
+        """Read one chunk at most; False if nothing was there."""
+        try:
+            data = os.read(self.read_end, _CHUNK_BYTES)
+        except BlockingIOError:
+            return False
+        self.at_end = not data
+        self.num_bytes += len(data)
+        room = self.max_kept_bytes - len(self.kept)
+        self.kept += data[: max(room, 0)]
+        return bool(data)
+
+    def drain(self) -> None:
+        """Read what is there now; bounded, since a process that is still alive may go on writing."""
+        start = self.num_bytes
+        while self.num_bytes - start < _FLOOD_BYTES and self.read():
+            pass
+
+    def clear(self) -> None:
+        """Begin afresh for the next cell."""
+        self.kept.clear()
+        self.num_bytes = 0
+
+
+def take_output(outputs: tuple[Capture, Capture]) -> "OutputFields":
+    """What was captured of stdout and stderr; both captures then begin afresh."""
+    stdout, stderr = outputs
+    fields: OutputFields = {
+        "stdout": stdout.text,
+        "stderr": stderr.text,
+        "stdout_bytes": stdout.num_bytes,
+        "stderr_bytes": stderr.num_bytes,
+        "stdout_truncated": stdout.num_bytes > stdout.max_kept_bytes,
+        "stderr_truncated": stderr.num_bytes > stderr.max_kept_bytes,
+    }
+    stdout.clear()
+    stderr.clear()
+    return fields

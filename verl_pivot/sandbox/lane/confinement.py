@@ -1,0 +1,108 @@
+"""Fork a process into a pod and take away its privileges, before any of the user's code runs in it."""
+
+import os
+import resource
+
+from verl_pivot.sandbox.lane import syscalls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
+    from verl_pivot.sandbox.lane.process_messages import ResourceLimits
+
+READY = b"+"
+USER_ID = 1000
+
+_ID_MAPS = (
+    ("/proc/self/setgroups", b"deny"),
+    ("/proc/self/uid_map", b"%d 0 1" % USER_ID),
+    ("/proc/self/gid_map", b"%d 0 1" % USER_ID),
+)
+_NO_SUID_NO_DEVICES = syscalls.MS_NOSUID | syscalls.MS_NODEV
+_SHARED_MEMORY_OPTIONS = b"size=16777216,mode=1777,nr_inodes="
+_NICE = 15
+"""Niceness of programs above that of the lane, which needs a core at once to stop a fork bomb."""
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+
+
+def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
+    """Fork as syscalls.fork does, with a child in the pod's pid namespace that is still a direct child of the caller.
+
+    Args:
+        shim_pidfd: Of the pod's first process.
+        own_pidfd: Of the caller; leads its later forks back to its own pid namespace.
+
+    Raises:
+        OSError: If the shim has ended or no process can be made.
+    """
+    syscalls.setns(shim_pidfd, syscalls.CLONE_NEWPID)
+    try:
+        pid = syscalls.fork()
+    except OSError:
+        syscalls.setns(own_pidfd, syscalls.CLONE_NEWPID)
+        raise
+    if pid != 0:
+        syscalls.setns(own_pidfd, syscalls.CLONE_NEWPID)
+    return pid
+
+
+def furnish(tmp_bytes: int, num_tmp_files: int, *, has_proc: bool, raises_loopback: bool) -> None:
+    """Mount the private file systems of a new pod, which this process has entered."""
+    files = b"%d" % num_tmp_files
+    syscalls.mount(b"tmpfs", b"/tmp", _NO_SUID_NO_DEVICES, b"size=%d,mode=1777,nr_inodes=%b" % (tmp_bytes, files))
+    syscalls.mount(b"tmpfs", b"/dev/shm", _NO_SUID_NO_DEVICES, _SHARED_MEMORY_OPTIONS + files)
+    if has_proc:
+        syscalls.mount(b"proc", b"/proc", _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC, b"hidepid=2")
+    if raises_loopback:
+        _raise_loopback()
+
+
+def _raise_loopback() -> None:
+    import fcntl
+    import socket
+    import struct
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
+
+
+def give_up_privileges(*, scope: int | None, seccomp: syscalls.SeccompFilter, has_proc: bool) -> None:
+    """Give up every privilege, in the only order that the kernel allows.
+
+    Args:
+        scope: Descriptor of syscalls.abstract_socket_scope; None where the kernel has none.
+        seccomp: Filter to add.
+        has_proc: Whether /proc is mounted.
+
+    Raises:
+        OSError: If a step fails; the process must then exit without running any of the user's code.
+    """
+    os.setpgid(0, 0)
+    os.nice(_NICE)  # on top of the lane's own niceness, which cannot be lowered: Ray starts processes with 15
+    os.chdir("/tmp")
+    if has_proc:
+        _enter_user_namespace()
+    if scope is not None:
+        syscalls.restrict_to(scope)
+    syscalls.drop_capabilities()
+    seccomp.install()
+
+
+def _enter_user_namespace() -> None:
+    """Enter a user namespace of its own. Needs /proc to map ids; without, the process stays in the lane's namespace."""
+    syscalls.unshare(syscalls.CLONE_NEWUSER)
+    for path, text in _ID_MAPS:
+        fd = os.open(path, os.O_WRONLY)
+        os.write(fd, text)
+        os.close(fd)
+
+
+def accept_limits(limits: "ResourceLimits") -> None:
+    """Set every limit but that of open files, which comes last: the process still has descriptors to pass on."""
+    _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
+    _limit(resource.RLIMIT_DATA, limits["data_bytes"])
+    _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    _limit(resource.RLIMIT_NPROC, limits["num_processes"])  # the kernel counts per user namespace
+
+
+def _limit(kind: int, soft: int, hard: int | None = None) -> None:
+    resource.setrlimit(kind, (soft, soft if hard is None else hard))

@@ -1,0 +1,250 @@
+"""Messages between the service and a lane in JSON, typed for both sides: every request and every answer.
+
+The lane's modules import this one for the type checker alone: making its types would take the start of a lane 3 ms, and
+`typing` 10 ms more in each zygote.
+"""
+
+from typing import Literal, TypeAlias, TypedDict
+
+EncodedFiles: TypeAlias = dict[str, str]
+"""File name -> content in base64."""
+
+ProgramKind: TypeAlias = Literal["python", "exec"]
+"""python: the forked interpreter runs the code itself. exec: it executes a command."""
+
+
+class LaneSettings(TypedDict):
+    """Settings of a lane, which it gets at its start."""
+
+    has_proc: bool
+    """Whether the machine lets a pod mount its own /proc."""
+    zygotes: dict[str, list[str]]
+    """Name of each zygote -> modules that it imports before it forks."""
+    session_zygote: str
+    """Name of the zygote that forks the interpreters of sessions."""
+    num_foreground: int
+    """Programs that may compute at once in the foreground."""
+    max_forks: int
+    """Processes that a zygote forks before a fresh one replaces it."""
+    memory_bytes: int
+    """Memory for all programs and sessions of the lane together."""
+
+
+class LimitFields(TypedDict):
+    """Limits of an execution, field by field as in sandbox.execution.Limits."""
+
+    wall_seconds: float
+    cpu_seconds: int
+    memory_bytes: int
+    output_bytes: int
+    num_processes: int
+    tmp_bytes: int
+    num_tmp_files: int
+    num_open_files: int
+
+
+class LaneProgram(TypedDict):
+    """A program to compile, if its language is compiled, and to run."""
+
+    kind: ProgramKind
+    zygote: str
+    file: str
+    """Name of the file that holds `code` in the working directory."""
+    code: str
+    argv: list[str]
+    """For kind "python" the arguments, otherwise the whole command."""
+    compile: list[str] | None
+    """Command of the compiler; None where nothing is compiled."""
+    compile_limits: LimitFields
+    stdin: str
+    files: EncodedFiles
+    fetch: list[str]
+    """Names of files to send back after the end."""
+    max_file_bytes: int
+    """Size of all fetched files together."""
+    limits: LimitFields
+    network: str
+    """A value of sandbox.execution.Network."""
+
+
+class RunRequest(TypedDict):
+    """Run a program. The answer is RunAnswer or Refusal."""
+
+    op: Literal["run"]
+    program: LaneProgram
+
+
+class CancelRequest(TypedDict):
+    """End a program, whose RunRequest is then answered by a Refusal. This request has no answer of its own."""
+
+    op: Literal["cancel"]
+    target: int
+    """Number of its RunRequest."""
+
+
+class PingRequest(TypedDict):
+    """Ask whether the lane is alive. The answer is Done."""
+
+    op: Literal["ping"]
+
+
+class OpenRequest(TypedDict):
+    """Start a session. The answer is Done or Refusal."""
+
+    op: Literal["open"]
+    session: str
+    limits: LimitFields
+    network: str
+    """A value of sandbox.execution.Network."""
+
+
+class CellRequest(TypedDict):
+    """Run a cell in a session. The answer is CellAnswer or Refusal."""
+
+    op: Literal["cell"]
+    session: str
+    epoch: int
+    code: str
+    wall_seconds: float
+
+
+class ForkRequest(TypedDict):
+    """Copy a session's interpreter. The answer is Done or Refusal."""
+
+    op: Literal["fork"]
+    session: str
+    epoch: int
+    branch: str
+    """Id of the new session."""
+
+
+class FilesRequest(TypedDict):
+    """Write files into a session's working directory, then read others. The answer is FilesAnswer or Refusal."""
+
+    op: Literal["files"]
+    session: str
+    epoch: int
+    files: EncodedFiles
+    fetch: list[str]
+    max_file_bytes: int
+    """Size of all fetched files together."""
+
+
+class AbandonRequest(TypedDict):
+    """End the running cell, and its interpreter with it. Nobody reads the answer."""
+
+    op: Literal["abandon"]
+    session: str
+
+
+class CloseRequest(TypedDict):
+    """End a session. Nobody reads the answer."""
+
+    op: Literal["close"]
+    session: str
+
+
+UseRequest: TypeAlias = CellRequest | ForkRequest | FilesRequest
+"""Requests that need the session's interpreter, idle and of the right epoch."""
+SessionRequest: TypeAlias = OpenRequest | UseRequest | AbandonRequest | CloseRequest
+LaneRequest: TypeAlias = RunRequest | CancelRequest | PingRequest | SessionRequest
+
+
+class RequestFrame(TypedDict):
+    """One message from the service to a lane."""
+
+    number: int
+    """Counts requests of this lane from 1."""
+    request: LaneRequest
+
+
+class OutputFields(TypedDict):
+    """Output of a process; sandbox.execution.Result has the same fields."""
+
+    stdout: str
+    stderr: str
+    stdout_bytes: int
+    stderr_bytes: int
+    stdout_truncated: bool
+    stderr_truncated: bool
+
+
+class ProcessFields(OutputFields):
+    """How a process ended, according to the kernel, and its output."""
+
+    status: str
+    """A value of sandbox.execution.Status."""
+    exit_code: int | None
+    signal: int | None
+    setup_seconds: float
+    wall_seconds: float
+    cpu_seconds: float
+    peak_memory_bytes: int
+
+
+class FetchedFields(TypedDict):
+    """Files that were fetched, and the reason for each that was not."""
+
+    files: EncodedFiles
+    file_errors: dict[str, str]
+
+
+class RunAnswer(ProcessFields, FetchedFields):
+    """The result of a program."""
+
+    kind: Literal["run"]
+    compile_output: str
+    queue_seconds: float
+    """Time that the program waited in the lane."""
+
+
+class SessionFields(TypedDict):
+    """Interpreter that a cell ran in, field by field as in sandbox.execution.SessionState."""
+
+    id: str
+    epoch: int
+    num_cells: int
+
+
+class CellAnswer(OutputFields):
+    """The result of a cell."""
+
+    kind: Literal["cell"]
+    status: str
+    """A value of sandbox.execution.Status."""
+    value: str | None
+    error: str | None
+    wall_seconds: float
+    session: SessionFields
+
+
+class FilesAnswer(FetchedFields):
+    """Files of a session."""
+
+    kind: Literal["files"]
+
+
+class Done(TypedDict):
+    """The request was served, and has no result."""
+
+    kind: Literal["done"]
+
+
+class Refusal(TypedDict):
+    """The request was not served."""
+
+    kind: Literal["failed", "lost", "refused"]
+    """failed: the system is at fault. lost: the session, or its interpreter of that epoch, is gone. refused: the caller
+    is at fault."""
+    reason: str
+
+
+LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | Done | Refusal
+
+
+class AnswerFrame(TypedDict):
+    """One message from a lane to the service."""
+
+    number: int
+    """Number of the request, or frames.READY_NUMBER."""
+    answer: LaneAnswer

@@ -1,0 +1,148 @@
+"""A process in a pod, from its fork to its end. It is forked and confined first, and gets its task later.
+
+So it can be made ahead of the program that it will run; see spares.py.
+"""
+
+import contextlib
+import marshal
+import os
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.confinement import READY
+from verl_pivot.sandbox.lane.event_loop import EventLoop
+from verl_pivot.sandbox.lane.fd_passing import memory_file, send
+from verl_pivot.sandbox.lane.pods import NETWORK_LOOPBACK, Pod
+from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.process_messages import LaneTask, PodEntry
+
+
+class Owner(Protocol):
+    """Receiver of what happens to a process that works on its task."""
+
+    def on_forked(self, pid: int) -> None: ...
+
+    def on_fork_failed(self, reason: str) -> None: ...
+
+    def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None: ...
+
+    def on_zygote_lost(self) -> None: ...
+
+
+class PodProcess:
+    """One process, forked by `zygote` into `pod`; the first process of a pod mounts the pod's file systems."""
+
+    def __init__(self, loop: EventLoop, zygote: ZygoteHandle, pod: Pod, *, is_first: bool = True) -> None:
+        self.pod = pod
+        self.zygote = zygote
+        self._loop = loop
+        self._payload: int | None = None
+        self._pid: int | None = None
+        self._owner: Owner | None = None
+        self._pending_end: Callable[[Owner], None] | None = None
+        """Report of the end to come, for a process that ended before it had an owner."""
+        self._report, report_write_end = os.pipe()
+        os.set_blocking(self._report, False)
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        shape = pod.shape
+        tmp = (shape.tmp_bytes, shape.num_tmp_files) if is_first else None
+        entry: PodEntry = (shape.namespaces, tmp, shape.network == NETWORK_LOOPBACK)
+        zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end))
+        theirs.close()
+        os.close(report_write_end)
+
+    @property
+    def payload(self) -> int:
+        """Descriptor of the memory file with the task; a FilesTask is answered in the same file."""
+        assert self._payload is not None, "the process has no task yet"
+        return self._payload
+
+    @property
+    def is_spare(self) -> bool:
+        """Whether the process waits for a task."""
+        return self._owner is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process ended before it had a task."""
+        return self._pending_end is not None
+
+    def give(
+        self,
+        owner: Owner,
+        task: "LaneTask",
+        *,
+        stdin: bytes,
+        outputs: tuple[Capture, Capture],
+        control: int | None = None,
+    ) -> None:
+        """Give the process its task. To be called once.
+
+        Args:
+            owner: Receiver of the start and the end; of the start at once, if the process runs already.
+            task: Work for it.
+            stdin: The whole standard input.
+            outputs: Captures of stdout and stderr.
+            control: The interpreter's end of the channel for cells, for a CellsTask.
+        """
+        self._owner = owner
+        content: Any = task  # marshal's types know no TypedDict
+        self._payload = memory_file(marshal.dumps(content))
+        stdin_fd = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end)
+        if self._pending_end is None:
+            with contextlib.suppress(OSError):  # it has just ended, which its zygote will report
+                send(self._orders, (), (*passed, self._payload, *(() if control is None else (control,))))
+        else:
+            self._loop.after(0.0, partial(self._pending_end, owner))
+        for fd in passed:
+            os.close(fd)
+        self._orders.close()
+        if self._pid is not None:
+            owner.on_forked(self._pid)
+
+    def discard(self) -> None:
+        """End a spare process."""
+        self.pod.end()
+        self._orders.close()
+        os.close(self._report)
+
+    def close(self) -> None:
+        """Close the descriptors of a process that had a task and has ended."""
+        os.close(self._report)
+        if self._payload is not None:
+            os.close(self._payload)
+
+    def failure(self) -> str | None:
+        """Why the process never reached the user's code; None if it did."""
+        try:
+            text = os.read(self._report, 1024)
+        except BlockingIOError:
+            text = b""
+        return None if text == READY else text.decode("utf-8", "replace") or "it ended before it was ready"
+
+    def on_forked(self, pid: int) -> None:
+        self._pid = pid
+        if self._owner is not None:
+            self._owner.on_forked(pid)
+
+    def on_fork_failed(self, reason: str) -> None:
+        self._end(lambda owner: owner.on_fork_failed(reason))
+
+    def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
+        self._end(lambda owner: owner.on_exited(status, cpu_seconds, peak_bytes))
+
+    def on_zygote_lost(self) -> None:
+        self._end(lambda owner: owner.on_zygote_lost())
+
+    def _end(self, report: Callable[[Owner], None]) -> None:
+        if self._owner is not None:
+            report(self._owner)
+        else:
+            self._pending_end = report

@@ -1,0 +1,105 @@
+"""Pods: fresh namespaces for one program or session, each with a shim as PID 1.
+
+The user's program is never PID 1, which ignores signals. It stays a direct child of its zygote, so that its exit status
+comes from the kernel alone. Killing the shim makes the kernel kill everything that is left in the pod.
+"""
+
+import ctypes
+import mmap
+import os
+import signal
+from dataclasses import dataclass
+
+from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.procfs import is_exiting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.messages import LimitFields
+
+NETWORK_NONE, NETWORK_LOOPBACK = "none", "loopback"
+"""Values of sandbox.execution.Network, which is not mounted in a lane."""
+
+_NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
+_CLONE_VM, _CLONE_FILES, _CLONE_PIDFD = 0x100, 0x400, 0x1000
+_STACK_BYTES, _NUM_STACKS = 1024, 16384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodShape:
+    """Properties in which pods differ."""
+
+    tmp_bytes: int
+    num_tmp_files: int
+    network: str
+    """A value of sandbox.execution.Network."""
+    has_proc: bool
+
+    @property
+    def namespaces(self) -> int:
+        """Flags of the namespaces that a program joins, besides the pod's pid namespace."""
+        return _NAMESPACES | (0 if self.network == NETWORK_NONE else syscalls.CLONE_NEWNET)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """A pod, known by its shim: the process that is its PID 1."""
+
+    shape: PodShape
+    pid: int
+    pidfd: int
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the shim still runs; if it does not, the end of a program in the pod was not the program's doing."""
+        return send_signal(self.pidfd, 0) and not (self.shape.has_proc and is_exiting(self.pid))
+
+    def end(self) -> None:
+        """Kill everything in the pod. To be called once."""
+        send_signal(self.pidfd, signal.SIGKILL)
+        os.close(self.pidfd)
+
+
+def pod_shape(limits: "LimitFields", network: str, *, has_proc: bool) -> PodShape:
+    """Shape of the pod for one program or session."""
+    return PodShape(
+        tmp_bytes=limits["tmp_bytes"],
+        num_tmp_files=limits["num_tmp_files"],
+        network=network,
+        has_proc=has_proc,
+    )
+
+
+def send_signal(pidfd: int, number: int) -> bool:
+    """Send a signal; False if the process has ended."""
+    try:
+        signal.pidfd_send_signal(pidfd, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class PodMaker:
+    """Starts shims, which share this process's memory and only wait, each on a stack of its own.
+
+    Starting such a shim takes 0.2 ms. A forked one would take 1 ms, mostly to copy page tables that it never uses.
+    """
+
+    def __init__(self) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_IGN)  # shims inherit this: the kernel then reaps orphans of a pod
+        self._stacks = mmap.mmap(-1, _STACK_BYTES * (_NUM_STACKS + 1))
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._stacks))
+        self._num_made = 0
+
+    def make(self, shape: PodShape) -> Pod:
+        """Start the shim of a new pod.
+
+        Raises:
+            OSError: If no process can be made.
+        """
+        self._num_made += 1
+        stack = self._base + _STACK_BYTES * (self._num_made % _NUM_STACKS + 1)
+        flags = shape.namespaces | syscalls.CLONE_NEWPID | _CLONE_VM | _CLONE_FILES | _CLONE_PIDFD | signal.SIGCHLD
+        pid, pidfd = syscalls.clone_to_pause(stack, flags)
+        return Pod(shape=shape, pid=pid, pidfd=pidfd)

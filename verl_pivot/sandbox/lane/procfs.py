@@ -1,0 +1,207 @@
+"""/proc -> memory, CPU time and process groups of a pod, which no rlimit bounds."""
+
+import os
+from dataclasses import dataclass
+from typing import NamedTuple
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PF_EXITING = 0x4
+_LOW_PRIORITY = 19
+_ASLEEP = frozenset((b"S", b"D", b"T", b"Z", b"X"))
+
+
+class ProcessStat(NamedTuple):
+    """One line of /proc/PID/stat."""
+
+    pid: int
+    parent: int
+    group: int
+    is_asleep: bool
+    cpu_seconds: float
+    num_threads: int
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageSample:
+    """Usage of one pod at one moment."""
+
+    memory_bytes: int
+    """Memory beyond what a fresh interpreter shares with its zygote."""
+    cpu_seconds: float
+    pids: tuple[int, ...]
+    num_threads: int
+    """Threads of all its processes together."""
+    is_asleep: bool
+    """Whether every process has one thread and is neither running nor ready to run. Never with several threads, as only
+    the first one's state is read. CPU time shows less: the kernel gives it in steps of 10 ms."""
+    groups: frozenset[int]
+    """Process groups."""
+
+
+class ProcessSnapshot:
+    """Every process of the lane at one moment.
+
+    Read from the list of processes, never from /proc/PID/task: once something was looked up there, the kernel searches
+    for it at the end of each thread, and a thread bomb would use up the lane's core that way.
+    """
+
+    def __init__(self) -> None:
+        found = (read_process(int(name)) for name in os.listdir("/proc") if name.isdigit())
+        self._by_pid = {process.pid: process for process in found if process is not None}
+        self._children: dict[int, list[ProcessStat]] = {}
+        for process in self._by_pid.values():
+            self._children.setdefault(process.parent, []).append(process)
+
+    def sample(self, shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> UsageSample:
+        """Usage of a pod: of its program, the descendants of that, and orphans, which the shim inherits.
+
+        Args:
+            shim_pid: The pod's PID 1.
+            pid: The program, if it lives.
+            shared_bytes: Private memory of the zygote, which each forked process shows as its own.
+            limit_bytes: Memory above which the exact figure is read, which takes longer.
+        """
+        members = self._members(shim_pid, pid)
+        memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
+        if memory_bytes > limit_bytes:
+            memory_bytes = _exact_bytes(members)
+        return UsageSample(
+            memory_bytes=memory_bytes,
+            cpu_seconds=sum(process.cpu_seconds for process in members),
+            pids=tuple(process.pid for process in members),
+            num_threads=sum(process.num_threads for process in members),
+            is_asleep=all(process.is_asleep and process.num_threads == 1 for process in members),
+            groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
+        )
+
+    def _members(self, shim_pid: int, pid: int | None) -> list[ProcessStat]:
+        waiting = list(self._children.get(shim_pid, ()))
+        if pid in self._by_pid:
+            waiting.append(self._by_pid[pid])
+        found: dict[int, ProcessStat] = {}
+        while waiting:
+            process = waiting.pop()
+            if process.pid not in found:
+                found[process.pid] = process
+                waiting += self._children.get(process.pid, ())
+        return list(found.values())
+
+
+def cpu_seconds_of(pids: tuple[int, ...]) -> float:
+    """CPU time of these processes together; those that have ended count 0."""
+    return sum(process.cpu_seconds for pid in pids if (process := read_process(pid)) is not None)
+
+
+def are_asleep(pids: tuple[int, ...]) -> bool:
+    """Whether all threads of these processes sleep. Only for few threads, and seldom: see ProcessSnapshot."""
+    return all(state in _ASLEEP for pid in pids for state in _thread_states(pid))
+
+
+def _thread_states(pid: int) -> list[bytes]:
+    try:
+        return [_fields(f"/proc/{pid}/task/{thread}/stat")[0] for thread in os.listdir(f"/proc/{pid}/task")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def num_children(pid: int) -> int:
+    """Number of child processes that the main thread of `pid` has; 0 if it has ended."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
+            return len(file.read().split())
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+_OWN_GROUP = os.getpgrp()
+
+
+def read_process(pid: int) -> ProcessStat | None:
+    """One process; None if it has ended."""
+    try:
+        fields = _fields(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return ProcessStat(
+        pid=pid,
+        parent=int(fields[1]),
+        group=int(fields[2]),
+        is_asleep=fields[0] in _ASLEEP,
+        cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
+        num_threads=int(fields[17]),
+        resident_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+def _fields(path: str) -> list[bytes]:
+    """Fields of a file like /proc/PID/stat, from the state on: the third field of proc(5) is the first here."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(fd, 1024).rpartition(b") ")[2].split()
+    finally:
+        os.close(fd)
+
+
+def _exact_bytes(members: list[ProcessStat]) -> int:
+    """Memory of these processes that belongs to no file; a page that several share counts once."""
+    return sum(_proportional_bytes(process.pid) for process in members)
+
+
+def _proportional_bytes(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            fields = [line.split() for line in file]
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it has just ended
+    return sum(1024 * int(field[1]) for field in fields if field[0] in (b"Pss_Anon:", b"Pss_Shmem:"))
+
+
+def private_bytes(pid: int) -> int:
+    """Memory of one process that belongs to no file."""
+    with open(f"/proc/{pid}/statm", "rb") as file:
+        _, resident, shared, *_ = file.read().split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
+
+
+def is_exiting(pid: int) -> bool:
+    """Whether a process is about to end, or has ended."""
+    try:
+        return bool(int(_fields(f"/proc/{pid}/stat")[6]) & _PF_EXITING)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def open_schedstat(pid: int) -> int | None:
+    """Descriptor of the scheduler's statistics of a process's main thread; None if it has ended."""
+    try:
+        return os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def starved_seconds(schedstat: int) -> float:
+    """Time that a main thread was ready to run and had no core, from a descriptor of open_schedstat."""
+    try:
+        return int(os.pread(schedstat, 100, 0).split()[1]) / 1e9
+    except ProcessLookupError:
+        return 0.0  # it has just ended
+
+
+def signal_groups(groups: frozenset[int], number: int) -> None:
+    """Send a signal to process groups; all processes of a group get it at once, and no fork bomb outruns that."""
+    for group in groups:
+        try:
+            os.killpg(group, number)
+        except ProcessLookupError:
+            continue  # it has just ended
+
+
+def lower_priority(groups: frozenset[int]) -> None:
+    """Give process groups the lowest priority: they run when the programs that have just come leave a core free."""
+    for group in groups:
+        try:
+            os.setpriority(os.PRIO_PGRP, group, _LOW_PRIORITY)
+        except ProcessLookupError:
+            continue

@@ -1,0 +1,172 @@
+"""Cells -> values and tracebacks, in one interpreter that keeps its variables and can be forked.
+
+It shares a process with the user's code, which can therefore forge its answers: the lane reads them as mere data, and
+learns of the interpreter's end from the kernel alone.
+"""
+
+import _signal  # type: ignore[import-not-found]  # signal.signal would make two enums at each call
+import ast
+import builtins
+import json
+import linecache
+import marshal
+import os
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, NoReturn
+
+from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.fd_passing import overwrite, read_all, receive
+from verl_pivot.sandbox.lane.python_program import new_main_module, open_standard_streams
+
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.process_messages import CellWords, InterpreterFrame
+
+CELL_FILE = "<cell {}>"
+"""File name of a cell in tracebacks."""
+
+
+@dataclass(slots=True)
+class _Interrupts:
+    """Handler of SIGINT: it ends a cell, and does nothing between cells."""
+
+    is_running: bool = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.is_running:
+            raise KeyboardInterrupt
+
+
+_interrupts = _Interrupts()
+
+
+def serve_cells(channel: socket.socket) -> NoReturn:
+    """Run one cell after the other until the channel closes."""
+    new_main_module()
+    _send(channel, 0)
+    num_cells = 0
+    while True:
+        received = receive(channel)
+        if received is None:
+            os._exit(0)
+        (operation, number), fds = received
+        if operation == "fork":
+            channel = _fork(channel, number, fds)
+            continue
+        num_cells += 1
+        code, max_bytes = marshal.loads(read_all(fds[0]))
+        overwrite(fds[0], json.dumps(_run_cell(code, num_cells, max_bytes)).encode())
+        os.close(fds[0])
+        _send(channel, number)
+
+
+def _send(channel: socket.socket, number: int, refusal: str = "") -> None:
+    """Send what interpreters.receive_message reads: JSON, as the lane does not unmarshal data of untrusted code."""
+    message: InterpreterFrame = {"id": number, "refused": refusal} if refusal else {"id": number}
+    channel.send(json.dumps(message).encode())
+
+
+def _run_cell(code: str, number: int, max_bytes: int) -> "CellWords":
+    name = CELL_FILE.format(number)
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    _signal.signal(_signal.SIGINT, _interrupts)
+    value, error = None, None
+    try:
+        _interrupts.is_running = True
+        value = _evaluate(code, name)
+        _interrupts.is_running = False
+    except BaseException as raised:  # noqa: BLE001  a cell may raise anything
+        _interrupts.is_running = False
+        error = _traceback(raised, name)
+        print(error, end="", file=sys.stderr)
+    _flush()
+    return {"value": _cut(value, max_bytes), "error": _cut(error, max_bytes)}
+
+
+def _evaluate(code: str, name: str) -> str | None:
+    tree = ast.parse(code, name)
+    names = sys.modules["__main__"].__dict__
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec"), names)
+    if not isinstance(last, ast.Expr):
+        return None
+    value = eval(compile(ast.Expression(last.value), name, "eval"), names)
+    if value is None:
+        return None
+    builtins._ = value  # type: ignore[attr-defined]
+    return repr(value)
+
+
+def _traceback(error: BaseException, name: str) -> str:
+    """The traceback as Python prints it, without the frames of this module."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != name:
+        trace = trace.tb_next
+    report = traceback.TracebackException(type(error), error, trace)
+    report.stack[:] = [frame for frame in report.stack if frame.filename != __file__]
+    return "".join(report.format())
+
+
+def _cut(text: str | None, max_bytes: int) -> str | None:
+    return text if text is None else text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore")
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            open_standard_streams()  # the cell has closed or replaced a stream
+
+
+def _fork(channel: socket.socket, number: int, fds: tuple[int, ...]) -> socket.socket:
+    """Go on in two processes: the branch serves a new channel, the parent the old one. Returns the channel to serve.
+
+    The branch is an exact copy, including the states of its random generators.
+    """
+    control, stdout, stderr = fds
+    refusal = "the session has running threads" if threading.active_count() > 1 else _branch()
+    if refusal is _IS_BRANCH:
+        channel.close()
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        channel = socket.socket(fileno=control)
+        os.close(stdout)
+        os.close(stderr)
+        _send(channel, 0)
+        return channel
+    for fd in fds:
+        os.close(fd)
+    _send(channel, number, refusal)
+    return channel
+
+
+_IS_BRANCH = "this is the branch"
+
+
+def _branch() -> str:
+    """Fork twice, so that the branch is a child of the shim, which the user's code in the parent cannot wait for.
+
+    Returns _IS_BRANCH in the branch; in the parent "", or the reason why there is no branch.
+    """
+    try:
+        child = syscalls.fork()
+    except OSError as error:
+        return str(error)
+    if child == 0:
+        return _leave_branch()
+    _, status = os.waitpid(child, 0)
+    return "no process can be made within its limits" if status else ""
+
+
+def _leave_branch() -> str:
+    try:
+        if syscalls.fork() == 0:
+            return _IS_BRANCH
+    except OSError:
+        os._exit(1)
+    os._exit(0)

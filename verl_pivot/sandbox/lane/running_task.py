@@ -1,0 +1,175 @@
+"""A task that one process of a pod works on: its streams, its wall limit, and how it ended."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
+from verl_pivot.sandbox.lane.pod_process import PodProcess
+from verl_pivot.sandbox.lane.procfs import open_schedstat, starved_seconds
+from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.messages import LimitFields
+    from verl_pivot.sandbox.lane.process_messages import LaneTask, ResourceLimits
+
+_MAX_WAITS = 5.0
+"""Time spent waiting for a core is granted on top of the wall limit, up to this many times that limit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a process ended."""
+
+    failure: str | None = None
+    """Why the system could not run the process; the other fields then mean nothing."""
+    killed_by: str | None = None
+    """Limit for which the process was killed."""
+    status: int = 0
+    """Wait status, as wait(2) gives it."""
+    wall_seconds: float = 0.0
+    setup_seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    peak_bytes: int = 0
+
+
+class RunningTask:
+    """Gives `process` its task, and calls `on_end` once, when the process has ended."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        process: PodProcess,
+        task: "LaneTask",
+        *,
+        wall_seconds: float,
+        stdin: bytes,
+        outputs: tuple[Capture, Capture],
+        on_end: Callable[[Ending], None],
+        end_pod: Callable[[], None],
+        has_proc: bool,
+    ) -> None:
+        self._loop = loop
+        self._wall_seconds = wall_seconds
+        self._on_end = on_end
+        self._end_pod = end_pod
+        self._has_proc = has_proc
+        self.process = process
+        self.outputs = outputs
+        self.pid: int | None = None
+        self._asked_at = time.monotonic()
+        self._forked_at = 0.0
+        self._exited_at: float | None = None
+        self._killed_by: str | None = None
+        self.is_crowd = False
+        """Whether it has so many processes that they wait for cores which they use themselves."""
+        self._paused_at: float | None = None
+        self._paused_seconds = 0.0
+        self._timer = Timer(lambda: None)
+        for output in outputs:
+            loop.on_readable(output.read_end, partial(self._on_output, output))
+        process.give(self, task, stdin=stdin, outputs=outputs)
+
+    def kill(self, reason: str) -> None:
+        """End the process and everything that it started; the first reason counts."""
+        if self._exited_at is None and self._killed_by is None:
+            self._killed_by = reason
+            self._end_pod()
+            self._timer.cancel()
+            # The zygote must report the end in time.
+            self._timer = self._loop.after(ANSWER_SECONDS, self.process.zygote.replace)
+
+    def pause(self) -> None:
+        """Stop counting time against the wall limit: its processes are stopped."""
+        self._paused_at = time.monotonic()
+
+    def resume(self) -> None:
+        """Count time against the wall limit again."""
+        if self._paused_at is not None:
+            self._paused_seconds += time.monotonic() - self._paused_at
+            self._paused_at = None
+
+    def on_forked(self, pid: int) -> None:
+        self.pid = pid
+        self._forked_at = time.monotonic()
+        if self._killed_by is None:
+            self._timer.cancel()
+            self._timer = self._loop.after(self._wall_seconds, self._on_wall)
+
+    def on_fork_failed(self, reason: str) -> None:
+        self._finish(Ending(killed_by=self._killed_by, failure=None if self._killed_by else reason))
+
+    def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
+        self._exited_at = time.monotonic()
+        for output in self.outputs:  # its own output is in the pipes by now; processes that it left do not count
+            output.drain()
+        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        self._finish(
+            Ending(
+                failure=None if self._killed_by else self.process.failure(),
+                killed_by=self._killed_by if was_killed or self._killed_by == "output_limit" else None,
+                status=status,
+                wall_seconds=self._exited_at - self._forked_at,
+                setup_seconds=self._forked_at - self._asked_at,
+                cpu_seconds=cpu_seconds,
+                peak_bytes=peak_bytes,
+            )
+        )
+
+    def on_zygote_lost(self) -> None:
+        self._end_pod()
+        self._finish(Ending(failure="the zygote of the lane died"))
+
+    def _on_wall(self) -> None:
+        """Kill the process for its wall limit, unless time in which it waited for a core is still to be granted."""
+        if self._paused_at is not None:
+            self.resume()
+            self.pause()
+        starved = 0.0 if self.is_crowd else self._starved_seconds()
+        waited = min(starved + self._paused_seconds, self._wall_seconds * _MAX_WAITS)
+        allowed = self._wall_seconds + waited
+        missing = allowed - (time.monotonic() - self._forked_at)
+        if missing > 0.001:
+            self._timer = self._loop.after(missing, self._on_wall)
+        else:
+            self.kill("timeout")
+
+    def _starved_seconds(self) -> float:
+        schedstat = open_schedstat(self.pid) if self._has_proc and self.pid is not None else None
+        if schedstat is None:
+            return 0.0
+        try:
+            return starved_seconds(schedstat)
+        finally:
+            os.close(schedstat)
+
+    def _on_output(self, output: Capture) -> None:
+        output.read()
+        if output.at_end:
+            self._loop.forget(output.read_end)
+        elif output.is_flood:
+            self.kill("output_limit")
+
+    def _finish(self, ending: Ending) -> None:
+        self._timer.cancel()
+        for output in self.outputs:
+            self._loop.forget(output.read_end)
+            os.close(output.read_end)
+        self._on_end(ending)
+        self.process.close()
+
+
+def resource_limits(limits: "LimitFields") -> "ResourceLimits":
+    """The part of the limits that the kernel enforces on each process; confinement.accept_limits sets it."""
+    return {
+        "cpu_seconds": limits["cpu_seconds"],
+        "data_bytes": limits["memory_bytes"],
+        "file_bytes": limits["tmp_bytes"],
+        "num_processes": limits["num_processes"],
+        "num_open_files": limits["num_open_files"],
+    }

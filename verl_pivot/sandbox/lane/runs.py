@@ -1,0 +1,264 @@
+"""LaneProgram -> RunAnswer: compile a program if its language needs it, run it, read its files; in one pod."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+
+from verl_pivot.sandbox.lane.answer_fields import fetched_fields, process_fields
+from verl_pivot.sandbox.lane.capture import Capture, take_output
+from verl_pivot.sandbox.lane.event_loop import EventLoop
+from verl_pivot.sandbox.lane.files import decode_files
+from verl_pivot.sandbox.lane.pod_process import PodProcess
+from verl_pivot.sandbox.lane.pods import Pod, PodShape
+from verl_pivot.sandbox.lane.running_task import Ending, RunningTask, resource_limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.messages import (
+        FetchedFields,
+        LaneProgram,
+        LimitFields,
+        ProcessFields,
+        ProgramKind,
+        Refusal,
+        RunAnswer,
+    )
+    from verl_pivot.sandbox.lane.process_messages import FilesTask, LaneTask, ProgramTask
+
+FILES_SECONDS = 10.0
+"""Wall limit of a process that writes or reads files."""
+_COMPILE_STATUS = {
+    "timeout": "compile_timeout",
+    "cpu_limit": "compile_timeout",
+    "output_limit": "output_limit",
+    "memory_limit": "memory_limit",
+}
+"""Status of the compiler's process -> status of the program; any other becomes compile_error."""
+
+
+class Run:
+    """One program, from its arrival to its answer."""
+
+    def __init__(
+        self,
+        number: int,
+        program: "LaneProgram",
+        *,
+        shape: PodShape,
+        on_end: Callable[["Run", "RunAnswer | Refusal | None"], None],
+    ) -> None:
+        """Take a program that waits to be started.
+
+        Args:
+            number: Number of its request.
+            program: What to run.
+            shape: Shape of the pod that it needs.
+            on_end: Gets the answer; None if the program was evicted, and can be started again.
+        """
+        self.number = number
+        self.shape = shape
+        self.program = program
+        self.limits = program["limits"]
+        self.pod: Pod | None = None
+        self.task: RunningTask | None = None
+        self.arrived_at = self._started_at = time.monotonic()
+        self.cpu_seconds = 0.0
+        self.unused_seconds = 0.0
+        """Seconds of turns in the background that the program did not use."""
+        self.used_bytes = 0
+        self.groups: frozenset[int] = frozenset()
+        """Process groups of the program."""
+        self.pids: tuple[int, ...] = ()
+        """Process ids of the program, as of the latest sample."""
+        self.has_threads = False
+        """Whether a process has several threads, which hides whether it sleeps."""
+        self.is_crowd = False
+        """Whether it has so many threads or processes that they would crowd out others."""
+        self.is_restarted = False
+        """Whether this is its second start, with its whole memory limit set aside."""
+        self.is_cancelled = False
+        self._on_end = on_end
+
+    def start(self, loop: EventLoop, process: PodProcess, *, has_proc: bool) -> None:
+        """Begin in the new pod of `process`."""
+        self.cpu_seconds, self.groups, self.pids, self.has_threads, self.is_crowd = 0.0, frozenset(), (), False, False
+        self.unused_seconds = 0.0
+        self._started_at = time.monotonic()
+        self._queue_seconds = self._started_at - self.arrived_at
+        self._loop, self._zygote, self._has_proc = loop, process.zygote, has_proc
+        self.pod = process.pod
+        self._first: PodProcess | None = process
+        if self.program["compile"]:
+            self._start_task(
+                self._program_task("exec", self.program["compile"], self.program["compile_limits"], has_files=True),
+                self._on_compiled,
+                self.program["compile_limits"],
+            )
+        else:
+            self._start_program(compile_output="", has_files=True)
+
+    @property
+    def zygote(self) -> str:
+        """Name of the zygote that forks the program."""
+        return self.program["zygote"]
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.limits["memory_bytes"]
+
+    @property
+    def shim_pid(self) -> int:
+        return self.pod.pid if self.pod is not None else 0
+
+    @property
+    def pid(self) -> int | None:
+        """The process that runs now."""
+        return self.task.pid if self.task is not None and self.pod is not None else None
+
+    @property
+    def shared_bytes(self) -> int:
+        return self._zygote.resident_bytes
+
+    @property
+    def attained_seconds(self) -> float:
+        """CPU seconds that were used or left unused; infinite for a crowd, whose dead processes are not counted."""
+        return math.inf if self.is_crowd else self.cpu_seconds + self.unused_seconds
+
+    def is_older(self, seconds: float) -> bool:
+        return time.monotonic() - self._started_at > seconds
+
+    def cancel(self) -> None:
+        """End the program, whose answer is no longer wanted."""
+        self.is_cancelled = True
+        self.kill("cancelled")
+
+    def kill(self, reason: str) -> None:
+        """End the program for a limit; one that is "evicted" makes room for others, and is started again later."""
+        if self.task is not None:
+            self.task.kill(reason)
+
+    def pause(self) -> None:
+        if self.task is not None:
+            self.task.pause()
+
+    def resume(self) -> None:
+        if self.task is not None:
+            self.task.resume()
+
+    def fail(self, reason: str) -> None:
+        """Answer that the system could not run the program."""
+        self._on_end(self, {"kind": "failed", "reason": reason})
+
+    def _start_program(self, *, compile_output: str, has_files: bool) -> None:
+        self._start_task(
+            self._program_task(self.program["kind"], self.program["argv"], self.limits, has_files=has_files),
+            partial(self._on_ran, compile_output),
+            self.limits,
+            stdin=self.program["stdin"].encode("utf-8", "surrogatepass"),
+        )
+
+    def _program_task(
+        self, kind: "ProgramKind", argv: list[str], limits: "LimitFields", *, has_files: bool
+    ) -> "ProgramTask":
+        """Task of running the program, or of running its compiler; the first one in the pod writes the files."""
+        code = self.program["code"].encode("utf-8", "surrogatepass")
+        files = {**decode_files(self.program["files"]), self.program["file"]: code} if has_files else {}
+        return {"kind": kind, "argv": argv, "code": code, "files": files, "limits": resource_limits(limits)}
+
+    def _start_task(
+        self, task: "LaneTask", on_end: Callable[[Ending], None], limits: "LimitFields", *, stdin: bytes = b""
+    ) -> None:
+        assert self.pod is not None, "a task needs the pod, which has ended"
+        process, self._first = self._first or PodProcess(self._loop, self._zygote, self.pod, is_first=False), None
+        keep = limits["output_bytes"]
+        self.task = RunningTask(
+            self._loop,
+            process,
+            task,
+            wall_seconds=limits["wall_seconds"],
+            stdin=stdin,
+            outputs=(Capture(keep), Capture(keep)),
+            on_end=on_end,
+            end_pod=self._end_pod,
+            has_proc=self._has_proc,
+        )
+
+    def _end_pod(self) -> None:
+        if self.pod is not None:
+            self.pod.end()
+            self.pod = None
+
+    def _on_compiled(self, ending: Ending) -> None:
+        if self._has_no_result(ending):
+            return
+        fields = self._process_fields(ending, self.program["compile_limits"])
+        compile_output = fields["stdout"] + fields["stderr"]
+        if fields["status"] == "ok":
+            self._start_program(compile_output=compile_output, has_files=False)
+        else:
+            status = _COMPILE_STATUS.get(fields["status"], "compile_error")
+            self._answer({**fields, "status": status, "stdout": "", "stderr": ""}, compile_output, _NOTHING_FETCHED)
+
+    def _on_ran(self, compile_output: str, ending: Ending) -> None:
+        if self._has_no_result(ending):
+            return
+        fields = self._process_fields(ending, self.limits)
+        names = self.program["fetch"]
+        if not names or self.pod is None:
+            errors = dict.fromkeys(names, "the program was ended, and its files with it")
+            self._answer(fields, compile_output, {"files": {}, "file_errors": errors})
+            return
+        limits: LimitFields = {**self.limits, "wall_seconds": FILES_SECONDS}
+        task: FilesTask = {
+            "kind": "files",
+            "is_alone": True,
+            "files": {},
+            "fetch": names,
+            "max_bytes": self.program["max_file_bytes"],
+            "limits": resource_limits(limits),
+        }
+        self._start_task(task, partial(self._on_fetched, fields, compile_output), limits)
+
+    def _on_fetched(self, fields: "ProcessFields", compile_output: str, ending: Ending) -> None:
+        assert self.task is not None, "a task that ended was never started"
+        fetched = fetched_fields(self.task.process.payload, ending, self.program["fetch"])
+        self._answer(fields, compile_output, fetched)
+
+    def _has_no_result(self, ending: Ending) -> bool:
+        """Whether the program was cancelled or evicted, or the system failed; the run has then been ended."""
+        if self.is_cancelled or ending.killed_by == "cancelled":
+            self._end({"kind": "failed", "reason": "cancelled"})
+        elif ending.killed_by == "evicted":
+            self._end(None)
+        elif ending.failure is not None:
+            self._end({"kind": "failed", "reason": ending.failure})
+        elif os.WIFSIGNALED(ending.status) and self.pod is not None and not self.pod.is_alive:  # killed with its pod
+            self._end({"kind": "failed", "reason": "the pod's first process died"})
+        else:
+            return False
+        return True
+
+    def _process_fields(self, ending: Ending, limits: "LimitFields") -> "ProcessFields":
+        assert self.task is not None, "a task that ended was never started"
+        return process_fields(ending, limits, take_output(self.task.outputs))
+
+    def _answer(self, fields: "ProcessFields", compile_output: str, fetched: "FetchedFields") -> None:
+        self._end(
+            {
+                "kind": "run",
+                **fields,
+                **fetched,
+                "compile_output": compile_output,
+                "queue_seconds": self._queue_seconds,
+            }
+        )
+
+    def _end(self, answer: "RunAnswer | Refusal | None") -> None:
+        self._end_pod()
+        self.task = None
+        self._on_end(self, answer)
+
+
+_NOTHING_FETCHED: "FetchedFields" = {"files": {}, "file_errors": {}}

@@ -1,0 +1,155 @@
+"""The main process of a lane: requests of the service -> programs in pods -> answers, as each program ends.
+
+A lane is one hardened bubblewrap that holds this supervisor, its zygotes and their pods. Outside the pods it runs
+trusted code only, without secrets and without a network; when it ends, the kernel ends everything in it.
+"""
+
+import json
+import os
+import resource
+import socket
+from collections import deque
+
+from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.event_loop import EventLoop
+from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
+from verl_pivot.sandbox.lane.pods import PodMaker, pod_shape
+from verl_pivot.sandbox.lane.runs import Run
+from verl_pivot.sandbox.lane.scheduler import Scheduler
+from verl_pivot.sandbox.lane.session_requests import SessionRequests
+from verl_pivot.sandbox.lane.spares import Spares
+from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.messages import (
+        AnswerFrame,
+        LaneAnswer,
+        LaneProgram,
+        LaneSettings,
+        Refusal,
+        RequestFrame,
+        RunAnswer,
+    )
+
+_MAX_REQUEST_BYTES = 128 * 1024**2
+_READ_BYTES = 64 * 1024
+"""Larger reads would each allocate memory of their own."""
+_OOM_SCORE = 500
+"""When the machine runs out of memory, the kernel ends lanes before the trainer."""
+
+
+class Lane:
+    """The parts of a lane wired together, and its side of the conversation with the service."""
+
+    def __init__(self, channel: socket.socket, settings: "LaneSettings") -> None:
+        self._channel = channel
+        self._decoder: Decoder[RequestFrame] = Decoder(_MAX_REQUEST_BYTES)
+        self._outgoing: deque[memoryview] = deque()
+        self._has_proc = settings["has_proc"]
+        self._loop = EventLoop()
+        spares = Spares(self._loop, PodMaker())
+        self._zygotes = {
+            name: self._start_zygote(tuple(modules), settings["max_forks"])
+            for name, modules in settings["zygotes"].items()
+        }
+        self._scheduler = Scheduler(self._loop, spares, self._zygotes, settings)
+        self._sessions = SessionRequests(
+            self._loop,
+            spares,
+            self._zygotes[settings["session_zygote"]],
+            has_proc=self._has_proc,
+            on_start=self._scheduler.watch,
+        )
+        self._scheduler.watched_sessions = lambda: self._sessions.living
+        self._loop.on_readable(channel.fileno(), self._on_readable)
+
+    def serve(self) -> None:
+        """Return when the service has closed the channel."""
+        while self._loop.is_running:
+            self._loop.run_once(1.0)
+            self._pump()
+
+    def _pump(self) -> None:
+        self._sessions.pump()
+        self._scheduler.pump()
+
+    def _start_zygote(self, modules: tuple[str, ...], max_forks: int) -> ZygoteHandle:
+        return ZygoteHandle(
+            self._loop, modules, has_proc=self._has_proc, max_forks=max_forks, on_ready=self._on_zygote_ready
+        )
+
+    def _on_zygote_ready(self) -> None:
+        if all(zygote.is_ready for zygote in self._zygotes.values()):
+            self._send(READY_NUMBER, {"kind": "done"})
+        self._pump()
+
+    def _on_readable(self) -> None:
+        data = self._channel.recv(_READ_BYTES)
+        if not data:
+            self._loop.is_running = False
+            return
+        for frame in self._decoder.feed(data):
+            self._serve_request(frame)
+
+    def _serve_request(self, frame: "RequestFrame") -> None:
+        number, request = frame["number"], frame["request"]
+        if request["op"] == "run":
+            self._run(number, request["program"])
+        elif request["op"] == "cancel":
+            self._scheduler.cancel(request["target"])
+        elif request["op"] == "ping":
+            self._send(number, {"kind": "done"})
+        else:
+            self._sessions.serve(request, lambda answer: self._send(number, answer))
+
+    def _run(self, number: int, program: "LaneProgram") -> None:
+        shape = pod_shape(program["limits"], program["network"], has_proc=self._has_proc)
+        self._scheduler.add(Run(number, program, shape=shape, on_end=self._on_run_end))
+
+    def _on_run_end(self, run: Run, answer: "RunAnswer | Refusal | None") -> None:
+        self._scheduler.forget(run)
+        if answer is None:
+            self._scheduler.restart(run)
+        else:
+            self._send(run.number, answer)
+
+    def _send(self, number: int, answer: "LaneAnswer") -> None:
+        frame: AnswerFrame = {"number": number, "answer": answer}
+        self._outgoing.append(memoryview(encode(frame)))
+        self._flush()
+
+    def _flush(self) -> None:
+        while self._outgoing:
+            try:
+                sent = self._channel.send(self._outgoing[0], socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._loop.on_writable(self._channel.fileno(), self._flush)
+                return
+            except BrokenPipeError:
+                self._loop.is_running = False
+                return
+            if sent < len(self._outgoing[0]):
+                self._outgoing[0] = self._outgoing[0][sent:]
+            else:
+                self._outgoing.popleft()
+        self._loop.on_writable(self._channel.fileno(), None)
+
+
+def main(channel_fd: str, settings: str) -> None:
+    """Entry point inside bubblewrap.
+
+    Args:
+        channel_fd: Descriptor of the socket to the service.
+        settings: LaneSettings as JSON.
+    """
+    decoded: LaneSettings = json.loads(settings)
+    if decoded["has_proc"]:
+        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
+            file.write(str(_OOM_SCORE))
+    os.set_inheritable(int(channel_fd), False)  # no zygote may keep the socket open after this process has ended
+    # Bubblewrap's network namespace has lo up, through which programs of a lane could meet; a new one has it down.
+    syscalls.unshare(syscalls.CLONE_NEWNET)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    Lane(socket.socket(fileno=int(channel_fd)), decoded).serve()

@@ -1,0 +1,250 @@
+"""The zygote: an interpreter with its imports done, which forks one child per program into a pod.
+
+A request is a number and a PodEntry, with three descriptors: the pidfd of the pod's shim, and the child's ends of its
+order and report channels. The answers are ZygoteReports: the child's process id, later its exit status, which the
+kernel gives to a parent only. The child confines itself, then waits for its order: stdin, stdout and stderr, and a
+memory file with a LaneTask. The zygote runs none of the user's code and imports little: each page of its memory makes
+every fork slower.
+"""
+
+import gc
+import importlib
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import sys
+from types import ModuleType
+
+from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.confinement import READY, accept_limits, fork_into, furnish, give_up_privileges
+from verl_pivot.sandbox.lane.fd_passing import overwrite, read_all, receive, send
+from verl_pivot.sandbox.lane.files import encode_files, end_everyone_else, fetch_files, write_files
+from verl_pivot.sandbox.lane.python_program import become_fresh, run_main
+from verl_pivot.sandbox.lane.seccomp import program_filter_bytes, zygote_filter_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing would take 10 ms
+    from typing import NoReturn
+
+    from verl_pivot.sandbox.lane.process_messages import (
+        CellsTask,
+        FilesTask,
+        LaneTask,
+        PodEntry,
+        ProgramTask,
+        ZygoteReport,
+    )
+
+BIND_NOW = "LD_BIND_NOW"
+"""Environment variable of the linker: the zygote looks up every symbol once, not each child at its first call."""
+_WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
+CHANNEL = 5
+"""Descriptor of a zygote's connection to its lane."""
+_CONTROL, _ORDERS, _REPORT = 3, 3, 4
+"""Descriptors of a child: 3 is the channel for its order, and later, in a session, the channel for cells."""
+_ROUND_BYTES = 32 * 1024**2
+_modules: dict[str, ModuleType] = {}
+"""Modules imported on request; those of this package are no longer in sys.modules when a program runs."""
+_NUM_FDS = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+
+
+class Zygote:
+    """The state of a zygote process."""
+
+    def __init__(self, *, has_proc: bool) -> None:
+        self._channel = socket.socket(fileno=CHANNEL)
+        os.dup2(CHANNEL, _ORDERS)
+        self._orders = socket.socket(fileno=_ORDERS)
+        """Each child puts its own descriptor under this number; making another socket object would take time."""
+        self._has_proc = has_proc
+        self._own_pidfd = os.pidfd_open(os.getpid())
+        self._scope = syscalls.abstract_socket_scope()
+        self._seccomp = syscalls.SeccompFilter(program_filter_bytes())
+        self._data_bytes = data_bytes() if has_proc else 0
+        self._children: dict[int, int] = {}
+        """pidfd -> process id."""
+        self._events = select.epoll()
+
+    def serve(self) -> "tuple[ProgramTask | CellsTask, int] | None":
+        """Fork on request. Returns None in the zygote, at the end of the lane; in each child, returns its task.
+
+        The number beside the task is the last descriptor that the child keeps: for a session, its channel for cells.
+        """
+        self._send(("ready",))
+        events = self._events
+        events.register(self._channel, select.EPOLLIN)
+        while True:
+            for fd, _ in events.poll():
+                if fd in self._children:
+                    events.unregister(fd)
+                    self._report_exit(fd)
+                    continue
+                received = receive(self._channel)
+                if received is None:
+                    return None
+                (number, entry), fds = received
+                pid = self._fork(number, fds)
+                if pid == 0:
+                    self._confine(entry, fds)
+                    return self._take_task()
+                if pid is not None:
+                    events.register(self._adopt(number, pid), select.EPOLLIN)
+                for fd in fds:
+                    os.close(fd)
+
+    def _fork(self, number: int, fds: tuple[int, ...]) -> int | None:
+        """Process id of the new child, 0 in the child itself, None if no child could be made."""
+        try:
+            return fork_into(fds[0], self._own_pidfd)
+        except OSError as error:
+            self._send(("failed", number, str(error)))
+            return None
+
+    def _adopt(self, number: int, pid: int) -> int:
+        """Remember a child and report it; its pidfd."""
+        child = os.pidfd_open(pid)
+        self._children[child] = pid
+        self._send(("forked", number, pid))
+        return child
+
+    def _report_exit(self, child: int) -> None:
+        pid = self._children.pop(child)
+        os.close(child)
+        _, status, usage = os.wait4(pid, 0)
+        self._send(("exited", pid, status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
+
+    def _send(self, report: "ZygoteReport") -> None:
+        send(self._channel, report)
+
+    def _confine(self, entry: "PodEntry", fds: tuple[int, ...]) -> None:
+        """Enter the pod for good, without privileges and with no descriptors but those for order and report."""
+        shim, orders, report = fds
+        namespaces, tmp, raises_loopback = entry
+        try:
+            syscalls.setns(shim, namespaces)
+            if tmp:
+                furnish(*tmp, has_proc=self._has_proc, raises_loopback=raises_loopback)
+            give_up_privileges(scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
+        except OSError as error:
+            _fail(report, error)
+        os.dup2(orders, _ORDERS)
+        os.dup2(report, _REPORT)  # received last, it has the largest number: the line above has not overwritten it
+        os.closerange(_REPORT + 1, _NUM_FDS)
+        reseed()
+
+    def _take_task(self) -> "tuple[ProgramTask | CellsTask, int]":
+        """Wait for the order, set up its streams, limits and files; the task, and the last descriptor to keep."""
+        received = receive(self._orders)
+        self._orders.detach()
+        if received is None:
+            os._exit(0)  # the lane does not need this process any more
+        *streams, payload = received[1][:4]
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
+        try:
+            task: LaneTask = marshal.loads(read_all(payload))
+            limits = task["limits"]
+            limits["data_bytes"] += self._data_bytes
+            accept_limits(limits)
+            if task["kind"] == "files":
+                _serve_files(task, payload)
+            write_files(task["files"])
+        except (OSError, ValueError) as error:
+            _fail(_REPORT, error)
+        os.write(_REPORT, READY)
+        control = received[1][4:]
+        last = os.dup2(control[0], _CONTROL) if control else 2
+        os.closerange(last + 1, _NUM_FDS)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limits["num_open_files"], limits["num_open_files"]))
+        return task, last
+
+
+def _fail(report: int, error: Exception) -> "NoReturn":
+    os.write(report, f"{type(error).__name__}: {error}".encode())
+    os._exit(1)
+
+
+def _serve_files(task: "FilesTask", payload: int) -> "NoReturn":
+    """Write files, then read others; FetchedFields as JSON replace the task in the memory file."""
+    import json
+
+    if task["is_alone"]:
+        end_everyone_else()
+    write_files(task["files"])
+    os.write(_REPORT, READY)
+    contents, errors = fetch_files(task["fetch"], task["max_bytes"])
+    overwrite(payload, json.dumps({"files": encode_files(contents), "file_errors": errors}).encode())
+    os._exit(0)
+
+
+def _become(task: "ProgramTask | CellsTask", control: int) -> None:
+    """Turn into what the task asks for. Never returns."""
+    if task["kind"] == "cells":
+        _modules["verl_pivot.sandbox.lane.repl"].serve_cells(socket.socket(fileno=control))
+    elif task["kind"] == "python":
+        run_main(task["code"], task["argv"])
+    else:
+        _execute(task["argv"])
+
+
+def _execute(command: list[str]) -> "NoReturn":
+    """Become another program, with the signal handling that Python has changed set back."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvp(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error.strerror}\n".encode())
+    os._exit(127)
+
+
+def reseed() -> None:
+    """Give the random generators that the zygote has loaded fresh states."""
+    if "random" in sys.modules:
+        sys.modules["random"].seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+    if "sympy" in sys.modules:
+        sys.modules["sympy"].core.random.seed(None)
+
+
+def data_bytes() -> int:
+    """Private writable memory of this process, which RLIMIT_DATA of its children counts too.
+
+    Rounded up, so that programs find the same limit in every zygote.
+    """
+    with open("/proc/self/statm", "rb") as file:
+        size = int(file.read().split()[5]) * resource.getpagesize()
+    return -(-size // _ROUND_BYTES) * _ROUND_BYTES
+
+
+def main(modules: tuple[str, ...], has_proc: bool) -> None:
+    """Import those of `modules` that are installed, then fork for the lane until it ends."""
+    del os.environ[BIND_NOW]  # programs inherit the environment
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the lane ignores it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE):
+        resource.setrlimit(kind, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
+    for name in modules:
+        try:
+            _modules[name] = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+    reseed()  # makes lazy modules load what it needs
+    exec(compile(_WARM_UP, "warm", "exec"), {"__name__": "warm"})
+    zygote = Zygote(has_proc=has_proc)
+    become_fresh()
+    syscalls.SeccompFilter(zygote_filter_bytes()).install()
+    gc.collect()
+    gc.freeze()
+    if has_proc:
+        syscalls.collapse_memory()
+    child = zygote.serve()
+    if child is not None:  # called here and not deeper, so that few frames lie below the program's
+        _become(*child)

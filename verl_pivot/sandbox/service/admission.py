@@ -1,0 +1,61 @@
+"""An HTTP request -> its body, or the reason why it is refused before it costs anything."""
+
+import asyncio
+import hmac
+
+from aiohttp import web
+
+from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.service.request_queue import ByteBudget
+from verl_pivot.sandbox.wire import MAX_BODY_BYTES
+
+
+class AdmissionError(Exception):
+    """An HTTP request is refused as a whole: its answer is one failure."""
+
+    def __init__(self, status: int, kind: FailureKind, message: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.failure = Failure(kind=kind, message=message, retry_after_seconds=retry_after_seconds)
+
+
+def check_token(request: web.Request, authorization: bytes) -> None:
+    """Check the Authorization header; every wrong one takes the same time, so that none can be guessed by parts.
+
+    Raises:
+        AdmissionError: If it is missing or wrong.
+    """
+    given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    if not hmac.compare_digest(given, authorization):
+        message = "the header 'Authorization: Bearer TOKEN' is missing or holds another token than the service's"
+        raise AdmissionError(401, FailureKind.INVALID_REQUEST, message)
+
+
+async def read_body(request: web.Request, budget: ByteBudget, seconds: float) -> bytes:
+    """The body of a request.
+
+    Args:
+        request: A request with a Content-Length.
+        budget: Bytes that the service may hold.
+        seconds: Time for the body to arrive.
+
+    Raises:
+        AdmissionError: If the body is too large or too slow, or the service holds too much already.
+    """
+    length = request.content_length
+    if length is None:
+        raise AdmissionError(411, FailureKind.INVALID_REQUEST, "the header Content-Length is missing")
+    if length > MAX_BODY_BYTES:
+        message = f"a body of {length} bytes is larger than {MAX_BODY_BYTES}; send fewer requests at a time"
+        raise AdmissionError(413, FailureKind.TOO_LARGE, message)
+    if not budget.reserve(length):
+        message = f"the service holds {budget.used} bytes already, of {budget.limit} at most; try again later"
+        raise AdmissionError(429, FailureKind.OVERLOADED, message, retry_after_seconds=1.0)
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.read()
+    except TimeoutError as error:
+        message = f"the body did not arrive within {seconds:g} s"
+        raise AdmissionError(408, FailureKind.INVALID_REQUEST, message) from error
+    finally:
+        budget.release(length)

@@ -1,0 +1,111 @@
+"""Backend: what runs programs on one node. The contract, the settings, and the names of those that ship."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result
+
+
+class Backend(Protocol):
+    """Runs programs in isolation. Cancelling a call ends its processes.
+
+    Every method raises SandboxError if the system failed, and SandboxRequestError if the caller is at fault.
+    """
+
+    tier: str
+    """Isolation that programs get, known after `start`; see bubblewrap/probe.py."""
+    num_slots: int
+    """Programs and cells that may run at once; more wait in the service's queue."""
+
+    async def start(self) -> None:
+        """Return when it can run programs."""
+        ...
+
+    async def run(self, program: Program) -> Result: ...
+
+    async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
+        """Start a Python interpreter that keeps its variables; the limits hold for the whole session."""
+        ...
+
+    async def run_cell(
+        self,
+        session_id: str,
+        code: str,
+        *,
+        epoch: int,
+        wall_seconds: float,
+        files: dict[str, bytes],
+        fetch: tuple[str, ...],
+    ) -> Result:
+        """Run one cell.
+
+        Args:
+            session_id: Id of an open session.
+            code: The cell.
+            epoch: Number of the interpreter that the cell needs.
+            wall_seconds: Wall limit of the cell.
+            files: Files to write before the cell: name -> content.
+            fetch: Names of files to read after the cell.
+
+        Raises:
+            SessionLostError: If that interpreter is gone.
+        """
+        ...
+
+    async def fork_session(self, session_id: str, branch_id: str, *, epoch: int) -> None:
+        """Copy the interpreter with all its variables; both then share the files of the working directory."""
+        ...
+
+    async def close_session(self, session_id: str) -> None: ...
+
+    async def stop(self) -> None:
+        """End every process that was started."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSettings:
+    """Settings of a backend; None leaves a choice to the backend."""
+
+    backend: str = "zygote"
+    """A name in BACKENDS, or `module:Class` of your own backend, which is called with these settings."""
+    num_lanes: int | None = None
+    """Lanes of the zygote backend; one per core by default."""
+    num_slots: int | None = None
+    """Programs and cells that may run at once; 512 per lane by default, one per core for bwrap_exec."""
+    min_tier: str = "T3"
+    """Least isolation to start with: T1 is the most, T5 the least; see bubblewrap/probe.py."""
+    preload: tuple[str, ...] = ("numpy", "sympy")
+    """Packages that zygotes import ahead of programs; those that are not installed are left out."""
+    memory_bytes: int | None = None
+    """Memory for all programs together; by default half of what the machine or container has."""
+    languages_file: Path | None = None
+    """YAML of languages in addition to those of configs/languages.yaml."""
+
+
+BACKENDS: Mapping[str, str] = {
+    "zygote": "verl_pivot.sandbox.service.lane_backend:ZygoteBackend",
+    "bwrap_exec": "verl_pivot.sandbox.service.bwrap_backend:BwrapExecBackend",
+}
+"""Name of each backend -> `module:Class`."""
+
+
+def make_backend(settings: BackendSettings) -> Backend:
+    """Make the backend that the settings name; `start` is not called yet.
+
+    Raises:
+        ConfigError: If there is no such backend, or it cannot be imported.
+    """
+    module_name, _, class_name = BACKENDS.get(settings.backend, settings.backend).partition(":")
+    if not class_name:
+        raise ConfigError(f"unknown backend {settings.backend!r}; use one of {sorted(BACKENDS)}, or module:Class")
+    try:
+        make = getattr(import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"backend {settings.backend!r} cannot be imported: {error}") from error
+    backend: Backend = make(settings)
+    return backend

@@ -1,0 +1,289 @@
+"""Program -> Result through one bubblewrap per program: slow, nothing shared; tests compare lanes with it.
+
+It is slower than a zygote by the start of an interpreter, and differs in two points that bubblewrap does not allow to
+change. 127.0.0.1 is up in every program's network namespace. The number of files cannot be limited: files count as
+memory, and more than `limits.num_tmp_files` of them end the program with MEMORY_LIMIT.
+"""
+
+import asyncio
+import marshal
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.sandbox.bubblewrap.command_line import LIBRARY, BwrapCommand, DataFile, exec_command, find_bwrap
+from verl_pivot.sandbox.bubblewrap.memfd import sealed_memfd
+from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.bubblewrap.run import BwrapRun, StepEnd
+from verl_pivot.sandbox.bubblewrap.shim_plan import ShimPlan, ShimStep
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
+from verl_pivot.sandbox.lane.seccomp import filter_bytes
+from verl_pivot.sandbox.service.backend import BackendSettings
+from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_languages
+
+_SHIM = Path(__file__).parents[1] / "bubblewrap" / "shim.py"
+_NUM_SHIMS = 1
+"""The shim counts as a process of the sandbox too."""
+_SIGXCPU, _SIGKILL = 24, 9
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Machine:
+    """Properties of this machine, found at the start."""
+
+    bwrap: Path
+    version: tuple[int, int, int]
+    has_proc: bool
+    python: PythonView
+    languages: LanguageTable
+
+
+class BwrapExecBackend:
+    """The backend with one bubblewrap per program; it has no sessions.
+
+    The thread that runs it must outlive its programs, which end with that thread (--die-with-parent).
+    """
+
+    def __init__(self, settings: BackendSettings) -> None:
+        self.tier = ""
+        self.num_slots = settings.num_slots or os.cpu_count() or 1
+        self._settings = settings
+        self._slots = asyncio.Semaphore(self.num_slots)
+        self._running: set[BwrapRun] = set()
+        self._found: _Machine | None = None
+
+    async def start(self) -> None:
+        """Find out what this machine offers.
+
+        Raises:
+            ConfigError: If its tier is below `min_tier`, or the languages cannot be read.
+        """
+        python = PythonView.of()
+        found = await asyncio.to_thread(probe, python)
+        require_tier(found, self._settings.min_tier)
+        languages = load_languages(self._settings.languages_file, python=python)
+        self._found = _Machine(
+            bwrap=find_bwrap(),
+            version=found.version,
+            has_proc=found.tier is not Tier.T3,
+            python=python,
+            languages=languages,
+        )
+        self.tier = max(found.tier, Tier.T2)  # programs are not put into cgroups
+
+    @property
+    def languages(self) -> LanguageTable:
+        """Languages that can run here, and why others cannot."""
+        return self._machine.languages
+
+    @property
+    def _machine(self) -> "_Machine":
+        if self._found is None:
+            raise SandboxError("the backend is not running: it was stopped, or never started")
+        return self._found
+
+    async def run(self, program: Program) -> Result:
+        """Run one program.
+
+        Raises:
+            SandboxRequestError: If its language is not available.
+            SandboxError: If bubblewrap or the shim failed.
+        """
+        language = self._machine.languages.get(program.language)
+        async with self._slots:
+            return await self._run(program, language)
+
+    async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
+        raise _no_sessions()
+
+    async def run_cell(
+        self,
+        session_id: str,
+        code: str,
+        *,
+        epoch: int,
+        wall_seconds: float,
+        files: dict[str, bytes],
+        fetch: tuple[str, ...],
+    ) -> Result:
+        raise _no_sessions()
+
+    async def fork_session(self, session_id: str, branch_id: str, *, epoch: int) -> None:
+        raise _no_sessions()
+
+    async def close_session(self, session_id: str) -> None:
+        raise _no_sessions()
+
+    async def stop(self) -> None:
+        """End every program; calls that wait for a program or a slot raise SandboxError."""
+        self._found = None
+        for run in self._running:
+            run.kill()
+        await asyncio.gather(*(run.gone() for run in self._running))
+
+    async def _run(self, program: Program, language: Language) -> Result:
+        start = time.monotonic()
+        run = self._begin(program, language)
+        self._running.add(run)
+        files: dict[str, bytes] = {}
+        file_errors: dict[str, str] = {}
+        try:
+            await run.ready()
+            setup_seconds = time.monotonic() - start
+            limits = language.compile_limits if language.compile else program.limits
+            ended = await run.step(limits, memory_bytes=_memory_bytes(limits, language))
+            is_compiling = language.compile is not None
+            if is_compiling and ended.reason is None and ended.wait_status == 0:
+                is_compiling, limits = False, program.limits
+                ended = await run.step(limits, memory_bytes=_memory_bytes(limits, language))
+            if not is_compiling and ended.reason is None:
+                files, file_errors = await run.files(program.fetch)
+        finally:
+            await run.end()
+            self._running.discard(run)
+        if ended.exec_error and (is_compiling or language.compile is None):
+            raise SandboxError(f"language {language.name!r} cannot be started: {ended.exec_error}")
+        status = _compile_status(ended, limits) if is_compiling else _status(ended, limits, run)
+        result = _result(run, ended, status, program.limits.output_bytes)
+        timing = replace(result.timing, setup_seconds=setup_seconds)
+        return replace(result, files=files, file_errors=file_errors, timing=timing, tier=str(self.tier))
+
+    def _begin(self, program: Program, language: Language) -> BwrapRun:
+        """Start bubblewrap; afterwards it alone has the descriptors that are made here."""
+        plan_fd = sealed_memfd(_plan(program, language))
+        stdin_fd = sealed_memfd(_bytes(program.stdin))
+        try:
+            return BwrapRun(
+                lambda *fds: self._command(program, language, (plan_fd, *fds)),
+                stdin_fd=stdin_fd,
+                keep_bytes=program.limits.output_bytes,
+            )
+        finally:
+            os.close(plan_fd)
+            os.close(stdin_fd)
+
+    def _command(self, program: Program, language: Language, fds: tuple[int, ...]) -> BwrapCommand:
+        machine = self._machine
+        return exec_command(
+            machine.python,
+            (machine.python.executable, "-I", "-S", "-B", f"{LIBRARY}/{_SHIM.name}", *map(str, fds)),
+            bwrap=machine.bwrap,
+            version=machine.version,
+            tmp_bytes=program.limits.tmp_bytes,
+            seccomp=filter_bytes(),
+            files=_tmp_files(program, language),
+            keep_fds=fds,
+            mount_proc=machine.has_proc,
+            as_pid_1=True,
+            library=_SHIM,
+        )
+
+
+def _result(run: BwrapRun, ended: StepEnd, status: Status, keep_bytes: int) -> Result:
+    by_itself = ended.reason is None
+    signal_number = ended.wait_status & 0x7F
+    return Result(
+        status=status,
+        exit_code=ended.wait_status >> 8 if by_itself and not signal_number else None,
+        signal=signal_number if by_itself and signal_number else None,
+        stdout=run.stdout.text(keep_bytes),
+        stderr=run.stderr.text(keep_bytes),
+        stdout_bytes=run.stdout.num_bytes,
+        stderr_bytes=run.stderr.num_bytes,
+        stdout_truncated=run.stdout.num_bytes > keep_bytes,
+        stderr_truncated=run.stderr.num_bytes > keep_bytes,
+        compile_output=run.compiler.text(keep_bytes),
+        timing=Timing(wall_seconds=ended.wall_seconds, cpu_seconds=ended.cpu_seconds),
+        peak_memory_bytes=ended.peak_memory_bytes,
+    )
+
+
+def _tmp_files(program: Program, language: Language) -> list[DataFile]:
+    """Files to write before the start: the code, and the files of the program.
+
+    Raises:
+        SandboxRequestError: If two names collide, or the files do not fit into /tmp.
+    """
+    contents = {language.file: _bytes(program.code), **program.files}
+    if language.file in program.files:
+        raise SandboxRequestError(f"files may not name {language.file!r}, which holds the code")
+    for name in contents:
+        for folder in PurePosixPath(name).parents:
+            if str(folder) in contents:
+                raise SandboxRequestError(f"files name {str(folder)!r} as a file and, with {name!r}, as a folder")
+    needed_bytes = sum(-(-len(content) // _PAGE_BYTES) * _PAGE_BYTES for content in contents.values())
+    if needed_bytes > program.limits.tmp_bytes:
+        raise SandboxRequestError(
+            f"code and files take {needed_bytes} bytes, more than limits.tmp_bytes of {program.limits.tmp_bytes}"
+        )
+    return [DataFile(destination=b"/tmp/" + _bytes(name), content=content) for name, content in contents.items()]
+
+
+def _plan(program: Program, language: Language) -> bytes:
+    """Plan for the shim. By marshal, which needs no import: the same Python reads it."""
+    compile_step = None
+    if language.compile is not None:
+        compile_step = _step(language.compile, language.compile_limits, language)
+    plan = ShimPlan(
+        compile=compile_step,
+        run=_step((*language.run, *program.args), program.limits, language),
+        fetch=[_bytes(name) for name in program.fetch],
+        max_fetch_bytes=MAX_FILE_BYTES,
+    )
+    return marshal.dumps(dict(plan))
+
+
+def _step(command: Iterable[str], limits: Limits, language: Language) -> ShimStep:
+    return ShimStep(argv=[_bytes(word) for word in command], limits=_rlimits(limits, language))
+
+
+def _bytes(text: str) -> bytes:
+    """Text as UTF-8; a lone surrogate, which UTF-8 cannot hold, becomes bytes that the program's decoder refuses."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _rlimits(limits: Limits, language: Language) -> dict[str, int]:
+    return {
+        "RLIMIT_CPU": limits.cpu_seconds,
+        "RLIMIT_DATA": _memory_bytes(limits, language),
+        "RLIMIT_NPROC": limits.num_processes + language.overhead.num_processes + _NUM_SHIMS,
+        "RLIMIT_NOFILE": limits.num_open_files + language.overhead.num_open_files,
+        "RLIMIT_FSIZE": limits.tmp_bytes,
+        "RLIMIT_CORE": 0,
+        "RLIMIT_MSGQUEUE": 0,
+        "RLIMIT_MEMLOCK": 0,
+    }
+
+
+def _memory_bytes(limits: Limits, language: Language) -> int:
+    return limits.memory_bytes + language.overhead.memory_bytes
+
+
+def _status(ended: StepEnd, limits: Limits, run: BwrapRun) -> Status:
+    """Status of a program: the limit that it was ended for, or what the kernel says of its end."""
+    if ended.reason is not None:
+        return ended.reason
+    if run.stdout.exceeded or run.stderr.exceeded:
+        return Status.OUTPUT_LIMIT
+    if ended.wait_status == 0:
+        return Status.OK
+    number = ended.wait_status & 0x7F
+    if number == _SIGXCPU or (number == _SIGKILL and (ended.cpu_seconds or 0.0) >= limits.cpu_seconds):
+        return Status.CPU_LIMIT
+    return Status.SIGNALED if number else Status.ERROR
+
+
+def _compile_status(ended: StepEnd, limits: Limits) -> Status:
+    if ended.reason is not None and ended.reason is not Status.TIMEOUT:
+        return ended.reason
+    cpu_is_spent = (ended.cpu_seconds or 0.0) >= limits.cpu_seconds
+    return Status.COMPILE_TIMEOUT if ended.reason is Status.TIMEOUT or cpu_is_spent else Status.COMPILE_ERROR
+
+
+def _no_sessions() -> SandboxRequestError:
+    return SandboxRequestError("backend bwrap_exec has no sessions: use the backend zygote")

@@ -1,0 +1,262 @@
+"""Program -> Result through forked interpreters: the backend over lanes, which replaces a lane that dies."""
+
+import asyncio
+import contextlib
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
+from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result
+from verl_pivot.sandbox.lane.files import decode_files, encode_files
+from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal
+from verl_pivot.sandbox.service.backend import BackendSettings
+from verl_pivot.sandbox.service.lane_conversion import (
+    FetchedFiles,
+    cell_result,
+    lane_program,
+    limit_fields,
+    run_result,
+)
+from verl_pivot.sandbox.service.lane_process import LaneProcess
+from verl_pivot.sandbox.service.languages import Language, load_languages
+
+SESSION_MODULES = ("verl_pivot.sandbox.lane.repl",)
+"""Modules that the zygote of sessions imports besides the user's."""
+STANDARD_MODULES = (
+    *("bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools"),
+    *("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "threading", "typing"),
+)
+"""Modules of the standard library that programs often import."""
+_NUM_SLOTS_PER_LANE = 512
+_NUM_FOREGROUND = 4
+_MAX_FORKS = 20_000
+_PING_SECONDS = 10.0
+_RESTART_SECONDS = 60.0
+_MEMORY_SHARE = 0.5
+_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+class ZygoteBackend:
+    """The default backend: programs are forked from zygotes into pods, in one bubblewrap per lane."""
+
+    def __init__(self, settings: BackendSettings) -> None:
+        self._python = PythonView.of()
+        self._num_lanes = settings.num_lanes or os.cpu_count() or 1
+        self._min_tier = settings.min_tier
+        self._languages = load_languages(settings.languages_file, python=self._python)
+        self.num_slots = settings.num_slots or self._num_lanes * _NUM_SLOTS_PER_LANE
+        self.tier = ""
+        self._lanes: list[LaneProcess] = []
+        self._sessions: dict[str, LaneProcess] = {}
+        self._keepers: list[asyncio.Task[None]] = []
+        self._preload = settings.preload
+        self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
+        self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(STANDARD_MODULES)}
+
+    async def start(self) -> None:
+        found = await asyncio.to_thread(probe, self._python)
+        require_tier(found, self._min_tier)
+        self.tier = max(found.tier, Tier.T2).value  # lanes use no cgroups
+        self._settings = self._lane_settings(has_proc=found.tier != Tier.T3)
+        self._lanes = [LaneProcess(self._settings) for _ in range(self._num_lanes)]
+        await asyncio.gather(*(lane.start() for lane in self._lanes))
+        self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self._num_lanes)]
+
+    def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
+        return {
+            "has_proc": has_proc,
+            "zygotes": {
+                "bare": [],
+                "standard": [*STANDARD_MODULES],
+                "full": [*STANDARD_MODULES, *SESSION_MODULES, *self._preload],
+            },
+            "session_zygote": "full",
+            "num_foreground": _NUM_FOREGROUND,
+            "max_forks": _MAX_FORKS,
+            "memory_bytes": self._memory_bytes // self._num_lanes,
+        }
+
+    async def run(self, program: Program) -> Result:
+        language = self._languages.get(program.language)
+        lane = await self._idlest()
+        answer = await lane.run(lane_program(program, language, self._zygote_of(program, language)))
+        if answer["kind"] != "run":
+            raise SandboxError(f"the program could not be run: {answer['reason']}")
+        return run_result(answer, self.tier)
+
+    async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
+        lane = await self._idlest()
+        self._sessions[session_id] = lane
+        try:
+            answer = await lane.ask(
+                {"op": "open", "session": session_id, "limits": limit_fields(limits), "network": network.value}
+            )
+            if answer["kind"] != "done":
+                raise _session_error(answer)
+        except (SandboxError, asyncio.CancelledError):
+            await self.close_session(session_id)
+            raise
+
+    async def run_cell(
+        self,
+        session_id: str,
+        code: str,
+        *,
+        epoch: int,
+        wall_seconds: float,
+        files: dict[str, bytes],
+        fetch: tuple[str, ...],
+    ) -> Result:
+        if files:
+            await self._write_files(session_id, epoch, files)
+        lane = self._lane_of(session_id)
+        try:
+            with _losing_sessions():
+                answer = await lane.ask(
+                    {"op": "cell", "session": session_id, "epoch": epoch, "code": code, "wall_seconds": wall_seconds}
+                )
+        except asyncio.CancelledError:
+            lane.tell({"op": "abandon", "session": session_id})
+            raise
+        if answer["kind"] != "cell":
+            raise _session_error(answer)
+        fetched = FetchedFiles()
+        if fetch and answer["session"]["epoch"] == epoch:
+            fetched = await self._move_files(session_id, epoch, {}, fetch)
+        return cell_result(answer, fetched, self.tier)
+
+    async def fork_session(self, session_id: str, branch_id: str, *, epoch: int) -> None:
+        lane = self._lane_of(session_id)
+        try:
+            with _losing_sessions():
+                answer = await lane.ask({"op": "fork", "session": session_id, "epoch": epoch, "branch": branch_id})
+        except asyncio.CancelledError:
+            lane.tell({"op": "close", "session": branch_id})
+            raise
+        if answer["kind"] != "done":
+            raise _session_error(answer)
+        self._sessions[branch_id] = lane
+
+    async def close_session(self, session_id: str) -> None:
+        lane = self._sessions.pop(session_id, None)
+        if lane is not None:
+            lane.tell({"op": "close", "session": session_id})
+
+    async def stop(self) -> None:
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        await asyncio.gather(*(lane.stop() for lane in self._lanes))
+
+    async def _idlest(self) -> LaneProcess:
+        """The living lane with the fewest open requests; waits while all lanes are starting again."""
+        deadline = time.monotonic() + _RESTART_SECONDS
+        while not (living := [lane for lane in self._lanes if lane.is_alive]):
+            if time.monotonic() > deadline:
+                raise SandboxError(f"no lane of this node has started within {_RESTART_SECONDS:.0f} s")
+            await asyncio.sleep(0.05)
+        return min(living, key=lambda lane: lane.num_open)
+
+    async def _keep(self, index: int) -> None:
+        """Replace a lane whenever it dies or hangs."""
+        while True:
+            lane = self._lanes[index]
+            await self._until_dead(lane)
+            await lane.stop()
+            lane = LaneProcess(self._settings)
+            try:
+                await lane.start()
+            except (SandboxError, OSError):  # no process can be made, for example; calls wait for a lane meanwhile
+                await asyncio.sleep(1.0)
+                continue
+            self._lanes[index] = lane
+
+    async def _until_dead(self, lane: LaneProcess) -> None:
+        """Return when the lane has died, or does not answer."""
+        while not await lane.has_ended(seconds=1.0):
+            try:
+                await asyncio.wait_for(lane.ask({"op": "ping"}), _PING_SECONDS)
+            except (TimeoutError, SandboxError):
+                return
+
+    def _lane_of(self, session_id: str) -> LaneProcess:
+        lane = self._sessions.get(session_id)
+        if lane is None:
+            raise SandboxRequestError(f"there is no session {session_id} on this node")
+        return lane
+
+    async def _write_files(self, session_id: str, epoch: int, files: Mapping[str, bytes]) -> None:
+        moved = await self._move_files(session_id, epoch, files, ())
+        refused = set(moved.errors) & set(files)
+        if refused:
+            name = min(refused)
+            raise SandboxRequestError(f"file {name!r} could not be written: {moved.errors[name]}")
+
+    async def _move_files(
+        self, session_id: str, epoch: int, files: Mapping[str, bytes], fetch: tuple[str, ...]
+    ) -> FetchedFiles:
+        """Write files into a session's working directory, then read others."""
+        with _losing_sessions():
+            answer = await self._lane_of(session_id).ask(
+                {
+                    "op": "files",
+                    "session": session_id,
+                    "epoch": epoch,
+                    "files": encode_files(files),
+                    "fetch": list(fetch),
+                    "max_file_bytes": MAX_FILE_BYTES,
+                }
+            )
+        if answer["kind"] != "files":
+            raise _session_error(answer)
+        return FetchedFiles(contents=decode_files(answer["files"]), errors=answer["file_errors"])
+
+    def _zygote_of(self, program: Program, language: Language) -> str:
+        """Name of the zygote to fork a program from; for "auto" the first with a module that the program imports."""
+        if language.zygote != "auto":
+            return language.zygote or "bare"
+        return next((name for name, imports in self._imports.items() if imports.search(program.code)), "bare")
+
+
+def _session_error(refusal: Refusal) -> SandboxError | SandboxRequestError:
+    """The exception that says whose fault a refusal is."""
+    if refusal["kind"] == "refused":
+        return SandboxRequestError(refusal["reason"])
+    if refusal["kind"] == "lost":
+        return SessionLostError(f"the session's variables are gone: {refusal['reason']}")
+    return SandboxError(f"the session failed: {refusal['reason']}")
+
+
+@contextlib.contextmanager
+def _losing_sessions() -> Iterator[None]:
+    """Raise SessionLostError in place of SandboxError: a lane that fails takes its sessions with it."""
+    try:
+        yield
+    except SandboxError as error:
+        raise SessionLostError(f"the session's variables are gone: {error}") from error
+
+
+def memory_of_machine() -> int:
+    """Bytes of memory of this machine, or of the container that this process runs in."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CGROUP_LIMITS:
+        if path.is_file() and (text := path.read_text().strip()).isdigit():
+            limits.append(int(text))
+    return min(limits)
+
+
+def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
+    """Pattern that finds an import of one of these modules.
+
+    A program whose import it misses is forked from a smaller zygote, and takes the time of the import; nothing else.
+    """
+    if not modules:
+        return re.compile(r"(?!)")  # matches nothing
+    return re.compile(
+        rf"^\s*(?:import|from)\s+(?:[\w., ]*,\s*)?(?:{'|'.join(map(re.escape, modules))})\b", re.MULTILINE
+    )

@@ -1,0 +1,108 @@
+"""Program -> LaneProgram, and a lane's RunAnswer or CellAnswer -> Result."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Program, Result, SessionState, Status, Timing
+from verl_pivot.sandbox.lane.files import decode_files, encode_files
+from verl_pivot.sandbox.lane.messages import CellAnswer, LaneProgram, LimitFields, RunAnswer
+from verl_pivot.sandbox.service.languages import Language
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FetchedFiles:
+    """Files that were read after a cell."""
+
+    contents: Mapping[str, bytes] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Name of each file that could not be read or written -> the reason."""
+
+
+def limit_fields(limits: Limits) -> LimitFields:
+    return {
+        "wall_seconds": limits.wall_seconds,
+        "cpu_seconds": limits.cpu_seconds,
+        "memory_bytes": limits.memory_bytes,
+        "output_bytes": limits.output_bytes,
+        "num_processes": limits.num_processes,
+        "tmp_bytes": limits.tmp_bytes,
+        "num_tmp_files": limits.num_tmp_files,
+        "num_open_files": limits.num_open_files,
+    }
+
+
+def lane_program(program: Program, language: Language, zygote: str) -> LaneProgram:
+    """A program for a lane, with the overhead of its language added to its limits.
+
+    Args:
+        program: What to run.
+        language: Its language.
+        zygote: Name of the zygote to fork it from.
+    """
+    is_python = language.zygote is not None
+    overhead = language.overhead
+    limits = limit_fields(program.limits)
+    limits["memory_bytes"] += overhead.memory_bytes
+    limits["num_processes"] += overhead.num_processes
+    limits["num_open_files"] += overhead.num_open_files
+    return {
+        "kind": "python" if is_python else "exec",
+        "zygote": zygote,
+        "file": language.file,
+        "code": program.code,
+        "argv": [*(() if is_python else language.run), *program.args],
+        "compile": None if language.compile is None else list(language.compile),
+        "compile_limits": limit_fields(language.compile_limits),
+        "stdin": program.stdin,
+        "files": encode_files(program.files),
+        "fetch": list(program.fetch),
+        "max_file_bytes": MAX_FILE_BYTES,
+        "limits": limits,
+        "network": program.network.value,
+    }
+
+
+def run_result(answer: RunAnswer, tier: str) -> Result:
+    """The result of a program that ran under this tier."""
+    return Result(
+        status=Status(answer["status"]),
+        exit_code=answer["exit_code"],
+        signal=answer["signal"],
+        stdout=answer["stdout"],
+        stderr=answer["stderr"],
+        stdout_bytes=answer["stdout_bytes"],
+        stderr_bytes=answer["stderr_bytes"],
+        stdout_truncated=answer["stdout_truncated"],
+        stderr_truncated=answer["stderr_truncated"],
+        compile_output=answer["compile_output"],
+        files=decode_files(answer["files"]),
+        file_errors=answer["file_errors"],
+        timing=Timing(
+            queue_seconds=answer["queue_seconds"],
+            setup_seconds=answer["setup_seconds"],
+            wall_seconds=answer["wall_seconds"],
+            cpu_seconds=answer["cpu_seconds"],
+        ),
+        peak_memory_bytes=answer["peak_memory_bytes"],
+        tier=tier,
+    )
+
+
+def cell_result(answer: CellAnswer, fetched: FetchedFiles, tier: str) -> Result:
+    """The result of a cell that ran under this tier, with the files that were read after it."""
+    return Result(
+        status=Status(answer["status"]),
+        stdout=answer["stdout"],
+        stderr=answer["stderr"],
+        stdout_bytes=answer["stdout_bytes"],
+        stderr_bytes=answer["stderr_bytes"],
+        stdout_truncated=answer["stdout_truncated"],
+        stderr_truncated=answer["stderr_truncated"],
+        value=answer["value"],
+        error=answer["error"],
+        files=fetched.contents,
+        file_errors=fetched.errors,
+        timing=Timing(wall_seconds=answer["wall_seconds"]),
+        session=SessionState(**answer["session"]),
+        tier=tier,
+    )

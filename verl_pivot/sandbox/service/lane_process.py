@@ -1,0 +1,191 @@
+"""A lane as the service sees it: a bubblewrap process that takes requests, and answers them in any order."""
+
+import asyncio
+import json
+import socket
+from typing import Any, overload
+
+from verl_pivot.errors import SandboxError
+from verl_pivot.sandbox.bubblewrap.command_line import find_bwrap, lane_command
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.bubblewrap.run import kill_group
+from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, FrameError, encode
+from verl_pivot.sandbox.lane.messages import (
+    AbandonRequest,
+    AnswerFrame,
+    CancelRequest,
+    CellAnswer,
+    CellRequest,
+    CloseRequest,
+    Done,
+    FilesAnswer,
+    FilesRequest,
+    ForkRequest,
+    LaneProgram,
+    LaneRequest,
+    LaneSettings,
+    OpenRequest,
+    PingRequest,
+    Refusal,
+    RequestFrame,
+    RunAnswer,
+)
+
+_MAX_ANSWER_BYTES = 256 * 1024**2
+_READ_BYTES = 1024 * 1024
+_START_SECONDS = 60.0
+_STOP_SECONDS = 5.0
+
+
+class LaneProcess:
+    """One lane from its start to its end; when it dies, every open request fails with SandboxError."""
+
+    def __init__(self, settings: LaneSettings) -> None:
+        self._settings = settings
+        self._answers: dict[int, asyncio.Future[Any]] = {}
+        """Number of each open request -> its answer to come."""
+        self._num_requests = READY_NUMBER
+        self.is_alive = False
+
+    @property
+    def num_open(self) -> int:
+        """Requests that are not answered yet."""
+        return len(self._answers)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def start(self) -> None:
+        """Start the lane; returns when its zygotes are ready to fork.
+
+        Raises:
+            SandboxError: If it does not start; the message has the end of its stderr.
+        """
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        arguments = (str(theirs.fileno()), json.dumps(self._settings))
+        command = lane_command(
+            PythonView.of(),
+            arguments,
+            bwrap=find_bwrap(),
+            keep_fds=(theirs.fileno(),),
+            mount_proc=self._settings["has_proc"],
+        )
+        self._process = await asyncio.create_subprocess_exec(
+            *command.argv,
+            env={},
+            pass_fds=command.pass_fds,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        command.close()
+        theirs.close()
+        ready = self._expect(READY_NUMBER)
+        self._stream, self._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
+        self._stderr_reader = asyncio.create_task(self._read_stderr())
+        self._answer_reader = asyncio.create_task(self._read_answers())
+        try:
+            await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
+        except TimeoutError:
+            await self.stop()
+            raise SandboxError(f"a lane did not start within {_START_SECONDS:.0f} s") from None
+        self.is_alive = True
+
+    async def run(self, program: LaneProgram) -> RunAnswer | Refusal:
+        """Run a program; cancelling this call ends the program."""
+        number = self._send({"op": "run", "program": program})
+        answer: RunAnswer | Refusal
+        try:
+            answer = await self._expect(number)
+        except asyncio.CancelledError:
+            self.tell({"op": "cancel", "target": number})
+            raise
+        return answer
+
+    @overload
+    async def ask(self, request: PingRequest) -> Done: ...
+    @overload
+    async def ask(self, request: OpenRequest | ForkRequest) -> Done | Refusal: ...
+    @overload
+    async def ask(self, request: CellRequest) -> CellAnswer | Refusal: ...
+    @overload
+    async def ask(self, request: FilesRequest) -> FilesAnswer | Refusal: ...
+
+    async def ask(self, request: LaneRequest) -> Any:
+        """The answer to a request; cancelling this call does not take the request back."""
+        return await self._expect(self._send(request))
+
+    def tell(self, request: CancelRequest | AbandonRequest | CloseRequest) -> None:
+        """Send a request whose answer nobody reads."""
+        self._send(request)
+
+    async def stop(self) -> None:
+        """End the lane and everything in it."""
+        self.is_alive = False
+        self._kill()
+        await self._process.wait()
+        self._writer.close()
+        await asyncio.wait({self._answer_reader, self._stderr_reader}, timeout=_STOP_SECONDS)
+
+    async def has_ended(self, seconds: float) -> bool:
+        """Whether the lane dies within this time."""
+        done, _ = await asyncio.wait({self._answer_reader}, timeout=seconds)
+        return bool(done)
+
+    def _send(self, request: LaneRequest) -> int:
+        """Send a request; its number."""
+        self._num_requests += 1
+        frame: RequestFrame = {"number": self._num_requests, "request": request}
+        if not self._answer_reader.done():
+            self._writer.write(encode(frame))
+        return self._num_requests
+
+    def _expect(self, number: int) -> "asyncio.Future[Any]":
+        """The answer to come to a request, whose type messages.py names beside the request."""
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if number != READY_NUMBER and self._answer_reader.done():
+            answer.set_exception(SandboxError("the lane has died"))
+        else:
+            self._answers[number] = answer
+        return answer
+
+    def _kill(self) -> None:
+        if self._process.returncode is None:
+            kill_group(self._process.pid)
+
+    async def _read_stderr(self) -> str:
+        """The end of the lane's stderr."""
+        assert self._process.stderr is not None, "stderr is a pipe"
+        text = b""
+        while chunk := await self._process.stderr.read(4096):
+            text = (text + chunk)[-4096:]
+        return text.decode("utf-8", "replace").strip()
+
+    async def _read_answers(self) -> None:
+        decoder: Decoder[AnswerFrame] = Decoder(_MAX_ANSWER_BYTES)
+        try:
+            while data := await self._stream.read(_READ_BYTES):
+                for frame in decoder.feed(data):
+                    self._take(frame)
+        except (FrameError, ConnectionError):
+            self._kill()
+        finally:
+            self.is_alive = False
+            await self._fail_all()
+
+    def _take(self, frame: AnswerFrame) -> None:
+        answer = self._answers.pop(frame["number"], None)
+        if answer is not None and not answer.done():
+            answer.set_result(frame["answer"])
+
+    async def _fail_all(self) -> None:
+        stderr = await self._stderr_reader
+        error = SandboxError(f"the lane has died{': ' if stderr else ''}{stderr}")
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # marks it as read, as its caller may be gone
+        self._answers.clear()

@@ -1,0 +1,177 @@
+"""YAML of languages -> LanguageTable: how programs are compiled and run, and which languages can run here."""
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from verl_pivot.configuration import configs_dir
+from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLanguageError
+from verl_pivot.sandbox.bubblewrap.command_line import standard_environment
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.execution import MIB, Limits, check_file_name
+from verl_pivot.validation import Options, first_problem
+
+_Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
+_Command = Annotated[tuple[_Word, ...], Field(min_length=1)]
+
+
+class _StrictOptions(Options):
+    """Options that take no value of another type: "1" is not a number."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Overhead(_StrictOptions):
+    """Usage of a language's runtime itself, granted on top of a program's limits."""
+
+    memory_bytes: Annotated[int, Field(ge=0, le=4096 * MIB)] = 16 * MIB
+    num_processes: Annotated[int, Field(ge=0, le=256)] = 0
+    num_open_files: Annotated[int, Field(ge=0, le=1024)] = 0
+
+
+class _CompileOptions(_StrictOptions):
+    """Limits of the compiler; sandbox.execution.Limits has the ranges."""
+
+    wall_seconds: float = 15.0
+    cpu_seconds: int = 30
+    memory_bytes: int = 2048 * MIB
+    num_processes: int = 64
+
+
+class _LanguageOptions(_StrictOptions):
+    """One language in the YAML; Language says what the fields mean."""
+
+    file: str
+    run: Annotated[_Command, Field(strict=False)]
+    compile: Annotated[_Command, Field(strict=False)] | None = None
+    zygote: str | None = None
+    overhead: Overhead = Overhead()
+    compile_limits: _CompileOptions = _CompileOptions()
+
+
+_FILE = TypeAdapter(dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_+#.-]{0,31}$")], _LanguageOptions])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """One language.
+
+    Example:
+        Language(name="c", file="main.c", compile=("gcc", "-o", "main", "main.c"), run=("./main",), ...)
+    """
+
+    name: str
+    file: str
+    """Name of the file, in the working directory, that holds the code."""
+    run: tuple[str, ...]
+    """Command that runs a program."""
+    compile: tuple[str, ...] | None
+    """Command that compiles a program; None where nothing is compiled."""
+    zygote: str | None
+    """Zygote that programs are forked from: bare, standard, full, or auto to choose by their imports. None executes
+    `run` instead; so does the backend bwrap_exec."""
+    overhead: Overhead
+    compile_limits: Limits
+    """Limits of the compiler; the limits of an execution hold for the program."""
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """Names of the programs that must be found in PATH."""
+        commands = [command for command in (self.compile, self.run) if command is not None]
+        return tuple(command[0] for command in commands if "/" not in command[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageTable:
+    """Languages that can run here, and why others cannot."""
+
+    available: Mapping[str, Language]
+    missing: Mapping[str, str]
+    """Name of the language -> the program that is not installed."""
+
+    def get(self, name: str) -> Language:
+        """The language of this name.
+
+        Raises:
+            UnsupportedLanguageError: If it cannot run here; the message names those that can.
+        """
+        if name in self.available:
+            return self.available[name]
+        known = ", ".join(self.available)
+        if name in self.missing:
+            raise UnsupportedLanguageError(
+                f"language {name!r} cannot run here, where {self.missing[name]} is missing: install it, or use {known}"
+            )
+        raise UnsupportedLanguageError(f"unknown language {name!r}: use {known}, or name it in languages_file")
+
+
+def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageTable:
+    """The languages of configs/languages.yaml, with those of another file merged over them field by field.
+
+    Args:
+        path: The other file; None for none.
+        python: The Python that the sandbox shows, whose environment has the programs.
+
+    Raises:
+        ConfigError: If a file cannot be read, or a language in it is not described correctly.
+    """
+    files = [configs_dir() / "languages.yaml", *([path] if path is not None else [])]
+    merged: dict[str, object] = {}
+    for file in files:
+        for name, fields in _read(file).items():
+            old = merged.get(name)
+            merged[name] = {**old, **fields} if isinstance(old, dict) and isinstance(fields, dict) else fields
+    raw = {name: fields for name, fields in merged.items() if fields is not None}
+    try:
+        languages = [_language(name, options) for name, options in _FILE.validate_python(raw).items()]
+    except ValidationError as error:
+        got = error.errors()[0]["input"]
+        raise ConfigError(f"{files[-1]}: {first_problem(error)}, got {got!r}") from error
+    except SandboxRequestError as error:
+        raise ConfigError(f"{files[-1]}: {error}") from error
+    return _language_table(languages, python)
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"languages cannot be read from {path}: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise ConfigError(f"{path} must map names of languages to their fields, as configs/languages.yaml does")
+    return content
+
+
+def _language(name: str, options: _LanguageOptions) -> Language:
+    check_file_name(options.file)
+    return Language(
+        name=name,
+        file=options.file,
+        run=options.run,
+        compile=options.compile,
+        zygote=options.zygote,
+        overhead=options.overhead,
+        compile_limits=Limits(**options.compile_limits.model_dump()),
+    )
+
+
+def _language_table(languages: list[Language], python: PythonView) -> LanguageTable:
+    """Look for the programs in the folders that the sandbox shows; its Python is always there."""
+    folders = standard_environment(python)["PATH"].split(":")[1:]
+    available, missing = {}, {}
+    for language in languages:
+        lacking = [
+            tool for tool in language.tools if tool != "python" and shutil.which(tool, path=":".join(folders)) is None
+        ]
+        if lacking:
+            missing[language.name] = lacking[0]
+        else:
+            available[language.name] = language
+    return LanguageTable(available=available, missing=missing)

@@ -1,0 +1,183 @@
+"""Requests about sessions -> Executions, and the open sessions: their clients and the time of their last use."""
+
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from verl_pivot.errors import SandboxRequestError, SessionLostError
+from verl_pivot.sandbox.execution import Limits, Program, Result, SessionState
+from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.service.backend import Backend
+from verl_pivot.sandbox.service.executions import Execution, ExecutionTable, Start
+from verl_pivot.sandbox.wire import CellBody, ForkBody, OpenBody, check_envelope, decode_limits
+
+FIRST_EPOCH = 1
+"""Epoch of a new session and of a new branch; the backend counts from there."""
+MAX_REMEMBERED = 10_000
+"""Sessions closed after idle time that are remembered, so that their users learn why they are gone."""
+
+
+@dataclass(slots=True, kw_only=True)
+class OpenSession:
+    """One open session."""
+
+    client: str
+    used: float
+    """Time of the latest use, on the monotonic clock."""
+    request: str = ""
+    """Id of the latest request for a cell or a fork."""
+    cell: str = ""
+    """Id of the latest request whose cell was started."""
+
+
+class SessionTable:
+    """Every open session of one service."""
+
+    def __init__(self, backend: Backend, executions: ExecutionTable, max_sessions: int, idle_seconds: float) -> None:
+        self._backend = backend
+        self._executions = executions
+        self._max_sessions = max_sessions
+        self._idle_seconds = idle_seconds
+        self._entries: dict[str, OpenSession] = {}
+        self._expired: OrderedDict[str, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def open(self, body: OpenBody) -> Execution | Failure:
+        """Open a session.
+
+        Raises:
+            SandboxRequestError: If a limit is not allowed.
+        """
+        check_envelope(body.client, body.id, body.deadline_seconds)
+        limits = decode_limits(body.limits)
+        if len(self) >= self._max_sessions and body.id not in self._entries:
+            return self._full()
+
+        async def start() -> SessionState:
+            self._check_new(body.id)
+            await self._backend.open_session(body.id, limits=limits, network=body.network)
+            return self._add(body.id, body.client)
+
+        fingerprint = hash(("open", limits, body.network))
+        return _execution(body, fingerprint, num_bytes=len(body.id), start=start)
+
+    def run_cell(self, session_id: str, body: CellBody) -> Execution | Failure:
+        """Run a cell.
+
+        Raises:
+            SandboxRequestError: If the cell is not allowed.
+        """
+        check_envelope(body.client, body.id, body.deadline_seconds)
+        limits = Limits(wall_seconds=body.wall_seconds)
+        cell = Program(code=body.code, files=body.files, fetch=body.fetch, limits=limits)  # checks the fields
+        failure = self._occupy(session_id, body.client, body.id)
+        if failure is not None:
+            return failure
+
+        async def start() -> Result:
+            self._check_first(session_id, body.id)
+            return await self._backend.run_cell(
+                session_id,
+                cell.code,
+                epoch=body.epoch,
+                wall_seconds=limits.wall_seconds,
+                files=body.files,
+                fetch=body.fetch,
+            )
+
+        fingerprint = hash((session_id, body.epoch, body.code))
+        return _execution(body, fingerprint, num_bytes=len(body.code), start=start)
+
+    def fork(self, session_id: str, body: ForkBody) -> Execution | Failure:
+        """Open a branch of a session."""
+        check_envelope(body.client, body.id, body.deadline_seconds)
+        if len(self) >= self._max_sessions and body.id not in self._entries:
+            return self._full()
+        failure = self._occupy(session_id, body.client, body.id)
+        if failure is not None:
+            return failure
+
+        async def start() -> SessionState:
+            self._check_new(body.id)
+            await self._backend.fork_session(session_id, body.id, epoch=body.epoch)
+            return self._add(body.id, body.client)
+
+        return _execution(body, hash(("fork", session_id, body.epoch)), num_bytes=len(body.id), start=start)
+
+    async def close(self, session_id: str, client: str) -> Failure | None:
+        """End a session, whatever it runs; a Failure if there is no such session."""
+        entry = self._entries.get(session_id)
+        if entry is None or entry.client != client:
+            return self._missing(session_id)
+        del self._entries[session_id]
+        self._executions.cancel(client, [entry.request])
+        await self._backend.close_session(session_id)
+        return None
+
+    async def close_idle(self) -> None:
+        """End the sessions that were idle for too long; later requests for them fail with SESSION_LOST."""
+        oldest = time.monotonic() - self._idle_seconds
+        idle = [name for name, entry in self._entries.items() if entry.used < oldest and not self._is_busy(entry)]
+        for session_id in idle:
+            del self._entries[session_id]
+            self._expired[session_id] = None
+            await self._backend.close_session(session_id)
+        while len(self._expired) > MAX_REMEMBERED:
+            self._expired.popitem(last=False)
+
+    def _occupy(self, session_id: str, client: str, request_id: str) -> Failure | None:
+        """Reserve the session for a request; a Failure if it is not free. A repeated request joins the first one."""
+        entry = self._entries.get(session_id)
+        if entry is None or entry.client != client:
+            return self._missing(session_id)
+        if entry.request != request_id and self._is_busy(entry):
+            message = f"session {session_id} runs another cell; await that one first, or fork before it"
+            return Failure(kind=FailureKind.SESSION_BUSY, message=message)
+        entry.request, entry.used = request_id, time.monotonic()
+        return None
+
+    def _is_busy(self, entry: OpenSession) -> bool:
+        return self._executions.is_live(entry.client, entry.request)
+
+    def _missing(self, session_id: str) -> Failure:
+        if session_id in self._expired:
+            message = f"session {session_id} was closed after {self._idle_seconds:.0f} s without use; open a new one"
+            return Failure(kind=FailureKind.SESSION_LOST, message=message)
+        message = f"no session {session_id!r} is open here; open one first"
+        return Failure(kind=FailureKind.SESSION_NOT_FOUND, message=message)
+
+    def _check_new(self, session_id: str) -> None:
+        if session_id in self._entries:
+            raise SandboxRequestError(f"session {session_id} is open already; give each session its own id")
+
+    def _check_first(self, session_id: str, request_id: str) -> None:
+        """Refuse to run a cell again whose answer is gone: its effects are in the interpreter already.
+
+        Raises:
+            SessionLostError: If this request's cell was started before.
+        """
+        entry = self._entries[session_id]
+        if entry.cell == request_id:
+            raise SessionLostError(f"a cell of session {session_id} was started, and its answer is gone")
+        entry.cell = request_id
+
+    def _add(self, session_id: str, client: str) -> SessionState:
+        self._entries[session_id] = OpenSession(client=client, used=time.monotonic())
+        return SessionState(id=session_id, epoch=FIRST_EPOCH, num_cells=0)
+
+    def _full(self) -> Failure:
+        message = f"{len(self)} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
+        return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=1.0)
+
+
+def _execution(body: OpenBody | CellBody | ForkBody, fingerprint: int, num_bytes: int, start: Start) -> Execution:
+    return Execution(
+        client=body.client,
+        id=body.id,
+        fingerprint=fingerprint,
+        num_bytes=num_bytes,
+        deadline=time.monotonic() + body.deadline_seconds,
+        start=start,
+    )

@@ -1,0 +1,48 @@
+"""Names of built-in tools -> the tools, made from the options that a tools file gives them."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from verl_pivot.registry import Registry
+from verl_pivot.tools.contract import Tool
+from verl_pivot.types import JsonObject
+from verl_pivot.validation import Options
+
+ToolMakerT = TypeVar("ToolMakerT", bound=Callable[[Any], Tool])
+
+_CODE = "verl_pivot.tools.code_tools"
+_tools: Registry[Tool] = Registry(
+    "tool",
+    shipped={
+        "bash": _CODE,
+        "jupyter_code": _CODE,
+        "python_code_with_standard_io": _CODE,
+        "search": "verl_pivot.tools.search",
+        "sql": "verl_pivot.tools.sql",
+    },
+    remedy="for a tool of your own write `- function: package.module:name`",
+)
+
+
+def register_tool(name: str, *, options: type[Options]) -> Callable[[ToolMakerT], ToolMakerT]:
+    """Make a tool known under the name by which a tools file asks for it: `- tool: <name>`.
+
+    Args:
+        name: A name that no other tool has.
+        options: Type of the tool's options; the decorated class or function makes the tool from an instance of it.
+    """
+    return _tools.register(name, options=options)
+
+
+def make_tool(name: str, options: JsonObject) -> Tool:
+    """The tool of that name with these options.
+
+    Raises:
+        ConfigError: If there is no such tool, or it does not take the options.
+    """
+    return _tools.make(name, options)
+
+
+def known_tools() -> tuple[str, ...]:
+    """Names of all built-in tools, in alphabetical order."""
+    return _tools.names

@@ -1,0 +1,111 @@
+"""Signature and docstring of a Python function -> schema of a tool, and checked arguments for a call."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import pydantic
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.tools.contract import ToolError
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import ErrorKind, JsonObject
+from verl_pivot.validation import first_problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSignature:
+    """What a function looks like as a tool."""
+
+    name: str
+    schema: JsonObject
+    """In the OpenAI form."""
+    arguments: type[pydantic.BaseModel]
+    """Parameters that the policy fills in, with their types."""
+    workspace_parameter: str | None
+    """Parameter that gets the rollout's workspace and is hidden from the policy."""
+
+    def values(self, arguments: JsonObject, workspace: Workspace) -> dict[str, Any]:
+        """Keyword arguments for a call of the function.
+
+        Raises:
+            ToolError: If an argument does not have its parameter's type.
+        """
+        try:
+            checked = self.arguments.model_validate(arguments)
+        except pydantic.ValidationError as error:
+            raise ToolError(first_problem(error), ErrorKind.INVALID_ARGUMENT) from error
+        values = {name: getattr(checked, name) for name in checked.model_fields_set}
+        if self.workspace_parameter is not None:
+            values[self.workspace_parameter] = workspace
+        return values
+
+
+def read_signature(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    owner: str = "",
+    is_method: bool = False,
+) -> ToolSignature:
+    """The schema of a function, from its type hints and the first paragraph of its docstring.
+
+    Args:
+        function: Any function; a parameter of type `Workspace` is filled in and stays hidden.
+        name: The tool's name, if it is not the function's.
+        description: The tool's description, if it is not the docstring's first paragraph.
+        owner: What the function belongs to, for messages: "environment Shop".
+        is_method: Whether the first parameter is `self`.
+
+    Raises:
+        ConfigError: If a parameter has no type hint, cannot be given by name, or has a type without a JSON schema.
+    """
+    name = name or function.__name__
+    arguments, workspace_parameter = _arguments_model(function, name, f"{owner}, tool {name}".lstrip(", "), is_method)
+    parameters = arguments.model_json_schema()
+    parameters.pop("title", None)
+    for value in parameters.get("properties", {}).values():
+        value.pop("title", None)
+    about = description or (inspect.getdoc(function) or "").partition("\n\n")[0]
+    schema: JsonObject = {
+        "type": "function",
+        "function": {"name": name, "description": about, "parameters": parameters},
+    }
+    return ToolSignature(name=name, schema=schema, arguments=arguments, workspace_parameter=workspace_parameter)
+
+
+def _arguments_model(
+    function: Callable[..., Any], name: str, place: str, is_method: bool
+) -> tuple[type[pydantic.BaseModel], str | None]:
+    """The function's parameters as a model, and the name of the one that takes the workspace."""
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigError(f"{place}: a type hint cannot be resolved: {error}; import what it names") from error
+    parameters = list(inspect.signature(function).parameters.values())[is_method:]
+    workspace, fields = None, {}
+    for parameter in parameters:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"{place}: parameter {parameter.name!r} cannot be given by name; give it one")
+        if parameter.name not in hints:
+            raise ConfigError(f"{place}: parameter {parameter.name!r} needs a type hint, for the schema")
+        if hints[parameter.name] is Workspace:
+            workspace = parameter.name
+            continue
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = _checked_field(place, parameter.name, hints[parameter.name], default)
+    config = pydantic.ConfigDict(extra="forbid")
+    return pydantic.create_model(name, __config__=config, **fields), workspace  # type: ignore[call-overload]
+
+
+def _checked_field(place: str, name: str, hint: Any, default: object) -> tuple[Any, object]:
+    """Type and default of a parameter, as pydantic takes them."""
+    try:
+        pydantic.TypeAdapter(hint).json_schema()
+    except pydantic.errors.PydanticUserError as error:
+        raise ConfigError(
+            f"{place}: parameter {name!r} has a type without a JSON schema: {error.message.splitlines()[0]}"
+        ) from error
+    return hint, default

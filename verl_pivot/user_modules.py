@@ -1,0 +1,73 @@
+"""Imports of the user's own modules and objects, by dotted name or by the path of a Python file."""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from verl_pivot.errors import ConfigError
+
+
+def load_modules(modules: Iterable[str], kind: str) -> None:
+    """Import modules that register verifiers, filters or the like.
+
+    Args:
+        modules: Dotted names, or paths of Python files.
+        kind: Word for what they register, in messages: "verifier".
+
+    Raises:
+        ConfigError: If a module cannot be found.
+    """
+    for module in modules:
+        if module.endswith(".py"):
+            _import_file(Path(module), kind)
+        else:
+            try:
+                importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                raise ConfigError(
+                    f"{kind} module {module!r} cannot be imported ({error}); "
+                    "give a dotted name on PYTHONPATH or the path of a .py file"
+                ) from error
+
+
+def load_object(name: str, kind: str) -> Any:
+    """Import the object that `package.module:name` or `folder/file.py:name` names.
+
+    Args:
+        name: Module and name, with a colon between them.
+        kind: Word for the object in messages: "function".
+
+    Raises:
+        ConfigError: If the module or the name cannot be found.
+    """
+    module, _, attribute = name.rpartition(":")
+    if not module or not attribute:
+        raise ConfigError(f"{kind} {name!r} must be 'package.module:name' or 'folder/file.py:name'")
+    load_modules([module], kind)
+    loaded = sys.modules[_name_of_file(Path(module), kind) if module.endswith(".py") else module]
+    if not hasattr(loaded, attribute):
+        raise ConfigError(f"{kind} {name!r}: {module} has no {attribute!r}")
+    return getattr(loaded, attribute)
+
+
+def _name_of_file(path: Path, kind: str) -> str:
+    return f"verl_pivot_{kind}_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+
+
+def _import_file(path: Path, kind: str) -> None:
+    name = _name_of_file(path, kind)
+    if name in sys.modules:
+        return
+    if not path.is_file():
+        raise ConfigError(f"{kind} module {str(path)!r} is not a file; give the path of a .py file")
+    spec = importlib.util.spec_from_file_location(name, path)
+    loader = spec.loader if spec else None
+    assert spec is not None, path
+    assert loader is not None, path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    loader.exec_module(module)

@@ -1,0 +1,95 @@
+"""An action -> the program, query, command or answer that it holds, or the verdict that it holds none."""
+
+import re
+from typing import Literal, TypeAlias
+
+from verl_pivot.types import Message, Verdict
+from verl_pivot.validation import ToolArgument
+from verl_pivot.verifiers.verdicts import Reason, refuse
+
+MAX_CHARS = 256 * 1024
+"""Characters of the longest program that is executed."""
+AnswerPlace: TypeAlias = Literal["answer_tag", "boxed", "all"]
+r"""Where an answer stands in a text: in <answer>, in \boxed{}, or all of the text is the answer."""
+
+_CODE_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
+"""JSON can spell half a surrogate pair, and no file can hold one."""
+_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_BOXED = "\\boxed{"
+
+
+def extract_program(action: Message, argument: ToolArgument | None) -> str | Verdict:
+    """The program, query or command of an action, or a refusal.
+
+    Args:
+        action: The policy's or the expert's.
+        argument: Where the action's only call holds it; None for the last fenced code block of the text. Of several
+            blocks the last one counts, as readers of such texts take it; it alone is executed, so that nothing is
+            gained by giving many.
+    """
+    found = _last_code_block(action) if argument is None else extract_argument(action, argument)
+    if isinstance(found, Verdict):
+        return found
+    if not found.strip():
+        return refuse(Reason.NO_ANSWER)
+    if len(found) > MAX_CHARS:
+        return refuse(Reason.TOO_LONG, f"{len(found)} characters")
+    return refuse(Reason.WRONG_TYPE, "half a character") if _LONE_SURROGATE.search(found) else found
+
+
+def extract_argument(action: Message, argument: ToolArgument) -> str | Verdict:
+    """The text of one argument of the action's only call, or a refusal."""
+    if not action.tool_calls:
+        return refuse(Reason.MESSAGE_INSTEAD_OF_CALL)
+    call = action.tool_calls[0]
+    if len(action.tool_calls) > 1:
+        return refuse(Reason.WRONG_NUMBER_OF_CALLS)
+    if call.name != argument.tool:
+        return refuse(Reason.WRONG_TOOL)
+    if argument.argument not in call.arguments:
+        return refuse(Reason.MISSING_ARGUMENT)
+    value = call.arguments[argument.argument]
+    return value if isinstance(value, str) else refuse(Reason.WRONG_TYPE, argument.argument)
+
+
+def extract_answer(text: str, place: AnswerPlace) -> str | Verdict:
+    """The answer that a text gives at `place`, or a refusal; several different answers are none."""
+    found = [text] if place == "all" else _ANSWER.findall(text) if place == "answer_tag" else _boxed(text)
+    answers = {answer.strip() for answer in found}
+    if not answers or answers == {""}:
+        return refuse(Reason.NO_ANSWER)
+    if len(answers) > 1:
+        return refuse(Reason.SEVERAL_ANSWERS)
+    return answers.pop()
+
+
+def _last_code_block(action: Message) -> str | Verdict:
+    if action.tool_calls:
+        return refuse(Reason.CALL_INSTEAD_OF_MESSAGE)
+    blocks = _CODE_BLOCK.findall(action.content)
+    return blocks[-1] if blocks else refuse(Reason.NO_ANSWER)
+
+
+def _boxed(text: str) -> list[str]:
+    r"""Contents of each \boxed{}, whose braces may be nested; a box that is never closed is left out."""
+    found = []
+    start = text.find(_BOXED)
+    while start >= 0:
+        begin = start + len(_BOXED)
+        end = _closing_brace(text, begin)
+        if end < 0:
+            break
+        found.append(text[begin:end])
+        start = text.find(_BOXED, end)
+    return found
+
+
+def _closing_brace(text: str, begin: int) -> int:
+    """Index of the brace that closes the one before `begin`; -1 if none does."""
+    depth = 1
+    for position in range(begin, len(text)):
+        depth += (text[position] == "{") - (text[position] == "}")
+        if depth == 0:
+            return position
+    return -1

@@ -1,0 +1,51 @@
+"""Rule of the Berkeley Function-Calling Leaderboard: every argument of a call is one of its listed values.
+
+The row's `accepted` holds one object per call that is due: {tool: {argument: [value, ...]}}. An empty text in the list
+means that the argument may be left out, and is no value itself. In an accepted value that is an object, each key has
+such a list again. Stricter than the leaderboard's checker, which takes an empty text for an argument that may be left
+out, and ignores case, spaces and punctuation of texts.
+"""
+
+from collections.abc import Mapping
+
+from verl_pivot.data.json_values import equal
+from verl_pivot.types import Json, JsonObject, ToolCall
+
+_LEFT_OUT = ""
+
+
+def is_accepted(call: ToolCall, accepted: JsonObject) -> bool:
+    """Whether an object of accepted values, for one call, allows `call`."""
+    (name, arguments), *_ = accepted.items()
+    return call.name == name and _allows_object(arguments, call.arguments)
+
+
+def is_broken(accepted: JsonObject) -> bool:
+    """Whether an object does not name exactly one tool, or does not hold a list of values for each argument."""
+    if len(accepted) != 1:
+        return True
+    (arguments,) = accepted.values()
+    return not isinstance(arguments, dict) or not all(isinstance(values, list) for values in arguments.values())
+
+
+def _allows_object(accepted: Json, actual: Mapping[str, Json]) -> bool:
+    if not isinstance(accepted, dict) or actual.keys() - accepted.keys():
+        return False
+    return all(
+        _allows_any(values, actual[name]) if name in actual else _LEFT_OUT in values
+        for name, values in accepted.items()
+        if isinstance(values, list)
+    )
+
+
+def _allows_any(values: Json, actual: Json) -> bool:
+    assert isinstance(values, list), values
+    return any(_allows(value, actual) for value in values if value != _LEFT_OUT)
+
+
+def _allows(accepted: Json, actual: Json) -> bool:
+    if isinstance(accepted, dict):
+        return isinstance(actual, dict) and _allows_object(accepted, actual)
+    if isinstance(accepted, list):
+        return isinstance(actual, list) and len(actual) == len(accepted) and all(map(_allows, accepted, actual))
+    return equal(actual, accepted)
