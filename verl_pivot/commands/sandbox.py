@@ -50,7 +50,10 @@ def serve_command(
         int | None, typer.Option(min=1, help="Lanes, processes that each run many programs; by default one per core.")
     ] = None,
     slots: Annotated[
-        int | None, typer.Option(min=1, help="Programs that run at once; by default as many as the memory allows.")
+        int | None,
+        typer.Option(
+            min=1, help="Programs that may run at once; by default 512 per lane, with bwrap_exec one per core."
+        ),
     ] = None,
     min_tier: Annotated[
         str, typer.Option(help="Weakest isolation that is accepted; `verl-pivot doctor` says what this node has.")

@@ -1,6 +1,7 @@
 """Languages from YAML; each language that ships with the package is run for real, by one bubblewrap per program."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -8,7 +9,9 @@ from tests.support.sandbox_machine import needs_sandbox, run
 from verl_pivot.errors import ConfigError, SandboxRequestError
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
-from verl_pivot.sandbox.service.languages import LanguageTable, load_languages
+from verl_pivot.sandbox.service.backend import BackendSettings
+from verl_pivot.sandbox.service.lane_backend import ZygoteBackend
+from verl_pivot.sandbox.service.languages import LanguageTable, ZygoteChoice, load_languages
 
 VIEW = PythonView(executable="/venv/bin/python", bases=(Path("/usr"),), environment=None, site_packages=())
 
@@ -27,15 +30,24 @@ def test_ours_are_these_five() -> None:
 
 
 def test_ones_own_file_changes_single_fields_adds_languages_and_takes_some_away(tmp_path: Path) -> None:
-    languages = load(tmp_path, "python: {zygote: sci}\nlua: {file: main.lua, run: [sh, main.lua]}\nbash: null\n")
+    languages = load(tmp_path, "python: {zygote: standard}\nlua: {file: main.lua, run: [sh, main.lua]}\nbash: null\n")
 
     assert known(languages) == {"python", "javascript", "c", "cpp", "lua"}
-    assert (languages.available["python"].zygote, languages.available["python"].run) == ("sci", ("python", "main.py"))
+    assert (languages.available["python"].zygote, languages.available["python"].run) == (
+        "standard",
+        ("python", "main.py"),
+    )
     assert languages.available["lua"].compile is None
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert known(load(tmp_path, "")) == known(load_languages(python=VIEW))
+
+
+def test_the_zygotes_that_a_language_may_name_are_those_of_a_lane() -> None:
+    zygotes = ZygoteBackend(BackendSettings())._lane_settings(has_proc=True)["zygotes"]
+
+    assert {*zygotes, "auto"} == set(get_args(ZygoteChoice))
 
 
 @pytest.mark.parametrize(
@@ -46,6 +58,10 @@ def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
         ("go: {file: main.go, run: [go], speed: 1}", r"go\.speed: unknown key, got 1"),
         ("go: {file: ../main.go, run: [go]}", r"file name '\.\./main\.go' must be relative"),
         ("go: {file: main.go, run: [go], compile_limits: {wall_seconds: -1}}", r"limits\.wall_seconds must be from"),
+        (
+            "python: {zygote: numpy}",
+            r"python\.zygote: Input should be 'auto', 'bare', 'standard' or 'full', got 'numpy'",
+        ),
         ("Go!: {file: main.go, run: [go]}", r"Go!: String should match pattern"),
         ("- go", "must map names of languages to their fields"),
         ("go: [", "languages cannot be read from"),

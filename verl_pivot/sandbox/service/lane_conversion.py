@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Program, Result, SessionState, Status, Timing
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import CellAnswer, LaneProgram, LimitFields, RunAnswer
+from verl_pivot.sandbox.lane.messages import CellAnswer, LaneProgram, LimitFields, OutputFields, RunAnswer
 from verl_pivot.sandbox.service.languages import Language
 
 
@@ -68,12 +68,7 @@ def run_result(answer: RunAnswer, tier: str) -> Result:
         status=Status(answer["status"]),
         exit_code=answer["exit_code"],
         signal=answer["signal"],
-        stdout=answer["stdout"],
-        stderr=answer["stderr"],
-        stdout_bytes=answer["stdout_bytes"],
-        stderr_bytes=answer["stderr_bytes"],
-        stdout_truncated=answer["stdout_truncated"],
-        stderr_truncated=answer["stderr_truncated"],
+        **_output_fields(answer),
         compile_output=answer["compile_output"],
         files=decode_files(answer["files"]),
         file_errors=answer["file_errors"],
@@ -92,12 +87,7 @@ def cell_result(answer: CellAnswer, fetched: FetchedFiles, tier: str) -> Result:
     """The result of a cell that ran under this tier, with the files that were read after it."""
     return Result(
         status=Status(answer["status"]),
-        stdout=answer["stdout"],
-        stderr=answer["stderr"],
-        stdout_bytes=answer["stdout_bytes"],
-        stderr_bytes=answer["stderr_bytes"],
-        stdout_truncated=answer["stdout_truncated"],
-        stderr_truncated=answer["stderr_truncated"],
+        **_output_fields(answer),
         value=answer["value"],
         error=answer["error"],
         files=fetched.contents,
@@ -106,3 +96,15 @@ def cell_result(answer: CellAnswer, fetched: FetchedFiles, tier: str) -> Result:
         session=SessionState(**answer["session"]),
         tier=tier,
     )
+
+
+def _output_fields(answer: OutputFields) -> OutputFields:
+    """The fields of an answer that have the same name in Result."""
+    return {
+        "stdout": answer["stdout"],
+        "stderr": answer["stderr"],
+        "stdout_bytes": answer["stdout_bytes"],
+        "stderr_bytes": answer["stderr_bytes"],
+        "stdout_truncated": answer["stdout_truncated"],
+        "stderr_truncated": answer["stderr_truncated"],
+    }

@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
@@ -18,6 +18,8 @@ from verl_pivot.validation import Options, first_problem
 
 _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 _Command = Annotated[tuple[_Word, ...], Field(min_length=1)]
+ZygoteChoice: TypeAlias = Literal["auto", "bare", "standard", "full"]
+"""Zygote that programs are forked from, by the modules it has imported; "auto" chooses one by a program's imports."""
 
 
 class _StrictOptions(Options):
@@ -44,12 +46,12 @@ class _CompileOptions(_StrictOptions):
 
 
 class _LanguageOptions(_StrictOptions):
-    """One language in the YAML; Language says what the fields mean."""
+    """One language in the YAML; the fields mean what they mean in Language."""
 
     file: str
     run: Annotated[_Command, Field(strict=False)]
     compile: Annotated[_Command, Field(strict=False)] | None = None
-    zygote: str | None = None
+    zygote: ZygoteChoice | None = None
     overhead: Overhead = Overhead()
     compile_limits: _CompileOptions = _CompileOptions()
 
@@ -72,9 +74,8 @@ class Language:
     """Command that runs a program."""
     compile: tuple[str, ...] | None
     """Command that compiles a program; None where nothing is compiled."""
-    zygote: str | None
-    """Zygote that programs are forked from: bare, standard, full, or auto to choose by their imports. None executes
-    `run` instead; so does the backend bwrap_exec."""
+    zygote: ZygoteChoice | None
+    """Zygote that programs are forked from. None executes `run` instead; so does the backend bwrap_exec."""
     overhead: Overhead
     compile_limits: Limits
     """Limits of the compiler; the limits of an execution hold for the program."""
