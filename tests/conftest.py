@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import settings
 
-# A deadline per example fails on a machine that others use too, and says nothing of our code.
+# Hypothesis' deadline for one example would fail on a busy machine, whatever the code does.
 settings.register_profile("suite", deadline=None)
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile("suite")

@@ -1,4 +1,4 @@
-"""launch: a misspelt command stops with one sentence before anything starts."""
+"""A misspelt launch command stops with one sentence before anything starts."""
 
 import pytest
 from omegaconf import OmegaConf

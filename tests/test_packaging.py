@@ -1,4 +1,4 @@
-"""What pip installs: the wheel's contents, its dependencies beside an installed verl, and what each extra brings."""
+"""Packaging: the wheel's contents, its dependencies beside an installed verl, and the packages of each extra."""
 
 import ast
 import json
@@ -89,7 +89,7 @@ def test_pip_installs_the_wheel_beside_verl_and_changes_none_of_its_packages(whe
 
 
 def _with_requirements(name: str, known: set[str] | None = None) -> Iterator[Distribution]:
-    """An installed distribution, and all that it requires as far as it is installed."""
+    """An installed distribution with everything that it requires and that is installed."""
     known = set() if known is None else known
     if name.lower().replace("_", "-") in known:
         return
@@ -148,7 +148,7 @@ def _installed() -> Mapping[str, list[str]]:
 
 
 def _modules_of(requirements: list[str]) -> set[str]:
-    """Top-level modules of the distributions that are required, and of those that they exist to bring along."""
+    """Top-level modules of the required distributions, and of two that come with pydantic and jsonschema."""
     names = {Requirement(line).name.lower().replace("_", "-") for line in requirements}
     names |= {"pydantic-core", "referencing"} if {"pydantic", "jsonschema"} & names else set()
     return {

@@ -1,4 +1,4 @@
-"""Where the Hydra configs of this package are, and the resolvers that they use.
+"""Hydra configs of this package: the folder that holds them, and the resolvers that they use.
 
 Every start of Hydra imports this module, so it must not import anything slow.
 """

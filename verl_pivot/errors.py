@@ -9,7 +9,7 @@ PivotError
   + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
   + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
     + UnsupportedLanguageError  the node cannot run programs of this language
-  + SandboxFileError     a session has no such file to give back                -> its cells' doing; the caller decides
+  + SandboxFileError     a session has no such file to give back                -> data of its cells; the caller decides
   + SandboxError         the sandbox could not run a program                    -> retried, then masked, never a reward
     + SessionLostError   an interpreter and its variables are gone              -> the trajectory cannot go on
 """
@@ -28,11 +28,11 @@ class ConfigError(PivotError, ValueError):
 
 
 class EngineError(PivotError, RuntimeError):
-    """The inference engine failed. Says nothing about the policy."""
+    """The inference engine failed, which says nothing about the policy."""
 
 
 class VerifierError(PivotError, RuntimeError):
-    """Verifiers lack something they need (sandbox, judge, expert data). Says nothing about the policy."""
+    """Verifiers lack something they need (sandbox, judge, expert data), which says nothing about the policy."""
 
 
 class ResamplingError(PivotError, RuntimeError):
@@ -40,7 +40,7 @@ class ResamplingError(PivotError, RuntimeError):
 
 
 class ToolFailureError(PivotError, RuntimeError):
-    """A tool of a rollout broke, hung or returned something that is no text. Says nothing about the policy."""
+    """A tool of a rollout broke, hung or returned something that is no text; the policy is not at fault."""
 
 
 class SandboxRequestError(PivotError, ValueError):
@@ -56,8 +56,8 @@ class SandboxFileError(PivotError, OSError):
 
 
 class SandboxError(PivotError, RuntimeError):
-    """The sandbox could not run the program. Says nothing about the program."""
+    """The sandbox could not run the program, which says nothing about the program."""
 
 
 class SessionLostError(SandboxError):
-    """A session lost its interpreter through no fault of its cells. Not retried, since the variables are lost too."""
+    """A session lost its interpreter through no fault of its cells; not retried, since the variables are lost too."""

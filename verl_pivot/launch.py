@@ -16,11 +16,11 @@ from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling", "router"}
 _AFTER_METHOD = ("+stage=", "+tool_format=")
-"""Config groups that override settings of a method: they must follow it on the command line, as the last one wins."""
+"""Config groups that override settings of a method: they must follow it, since the last one on the line wins."""
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
-    """Hydra callback that every method installs. Raises SystemExit, as Hydra turns other exceptions into warnings."""
+    """Hydra callback that every method installs; raises SystemExit, since Hydra turns other errors into warnings."""
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
@@ -60,7 +60,7 @@ def _check_order(overrides: Sequence[str]) -> None:
 
 
 def _check_addition(override: str, config: DictConfig) -> None:
-    """Refuse `+a.b.kye=1` where `a.b.key` exists: Hydra would add a key that nothing reads."""
+    """Refuse a misspelt addition, `+a.b.kye=1` where `a.b.key` exists: Hydra would add a key that nothing reads."""
     if not override.startswith("+") or "=" not in override:
         return
     parent, _, key = override.lstrip("+").partition("=")[0].rpartition(".")
@@ -99,7 +99,7 @@ def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
 
 
 def _nearest(key: str, known: Sequence[str]) -> str | None:
-    """The known name that is at most two typing mistakes away; None for keys too short to tell."""
+    """The known name that is at most two typing mistakes away; None if there is none, or for keys under 6 letters."""
     if len(key) < 6:
         return None
     distance, name = min(((OSA.distance(key, name), name) for name in known), default=(3, ""))

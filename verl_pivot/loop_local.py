@@ -18,8 +18,12 @@ class LoopLocal(Generic[T]):
     """
 
     def __init__(self, make: Callable[[], AbstractAsyncContextManager[T]]) -> None:
+        """Hold nothing yet.
+
+        Args:
+            make: Makes the object; entering the object's `async with` must not wait.
+        """
         self._make = make
-        """Remember the function that makes the object; entering the object's `async with` must not wait."""
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]] = (
             WeakKeyDictionary()
         )
@@ -33,5 +37,5 @@ class LoopLocal(Generic[T]):
         return self._held[loop][0]
 
     async def _hold(self) -> AsyncGenerator[T, None]:
-        async with self._make() as thing:
-            yield thing
+        async with self._make() as made:
+            yield made

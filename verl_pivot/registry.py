@@ -19,11 +19,12 @@ SourceT = TypeVar("SourceT", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What one name stands for."""
+    """Entry of a registry: what is registered under one name."""
 
     thing: Any
-    """The thing itself; with `options` the function that makes it."""
+    """The verifier, filter, format or tool itself; with `options` the function that makes it."""
     options: type[BaseModel] | None
+    """Type of the options; None for a thing that takes none."""
     source: str
     """Dotted name of the function or class that was registered."""
 
@@ -90,7 +91,7 @@ class Registry(Generic[MadeT]):
             ConfigError: If something else has the name already.
         """
         if name in self._shipped and self._shipped[name] not in sys.modules:
-            importlib.import_module(self._shipped[name])  # so that whoever takes the name of what ships is told
+            importlib.import_module(self._shipped[name])  # a user's thing of the same name is then refused below
         known, new = self._registered.get(name), _qualified_name(source)
         if known is not None and known.source != new:
             raise ConfigError(
@@ -99,7 +100,7 @@ class Registry(Generic[MadeT]):
         self._registered[name] = Registration(thing=thing, options=options, source=new)
 
     def find(self, name: str) -> Registration:
-        """What a name stands for.
+        """The entry of a name.
 
         Raises:
             ConfigError: If the name is unknown.

@@ -30,7 +30,7 @@ class ToolCall:
     """Id that the tool message with the result repeats; None if the source has no ids."""
 
     def as_dict(self) -> JsonObject:
-        """The call in OpenAI's form, but with arguments as an object, as chat templates of Hugging Face want them."""
+        """The call in OpenAI's form, but with arguments as an object, as Hugging Face's chat templates need them."""
         call: JsonObject = {
             "type": "function",
             "function": {"name": self.name, "arguments": self.arguments},
@@ -49,7 +49,7 @@ class Malformed:
 
 
 class ErrorKind(StrEnum):
-    """Mistake of the policy in a tool call: the policy reads an error message, and the rollout goes on."""
+    """Kind of a mistake of the policy in a tool call: the policy reads an error message, and the rollout goes on."""
 
     MALFORMED_CALL = "malformed_call"
     """The call could not be read."""
@@ -85,6 +85,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     """Parallel calls form one action."""
     tool_call_id: str | None = None
+    """Id of the call whose result a tool message holds."""
     name: str | None = None
     """Name of the tool whose result a tool message holds."""
 

@@ -1,4 +1,4 @@
-"""What users write in commands, YAML and rows -> checked values, or one sentence that names the wrong key."""
+"""Validation of what users write in commands, YAML and rows: checked values, or a sentence that names the wrong key."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -59,7 +59,7 @@ def validated(model: type[ModelT], values: object, section: str) -> ModelT:
         section: Name of the section, which messages put before the key: "pivot.rollout".
 
     Raises:
-        ConfigError: Naming the first key that is wrong; beside an unknown key, the known ones.
+        ConfigError: Naming the first key that is wrong; for an unknown key, also the known ones.
     """
     try:
         return model.model_validate(values)
@@ -72,7 +72,7 @@ def first_problem(error: ValidationError, section: str = "", *, model: type[Base
 
     Args:
         error: What pydantic raised.
-        section: Goes before the key; "" leaves the key alone.
+        section: Name that goes before the key; "" for none.
         model: The type that was checked; with it, a message about an unknown key lists the known ones.
     """
     first = error.errors()[0]

@@ -1,3 +1,5 @@
+"""Engines against servers that fail, lie or hang; the servers are fakes over real HTTP."""
+
 import threading
 from itertools import count
 
@@ -11,7 +13,7 @@ from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import Json, JsonObject
 
-QUICK = Retries(attempts=3, longest_wait_seconds=0.01, timeout_seconds=5.0)
+QUICK = Retries(num_attempts=3, longest_wait_seconds=0.01, timeout_seconds=5.0)
 
 
 async def generate(url: str, n: int = 2, sampling: Sampling | None = None) -> tuple[Completion, ...]:
@@ -42,20 +44,20 @@ async def test_tokens_go_in_and_tokens_come_out() -> None:
     assert server.requests[0]["input_ids"] == [[5, 6, 7], [5, 6, 7]]
 
 
-async def test_every_sampling_parameter_is_said_aloud_and_samples_differ_in_seed() -> None:
+async def test_every_sampling_parameter_is_sent_and_samples_differ_in_seed() -> None:
     sampling = Sampling(temperature=0.7, top_p=0.9, top_k=5, max_new_tokens=9, seed=2**31 - 1)
     with fake_server(lambda path, body: Answer(body=[sglang_sample([2])] * 2)) as server:
         await generate(server.url, sampling=sampling)
 
-    said = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 9}
+    sent = {"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.0, "repetition_penalty": 1.0, "max_new_tokens": 9}
     assert server.requests[0]["sampling_params"] == [
-        {**said, "sampling_seed": 2147483647},
-        {**said, "sampling_seed": 0},
+        {**sent, "sampling_seed": 2147483647},
+        {**sent, "sampling_seed": 0},
     ]
 
 
 @pytest.mark.parametrize("status", [0, 429, 500, 503])
-async def test_a_failure_that_passes_is_retried(status: int) -> None:
+async def test_a_passing_failure_is_retried(status: int) -> None:
     calls = count()
 
     def answer(path: str, body: JsonObject) -> Answer:
@@ -71,7 +73,7 @@ async def test_a_failure_that_passes_is_retried(status: int) -> None:
 async def test_a_server_that_keeps_failing_is_an_engine_error_that_names_it() -> None:
     with (
         fake_server(lambda path, body: Answer(body="loading", status=503)) as server,
-        pytest.raises(EngineError, match=r"127.0.0.1:\d+ kept answering 503: .*loading.*run the same command"),
+        pytest.raises(EngineError, match=r"127.0.0.1:\d+ kept answering with status 503: .*loading.*run the same"),
     ):
         await generate(server.url)
 
@@ -94,17 +96,17 @@ async def test_a_server_that_never_answers_is_an_engine_error() -> None:
         return Answer(body=[])
 
     with fake_server(answer) as server:
-        engine = SGLangEngine(server.url, Retries(attempts=1, timeout_seconds=0.1))
+        engine = SGLangEngine(server.url, Retries(num_attempts=1, timeout_seconds=0.1))
         with pytest.raises(EngineError, match="ReadTimeout"):
             await engine.generate([5], Sampling(), 1)
         answered.set()
         await engine.close()
 
 
-async def test_a_refused_request_is_the_users_and_is_not_retried() -> None:
+async def test_a_refused_request_is_the_users_error_and_is_not_retried() -> None:
     with (
         fake_server(lambda path, body: Answer(body={"error": "context length of 64"}, status=400)) as server,
-        pytest.raises(ConfigError, match=r"refused the request \(400\).*length of 64.*--max-prompt-tokens"),
+        pytest.raises(ConfigError, match=r"refused the request \(status 400\).*length of 64.*--max-prompt-tokens"),
     ):
         await generate(server.url)
 
@@ -114,15 +116,15 @@ async def test_a_refused_request_is_the_users_and_is_not_retried() -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b"<html>hello</html>", "answered no JSON: '<html>"),
-        ({"ok": True}, "where 2 samples were asked for"),
-        ([sglang_sample([2])], "where 2 samples were asked for"),
-        ([{"text": "a"}, {"text": "b"}], "a sample without text, output_ids and finish_reason"),
-        ([sglang_sample([2]) | {"output_ids": ["x"]}] * 2, "a sample without text, output_ids and finish_reason"),
+        (b"<html>hello</html>", "answered with something that is not JSON: '<html>"),
+        ({"ok": True}, "was asked for 2 samples and answered"),
+        ([sglang_sample([2])], "was asked for 2 samples and answered"),
+        ([{"text": "a"}, {"text": "b"}], "a sample that lacks text, output_ids or finish_reason"),
+        ([sglang_sample([2]) | {"output_ids": ["x"]}] * 2, "a sample that lacks text, output_ids or finish_reason"),
         ([sglang_sample([2], end="abort")] * 2, "aborted the request"),
     ],
 )
-async def test_a_garbage_answer_is_an_engine_error_and_never_a_sample(body: "Json | bytes", message: str) -> None:
+async def test_an_unreadable_answer_is_an_engine_error_and_never_a_sample(body: "Json | bytes", message: str) -> None:
     with (
         fake_server(lambda path, request: Answer(body=body)) as server,
         pytest.raises(EngineError, match=message),
@@ -132,15 +134,15 @@ async def test_a_garbage_answer_is_an_engine_error_and_never_a_sample(body: "Jso
     assert len(server.requests) == 1
 
 
-async def test_a_url_of_something_else_is_an_engine_error() -> None:
+async def test_a_url_that_is_no_inference_server_is_an_engine_error() -> None:
     with (
         fake_server(lambda path, body: Answer(body="no such page", status=404)) as server,
-        pytest.raises(EngineError, match="answered 404; check that the URL"),
+        pytest.raises(EngineError, match="answered with status 404; check that the URL"),
     ):
         await generate(server.url)
 
 
-async def test_openai_sends_one_request_per_sample_with_its_own_seed() -> None:
+async def test_an_openai_server_gets_one_request_per_sample_with_its_own_seed() -> None:
     with fake_server(lambda path, body: Answer(body=openai_answer("hi", token_ids=[8, 2]))) as server:
         completions = await complete(server.url)
 
@@ -155,7 +157,7 @@ async def test_openai_sends_one_request_per_sample_with_its_own_seed() -> None:
     }
 
 
-async def test_openai_server_without_token_ids_is_read_by_its_text() -> None:
+async def test_an_openai_server_without_token_ids_is_read_by_its_text() -> None:
     with fake_server(lambda path, body: Answer(body=openai_answer("cut", end="length"))) as server:
         (completion,) = await complete(server.url, n=1)
 
@@ -165,26 +167,28 @@ async def test_openai_server_without_token_ids_is_read_by_its_text() -> None:
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (Answer(body=b"<html>"), EngineError, "answered no JSON"),
-        (Answer(body={"choices": []}), EngineError, "no completion with text"),
-        (Answer(body="loading", status=503), EngineError, "kept answering 503"),
+        (Answer(body=b"<html>"), EngineError, "answered with something that is not JSON"),
+        (Answer(body={"choices": []}), EngineError, "without a completion that has text"),
+        (Answer(body="loading", status=503), EngineError, "kept answering with status 503"),
         (Answer(body="", status=0), EngineError, "cannot be reached"),
         (Answer(body="prompt must be text", status=422), ConfigError, "refused the request"),
     ],
 )
-async def test_openai_failures_are_told_apart(answer: Answer, error: type[Exception], message: str) -> None:
+async def test_each_failure_of_an_openai_server_has_its_own_error(
+    answer: Answer, error: type[Exception], message: str
+) -> None:
     with fake_server(lambda path, body: answer) as server, pytest.raises(error, match=message):
         await complete(server.url, n=1)
 
 
-@pytest.mark.parametrize(("served", "expected"), [(["a", "policy"], "policy"), (["only"], "only")])
-async def test_the_served_model_is_asked_for(served: list[str], expected: str) -> None:
+@pytest.mark.parametrize(("served", "found"), [(["a", "policy"], "policy"), (["only"], "only")])
+async def test_the_served_model_is_the_one_of_that_name_or_the_only_one(served: list[str], found: str) -> None:
     listing: Json = {"object": "list", "data": [{"id": name, "object": "model"} for name in served]}
     with fake_server(lambda path, body: Answer(body=listing)) as server:
-        assert await served_model(server.url, "policy", "key", QUICK) == expected
+        assert await served_model(server.url, "policy", "key", QUICK) == found
 
 
-async def test_a_server_of_other_models_is_refused() -> None:
+async def test_a_server_of_several_other_models_is_refused() -> None:
     listing: Json = {"object": "list", "data": [{"id": "a", "object": "model"}, {"id": "b", "object": "model"}]}
     with (
         fake_server(lambda path, body: Answer(body=listing)) as server,

@@ -1,3 +1,5 @@
+"""Prompts and sampled texts outside the trainer are, token for token, those of verl's agent loop."""
+
 import json
 import warnings
 from pathlib import Path
@@ -38,7 +40,7 @@ def make_turn(state: tuple[Message, ...] = ASKED, tools: tuple[JsonObject, ...] 
     )
 
 
-def test_a_prompt_is_the_chat_template_with_the_rows_own_tools(tmp_path: Path) -> None:
+def test_a_prompt_is_the_chat_template_with_the_tools_of_the_turn(tmp_path: Path) -> None:
     renderer = PromptRenderer(str(write_tokenizer(tmp_path)))
 
     text = renderer.tokenizer.decode(renderer.prompt_ids(make_turn(CALLED)))
@@ -68,7 +70,7 @@ async def test_prompt_ids_are_those_of_verls_agent_loop(
 
 
 async def _agent_loop_prompt_ids(model: str, turn: Turn, chat_template_kwargs: JsonObject) -> list[int]:
-    """What verl's own AgentLoopBase renders, with stock configuration around it."""
+    """Prompt of a turn as verl's AgentLoopBase renders it, with stock configuration."""
     from omegaconf import OmegaConf
     from transformers import AutoConfig
 
@@ -97,7 +99,7 @@ async def _agent_loop_prompt_ids(model: str, turn: Turn, chat_template_kwargs: J
     return ids
 
 
-def test_a_turn_ended_by_itself_only_with_an_end_token(tmp_path: Path) -> None:
+def test_a_turn_ended_by_itself_only_if_its_last_token_is_an_end_token(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path)
     set_end_tokens(model, [2, 0])
     renderer = PromptRenderer(str(model))
@@ -112,7 +114,7 @@ def test_a_turn_ended_by_itself_only_with_an_end_token(tmp_path: Path) -> None:
     assert renderer.action_text([]) == ("", False)
 
 
-def test_a_state_that_the_template_refuses_is_named(tmp_path: Path) -> None:
+def test_the_error_names_the_turn_whose_state_the_template_refuses(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path)
     (model / "chat_template.jinja").write_text("{{ raise_exception('tool messages are unknown') }}")
 
@@ -120,7 +122,7 @@ def test_a_state_that_the_template_refuses_is_named(tmp_path: Path) -> None:
         PromptRenderer(str(model)).prompt_ids(make_turn())
 
 
-def test_a_folder_that_is_no_checkpoint_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"--model '{tmp_path}' is no checkpoint"):
         PromptRenderer(str(tmp_path))
 

@@ -1,3 +1,5 @@
+"""SGLang servers: they end with the command that started them, and run without an accelerator through the shims."""
+
 import os
 import signal
 import subprocess
@@ -29,7 +31,7 @@ def run_python(code: str, *path: Path | str) -> str:
     return done.stdout.strip()
 
 
-def test_a_tied_process_dies_with_its_parent_even_when_that_is_killed(tmp_path: Path) -> None:
+def test_a_tied_process_dies_with_its_parent_even_if_the_parent_is_killed(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text("import time\ntime.sleep(300)")
     code = f"""
 import subprocess
@@ -48,7 +50,7 @@ child.wait()
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
 
 
-def test_shims_import_nothing_where_nobody_asks() -> None:
+def test_shims_import_nothing_by_themselves() -> None:
     code = "import sys; print({'torch', 'typing', 'sglang', 'torchvision', 'verl_pivot'} & set(sys.modules))"
 
     assert run_python(code, SHIMS) == "set()"
@@ -109,7 +111,7 @@ except ImportError:
     ]
 
 
-def test_flags_are_plain_where_there_is_an_accelerator() -> None:
+def test_a_server_with_an_accelerator_gets_no_flags_for_the_cpu() -> None:
     flags = server_flags("policy", port=80, seed=3, on_cpu=False)
 
     assert flags[:8] == ("--model-path", "policy", "--host", "127.0.0.1", "--port", "80", "--random-seed", "3")
@@ -128,11 +130,11 @@ def test_only_a_cpu_server_gets_the_shims(tmp_path: Path) -> None:
     assert on_cpu["PYTHONPATH"] == f"{SHIMS}{os.pathsep}a"
 
 
-@pytest.mark.parametrize("ignored", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
-def test_a_group_is_ended_with_its_children_even_against_its_will(tmp_path: Path, ignored: str) -> None:
+@pytest.mark.parametrize("handling", ["", "signal.signal(signal.SIGTERM, signal.SIG_IGN)"])
+def test_a_process_group_is_ended_with_its_children_even_if_it_ignores_sigterm(tmp_path: Path, handling: str) -> None:
     code = f"""
 import pathlib, signal, subprocess, sys, time
-{ignored}
+{handling}
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 pathlib.Path({str(tmp_path / "child")!r}).write_text(str(child.pid))
 time.sleep(60)
@@ -144,12 +146,12 @@ time.sleep(60)
 
     end_process_group(process, grace_seconds=0.3)
 
-    assert process.returncode == (-signal.SIGKILL if ignored else -signal.SIGTERM)
+    assert process.returncode == (-signal.SIGKILL if handling else -signal.SIGTERM)
     wait_until_gone(child)
 
 
 def wait_until_gone(process: psutil.Process, seconds: float = 10.0) -> None:
-    """Ended, reaped or not: whoever inherits an orphan may not reap it at once."""
+    """Wait until a process has ended; a zombie counts, since an orphan's new parent may not reap it at once."""
     deadline = time.monotonic() + seconds
     while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < deadline, process
@@ -162,7 +164,7 @@ def test_a_server_that_does_not_start_is_explained_by_its_log(tmp_path: Path) ->
     (tmp_path / "config.json").write_text("{}")
 
     with (
-        pytest.raises(EngineError, match=r"(?s)ended while starting; its log .*server.log ends with:\n.*model_type"),
+        pytest.raises(EngineError, match=r"(?s)exited while starting; its log .*server.log ends with:\n.*model_type"),
         sglang_server(str(tmp_path), log=tmp_path / "server.log"),
     ):
         pass
@@ -170,7 +172,7 @@ def test_a_server_that_does_not_start_is_explained_by_its_log(tmp_path: Path) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A server that another process started and holds."""
+    """SGLang server that another process started, which ends it when it exits."""
 
     parent: "subprocess.Popen[str]"
     model: str
@@ -179,7 +181,7 @@ class ServedModel:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
-    """The tests' one server, since each takes 15 seconds to start; the last test that uses it ends it."""
+    """The one server that all tests share, since starting one takes 15 seconds; the last test kills it."""
     folder = tmp_path_factory.mktemp("served")
     model = str(write_model(folder / "policy"))
     code = f"""
@@ -241,8 +243,8 @@ def test_a_server_dies_with_a_parent_that_is_killed(served: ServedModel) -> None
 
 @needs_sglang_on_cpu
 @pytest.mark.slow
-def test_an_engine_may_have_any_port(tmp_path: Path) -> None:
-    """SGLang itself refuses ports above 55535, where a system gives one out every fifth time."""
+def test_a_server_may_have_any_port(tmp_path: Path) -> None:
+    """SGLang alone refuses ports above 55535, which a system gives out every fifth time."""
     model = str(write_tokenizer(tmp_path / "model"))
     code = f"from sglang.srt.server_args import ServerArgs; ServerArgs(model_path={model!r}, device='cpu', port=60000)"
     ours = {**os.environ, **server_environment({}, model, on_cpu=True)}
@@ -254,8 +256,8 @@ def test_an_engine_may_have_any_port(tmp_path: Path) -> None:
         )
 
     with ThreadPoolExecutor() as threads:
-        refused, taken = threads.map(ask, (bare, ours))
+        refused, accepted = threads.map(ask, (bare, ours))
 
     assert "SGLANG_GRPC_PORT (70000) must be between 1 and 65535" in refused.stderr
-    assert taken.returncode == 0, taken.stderr
+    assert accepted.returncode == 0, accepted.stderr
     assert GRPC_PORT.items() <= server_environment({}, model, on_cpu=False).items()

@@ -307,7 +307,7 @@ async def test_an_endpoint_that_dies_leaves_its_turns_to_the_others(tmp_path: Pa
 
     lost = await run(tmp_path / "profile.jsonl", trajectories, dying, healthy)
 
-    assert lost == ["http://dying died (1 endpoints are left)"]
+    assert lost == ["http://dying died (endpoints left: 1)"]
     assert len(read_profiles(tmp_path / "profile.jsonl")) == 12
     assert len(dying.prompts) - 1 + 12 >= len(healthy.prompts) >= 11
 
@@ -331,7 +331,7 @@ async def test_an_endpoint_that_hangs_holds_back_only_its_own_turns(tmp_path: Pa
 
     lost = await run(path, trajectories, Hanging(half_right), healthy, concurrency=16)
 
-    assert lost == ["http://hanging hangs (1 endpoints are left)"]
+    assert lost == ["http://hanging hangs (endpoints left: 1)"]
     assert len(healthy.prompts) == 100
     assert len(read_profiles(path)) == 100
 
@@ -347,7 +347,7 @@ async def test_a_lost_endpoint_is_tried_again_later() -> None:
     await asyncio.gather(*(pool.generate(name, [1], Sampling(), 2) for name in "uv"))
     await pool.close()
 
-    assert lost == ["http://back died (1 endpoints are left)"]
+    assert lost == ["http://back died (endpoints left: 1)"]
     assert (len(engine.prompts), len(other.prompts)) == (2, 2)
 
 
@@ -585,8 +585,8 @@ async def generate_slowly(health_status: int, *, hung_seconds: float) -> tuple[C
             answered.release(3)
 
 
-async def test_a_server_that_neither_answers_nor_is_well_hangs() -> None:
-    with pytest.raises(EngineError, match=r"127.0.0.1:\d+ hangs: for 0 s neither it nor its /health answered"):
+async def test_a_server_that_neither_answers_nor_is_healthy_hangs() -> None:
+    with pytest.raises(EngineError, match=r"127.0.0.1:\d+ hangs: for 0 s it answered no request and /health failed"):
         await generate_slowly(503, hung_seconds=0.0)
 
 

@@ -111,9 +111,9 @@ def profile_command(
             out=out,
             limit=limit,
             settings=settings,
-            retries=Retries(attempts=attempts)
+            retries=Retries(num_attempts=attempts)
             if openai
-            else Retries(attempts=attempts, timeout_seconds=_REQUEST_SECONDS),
+            else Retries(num_attempts=attempts, timeout_seconds=_REQUEST_SECONDS),
             seed=seed,
             concurrency=concurrency,
             endpoints=tuple(endpoint or ()),

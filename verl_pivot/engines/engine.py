@@ -15,7 +15,7 @@ class Sampling:
     """Sampling temperature; 0 is greedy."""
     top_p: float = 1.0
     top_k: int = -1
-    """Tokens to sample from at each step; -1 is all."""
+    """Number of most probable tokens to sample from at each step; -1 is all."""
     max_new_tokens: int = 512
     seed: int = 0
     """Sample k of a request uses seed + k. SGLang heeds seeds only with --enable-deterministic-inference."""
@@ -69,7 +69,7 @@ class Engine(Protocol):
         """Draw [n] independent samples of the same prompt.
 
         Raises:
-            EngineError: If the server cannot be reached, keeps failing or answers garbage.
+            EngineError: If the server cannot be reached, keeps failing, or answers something that is no completion.
             ConfigError: If the server refuses the request itself, as another server would too.
         """
         ...

@@ -1,4 +1,4 @@
-"""OpenAI-compatible servers: token ids in, text and, where the server gives them, token ids out."""
+"""Engine of OpenAI-compatible servers: prompt token ids -> text, with token ids where the server returns them."""
 
 import asyncio
 import json
@@ -59,7 +59,7 @@ class OpenAIEngine:
                 top_p=sampling.top_p,
                 max_tokens=sampling.max_new_tokens,
                 seed=sampling.seed_of(k),
-                # Said aloud, since servers otherwise take the model's own defaults (top_k 20 for Qwen).
+                # Every parameter is given, since servers otherwise use the model's defaults (top_k 20 for Qwen).
                 extra_body={"top_k": sampling.top_k, "min_p": 0.0, "repetition_penalty": 1.0, "return_token_ids": True},
             )
         except openai.APIStatusError as error:
@@ -71,11 +71,11 @@ class OpenAIEngine:
 
 
 async def served_model(url: str, model: str, api_key: str, retries: Retries | None = None) -> str:
-    """The name under which an OpenAI-compatible server offers `model`: that name, or the only one it has.
+    """Name under which an OpenAI-compatible server offers `model`: `model` itself, or that of its only model.
 
     Raises:
-        ConfigError: If it offers several others.
-        EngineError: If it cannot be asked.
+        ConfigError: If the server offers several models and none has that name.
+        EngineError: If the server does not list its models.
     """
     async with _openai_client(url, api_key, retries or Retries()) as client:
         try:
@@ -85,7 +85,7 @@ async def served_model(url: str, model: str, api_key: str, retries: Retries | No
     if model in names:
         return model
     if len(names) != 1:
-        raise ConfigError(f"{url} serves {names}, not {model!r}: start it with --served-model-name {model}")
+        raise ConfigError(f"{url} serves {names}, not {model!r}: start the server with --served-model-name {model}")
     return names[0]
 
 
@@ -93,7 +93,7 @@ def _openai_completion(body: str, url: str) -> Completion:
     try:
         answer: Json = json.loads(body)
     except json.JSONDecodeError as error:
-        raise EngineError(f"{url} answered no JSON: {excerpt(body)}; {CHECK_URL}") from error
+        raise EngineError(f"{url} answered with something that is not JSON: {excerpt(body)}; {CHECK_URL}") from error
     match answer:
         case {
             "choices": [{"text": str(text), "finish_reason": "stop" | "length" as end, **choice}],
@@ -108,7 +108,7 @@ def _openai_completion(body: str, url: str) -> Completion:
                 num_cached_tokens=_openai_cached_tokens(usage.get("prompt_tokens_details")),
             )
     raise EngineError(
-        f"{url} answered no completion with text, finish_reason and usage: {excerpt(answer)}; "
+        f"{url} answered without a completion that has text, finish_reason and usage: {excerpt(answer)}; "
         f"{CHECK_URL} with /v1/completions"
     )
 

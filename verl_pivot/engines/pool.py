@@ -1,4 +1,4 @@
-"""The engines that answer -> the one that samples the turns of a trajectory, whose prefix cache has their state."""
+"""EnginePool: sends all turns of a trajectory to the same one of several engines, and stops using those that fail."""
 
 import asyncio
 from collections import Counter
@@ -11,33 +11,32 @@ from verl_pivot.engines.engine import Completion, Engine, Sampling
 from verl_pivot.errors import EngineError
 
 RETURN_SECONDS = 300.0
-
-
-_NUM_HOMES = 10_000
-
-
+"""Seconds until an engine that failed for the first time is tried again."""
+_NUM_ASSIGNMENTS = 10_000
+"""Trajectories whose engine is remembered."""
 _NUM_ALLOWED_BEHIND = 8
-
-
-_NUM_SHORT = 16
-"""Tokens that need no prefill; templates end a state with some that differ from those of the turn that follows."""
+"""Requests by which an engine's queue may exceed twice the shortest queue before its trajectories are moved."""
+_NUM_UNSHARED_TOKENS = 16
+"""Tokens at the end of a prompt that need no prefill: chat templates may end a state differently once it goes on."""
 
 
 @dataclass(slots=True)
-class _Home:
-    """Where the turns of one trajectory go."""
+class _Assignment:
+    """Engine that samples the turns of one trajectory."""
 
     engine: Engine
     prefilled: Sequence[int] = ()
-    """Tokens of the trajectory's longest prompt that this engine has prefilled."""
+    """Token ids of the trajectory's longest prompt that this engine has prefilled."""
     prefilling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a prompt is prefilled."""
 
 
 class EnginePool:
-    """Engines that are alive. A trajectory keeps to one of them, whose prefix cache has the state before its turn.
+    """Several engines of the same model. All turns of a trajectory go to one engine, whose prefix cache fits them.
 
-    An engine batches what comes together, and computes a prompt that it has not cached for each request of the batch:
-    so a prompt goes ahead of its samples, unless it is the beginning of one that did.
+    An engine that gets several requests with the same new prompt at once computes the prompt for each of them. The
+    pool therefore has the engine prefill a prompt once (a request for one token) before it asks for samples, unless
+    the prompt is the beginning of one that the engine has prefilled.
     """
 
     def __init__(
@@ -46,82 +45,86 @@ class EnginePool:
         """Start with every engine in use.
 
         Args:
-            on_loss: Takes a sentence for people when one is lost.
-            return_seconds: After which a lost one is tried again; twice as long after each loss.
+            engines: Engines of the same model.
+            on_loss: Called with a message for the user when an engine is lost.
+            return_seconds: Seconds until a lost engine is tried again; twice as long after each further loss.
         """
         self._engines = tuple(engines)
         self._alive = list(engines)
         self._on_loss = on_loss
         self._return_seconds = return_seconds
-        self._homes: LRUCache[str, _Home] = LRUCache(_NUM_HOMES)
+        self._assignments: LRUCache[str, _Assignment] = LRUCache(_NUM_ASSIGNMENTS)
+        """{trajectory id: its engine}"""
         self._num_in_flight: Counter[str] = Counter()
         self._num_losses: Counter[str] = Counter()
-        self._returns: set[asyncio.TimerHandle] = set()
+        self._return_timers: set[asyncio.TimerHandle] = set()
         self._last_error: EngineError | None = None
 
     async def generate(
         self, trajectory_id: str, prompt_ids: Sequence[int], sampling: Sampling, n: int
     ) -> tuple[Completion, ...]:
-        """[n] samples, by another engine if the first one fails.
+        """Draw [n] samples of one prompt, with another engine if the trajectory's engine fails.
 
         Raises:
             EngineError: If no engine is left.
         """
         while True:
-            home = self._home(trajectory_id)
-            self._num_in_flight[home.engine.url] += 1
+            assignment = self._assignment(trajectory_id)
+            engine = assignment.engine
+            self._num_in_flight[engine.url] += 1
             try:
-                num_cached = await self._prefill(home, prompt_ids, sampling)
-                if home.engine in self._alive:
-                    return _with_prefill(await home.engine.generate(prompt_ids, sampling, n), num_cached)
+                num_cached = await self._prefill(assignment, prompt_ids, sampling)
+                if engine in self._alive:
+                    return _with_prefill(await engine.generate(prompt_ids, sampling, n), num_cached)
             except EngineError as error:
-                self._lose(home.engine, error)
+                self._lose(engine, error)
             finally:
-                self._num_in_flight[home.engine.url] -= 1
+                self._num_in_flight[engine.url] -= 1
 
     async def close(self) -> None:
-        for timer in self._returns:
+        for timer in self._return_timers:
             timer.cancel()
         for engine in self._engines:
             await engine.close()
 
-    def _home(self, trajectory_id: str) -> _Home:
+    def _assignment(self, trajectory_id: str) -> _Assignment:
+        """Engine of the trajectory; the idlest one for a new trajectory, or if its engine failed or fell behind."""
         if not self._alive:
             raise EngineError(f"no endpoint is left: {self._last_error}") from self._last_error
-        home = self._homes.get(trajectory_id)
+        assignment = self._assignments.get(trajectory_id)
         idlest = min(self._alive, key=lambda engine: self._num_in_flight[engine.url])
-        if home is None or home.engine not in self._alive or self._is_behind(home.engine, idlest):
-            home = self._homes[trajectory_id] = _Home(idlest)
-        return home
+        if assignment is None or assignment.engine not in self._alive or self._is_behind(assignment.engine, idlest):
+            assignment = self._assignments[trajectory_id] = _Assignment(idlest)
+        return assignment
 
     def _is_behind(self, engine: Engine, idlest: Engine) -> bool:
-        """Whether its queue grows at the expense of the others': it is slow, or hangs."""
+        """Whether an engine has so many more requests in flight than the idlest one that it must be slow or hang."""
         return self._num_in_flight[engine.url] > 2 * self._num_in_flight[idlest.url] + _NUM_ALLOWED_BEHIND
 
     def _lose(self, engine: Engine, error: EngineError) -> None:
-        """Stop using an engine; of many requests that fail at once, the first reports it."""
+        """Stop using an engine for a while; of many requests that fail at once, only the first reports it."""
         if engine not in self._alive:
             return
         self._alive.remove(engine)
         self._last_error = error
-        self._on_loss(f"{error} ({len(self._alive)} endpoints are left)")
+        self._on_loss(f"{error} (endpoints left: {len(self._alive)})")
         seconds = self._return_seconds * 2 ** self._num_losses[engine.url]
         self._num_losses[engine.url] += 1
-        self._returns.add(asyncio.get_running_loop().call_later(seconds, self._alive.append, engine))
+        self._return_timers.add(asyncio.get_running_loop().call_later(seconds, self._alive.append, engine))
 
-    async def _prefill(self, home: _Home, prompt_ids: Sequence[int], sampling: Sampling) -> int | None:
-        """Compute a prompt ahead of its samples. Returns its cached tokens; None if nothing was to do."""
-        async with home.prefilling:
-            begin = max(len(prompt_ids) - _NUM_SHORT, 0)
-            if prompt_ids[:begin] == home.prefilled[:begin] or home.engine not in self._alive:
+    async def _prefill(self, assignment: _Assignment, prompt_ids: Sequence[int], sampling: Sampling) -> int | None:
+        """Have the engine prefill a prompt; returns how many of its tokens were cached, None if it need not."""
+        async with assignment.prefilling:
+            shared = max(len(prompt_ids) - _NUM_UNSHARED_TOKENS, 0)
+            if prompt_ids[:shared] == assignment.prefilled[:shared] or assignment.engine not in self._alive:
                 return None
-            (completion,) = await home.engine.generate(prompt_ids, replace(sampling, max_new_tokens=1), 1)
-            home.prefilled = max(home.prefilled, prompt_ids, key=len)
+            (completion,) = await assignment.engine.generate(prompt_ids, replace(sampling, max_new_tokens=1), 1)
+            assignment.prefilled = max(assignment.prefilled, prompt_ids, key=len)
             return completion.num_cached_tokens
 
 
 def _with_prefill(completions: tuple[Completion, ...], num_cached: int | None) -> tuple[Completion, ...]:
-    """Count the prefill's cache hits at the first sample, whose prompt the prefill computed."""
+    """Report the prefill's cached tokens as those of the first sample, whose prompt it computed."""
     if num_cached is None:
         return completions
     return (replace(completions[0], num_cached_tokens=num_cached), *completions[1:])

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class PromptRenderer:
-    """Renders states with verl's continuous token builder, as its agent loops do (`ct_build_initial_tokens`).
+    """Renders states with verl's continuous token builder, as verl's agent loops do (`ct_build_initial_tokens`).
 
-    For one thread at a time: Hugging Face's fast tokenizers now and then fail when threads share them.
+    Not thread-safe: Hugging Face's fast tokenizers sometimes fail when threads share them.
     """
 
     def __init__(self, model_dir: str, chat_template_kwargs: Mapping[str, Json] | None = None) -> None:
@@ -27,7 +27,8 @@ class PromptRenderer:
 
         Args:
             model_dir: Folder of the policy's checkpoint, or its Hugging Face name.
-            chat_template_kwargs: As verl's `data.apply_chat_template_kwargs`, such as {"enable_thinking": False}.
+            chat_template_kwargs: Variables of the chat template, as verl's `data.apply_chat_template_kwargs` takes
+                them: {"enable_thinking": False}.
 
         Raises:
             ConfigError: If the checkpoint has no tokenizer, or the tokenizer has no chat template.
@@ -44,7 +45,7 @@ class PromptRenderer:
             raise ConfigError(f"--model {model_dir!r} is no checkpoint that transformers can read: {error}") from error
         if not self.tokenizer.chat_template:
             raise ConfigError(
-                f"the tokenizer in {model_dir!r} has no chat template: add chat_template.jinja, or take "
+                f"the tokenizer in {model_dir!r} has no chat template: add chat_template.jinja, or use "
                 "the instruct version of the model"
             )
         self.end_token_ids = end_token_ids(model_dir, self.tokenizer)
@@ -64,7 +65,7 @@ class PromptRenderer:
             )
         except TemplateError as error:
             raise DataError(
-                f"turn {turn.id}: the model's chat template refuses its state ({error}); mend the "
+                f"turn {turn.id}: the model's chat template refuses its state ({error}); repair the "
                 "trajectory or leave it out"
             ) from error
         return ids
@@ -85,7 +86,7 @@ def action_text(
 
 
 def end_token_ids(model_dir: str, tokenizer: "PreTrainedTokenizerBase") -> frozenset[int]:
-    """Tokens at which SGLang stops: those of the tokenizer, of the model's config and of its generation config."""
+    """End-of-turn token ids at which SGLang stops: from the tokenizer, the model's config and its generation config."""
     return _configured_end_ids(model_dir) | _as_ids(tokenizer.eos_token_id)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint -> a running SGLang server for as long as a with-block lasts, on a GPU or on the CPU."""
+"""Checkpoint -> SGLang server that runs for the length of a with-block, on a GPU or on the CPU."""
 
 import os
 import signal
@@ -18,12 +18,12 @@ from verl_pivot.local.environment import GRPC_PORT, cpu_engine_variables, has_ac
 
 CPU_FLAGS = (
     *("--device", "cpu", "--attention-backend", "torch_native", "--sampling-backend", "pytorch"),
-    *("--dtype", "float32"),  # as in training on a CPU; SGLang halves the precision of a float32 model unless told
+    *("--dtype", "float32"),  # as in training on a CPU; SGLang's default halves the precision of a float32 model
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "65536", "--max-running-requests", "64"),
     "--disable-overlap-schedule",
 )
 
-# PR_SET_PDEATHSIG is 1.
+# Asks Linux to send SIGKILL (9) to this process when its parent ends (PR_SET_PDEATHSIG, 1), then runs the module.
 _TIE_AND_RUN = """
 import ctypes, os, sys
 parent = int(sys.argv.pop(1))
@@ -48,14 +48,14 @@ def sglang_server(
 
     Args:
         model: Checkpoint folder or Hugging Face name.
-        log: Takes all output of the server.
-        seed: Of its random generator.
-        extra_flags: Of `python -m sglang.launch_server`, after ours.
-        start_seconds: Longest wait until it answers.
+        log: File for all output of the server.
+        seed: Seed of the server's random generator.
+        extra_flags: Flags of `python -m sglang.launch_server`, which follow ours and so override them.
+        start_seconds: Seconds to wait at most until the server answers.
         console: Shows the wait; the default writes to stderr.
 
     Raises:
-        EngineError: If it does not start; names the log file and quotes its end.
+        EngineError: If the server does not start; names the log file and quotes its end.
     """
     port = _free_port()
     flags = server_flags(model, port=port, seed=seed, on_cpu=not has_accelerator()) + tuple(extra_flags)
@@ -63,7 +63,7 @@ def sglang_server(
         process = subprocess.Popen(
             tied_to_parent("sglang.launch_server", *flags),
             stdin=subprocess.DEVNULL,
-            stdout=output,  # a file: SGLang's helpers outlive it and would keep a pipe open
+            stdout=output,  # a file: SGLang's helper processes outlive the server and would keep a pipe open
             stderr=subprocess.STDOUT,
             start_new_session=True,
             env=server_environment(os.environ, model, on_cpu=not has_accelerator()),
@@ -77,12 +77,15 @@ def sglang_server(
 
 
 def tied_to_parent(module: str, *arguments: str) -> list[str]:
-    """Command that runs a module and dies with us, even when we are killed; its own children are its own affair."""
+    """Command line that runs a Python module and is killed when this process ends, even by SIGKILL.
+
+    Processes that the module starts are not covered.
+    """
     return [sys.executable, "-c", _TIE_AND_RUN, str(os.getpid()), module, *arguments]
 
 
 def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str, ...]:
-    """Command line of `sglang.launch_server`."""
+    """Flags of `sglang.launch_server`."""
     return (
         *("--model-path", model, "--host", "127.0.0.1", "--port", str(port), "--random-seed", str(seed)),
         *("--log-level-http", "warning", "--decode-log-interval", "1000"),
@@ -91,7 +94,7 @@ def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str
 
 
 def server_environment(environment: Mapping[str, str], model: str, *, on_cpu: bool) -> dict[str, str]:
-    """Environment of the server: ours, no proxy for its own port, and the shims where there is no accelerator."""
+    """Environment variables of the server: this process's, no proxy for 127.0.0.1, and on a CPU those of the shims."""
     no_proxy = ",".join(filter(None, [environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1"]))
     variables = {**GRPC_PORT, **environment, "NO_PROXY": no_proxy, "no_proxy": no_proxy}
     if Path(model).is_dir():
@@ -100,9 +103,9 @@ def server_environment(environment: Mapping[str, str], model: str, *, on_cpu: bo
 
 
 def end_process_group(process: "subprocess.Popen[bytes]", grace_seconds: float = 10.0) -> None:
-    """End the group that `process` leads: SIGTERM, and SIGKILL for what is left after the grace time.
+    """End the process group that `process` leads: SIGTERM, and SIGKILL for what is left after the grace time.
 
-    The leader is reaped last: until then its number cannot belong to anyone else's group.
+    The leader is reaped last: until then no other process group can have its id.
     """
     os.killpg(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
@@ -121,7 +124,7 @@ def _await_ready(
             seconds = time.monotonic() - begin
             status.update(f"starting SGLang for {model}: {seconds:.0f} s (log: {log})")
             if _has_exited(process):
-                raise EngineError(f"SGLang for {model} ended while starting; its log {log} ends with:\n{_tail(log)}")
+                raise EngineError(f"SGLang for {model} exited while starting; its log {log} ends with:\n{_tail(log)}")
             if seconds > start_seconds:
                 raise EngineError(
                     f"SGLang for {model} did not answer within {start_seconds:.0f} s; its log {log} ends "

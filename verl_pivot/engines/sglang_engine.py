@@ -1,4 +1,4 @@
-"""SGLang's own interface: token ids in, token ids out."""
+"""Engine of SGLang servers, through SGLang's own interface: prompt token ids -> sampled token ids."""
 
 import asyncio
 import time
@@ -24,13 +24,13 @@ from verl_pivot.types import Json, JsonObject
 
 ResultT = TypeVar("ResultT")
 CHECK_SECONDS = 60.0
-"""Seconds between two checks of a server that is at work."""
+"""Seconds between two health checks of a server with requests in flight."""
 HUNG_SECONDS = 300.0
-"""Seconds for which /health may fail; SGLang answers it as long as any request progresses."""
+"""Seconds for which /health may fail before the server counts as hung; it succeeds while any request progresses."""
 
 
 class SGLangEngine:
-    """SGLang's /generate: token ids in, token ids out, nothing rendered or decoded on the way."""
+    """One SGLang server, asked at /generate: token ids in, token ids out, nothing rendered or decoded on the way."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class SGLangEngine:
         self._check_seconds = check_seconds
         self._hung_seconds = hung_seconds
         self._num_waiting = 0
-        self._well_at = self._checked_at = time.monotonic()
+        self._healthy_at = self._checked_at = time.monotonic()
 
     @property
     def url(self) -> str:
         return self._url
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
-        # As n separate requests in one: SGLang's own `n` gives every sample the same seed.
+        # A batch of n prompts instead of SGLang's parameter `n`, which gives every sample the same seed.
         payload: JsonObject = {
             "input_ids": [list(prompt_ids) for _ in range(n)],
             "sampling_params": [_sglang_parameters(sampling, k) for k in range(n)],
@@ -61,7 +61,7 @@ class SGLangEngine:
         body = msgspec.json.encode(payload)
         answer = await self._watched(with_retries(self._retries, lambda: self._post(body)))
         if not isinstance(answer, list) or len(answer) != n:
-            raise EngineError(f"{self.url} answered {excerpt(answer)} where {n} samples were asked for; {CHECK_URL}")
+            raise EngineError(f"{self.url} was asked for {n} samples and answered {excerpt(answer)}; {CHECK_URL}")
         return tuple(_sglang_completion(sample, self.url) for sample in answer)
 
     async def close(self) -> None:
@@ -78,39 +78,43 @@ class SGLangEngine:
         try:
             answer: Json = msgspec.json.decode(response.content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EngineError(f"{self._url} answered no JSON: {excerpt(response.text)}; {CHECK_URL}") from error
+            raise EngineError(
+                f"{self._url} answered with something that is not JSON: {excerpt(response.text)}; {CHECK_URL}"
+            ) from error
         return answer
 
     async def _watched(self, request: Awaitable[ResultT]) -> ResultT:
-        """The result of a request, or an error once the server's health shows that it hangs."""
+        """Result of a request; raises EngineError once health checks show that the server hangs."""
         if not self._num_waiting:
-            self._well_at = time.monotonic()
+            self._healthy_at = time.monotonic()
         self._num_waiting += 1
         task = asyncio.ensure_future(request)
         try:
             while not (await asyncio.wait({task}, timeout=self._check_seconds))[0]:
                 await self._check()
-            self._well_at = time.monotonic()
+            self._healthy_at = time.monotonic()
             return await task
         finally:
             self._num_waiting -= 1
             task.cancel()
 
     async def _check(self) -> None:
-        """Ask /health, once for all requests that wait.
+        """Ask /health, once for all requests in flight.
 
         Raises:
-            EngineError: If it has failed for too long, and no request was answered.
+            EngineError: If it has failed for `hung_seconds`, and no request was answered meanwhile.
         """
         now = time.monotonic()
         if now - self._checked_at >= self._check_seconds:
             self._checked_at = now
-            if await self._is_well():
-                self._well_at = time.monotonic()
-        if time.monotonic() - self._well_at > self._hung_seconds:
-            raise EngineError(f"{self._url} hangs: for {self._hung_seconds:.0f} s neither it nor its /health answered")
+            if await self._is_healthy():
+                self._healthy_at = time.monotonic()
+        if time.monotonic() - self._healthy_at > self._hung_seconds:
+            raise EngineError(
+                f"{self._url} hangs: for {self._hung_seconds:.0f} s it answered no request and /health failed"
+            )
 
-    async def _is_well(self) -> bool:
+    async def _is_healthy(self) -> bool:
         try:
             response = await self._client.get(f"{self._url}/health", timeout=self._check_seconds)
         except httpx.TransportError:
@@ -131,7 +135,7 @@ def _sglang_parameters(sampling: Sampling, k: int) -> JsonObject:
 
 
 def _sglang_completion(sample: Json, url: str) -> Completion:
-    """Read one sample; an aborted one is a failure of the server, not of the policy."""
+    """Completion in one item of SGLang's answer; an aborted request is the server's failure, not the policy's."""
     match sample:
         case {
             "text": str(text),
@@ -149,6 +153,6 @@ def _sglang_completion(sample: Json, url: str) -> Completion:
         case {"meta_info": {"finish_reason": {"type": "abort", **details}}}:
             raise EngineError(f"{url} aborted the request: {details.get('message', 'no reason given')}; see its log")
     raise EngineError(
-        f"{url} answered a sample without text, output_ids and finish_reason: {excerpt(sample)}; "
-        f"{CHECK_URL} of SGLang 0.5 or later (for another one use --openai)"
+        f"{url} answered with a sample that lacks text, output_ids or finish_reason: {excerpt(sample)}; "
+        f"{CHECK_URL} of SGLang 0.5 or later (for another kind of server use --openai)"
     )
