@@ -187,7 +187,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         ("+pivot.rollout.max_turn=3", r"pivot\.rollout\.max_turn: unknown key; known: .*max_turns"),
         ("pivot.rollout.max_turns=0", r"pivot\.rollout\.max_turns: Input should be greater"),
         ("pivot.rollout.parser=tags", "parser=tags needs tags"),
-        ("pivot.rollout.observation_template=x", "must hold {text} once"),
+        ("pivot.rollout.observation_template=x", "must hold {text} exactly once, got 'x'"),
         ("pivot.rollout.tools=nowhere.yaml", r"nowhere\.yaml cannot be read"),
         ("+tool_format=search_r1", "has no tool 'search', only python_code_with_standard_io, jupyter_code"),
         (

@@ -1,4 +1,4 @@
-"""A finished group: which rule comes first, which rollouts stay, its penalties, settings and metrics."""
+"""Finished groups: when they are dropped, which rollouts stay, penalties, settings and metrics."""
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
@@ -6,7 +6,7 @@ from omegaconf import DictConfig, OmegaConf
 from tests.support.rollout_records import make_record
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
 from verl_pivot.errors import ConfigError
-from verl_pivot.resampling.dynamic_sampling import EqualRewards, Fate
+from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards
 from verl_pivot.resampling.groups import DroppedGroups, Group, Rollout, resampling_metrics
 from verl_pivot.resampling.penalties import Penalty, penalty_of_record
 from verl_pivot.resampling.settings import ResamplingSettings, check_batch, parse_resampling
@@ -32,7 +32,7 @@ def call(status: CallStatus, kind: ErrorKind | None = None) -> CallRecord:
 
 
 @pytest.mark.parametrize(
-    ("of", "error", "format_"),
+    ("rollout", "error", "format_"),
     [
         (penalty(num_calls=0, num_answers=1), 0.5, 0.0),
         (penalty(num_calls=4, num_errors=1, num_answers=0), 0.25, 1.0),
@@ -41,8 +41,8 @@ def call(status: CallStatus, kind: ErrorKind | None = None) -> CallRecord:
         (penalty(num_errors=2, num_answers=None), 1.0, 0.0),
     ],
 )
-def test_the_penalties_are_the_papers(of: Penalty, error: float, format_: float) -> None:
-    assert (of.error, of.format, of.total) == (error, format_, error + format_)
+def test_the_penalties_are_those_of_the_paper(rollout: Penalty, error: float, format_: float) -> None:
+    assert (rollout.error, rollout.format, rollout.total) == (error, format_, error + format_)
 
 
 def test_the_penalty_is_read_from_the_record_and_a_turn_without_action_is_no_call() -> None:
@@ -68,12 +68,12 @@ def test_dynamic_sampling_comes_before_resampling_and_a_kept_group_keeps_both_ou
     settings = ResamplingSettings(group_size=2, equal_rewards=EqualRewards.DROP)
     lone_failure = group([1.0, 1.0, 1.0, 0.0])
 
-    assert group([1.0] * 4).fate(settings, 1) is Fate.EQUAL_REWARDS
-    assert lone_failure.fate(settings, 1) is None
+    assert group([1.0] * 4).drop_reason(settings, 1) is DropReason.EQUAL_REWARDS
+    assert lone_failure.drop_reason(settings, 1) is None
     assert sorted(rollout.score for rollout in lone_failure.kept(settings, 1)) == [0.0, 1.0]
 
 
-def test_what_is_drawn_depends_on_seed_step_and_number_alone() -> None:
+def test_the_draw_depends_on_seed_step_and_number_alone() -> None:
     mixed = [1.0, 0.0] * 8
 
     def kept(seed: int, step: int, number: int) -> list[str]:
@@ -90,12 +90,12 @@ def test_without_oversampling_the_whole_group_stays() -> None:
         assert len(group([1.0, 0.0, 0.0, 0.0]).kept(settings, 1)) == 4
 
 
-def test_the_metrics_have_rstars_names() -> None:
+def test_the_metrics_have_the_names_of_rstar2_agent() -> None:
     settings = ResamplingSettings(group_size=2, mode="released", min_failures=1, min_successes=1)
     mixed = group([1.0, 1.0, 0.0, 0.0], [1, 0, 2, 1])
     dropped = DroppedGroups()
-    dropped.add(group([0.0] * 4), Fate.EQUAL_REWARDS)
-    dropped.add(Group(uid="c", number=2, rollouts=(), undecided=("tool_failure",) * 4), Fate.TOO_FEW)
+    dropped.add(group([0.0] * 4), DropReason.EQUAL_REWARDS)
+    dropped.add(Group(uid="c", number=2, rollouts=(), undecided=("tool_failure",) * 4), DropReason.TOO_FEW)
 
     metrics = resampling_metrics([mixed], {"a": mixed.kept(settings, 1)}, dropped)
 
@@ -139,7 +139,7 @@ def config(**changes: object) -> DictConfig:
     return made
 
 
-def test_one_and_a_half_times_eight_is_twelve() -> None:
+def test_an_oversample_of_one_and_a_half_generates_twelve_rollouts_for_a_group_of_eight() -> None:
     assert parse_resampling(config(pivot__resampling__oversample=1.5)).num_generated == 12
 
 
@@ -154,10 +154,10 @@ def test_one_and_a_half_times_eight_is_twelve() -> None:
         ({"pivot__resampling__overslept": 2}, "overslept.*known: .*oversample"),
         ({"data__gen_batch_size": 16}, "data.gen_batch_size must be 1, got 16"),
         ({"actor_rollout_ref__actor__ppo_mini_batch_size": 5}, "train_batch_size=16 must be a multiple"),
-        ({"actor_rollout_ref__rollout__n": 4}, "group_size follows actor_rollout_ref.rollout.n"),
+        ({"actor_rollout_ref__rollout__n": 4}, "group_size=8 must equal actor_rollout_ref.rollout.n=4: set rollout.n"),
     ],
 )
-def test_a_setting_that_cannot_work_is_told_before_the_launch(changes: dict[str, object], message: str) -> None:
+def test_settings_that_cannot_work_are_refused_before_the_launch(changes: dict[str, object], message: str) -> None:
     made = config(**changes)
 
     with pytest.raises(ConfigError, match=message):

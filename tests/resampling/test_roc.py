@@ -1,4 +1,4 @@
-"""resampling.roc and dynamic: which rollouts of a group the update sees, and which groups."""
+"""Resampling on correct and dynamic sampling: which rollouts of a group stay, and which groups."""
 
 import random
 from collections import Counter
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.resampling.dynamic_sampling import EqualRewards, Fate, are_equal, fate_of_group
+from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards, are_equal, drop_reason_of
 from verl_pivot.resampling.roc import draw_as_in_paper, pick_as_released
 
 GROUPS = st.integers(1, 40).flatmap(
@@ -36,7 +36,7 @@ def test_the_paper_keeps_half_of_the_failures_and_the_clean_successes_first() ->
 @pytest.mark.parametrize(
     ("num_failures", "kept_failures"), [(0, 0), (1, 1), (2, 1), (3, 1), (7, 3), (15, 7), (31, 15), (32, 16)]
 )
-def test_of_32_the_paper_keeps_the_floor_of_half_the_failures_but_one_at_least(
+def test_the_paper_keeps_the_floor_of_half_the_failures_of_32_and_at_least_one(
     num_failures: int, kept_failures: int
 ) -> None:
     scores = [0.0] * num_failures + [1.0] * (32 - num_failures)
@@ -47,7 +47,7 @@ def test_of_32_the_paper_keeps_the_floor_of_half_the_failures_but_one_at_least(
 
 
 def test_the_paper_draws_successes_by_one_over_their_penalty() -> None:
-    """Two of penalties 1, 2 and 4, one kept: the first by (1) / (1 + 1/2 + 1/4) = 4/7."""
+    """Of penalties 1, 2 and 4 one is kept: the first with probability 1 / (1 + 1/2 + 1/4) = 4/7."""
     drawn = Counter(draw([1.0, 1.0, 1.0], [1.0, 2.0, 4.0], keep=1, seed=seed)[0] for seed in range(7_000))
 
     assert [round(drawn[index] / 1_000, 1) for index in range(3)] == [4.0, 2.0, 1.0]
@@ -67,7 +67,9 @@ def test_the_released_rule_takes_the_first_failures_and_the_cleanest_successes()
 
 
 @pytest.mark.parametrize(("num_failures", "kept_failures"), [(0, 0), (1, 1), (2, 2), (3, 2), (5, 2), (7, 4), (31, 15)])
-def test_of_32_the_released_rule_rounds_to_even_and_keeps_two_of_each(num_failures: int, kept_failures: int) -> None:
+def test_the_released_rule_rounds_to_even_and_keeps_at_least_two_of_each_outcome(
+    num_failures: int, kept_failures: int
+) -> None:
     scores = [0.0] * num_failures + [1.0] * (32 - num_failures)
 
     kept = pick_as_released(scores, [0.0] * 32, keep=16)
@@ -76,7 +78,7 @@ def test_of_32_the_released_rule_rounds_to_even_and_keeps_two_of_each(num_failur
 
 
 @given(st.integers(1, 20).map(lambda half: 2 * half), st.data())
-def test_for_an_even_number_the_repaired_rule_is_the_public_one(keep: int, data: st.DataObject) -> None:
+def test_for_an_even_number_our_rule_equals_the_released_one(keep: int, data: st.DataObject) -> None:
     size = data.draw(st.integers(keep + 1, 2 * keep + 8))
     num_failures = data.draw(st.integers(0, size))
     minimum = min(2, keep // 2)
@@ -90,7 +92,7 @@ def test_for_an_even_number_the_repaired_rule_is_the_public_one(keep: int, data:
 
 
 def _public_numbers(num_failures: int, num_successes: int, keep: int, minimum: int) -> tuple[int, int] | None:
-    """The public code's arithmetic (microsoft/rStar); None where its assert fails."""
+    """Numbers of failures and successes by the released code (microsoft/rStar); None where its assert fails."""
     size = num_failures + num_successes
     failures, successes = round(num_failures * keep / size), round(num_successes * keep / size)
     if failures <= min(minimum, num_failures):
@@ -102,7 +104,7 @@ def _public_numbers(num_failures: int, num_successes: int, keep: int, minimum: i
     return (failures, successes) if failures + successes == keep else None
 
 
-def test_where_the_public_assert_fails_the_number_is_exact() -> None:
+def test_our_rule_keeps_the_exact_number_where_the_released_assert_fails() -> None:
     scores = [0.0] * 4 + [1.0] * 4
 
     assert _public_numbers(4, 4, 7, 2) is None
@@ -110,7 +112,7 @@ def test_where_the_public_assert_fails_the_number_is_exact() -> None:
 
 
 @given(GROUPS, st.integers(0, 3))
-def test_both_keep_exactly_as_many_and_no_outcome_is_lost(
+def test_both_rules_keep_exactly_the_asked_number_and_both_outcomes(
     group: tuple[list[float], list[float], int], seed: int
 ) -> None:
     scores, penalties, keep = group
@@ -131,35 +133,35 @@ def test_the_same_seed_draws_the_same(group: tuple[list[float], list[float], int
 
 
 @pytest.mark.parametrize("keep", [0, 3])
-def test_more_than_the_group_has_names_both_numbers(keep: int) -> None:
+def test_the_message_about_an_impossible_keep_names_both_numbers(keep: int) -> None:
     with pytest.raises(ValueError, match=rf"keep must be in \[1, 2\].*got {keep}"):
         draw([1.0, 0.0], [0.0, 0.0], keep=keep)
 
 
-def test_missing_penalties_and_minima_beyond_the_group_are_told() -> None:
+def test_missing_penalties_and_minima_beyond_the_group_are_refused() -> None:
     with pytest.raises(ValueError, match="got 2 scores but 1 penalties"):
         pick_as_released([1.0, 0.0], [0.0], keep=1)
     with pytest.raises(ValueError, match=r"min_failures \+ min_successes = 4 exceeds keep = 3"):
         pick_as_released([1.0, 0.0, 0.0], [0.0] * 3, keep=3)
 
 
-def fate(scores: list[float], rule: EqualRewards, *, keep: int = 4, seed: int = 0) -> Fate | None:
-    return fate_of_group(scores, keep=keep, equal_rewards=rule, rng=random.Random(seed))
+def drop_reason(scores: list[float], rule: EqualRewards, *, keep: int = 4, seed: int = 0) -> DropReason | None:
+    return drop_reason_of(scores, keep=keep, equal_rewards=rule, rng=random.Random(seed))
 
 
 def test_a_group_with_too_few_usable_rollouts_is_left_out_whatever_the_rule() -> None:
-    assert {fate([1.0, 0.0, 1.0], rule) for rule in EqualRewards} == {Fate.TOO_FEW}
-    assert fate([], EqualRewards.KEEP) is Fate.TOO_FEW
+    assert {drop_reason([1.0, 0.0, 1.0], rule) for rule in EqualRewards} == {DropReason.TOO_FEW}
+    assert drop_reason([], EqualRewards.KEEP) is DropReason.TOO_FEW
 
 
-def test_equal_rewards_are_kept_dropped_or_tossed_for() -> None:
+def test_groups_of_equal_rewards_are_kept_dropped_or_dropped_half_of_the_time() -> None:
     equal, mixed = [1.0] * 4, [1.0, 1.0, 0.0, 1.0]
 
-    assert fate(equal, EqualRewards.KEEP) is None
-    assert fate(equal, EqualRewards.DROP) is Fate.EQUAL_REWARDS
-    assert {fate(mixed, rule) for rule in EqualRewards} == {None}
-    tossed = Counter(fate(equal, EqualRewards.KEEP_HALF, seed=seed) for seed in range(1_000))
-    assert 450 < tossed[None] < 550
+    assert drop_reason(equal, EqualRewards.KEEP) is None
+    assert drop_reason(equal, EqualRewards.DROP) is DropReason.EQUAL_REWARDS
+    assert {drop_reason(mixed, rule) for rule in EqualRewards} == {None}
+    outcomes = Counter(drop_reason(equal, EqualRewards.KEEP_HALF, seed=seed) for seed in range(1_000))
+    assert 450 < outcomes[None] < 550
 
 
 def test_rewards_that_differ_by_rounding_alone_are_equal() -> None:

@@ -1,4 +1,4 @@
-"""resampling.roc_buffer on a real TransferQueue: exact batches, what is dropped is cleared and replaced."""
+"""RocReplayBuffer on a real TransferQueue: batches have the exact size, dropped groups are cleared and replaced."""
 
 import json
 from collections import Counter
@@ -56,7 +56,7 @@ def finish_with(
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-def test_the_update_sees_exactly_its_share_and_the_rest_is_cleared_and_told(mode: str, tmp_path: Path) -> None:
+def test_the_update_sees_exactly_its_share_and_the_rest_is_cleared_and_counted(mode: str, tmp_path: Path) -> None:
     announce(["a", "b"])
     finish_with("b", MIXED)
     finish_with("a", MIXED)
@@ -70,7 +70,9 @@ def test_the_update_sees_exactly_its_share_and_the_rest_is_cleared_and_told(mode
     assert metrics["down_sampling/after_sampling_trace_num"] == 4
     assert metrics["down_sampling/kept_penalty_of_successes_mean"] == 0.0
     assert metrics["down_sampling/dropped_penalty_of_successes_mean"] == 1.0
-    assert metrics["rollout/error_rate_of_successes"] == 0.5  # of what the policy did, not of what the update sees
+    assert (
+        metrics["rollout/error_rate_of_successes"] == 0.5
+    )  # over all generated rollouts, not over those that the update sees
     dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
     assert {each["uid"] for each in dumped if each["kept"]} == set(batch.keys)
     assert [each["score"] for each in dumped if each["uid"].startswith("a_")] == [1.0, 0.0, 1.0, 0.0]
@@ -102,7 +104,7 @@ def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced
     finish_with("few", [(1.0, 0), (None, 0), (None, 0), (None, 0)])
     finish_with("equal", SOLVED)
     finish_with("absent", [])
-    finish_with("failed", MIXED[:3], status="failure")  # one session raised, three are enough
+    finish_with("failed", MIXED[:3], status="failure")  # one rollout raised; the three others are enough
     finish_with("whole", MIXED)
 
     batch, metrics = make_buffer(mode, tmp_path, refill, equal_rewards="drop").sample(1, "train", 5)
@@ -121,7 +123,7 @@ def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-def test_at_the_bound_on_generation_the_run_stops_and_names_the_counts(mode: str) -> None:
+def test_the_run_stops_at_the_bound_on_generation_and_names_the_counts(mode: str) -> None:
     numbers = count()
 
     def refill(num_prompts: int) -> None:

@@ -1,4 +1,4 @@
-"""resampling.undecided: an undecided reward never reaches the update, nor does a group that it leaves with one."""
+"""Undecided rows never reach the update, nor does the last row of a group that lost its others."""
 
 from collections import Counter
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
 
 
-def test_undecided_rows_and_the_groups_they_leave_alone_are_dropped() -> None:
+def test_undecided_rows_and_rows_that_remain_alone_in_their_group_are_dropped() -> None:
     groups = ["a", "a", "a", "b", "b", "c", "c"]
     decided = [True, False, True, False, True, True, True]
 
@@ -27,7 +27,7 @@ def test_groups_of_one_by_configuration_stay() -> None:
     assert keep_decided(["a", "b"], [True, True], min_group_size=2).rows == (0, 1)
 
 
-def test_one_that_is_left_of_a_group_whose_others_left_no_row_is_dropped() -> None:
+def test_the_only_row_of_a_group_whose_other_rollouts_gave_no_row_is_dropped() -> None:
     kept = keep_decided(["a", "b", "b"], [True, True, True], min_group_size=2, short_groups={"a", "b"})
 
     assert kept == DecidedRows(rows=(1, 2), num_undecided=0, num_lone=1)

@@ -1,4 +1,4 @@
-"""The stock trainer runs our method from an empty environment, and stock verl says why it refuses pivots without it."""
+"""The stock trainer runs +method=pivotrl, and without it refuses the rows of pivots with a message that names it."""
 
 import json
 import random
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200)]
 
 
 def write_questions(path: Path, num_trajectories: int) -> Path:
-    """Single-turn trajectories whose expert answers with text: a random model does so now and then."""
+    """Write single-turn trajectories whose expert answers with text, which a random model sometimes does too."""
     rng = random.Random(0)
     with path.open("w") as file:
         for number in range(num_trajectories):
@@ -29,43 +29,46 @@ def write_questions(path: Path, num_trajectories: int) -> Path:
     return path
 
 
-def done(result: CompletedProcess[str]) -> str:
+def output_of(result: CompletedProcess[str]) -> str:
+    """Standard output of a command that must have succeeded."""
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     return result.stdout
 
 
-MOODY = """
+VERIFIER = """
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.registry import get_verifier, register
 
-@register("moody")
-async def moody(action, turn):
+@register("sometimes_undecided")
+async def sometimes_undecided(action, turn):
     if len(action.content) % 4 == 0:
         return Verdict(score=None, reason="no_judge")
     return await get_verifier("tool_call")(action, turn)
 """
 
 
-def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
+def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path) -> None:
     """import -> profile, on a server of its own -> select -> two steps, with a verifier that cannot always decide.
 
-    Step 1's mean reward is the profile's, by sampling error, and undecided rows reach no update.
+    The two means agree within sampling error, and undecided rows reach no update.
     """
     model = write_model(tmp_path / "model")
     raw = write_questions(tmp_path / "raw.jsonl", 60)
     verifier, trajectories, profile, pivots = (
-        tmp_path / name for name in ("moody.py", "t.jsonl", "p.jsonl", "pivots.parquet")
+        tmp_path / name for name in ("verifier.py", "t.jsonl", "p.jsonl", "pivots.parquet")
     )
-    verifier.write_text(MOODY)
+    verifier.write_text(VERIFIER)
     module = ("--verifier-module", verifier)
-    done(cli("import", raw, "--out", trajectories, "--verifier", "moody"))
-    told = done(cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module))
-    assert "prefix cache" in told
+    output_of(cli("import", raw, "--out", trajectories, "--verifier", "sometimes_undecided"))
+    printed = output_of(
+        cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module)
+    )
+    assert "prefix cache" in printed
     assert profile.with_suffix(".jsonl.server.log").stat().st_size > 0
     assert [
         process for process in psutil.process_iter(["cmdline"]) if str(model) in (process.info["cmdline"] or [])
     ] == []
-    done(cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots,
+    output_of(cli("select", trajectories, "--profile", profile, "--keep", "all", "--out", pivots,
              "--validation-share", "0.2", *module))  # fmt: skip
 
     output = launch(
@@ -89,12 +92,14 @@ def test_training_starts_where_the_profile_stood(tmp_path: Path) -> None:
     assert 0.02 < mean < 0.98
     assert abs(metrics[1]["critic/score/mean"] - mean) < 4 * standard_error
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
-    assert metrics[1]["pivot/undecided_rows"] == pytest.approx(256 * metrics[1]["verifier/moody/no_judge"])
+    assert metrics[1]["pivot/undecided_rows"] == pytest.approx(
+        256 * metrics[1]["verifier/sometimes_undecided/no_judge"]
+    )
     assert 0 < metrics[1]["pivot/undecided_rows"] < 256
 
 
-async def test_pivots_without_the_method_are_refused_by_stock_verl_and_it_says_why(tmp_path: Path) -> None:
-    """As without the package: verl reads the rows, and only they can tell it what they need."""
+async def test_stock_verl_refuses_pivots_without_the_method_and_names_it(tmp_path: Path) -> None:
+    """Without the package verl reads the rows, and only the rows' agent name can say what they need."""
     from omegaconf import OmegaConf
     from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
     from verl.utils.dataset.rl_dataset import RLHFDataset
@@ -102,8 +107,10 @@ async def test_pivots_without_the_method_are_refused_by_stock_verl_and_it_says_w
     model = write_model(tmp_path / "model")
     raw = write_questions(tmp_path / "raw.jsonl", 16)
     trajectories, pivots = tmp_path / "t.jsonl", tmp_path / "pivots.parquet"
-    done(cli("import", raw, "--out", trajectories))
-    done(cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5"))
+    output_of(cli("import", raw, "--out", trajectories))
+    output_of(
+        cli("select", trajectories, "--keep", "all", "--model", model, "--out", pivots, "--validation-share", "0.5")
+    )
     stock = RLHFDataset(str(pivots), None, OmegaConf.create({"filter_overlong_prompts": False}))
     trajectory = {"step": 1, "sample_index": 0, "rollout_n": 0, "validate": False}
 

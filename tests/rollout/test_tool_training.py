@@ -19,17 +19,17 @@ from verl_pivot.types import Message, Role, ToolCall
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs_sandbox]
 
 QUESTION = "Add 1 and 2."
-PROBE = """
+ENVIRONMENT = """
 from verl_pivot.tools.contract import Environment
 from verl_pivot.types import Verdict
 
-class Probe(Environment):
+class AnswerCheck(Environment):
     tools = ()
 
     async def score(self, answer):
         return Verdict(score=float(answer is not None and answer.content == "It is 3."), reason="seen")
 """
-PATCHY = """
+VERIFIER = """
 from itertools import count
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import Verdict
@@ -37,8 +37,8 @@ from verl_pivot.verifiers.registry import register
 
 calls = count()
 
-@register("patchy")
-async def patchy(action, turn):
+@register("sometimes_undecided")
+async def sometimes_undecided(action, turn):
     if not 8 <= next(calls) < 12:
         return Verdict(score=None, reason="no_judge")
     result = await (await shared_sandbox()).run(action.tool_calls[0].arguments["code"] + "\\nprint(1)")
@@ -48,18 +48,18 @@ async def patchy(action, turn):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With two tools files, what they need, and a place for the model."""
+    """Folder with two tools files, the environment that one of them names, and later the model."""
     folder = tmp_path_factory.mktemp("tools")
-    (folder / "probe.py").write_text(PROBE)
+    (folder / "environment.py").write_text(ENVIRONMENT)
     cells = "- tool: jupyter_code\n  tell_seconds: False\n"
     (folder / "cells.yaml").write_text(cells)
-    (folder / "probed.yaml").write_text(f"{cells}- environment: {folder}/probe.py:Probe\n")
+    (folder / "cells_and_environment.yaml").write_text(f"{cells}- environment: {folder}/environment.py:AnswerCheck\n")
     return folder
 
 
 @pytest.fixture
 async def model(folder: Path) -> Path:
-    """It has learnt to run a cell and to say what comes of it."""
+    """A model that was taught to run one cell and to answer with its result."""
     path = folder / "model"
     if not path.is_dir():
         loop = make_loop([call("jupyter_code", code="1 + 2"), "It is 3."], f"pivot.rollout.tools={folder}/cells.yaml")
@@ -85,16 +85,16 @@ def tool_training(
         f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
         "data.max_prompt_length=512",
         "data.max_response_length=256",
-        "actor_rollout_ref.rollout.top_k=1",  # it says what it has learnt, and every row counts as foreseen
+        "actor_rollout_ref.rollout.top_k=1",  # greedy, so that the model gives what it was taught
     ]
 
 
-async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_anew_until_too_many_stop_the_run(
+async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_the_run(
     folder: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Of batches of four rows two cannot be decided, the third can: that is step 1. After it none can.
+    """Rollouts go on after their pivots. Two batches of four rows are undecided, the third is step 1, later ones fail.
 
-    Those that can are decided by programs in the sandbox, for which nothing is configured: reward workers and agent
+    The third batch is decided by programs in the sandbox, for which nothing is configured: reward workers and agent
     loops start a service by themselves.
     """
     expert = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="jupyter_code", arguments={"code": "3"}),))
@@ -102,11 +102,13 @@ async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_ane
     pivots = tmp_path / "pivots.parquet"
     with writing_pivots(pivots) as writer:
         for number in range(20):
-            trajectory = make_trajectory(id=f"sum-{number}", messages=(user, expert), tools=(), verifier="patchy")
-            row_of_it = list(pivot_rows(trajectory, {0: PivotNumbers("train")}))
-            writer.append(pyarrow.Table.from_pylist(row_of_it, schema=PIVOTS))
-    verifier = tmp_path / "patchy.py"
-    verifier.write_text(PATCHY)
+            trajectory = make_trajectory(
+                id=f"sum-{number}", messages=(user, expert), tools=(), verifier="sometimes_undecided"
+            )
+            rows = list(pivot_rows(trajectory, {0: PivotNumbers("train")}))
+            writer.append(pyarrow.Table.from_pylist(rows, schema=PIVOTS))
+    verifier = tmp_path / "verifier.py"
+    verifier.write_text(VERIFIER)
 
     output = launch(
         tmp_path,
@@ -120,7 +122,7 @@ async def test_rollouts_go_on_after_pivots_and_undecided_batches_are_sampled_ane
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [1]
     assert metrics[1]["pivot/undecided_rows"] == 8
-    assert metrics[1]["verifier/patchy/ran"] == metrics[1]["critic/score/mean"] == 1.0
+    assert metrics[1]["verifier/sometimes_undecided/ran"] == metrics[1]["critic/score/mean"] == 1.0
     assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/stop_reason/answered"] > 0.5
     assert metrics[1]["routing/wait_seconds/min"] >= 0.0
@@ -146,7 +148,13 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     output = launch(
         tmp_path,
         *tool_training(
-            "grpo_roc", model, tmp_path / "rows.parquet", folder / "probed.yaml", batch_size=4, n=4, num_steps=2
+            "grpo_roc",
+            model,
+            tmp_path / "rows.parquet",
+            folder / "cells_and_environment.yaml",
+            batch_size=4,
+            n=4,
+            num_steps=2,
         ),
         "pivot.rollout.format_tag=null",
         "trainer.v1.trainer_mode=colocate_async",
@@ -160,7 +168,7 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/masked_rate"] == metrics[1]["rollout/text_differs_rate"] == 0.0
     assert metrics[2]["routing/wait_seconds/min"] >= 0.0
-    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar: tokens, mask and logprobs are one
+    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bound: tokens, mask and logprobs agree
     text, records = (
         [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().splitlines()]
         for folder in (".", "tools")

@@ -1,50 +1,52 @@
-"""Dynamic sampling: which groups the update sees at all, before resampling within them."""
+"""Dynamic sampling: scores of a finished group -> whether the group is dropped, before any resampling within it."""
 
 import random
 from collections.abc import Sequence
 from enum import StrEnum
 
-_EQUAL = 1e-6
+_MAX_ROUNDING = 1e-6
+"""Difference of two scores up to which they count as equal."""
 
 
 class EqualRewards(StrEnum):
-    """What becomes of a group whose rollouts all scored the same, and so has no advantage."""
+    """What happens to a group whose rollouts all scored the same, which gives no advantage."""
 
     KEEP = "keep"
     DROP = "drop"
-    """DAPO (arXiv:2503.14476, section 3.2), and rStar2-Agent's released code."""
+    """Replace it, as DAPO (arXiv:2503.14476, section 3.2) and rStar2-Agent's released code do."""
     KEEP_HALF = "keep_half"
-    """L0 (arXiv:2506.23667): each stays with probability 1/2."""
+    """Replace it with probability 1/2, as L0 (arXiv:2506.23667) does."""
 
 
-class Fate(StrEnum):
-    """Why a group is left out and replaced."""
+class DropReason(StrEnum):
+    """Why a group is dropped and replaced by another prompt."""
 
     TOO_FEW = "too_few"
-    """Fewer usable rollouts than the update needs."""
+    """The group has fewer usable rollouts than the update needs."""
     EQUAL_REWARDS = "equal_rewards"
+    """All rollouts of the group scored the same."""
 
 
 def are_equal(scores: Sequence[float]) -> bool:
-    """Whether they leave no advantage; also of one score or none."""
-    return not scores or max(scores) - min(scores) <= _EQUAL
+    """Whether the scores of a group are equal up to rounding, so that it has no advantage; true for none or one."""
+    return not scores or max(scores) - min(scores) <= _MAX_ROUNDING
 
 
-def fate_of_group(
+def drop_reason_of(
     scores: Sequence[float], *, keep: int, equal_rewards: EqualRewards, rng: random.Random
-) -> Fate | None:
-    """Whether a finished group is left out; None if not.
+) -> DropReason | None:
+    """Why a finished group is dropped; None if it stays.
 
     Args:
-        scores: Of its usable rollouts: decided, and not masked.
-        keep: Rollouts that the update needs of it.
-        equal_rewards: The rule for groups without advantage.
-        rng: Of L0's coin.
+        scores: [num_usable] scores of the rollouts that are decided and not masked.
+        keep: Number of rollouts that the update needs of each group.
+        equal_rewards: Rule for groups whose scores are equal.
+        rng: Random generator for EqualRewards.KEEP_HALF.
     """
     if len(scores) < keep:
-        return Fate.TOO_FEW
+        return DropReason.TOO_FEW
     if equal_rewards is EqualRewards.KEEP or not are_equal(scores):
         return None
     if equal_rewards is EqualRewards.KEEP_HALF and rng.random() > 0.5:
         return None
-    return Fate.EQUAL_REWARDS
+    return DropReason.EQUAL_REWARDS

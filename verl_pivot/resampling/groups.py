@@ -1,4 +1,4 @@
-"""An oversampled group, once finished: whether the update sees it, which of its rollouts, and what was dropped."""
+"""A finished, oversampled group -> whether it is dropped, which of its rollouts the update sees, and the metrics."""
 
 import random
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from verl_pivot.resampling.dynamic_sampling import Fate, are_equal, fate_of_group
+from verl_pivot.resampling.dynamic_sampling import DropReason, are_equal, drop_reason_of
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.roc import draw_as_in_paper, pick_as_released
 from verl_pivot.resampling.settings import ResamplingSettings
@@ -21,7 +21,7 @@ class Rollout:
     """
 
     id: str
-    """verl's, `{uid}_{session}`."""
+    """Id that verl gave the rollout: `{uid}_{session}`."""
     score: float
     penalty: Penalty
 
@@ -36,19 +36,19 @@ class Group:
     rollouts: tuple[Rollout, ...]
     """[num_usable]"""
     undecided: tuple[str, ...] = ()
-    """[num_undecided] why each of the others has no reward."""
+    """[num_undecided] reason why each rollout without a reward is undecided."""
 
     @property
     def scores(self) -> list[float]:
         return [rollout.score for rollout in self.rollouts]
 
-    def fate(self, settings: ResamplingSettings, step: int) -> Fate | None:
-        """Dynamic sampling comes first: of a group that stays, resampling on correct then keeps both outcomes."""
+    def drop_reason(self, settings: ResamplingSettings, step: int) -> DropReason | None:
+        """Why dynamic sampling drops the group, before anything is drawn from it; None if the group stays."""
         rng = random.Random(f"{settings.seed}/{step}/{self.number}/fate")
-        return fate_of_group(self.scores, keep=settings.group_size, equal_rewards=settings.equal_rewards, rng=rng)
+        return drop_reason_of(self.scores, keep=settings.group_size, equal_rewards=settings.equal_rewards, rng=rng)
 
     def kept(self, settings: ResamplingSettings, step: int) -> list[Rollout]:
-        """[group_size] rollouts that the update sees; chance depends on seed, step and number alone."""
+        """[group_size] rollouts that the update sees; the draw depends on seed, step and the group's number alone."""
         penalties = [rollout.penalty.total for rollout in self.rollouts]
         keep = settings.group_size
         if settings.mode == "paper":
@@ -64,24 +64,27 @@ class Group:
 
 @dataclass(slots=True, kw_only=True)
 class DroppedGroups:
-    """Groups of one step that were left out."""
+    """Counts of the groups that were dropped in one step."""
 
-    fates: Counter[Fate] = field(default_factory=Counter)
+    reasons: Counter[DropReason] = field(default_factory=Counter)
+    """Number of groups dropped for each reason."""
     undecided: Counter[str] = field(default_factory=Counter)
-    """Why rollouts of groups with too few had no reward."""
+    """Number of their undecided rollouts, by the reason of the verdict."""
     num_equal_zeros: int = 0
+    """Groups dropped because all their rollouts failed."""
     num_equal_others: int = 0
+    """Groups dropped because all their rollouts got the same reward above 0."""
 
-    def add(self, group: Group, fate: Fate) -> None:
-        self.fates[fate] += 1
+    def add(self, group: Group, reason: DropReason) -> None:
+        self.reasons[reason] += 1
         self.undecided.update(group.undecided)
-        if fate is Fate.EQUAL_REWARDS:
+        if reason is DropReason.EQUAL_REWARDS:
             self.num_equal_zeros += group.scores[0] <= 0
             self.num_equal_others += group.scores[0] > 0
 
     def __str__(self) -> str:
-        """For an error's sentence."""
-        too_few, equal = self.fates[Fate.TOO_FEW], self.fates[Fate.EQUAL_REWARDS]
+        """The counts as part of an error message."""
+        too_few, equal = self.reasons[DropReason.TOO_FEW], self.reasons[DropReason.EQUAL_REWARDS]
         reasons = f" {dict(self.undecided.most_common(3))}" if self.undecided else ""
         return f"{too_few} groups had too few usable rollouts{reasons}, {equal} had equal rewards"
 
@@ -89,34 +92,33 @@ class DroppedGroups:
 def resampling_metrics(
     groups: Sequence[Group], kept: Mapping[str, Sequence[Rollout]], dropped: DroppedGroups
 ) -> dict[str, float]:
-    """{name: value} of a step, by rStar2-Agent's names and, in the same style, ours.
+    """Metrics of one step, as {name: value}; docs/grpo_roc.md says which names are rStar2-Agent's.
 
     Args:
-        groups: Those that the update sees.
-        kept: {uid: [group_size] rollouts} of each.
-        dropped: The others.
+        groups: Groups that stay.
+        kept: {uid: [group_size] rollouts that the update sees} for each of these groups.
+        dropped: Counts of the groups that were dropped.
     """
     rollouts = [rollout for group in groups for rollout in group.rollouts]
     chosen = {rollout.id for each in kept.values() for rollout in each}
-    left = [rollout for rollout in rollouts if rollout.id not in chosen]
     return {
-        **_solved(groups, dropped),
-        **_errors(rollouts),
-        **_answers(rollouts),
+        **_equal_reward_metrics(groups, dropped),
+        **_error_metrics(rollouts),
+        **_answer_metrics(rollouts),
         "down_sampling/before_sampling_trace_num": float(len(rollouts)),
         "down_sampling/after_sampling_trace_num": float(len(chosen)),
         "down_sampling/unusable_rollouts": float(sum(len(group.undecided) for group in groups)),
-        **{f"down_sampling/groups_{fate}": float(dropped.fates[fate]) for fate in Fate},
+        **{f"down_sampling/groups_{reason}": float(dropped.reasons[reason]) for reason in DropReason},
         **_means("kept", [rollout for rollout in rollouts if rollout.id in chosen]),
-        **_means("dropped", left),
+        **_means("dropped", [rollout for rollout in rollouts if rollout.id not in chosen]),
     }
 
 
-def _solved(groups: Sequence[Group], dropped: DroppedGroups) -> dict[str, float]:
+def _equal_reward_metrics(groups: Sequence[Group], dropped: DroppedGroups) -> dict[str, float]:
     equal = [group for group in groups if are_equal(group.scores)]
     zeros = sum(group.scores[0] <= 0 for group in equal) + dropped.num_equal_zeros
     others = sum(group.scores[0] > 0 for group in equal) + dropped.num_equal_others
-    num = len(groups) + dropped.fates[Fate.EQUAL_REWARDS]
+    num = len(groups) + dropped.reasons[DropReason.EQUAL_REWARDS]
     return {
         "reject_equal_reward/solve_equal_total": float(zeros + others),
         "reject_equal_reward/solve_non_equal_total": float(num - zeros - others),
@@ -126,7 +128,7 @@ def _solved(groups: Sequence[Group], dropped: DroppedGroups) -> dict[str, float]
     }
 
 
-def _errors(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def _error_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     num_calls = sum(rollout.penalty.num_calls for rollout in rollouts)
     num_errors = sum(rollout.penalty.num_errors for rollout in rollouts)
     return {
@@ -135,7 +137,7 @@ def _errors(rollouts: Sequence[Rollout]) -> dict[str, float]:
     }
 
 
-def _answers(rollouts: Sequence[Rollout]) -> dict[str, float]:
+def _answer_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     counts = [rollout.penalty.num_answers for rollout in rollouts]
     known = [count for count in counts if count is not None]
     if not known:
@@ -150,7 +152,7 @@ def _answers(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _means(name: str, rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Mean rewards and penalties of some rollouts; successes apart, since penalties choose among them alone."""
+    """Mean reward and penalty of some rollouts, and of their successes, which alone are chosen by penalty."""
     if not rollouts:
         return {}
     successes = [rollout.penalty.total for rollout in rollouts if rollout.score > 0]

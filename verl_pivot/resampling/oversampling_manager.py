@@ -1,4 +1,4 @@
-"""verl's agent loop manager that has more rollouts generated of each prompt than the update sees."""
+"""OversamplingManager: verl's agent loop manager, which generates more rollouts per prompt than the update sees."""
 
 from typing import Any
 
@@ -10,13 +10,13 @@ from verl_pivot.errors import DataError
 from verl_pivot.resampling.settings import parse_resampling
 
 _NUM_ROLLOUTS = "__rollout_n__"
-"""verl's field of a prompt: how many rollouts its agent loop workers make of it."""
+"""verl's field of a prompt: the number of rollouts that agent loop workers generate for it."""
 
 
 class OversamplingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is untyped here
-    """In training `pivot.resampling.oversample * rollout.n` rollouts per prompt; validation as verl has it.
+    """Generates `pivot.resampling.oversample * rollout.n` rollouts per prompt in training; validation is as in verl.
 
-    `rollout.n` stays what the update sees, since verl takes its mini-batches from it.
+    `rollout.n` stays the number that the update sees, since verl computes the size of its mini-batches from it.
     """
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -27,13 +27,13 @@ class OversamplingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is 
         """Hand prompts on to the workers.
 
         Raises:
-            DataError: If rows say themselves how many rollouts they want.
+            DataError: If rows have a column of their own for the number of rollouts.
         """
         if "validate" not in prompts:
             if _NUM_ROLLOUTS in prompts:
                 raise DataError(
-                    f"training rows have a column {_NUM_ROLLOUTS}, but pivot.resampling makes groups of one size: "
-                    "leave the column out"
+                    f"training rows have a column {_NUM_ROLLOUTS}, but with pivot.resampling all groups have one size: "
+                    "remove the column"
                 )
             assign_non_tensor_data(prompts, _NUM_ROLLOUTS, self._num_rollouts)
         super().generate_sequences(prompts)

@@ -1,4 +1,4 @@
-"""Record of one rollout -> its Penalty: how clean a success was (p_err + p_format of GRPO-RoC)."""
+"""Record of one rollout -> its Penalty: the p_err + p_format of GRPO-RoC, by which clean successes are preferred."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ NO_CALLS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Penalty:
-    """What the penalty of one rollout is made of; lower is cleaner.
+    """Penalty of one rollout, and the counts that it is computed from; a cleaner rollout has a lower one.
 
     Example:
         Penalty(num_calls=4, num_errors=1, num_answers=1, num_turns=5).total == 0.25
@@ -19,9 +19,9 @@ class Penalty:
 
     num_calls: int
     num_errors: int
-    """Calls that the policy got wrong. Calls that the system broke do not occur: their rollout is masked."""
+    """Calls that failed through the policy's fault. No others failed: a failure of the system masks the rollout."""
     num_answers: int | None
-    """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
+    """Answers between format tags; 0 if a tag is unmatched, None if no format tag is configured."""
     num_turns: int
     """Turns of the policy."""
 
@@ -34,7 +34,7 @@ class Penalty:
     def format(self) -> float:
         """p_format: 1 without an answer, else surplus answers per turn, at most 1 (the same section).
 
-        All turns of the policy count; the released code misses the first, whose header stands in the prompt.
+        All turns of the policy count; the released code does not count the first, whose header is in the prompt.
         """
         if self.num_answers is None:
             return 0.0
@@ -47,7 +47,7 @@ class Penalty:
 
 
 def penalty_of_record(record: RolloutRecord) -> Penalty:
-    """The penalty of a rollout; a turn with neither call nor answer is in its record as an error, but is no call."""
+    """The penalty of a rollout. Entries of its record for turns with neither a call nor an answer do not count."""
     statuses = [call.status for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]
     return Penalty(
         num_calls=len(statuses),

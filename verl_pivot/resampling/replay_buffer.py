@@ -1,4 +1,4 @@
-"""verl's replay buffer (`trainer.v1.sampler.custom_sampler`) that drops undecided rows and reports our metrics."""
+"""PivotReplayBuffer: verl's replay buffer (`custom_sampler`), which drops undecided rows and reports metrics."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +19,7 @@ from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
 
 
 class SampledRow(NamedTuple):
-    """What the agent loop and the reward manager wrote about one row."""
+    """One row as the agent loop and the reward manager wrote it."""
 
     reward: Mapping[str, Any]
     """`reward_extra_info` of the reward manager; empty if it wrote none."""
@@ -32,12 +32,12 @@ class SampledRow(NamedTuple):
 
     @property
     def score(self) -> float | None:
-        """None if no verifier could decide."""
+        """Score of the row; None if it is undecided."""
         return None if self.is_undecided else self.reward.get("score")
 
 
 class PivotSampling:
-    """What the buffers of both trainer modes share: rows that no verifier could decide never reach the update."""
+    """Base of the buffers of both trainer modes: rows that no verifier could decide never reach the update."""
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
         poll_interval = float(sampler_kwargs["poll_interval"])
@@ -55,7 +55,7 @@ class PivotSampling:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
 
         Raises:
-            VerifierError: After `pivot.max_undecided_batches` such batches in a row.
+            VerifierError: After `pivot.max_undecided_batches` batches in a row without any decided row.
         """
         is_validation = partition_id == "val"
         num_batches = 1 if is_validation else self.max_undecided_batches
@@ -69,7 +69,7 @@ class PivotSampling:
             kept = _keep(batch, rows, min_group_size=1 if is_validation else 2, short_groups=num_absent)
             undecided.update(str(row.reward["reason"]) for row in rows if row.is_undecided)
             groups = _group_scores(batch, rows)
-            curriculum = {} if is_validation else _teach_curriculum(batch, groups, global_steps)
+            curriculum = {} if is_validation else _update_curriculum(batch, groups, global_steps)
             selected = _select(batch, kept)
             if kept.rows:
                 counts = {
@@ -78,14 +78,14 @@ class PivotSampling:
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
                 }
                 by_key = dict(zip(batch.keys, rows, strict=True))
-                tools = self._report_rollouts(by_key, frozenset(selected.keys), global_steps, partition_id)
+                rollouts = self._report_rollouts(by_key, frozenset(selected.keys), global_steps, partition_id)
                 return selected, {
                     **metrics,
                     **counts,
-                    **_signal(groups),
+                    **_variance_metrics(groups),
                     **_verdict_shares(rows),
                     **curriculum,
-                    **tools,
+                    **rollouts,
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
@@ -94,16 +94,16 @@ class PivotSampling:
         )
 
     def _read(self, batch: KVBatchMeta) -> list[SampledRow]:
-        """[num_rows] the rows of a batch."""
+        """[num_rows] rows of a batch."""
         return read_sampled_rows(batch.keys, batch.partition_id)
 
     def _report_rollouts(
         self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str
     ) -> dict[str, float]:
-        """Metrics of the rollouts with tools; their records are dumped beside verl's own dump of the step.
+        """Metrics of the rollouts with tools; also dumps their records beside verl's own dump of the step.
 
         Args:
-            rows: {key: row} of all that were sampled.
+            rows: {key: row} for all rows that were sampled.
             kept: Keys of the rows that the update sees.
             step: verl's training step.
             partition_id: "train" or "val".
@@ -129,7 +129,7 @@ class PivotReplayBufferAsync(PivotSampling, ReplayBufferAsync):  # type: ignore[
 
 
 def read_sampled_rows(keys: Sequence[str], partition_id: str) -> list[SampledRow]:
-    """[num_rows] the rows under these keys of TransferQueue.
+    """[num_rows] rows that TransferQueue holds under these keys.
 
     Raises:
         DataError: If the record of a rollout cannot be read.
@@ -150,7 +150,7 @@ def _dump_folder(data_dir: str | None) -> Path | None:
 
 
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
-    """{group: number of its rollouts that left no row} for groups that miss some."""
+    """{group: number of its rollouts that gave no row} for groups with at least one of these."""
     rollouts = {key.rsplit("_", 1)[0] for key in batch.keys}
     present = Counter(rollout.split("_")[0] for rollout in rollouts)
     return {group: group_size - number for group, number in present.items() if number < group_size}
@@ -174,8 +174,8 @@ def _group_scores(batch: KVBatchMeta, rows: Sequence[SampledRow]) -> dict[str, l
     return groups
 
 
-def _signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """What PivotRL's figure 3 plots, and the share of groups with any advantage; groups of one have neither."""
+def _variance_metrics(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Mean reward variance within groups (PivotRL's figure 3) and share of mixed groups; groups of one do not count."""
     variances = [mean_and_variance(scores)[1] for scores in groups.values() if len(scores) >= 2]
     if not variances:
         return {}
@@ -185,8 +185,8 @@ def _signal(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     }
 
 
-def _teach_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-    """Hand the groups' scores to the curriculum of this process's training dataset; metrics of it, if it is on."""
+def _update_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
+    """Hand the groups' scores to the curriculum of this process's training dataset; its metrics, none if it is off."""
     curriculum = training_curriculum()
     if curriculum is None:
         return {}
@@ -198,9 +198,9 @@ def _teach_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]],
 
 
 def _select(batch: KVBatchMeta, kept: DecidedRows) -> KVBatchMeta:
-    """The kept rows, group by group; the others are cleared from TransferQueue, which nobody else would do.
+    """The kept rows, group by group; the others are cleared from TransferQueue, since nothing else would clear them.
 
-    Rows of a group share their prompt: side by side, a micro-batch of them needs next to no padding.
+    Rows of a group share their prompt, so that a micro-batch of neighbouring rows needs little padding.
     """
     rows = sorted(kept.rows, key=lambda row: batch.keys[row])
     if rows == list(range(len(batch.keys))):
@@ -215,7 +215,7 @@ def _select(batch: KVBatchMeta, kept: DecidedRows) -> KVBatchMeta:
 
 
 def _verdict_shares(rows: Sequence[SampledRow]) -> dict[str, float]:
-    """{verifier/<name>/<reason>: share of this verdict} over the rows that a verifier saw."""
+    """{verifier/<name>/<reason>: share of rows with this verdict} over the rows that have a verdict."""
     rewards = [row.reward for row in rows if "reason" in row.reward]
     verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards)
     return {name: count / verdicts.total() for name, count in sorted(verdicts.items())}

@@ -1,10 +1,10 @@
-"""Resample on correct (GRPO-RoC): which rollouts of an oversampled group the update sees.
+"""Resample on correct (GRPO-RoC): scores and penalties of an oversampled group -> the rollouts that the update sees.
 
-Both functions take and give the same: [num_rollouts] scores, of which > 0 is a success, and penalties, of which lower
-is cleaner; `keep` distinct indices, ascending. Of a group with one outcome they keep `keep`.
+Both functions take [num_rollouts] scores, of which those > 0 are successes, and [num_rollouts] penalties, of which
+lower ones are cleaner, and return `keep` distinct indices in ascending order, also where all rollouts have one outcome.
 
-Source: rStar2-Agent (arXiv:2508.20722), section 2.2.3, equations 4 and 5, for any `keep` up to the size of the group;
-there `keep` is half of it.
+Source: rStar2-Agent (arXiv:2508.20722), section 2.2.3, equations 4 and 5. There `keep` is half of the group; here it is
+any number up to the size of the group.
 """
 
 import random
@@ -12,10 +12,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _TINY = 1e-6
-"""Added to every penalty, so that a penalty of 0 has a weight: clean rollouts come before all others."""
+"""Added to every penalty, so that a penalty of 0 has a finite weight; such rollouts come before all others."""
 
 
 class _Outcomes(NamedTuple):
+    """Indices of the successes and of the failures of one group."""
+
     successes: list[int]
     failures: list[int]
 
@@ -25,9 +27,9 @@ def draw_as_in_paper(
 ) -> list[int]:
     """Draw failures uniformly and successes with probability proportional to 1 / penalty, without replacement.
 
-    Of failures floor(num_failures * keep / num_rollouts) stay, as the paper's floor(num_failures / 2), and successes
-    fill the rest. Differs in that a lone failure stays, without which its group would have no advantage. The paper
-    leaves open what becomes of odd counts, of a penalty of 0 and of groups with one outcome.
+    floor(num_failures * keep / num_rollouts) failures stay, which for half a group is the paper's floor(num_failures /
+    2), and successes fill the rest. Differs from the paper in that a lone failure stays, without which its group would
+    have no advantage. The paper does not say what to do with odd counts, a penalty of 0, or groups with one outcome.
 
     Raises:
         ValueError: If the lengths differ or `keep` is out of range.
@@ -44,14 +46,14 @@ def draw_as_in_paper(
 def pick_as_released(
     scores: Sequence[float], penalties: Sequence[float], *, keep: int, min_failures: int = 2, min_successes: int = 2
 ) -> list[int]:
-    """Take the first failures and the cleanest successes, in the proportion of the group: no chance in it.
+    """Take the first failures and the cleanest successes, in the group's proportion and without randomness.
 
-    Source: microsoft/rStar, `rstar2_agent/down_sample/roc.py`. Differs where that stops at an assert: successes fill
-    what failures leave, instead of both being rounded, which for odd `keep` may miss it by one.
+    Source: microsoft/rStar, `rstar2_agent/down_sample/roc.py`. That code rounds both numbers, whose sum for an odd `keep`
+    may be off by one and fail its assert. Here the number of failures is rounded, and successes fill the rest.
 
     Args:
-        min_failures: So many stay, if there are so many.
-        min_successes: Likewise.
+        min_failures: Failures that stay at least, if the group has so many.
+        min_successes: Successes that stay at least, if the group has so many.
 
     Raises:
         ValueError: If the lengths differ, `keep` is out of range, or the minima exceed it.

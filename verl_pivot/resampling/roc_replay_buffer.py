@@ -1,4 +1,4 @@
-"""verl's replay buffer for GRPO-RoC: reads oversampled groups as they finish, and gives the update part of each."""
+"""RocReplayBuffer: verl's replay buffer for GRPO-RoC, which gives the update a part of each oversampled group."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -11,7 +11,7 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_pivot.errors import ConfigError, ResamplingError
-from verl_pivot.resampling.dynamic_sampling import Fate
+from verl_pivot.resampling.dynamic_sampling import DropReason
 from verl_pivot.resampling.groups import DroppedGroups, Group, Rollout, resampling_metrics
 from verl_pivot.resampling.penalties import penalty_of_record
 from verl_pivot.resampling.replay_buffer import PivotSampling, SampledRow, read_sampled_rows
@@ -22,40 +22,40 @@ _TRAIN = "train"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _FinishedGroup:
-    """A group whose rollouts have all ended, and its rows as they were read."""
+    """A group whose rollouts have all ended, with its rows."""
 
     group: Group
-    fate: Fate | None
-    """Why the group is left out and replaced; None if the update may see it."""
+    drop_reason: DropReason | None
+    """Why the group is dropped and replaced; None if it stays."""
     rows: dict[str, SampledRow]
     """{key: row}"""
 
 
 class _RocSampling(PivotSampling):
-    """What the buffers of both trainer modes share. Validation is as in `PivotSampling`.
+    """Base of the buffers of both trainer modes. Validation is as in `PivotSampling`.
 
-    Each poll of verl reads the groups that finished since the poll before, so that little is left to read at the end.
+    Whenever verl polls, the groups that finished since the last poll are read, so that few are left at the end.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: DictConfig, **kwargs: Any) -> None:
         super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
         self._settings = settings_of(sampler_kwargs.resampling)
         self._numbers: dict[str, int] = {}
-        """{uid: number} of a step's prompts, numbered in the order in which they were handed out."""
+        """{uid of a prompt: its position in the order in which the step's prompts were handed out}"""
         self._finished: dict[str, _FinishedGroup] = {}
-        """{uid: group} of the groups that were read and not yet sampled or replaced."""
+        """{uid: group} for the groups that were read and not yet sampled or replaced."""
         self._dropped = DroppedGroups()
         self._sampled: list[_FinishedGroup] = []
         """Groups of the last batch."""
         self._replaced: list[_FinishedGroup] = []
-        """Groups of this step that were left out."""
+        """Groups of this step that were dropped."""
         self._resampling_metrics: dict[str, float] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample exactly `batch_size * rollout.n` rollouts.
 
         Raises:
-            ResamplingError: If `pivot.resampling.max_gen_batches` batches of prompts do not give that many.
+            ResamplingError: If `pivot.resampling.max_gen_batches` batches of prompts do not give so many.
         """
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
@@ -67,12 +67,12 @@ class _RocSampling(PivotSampling):
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter[float]]:
-        """verl's hook, called at every poll: groups to clear and replace are returned as failed ones."""
+        """verl's hook, called at every poll: returns groups to be dropped and replaced as if they had failed."""
         stale, dapo, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)  # type: ignore[misc]  # verl's
         if partition_id != _TRAIN:
             return stale, dapo, failed, counts
         self._read_finished(global_steps)
-        return stale, set(), {uid for uid, each in self._finished.items() if each.fate is not None}, Counter()
+        return stale, set(), {uid for uid, each in self._finished.items() if each.drop_reason is not None}, Counter()
 
     def _read_finished(self, step: int) -> None:
         for uid in self.prompt_global_steps[_TRAIN]:  # type: ignore[attr-defined]  # verl's
@@ -86,10 +86,12 @@ class _RocSampling(PivotSampling):
             by_uid[_uid(key)][key] = row
         for uid, rows in by_uid.items():
             group = _group(uid, self._numbers[uid], rows)
-            self._finished[uid] = _FinishedGroup(group=group, fate=group.fate(self._settings, step), rows=rows)
+            self._finished[uid] = _FinishedGroup(
+                group=group, drop_reason=group.drop_reason(self._settings, step), rows=rows
+            )
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, reasons: Any) -> Any:
-        """verl's hook: verl clears and replaces the groups, this class counts and forgets them.
+        """verl's hook: verl clears and replaces the groups; this class counts them and moves them out of `_finished`.
 
         Raises:
             ResamplingError: If too many groups had to be replaced.
@@ -98,22 +100,22 @@ class _RocSampling(PivotSampling):
         if partition_id != _TRAIN:
             return result
         evicted, *_, metrics = result
-        metrics.pop("training/rollout_failure/evicted_samples", None)  # reported under our names
+        metrics.pop("training/rollout_failure/evicted_samples", None)  # reported as down_sampling/groups_...
         for each in map(self._finished.pop, evicted):
-            if each.fate is not None:
-                self._dropped.add(each.group, each.fate)
+            if each.drop_reason is not None:
+                self._dropped.add(each.group, each.drop_reason)
                 self._replaced.append(each)
         limit = self._settings.max_gen_batches
-        if self._dropped.fates.total() > (limit - 1) * self._batch_size:
+        if self._dropped.reasons.total() > (limit - 1) * self._batch_size:
             raise ResamplingError(
                 f"step {global_steps}: {limit} batches of {self._batch_size} prompts did not give {self._batch_size} "
-                f"groups to learn from: {self._dropped}; mend what breaks them, choose prompts of a fitting "
-                "difficulty, or raise pivot.resampling.max_gen_batches"
+                f"groups to learn from: {self._dropped}; repair what makes rollouts unusable, choose prompts that the "
+                "policy sometimes solves, or raise pivot.resampling.max_gen_batches"
             )
         return result
 
     def _select_prompt_uids(self, partition_id: str, sampleable_keys: Collection[str], batch_size: int) -> Any:
-        """verl's hook: where verl takes any prompts of a step, take those that were handed out first."""
+        """verl's hook: where verl may take any prompts of a step, takes those that were handed out first."""
         if partition_id == _TRAIN:
             sampleable_keys = sorted(sampleable_keys, key=self._numbers.__getitem__)
         return super()._select_prompt_uids(partition_id, sampleable_keys, batch_size)  # type: ignore[misc]  # verl's
@@ -121,7 +123,7 @@ class _RocSampling(PivotSampling):
     def _materialize_batch(
         self, partition_id: str, selected_prompt_uids: list[str], partition_snapshot: dict[str, dict[str, Any]]
     ) -> KVBatchMeta:
-        """verl's hook: the rows that the update sees; prompts and other rows are cleared in one request."""
+        """verl's hook: returns the rows that the update sees, and clears prompts and other rows in one request."""
         if partition_id != _TRAIN:
             return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)  # type: ignore[misc]  # verl's
         self._sampled = [self._finished.pop(uid) for uid in selected_prompt_uids]
@@ -145,7 +147,7 @@ class _RocSampling(PivotSampling):
     def _report_rollouts(
         self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str
     ) -> dict[str, float]:
-        """Metrics and dump of all rollouts that were generated, not only of those that the update sees."""
+        """Metrics and dump of all generated rollouts, not only of those that the update sees."""
         generated = self._generated_rows() if partition_id == _TRAIN else rows
         return super()._report_rollouts(generated, kept, step, partition_id)
 
@@ -176,8 +178,8 @@ def _group(uid: str, number: int, rows: Mapping[str, SampledRow]) -> Group:
     for id_, (reward, record) in rollouts.items():
         if "undecided" not in reward or record is None:
             raise ConfigError(
-                "pivot.resampling weighs rollouts by the record of their calls, which only the agent loop pivot_tools "
-                "and the reward manager of +method=grpo_roc write: leave rollout.agent and reward.reward_manager to it"
+                "pivot.resampling needs the record of each rollout's calls, which only the agent loop pivot_tools and "
+                "the reward manager of +method=grpo_roc write: do not override rollout.agent and reward.reward_manager"
             )
         if reward["undecided"]:
             undecided.append(str(reward["reason"]))

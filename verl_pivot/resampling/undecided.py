@@ -1,4 +1,4 @@
-"""Rows of a sampled batch -> DecidedRows: those that the update sees once undecided ones are left out."""
+"""Rows of a sampled batch -> DecidedRows: the rows that remain after undecided ones are dropped."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedRows:
-    """Positions of the rows that stay, and counts of those that were dropped."""
+    """Positions of the rows that remain, and counts of those that were dropped."""
 
     rows: tuple[int, ...]
     """Positions in the batch, ascending."""
     num_undecided: int
     num_lone: int
-    """Decided rows dropped because the rest of their group was lost: GRPO would take their reward for an advantage."""
+    """Decided rows dropped as the last ones of their group: GRPO would use their reward as the advantage."""
 
 
 def keep_decided(
     group_ids: Sequence[str], decided: Sequence[bool], *, min_group_size: int, short_groups: Collection[str] = ()
 ) -> DecidedRows:
-    """Leave out undecided rows, then groups that are left with fewer than `min_group_size` rows.
+    """Drop undecided rows, then all rows of groups that are left with fewer than `min_group_size` rows.
 
-    A group that lost no row stays, even if it is smaller than that by configuration.
+    A group that lost no row stays, even if its configured size is smaller than `min_group_size`.
 
     Args:
-        group_ids: [num_rows] group of each row.
+        group_ids: [num_rows] id of each row's group.
         decided: [num_rows] whether a verifier could decide the row.
         min_group_size: 2 for a baseline over the group, 1 in validation.
-        short_groups: Groups that lost members which left no row at all.
+        short_groups: Ids of groups of which some rollouts gave no row at all.
     """
     num_left = Counter(group for group, is_decided in zip(group_ids, decided, strict=True) if is_decided)
     undecided_groups = {group for group, is_decided in zip(group_ids, decided, strict=True) if not is_decided}

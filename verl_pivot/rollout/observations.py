@@ -1,14 +1,14 @@
-"""What a tool gave back -> the text that fits: the middle of a long one is left out, and it says so."""
+"""Text that a tool gave back -> text that fits its token limit: a note replaces the middle of a long one."""
 
 from collections.abc import Collection
 from typing import NamedTuple, Protocol
 
 _MAX_CHARACTERS_PER_TOKEN = 32
-"""Characters per allowed token beyond which text is cut before it is tokenised: a tool may give back 100 MB."""
+"""Characters kept per allowed token before text is tokenised at all: a tool may give back 100 MB."""
 
 
 class Tokenizer(Protocol):
-    """The part of Hugging Face's that is used here."""
+    """The methods of a Hugging Face tokenizer that this module uses."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
 
@@ -16,13 +16,16 @@ class Tokenizer(Protocol):
 
 
 class CutText(NamedTuple):
+    """A text after it was cut to its limit."""
+
     text: str
     num_tokens: int
     truncated: bool
+    """Whether the middle was left out."""
 
 
 def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
-    """`text` in which none of them stands: a program that prints the end of a turn must not end one."""
+    """`text` with a space put into each special token, so that printing an end-of-turn token does not end a turn."""
     for token in special_tokens:
         if token in text:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
@@ -30,23 +33,23 @@ def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
 
 
 def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
-    """At most about `max_tokens` of `text`, from its beginning and its end in equal parts.
+    """Cut a text to about `max_tokens`: its beginning and its end in equal parts, and between them a note.
 
     Args:
-        text: Of any length.
-        max_tokens: The note on what is left out counts, too; where it alone has more, it is all that is left.
-        tokenizer: The policy's.
+        text: Text of any length.
+        max_tokens: Limit, which includes the note's tokens. If the note alone exceeds it, only the note is returned.
+        tokenizer: Tokenizer of the policy.
     """
-    reach = max_tokens * _MAX_CHARACTERS_PER_TOKEN
-    is_huge = len(text) > 2 * reach
+    max_characters = max_tokens * _MAX_CHARACTERS_PER_TOKEN  # of each end
+    is_huge = len(text) > 2 * max_characters
     ids = [] if is_huge else tokenizer.encode(text, add_special_tokens=False)
     if not is_huge and len(ids) <= max_tokens:
         return CutText(text, len(ids), truncated=False)
     note = "\n... [{} characters left out] ...\n"
     room = max(0, max_tokens - len(tokenizer.encode(note.format(len(text)), add_special_tokens=False)))
     num_head = (room + 1) // 2
-    head_ids = tokenizer.encode(text[:reach], add_special_tokens=False)[:num_head]
-    tail_ids = tokenizer.encode(text[-reach:], add_special_tokens=False)
+    head_ids = tokenizer.encode(text[:max_characters], add_special_tokens=False)[:num_head]
+    tail_ids = tokenizer.encode(text[-max_characters:], add_special_tokens=False)
     tail_ids = tail_ids[max(0, len(tail_ids) - (room - num_head)) :]
     # A token may hold a part of a character, which decodes to U+FFFD.
     head, tail = (tokenizer.decode(part).strip("\N{REPLACEMENT CHARACTER}") for part in (head_ids, tail_ids))

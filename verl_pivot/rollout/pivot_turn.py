@@ -11,13 +11,13 @@ from verl_pivot.routing.client import end_conversation, new_request_id
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
-    """Samples a single turn from the row's own state and tools; the reward manager scores it."""
+    """Samples one assistant turn from the state and the tools of the row; the reward manager scores it."""
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
-        """One rollout of one pivot.
+        """Sample one action at one pivot.
 
         Raises:
-            DataError: If the state does not fit; verl would cut its beginning off.
+            DataError: If the state exceeds `data.max_prompt_length`; verl would cut off its beginning.
         """
         prompt_ids = await self._prompt_ids(row)
         timings: dict[str, float] = {}
@@ -56,6 +56,7 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         if len(prompt_ids) > self.rollout_config.prompt_length:
             raise DataError(
                 f"turn {row['trajectory_id']}:{row['turn_index']} has {len(prompt_ids)} prompt tokens, more than "
-                f"data.max_prompt_length={self.rollout_config.prompt_length}: raise it, or select again"
+                f"data.max_prompt_length={self.rollout_config.prompt_length}: raise that limit, or run "
+                "`verl-pivot select` again with this --max-prompt-tokens"
             )
         return prompt_ids

@@ -1,4 +1,4 @@
-"""PlayedRollout: what happened in a rollout with tools -> its record, its outcome and the row that verl stores."""
+"""PlayedRollout: a finished rollout with tools -> its record, its outcome and the row that verl stores."""
 
 import logging
 from dataclasses import asdict, dataclass
@@ -29,12 +29,12 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTurn:
-    """One turn of the policy, read."""
+    """One turn of the policy, after its text was parsed."""
 
     index: int
     """Index among the policy's turns, from 0."""
     text: str
-    """Text from the beginning of the message up to a stop text, without the end-of-turn token."""
+    """Text from the beginning of the assistant message through the stop text, if there is one; no end-of-turn token."""
     message: JsonObject
     """The turn as a chat message."""
     num_tokens: int
@@ -46,15 +46,15 @@ class PolicyTurn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedTurn:
-    """What came back after one turn of the policy."""
+    """Observations that follow one turn of the policy."""
 
     texts: list[str]
-    """[num_calls] what the policy reads of each call; one message if it made none."""
+    """[num_calls] text that the policy reads after each call; the retry message alone if the turn has no call."""
     calls: list[CallRecord]
     seconds: float = 0.0
-    """Seconds of waiting for the tools."""
+    """Seconds spent waiting for the tools."""
     failure: str = ""
-    """What failed, if the system did."""
+    """Description of a failure of the system; "" if nothing failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +65,23 @@ class PlayedRollout:
     stop_reason: StopReason
     tokens: TokenRecord
     messages: list[JsonObject]
-    """The prompt's messages and all that came after them."""
+    """All messages, those of the prompt first."""
     turns: list[PolicyTurn]
     observed: list[ObservedTurn]
-    """[num_turns or one less] what came back after each turn."""
+    """[num_turns or num_turns - 1] observations after each turn; the last turn may have none."""
     engine: EngineReport
     journey: RoutingCost | None
-    """Cost of scheduling; None if the router does not count it."""
+    """Waiting and moves between engines that the router counted; None if it counts nothing."""
 
     @property
     def failure(self) -> str:
-        """What failed, if the rollout is masked."""
+        """Description of the failure that masks the rollout; "" if it is not masked."""
         if self.stop_reason is StopReason.ENGINE_FAILURE:
-            return f"the engine gave back nothing {MAX_EMPTY_ANSWERS} times in a row"
+            return f"the engine returned no token {MAX_EMPTY_ANSWERS} times in a row"
         return self.observed[-1].failure if self.observed else ""
 
     async def row(self, parts: LoopParts, tools: RolloutTools) -> TurnRewardOutput | list[TurnRewardOutput]:
-        """The row that verl stores; an empty list if the policy sampled nothing, because the system failed at once.
+        """The row that verl stores; an empty list if the system failed before the policy sampled a token.
 
         Args:
             parts: The agent loop that played the rollout.
@@ -124,21 +124,21 @@ class PlayedRollout:
             tool_seconds=sum(each.seconds for each in self.observed),
             num_empty_answers=self.engine.num_empty_answers,
             num_answers=None if tag is None else num_tag_pairs(tag, [turn.text for turn in self.turns]),
-            # With tags there is one assistant message, which is the tokens' text by itself.
+            # With tags the whole response is one assistant message, which is the decoded tokens by definition.
             text_differs=parts.settings.parser != "tags" and self._text_differs(parts.loop, schemas),
             journey=self.journey,
             failure=self.failure,
         )
 
     def _text_differs(self, loop: AgentLoopBase, schemas: list[JsonObject]) -> bool:
-        """Whether the chat template renders the messages otherwise than the tokens that were sampled and read."""
+        """Whether the chat template renders the messages differently from the rollout's tokens."""
         text: Any = apply_chat_template(
             loop.tokenizer, self.messages, tools=schemas or None, tokenize=False, **loop.apply_chat_template_kwargs
         )
         return not str(text).startswith(loop.tokenizer.decode(self.tokens.token_ids, skip_special_tokens=False))
 
     async def _outcome(self, tools: RolloutTools) -> Verdict | None:
-        """The outcome that a failure or an environment decided; None leaves it to the reward manager."""
+        """Verdict of a failure or of an environment; None leaves the outcome to the reward manager."""
         if self.stop_reason.is_masked:
             return Verdict.undecided(self.stop_reason.value, self.failure)
         turn = read_turn(self.turns[-1].text)

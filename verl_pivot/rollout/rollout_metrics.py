@@ -1,4 +1,4 @@
-"""Records of one step's rollouts -> metrics under verl's style of names (`rollout/...`, `routing/...`)."""
+"""Records of one step's rollouts -> the metrics `rollout/...` and `routing/...`, which docs/metrics.md explains."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -9,10 +9,10 @@ from verl_pivot.types import ErrorKind
 
 
 def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
-    """{name: value} of one step.
+    """Metrics of one step, as {name: value}.
 
     Args:
-        records: [num_rollouts] all rollouts of the step, masked ones included.
+        records: [num_rollouts] records of all rollouts of the step, masked ones included.
     """
     if not records:
         return {}
@@ -58,7 +58,7 @@ def _call_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
 
 
 def success_metrics(rollouts: Iterable[DumpedRollout]) -> dict[str, float]:
-    """Share of calls that failed in rewarded rollouts: what figure 4 of rStar2-Agent (arXiv:2508.20722) plots."""
+    """Share of failed calls in rewarded rollouts, which figure 4 of rStar2-Agent (arXiv:2508.20722) plots."""
     successes = [rollout for rollout in rollouts if (rollout.score or 0.0) > 0]
     num_calls = sum(rollout.num_calls for rollout in successes)
     num_errors = sum(rollout.num_tool_errors for rollout in successes)

@@ -1,41 +1,39 @@
-"""`pivot.rollout` of the launch command, checked: what the tool loop does with a trajectory."""
+"""RolloutSettings: the section `pivot.rollout` of the launch command, checked."""
 
 from functools import lru_cache
 from typing import Annotated, Literal, Self
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
-from verl_pivot.validation import validated
+from verl_pivot.validation import Options, validated
 
 _VERL = "verl/"
 
 
-class RolloutSettings(BaseModel):
-    """Keys of `pivot.rollout`; see configs/method/tool_rollout.yaml for what they mean to a user."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class RolloutSettings(Options):
+    """Keys of `pivot.rollout`, which configs/method/tool_rollout.yaml explains to users."""
 
     tools: str
-    """A tools file."""
+    """Path of the tools file."""
     parser: str = "hermes"
-    """hermes, tags, or one of verl's own: verl/<name>."""
+    """Format of the calls: hermes, tags, or one of verl's parsers as verl/<name>."""
     tags: tuple[TagPair, ...] = ()
-    """With parser tags."""
+    """Pairs of tags around the argument of a call; only with parser tags."""
     observation_role: Literal["tool", "user"] = "tool"
     observation_template: str = "{text}"
-    """Around what one call gave back. With parser tags it stands in the same turn, else in a message."""
+    """Text around each observation. With parser tags it goes into the same turn, otherwise into a message."""
     assistant_prefix: str = ""
-    """Begins every turn of the policy, unsampled (rStar2-Agent: "<reason>")."""
+    """Text put before every turn of the policy, which does not sample it (rStar2-Agent: "<reason>")."""
     answer_tag: str | None = None
-    """A turn that calls nothing must hold it; with parser tags it ends the turn."""
+    """Tag that a turn without a call must hold; with parser tags it also ends the turn."""
     format_tag: str | None = None
     """Tag whose pairs the rollout's record counts, for the format penalty of resampling on correct."""
     retry_message: str | None = None
-    """What the policy reads after a turn with neither call nor answer."""
+    """Message that the policy reads after a turn with neither a call nor an answer."""
     parallel_calls: bool = False
     """Whether the calls of one turn run at once."""
     max_turns: Annotated[int, Field(ge=1)] = 10
@@ -47,18 +45,25 @@ class RolloutSettings(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.parser not in ("hermes", "tags") and not self.parser.startswith(_VERL):
-            raise ValueError(f"parser must be hermes, tags or verl/<name of verl's>, got {self.parser!r}")
+            raise ValueError(
+                f"parser must be hermes, tags or verl/<name of one of verl's parsers>, got {self.parser!r}"
+            )
         if (self.parser == "tags") != bool(self.tags):
-            raise ValueError("parser=tags needs tags, and no other parser has them")
+            raise ValueError(
+                f"parser=tags needs tags, and no other parser takes them, got parser={self.parser} with "
+                f"{len(self.tags)} pairs of tags"
+            )
         if self.observation_template.count("{text}") != 1:
-            raise ValueError("observation_template must hold {text} once")
+            raise ValueError(
+                "observation_template must hold {text} exactly once, got " + repr(self.observation_template)
+            )
         if (self.retry_message is None) != (self.answer_tag is None):
-            raise ValueError("retry_message and answer_tag go together")
+            raise ValueError("retry_message and answer_tag go together: set both or neither")
         return self
 
     @property
     def verl_parser(self) -> str | None:
-        """Name of verl's parser, where it is one of those."""
+        """Name of the parser within verl; None if the parser is not one of verl's."""
         return self.parser.removeprefix(_VERL) if self.parser.startswith(_VERL) else None
 
     def limits(self, max_response_tokens: int) -> RolloutLimits:
@@ -72,10 +77,10 @@ class RolloutSettings(BaseModel):
 
 
 def parse_settings(config: DictConfig) -> RolloutSettings:
-    """The settings in verl's whole config.
+    """Read `pivot.rollout` from verl's whole config.
 
     Raises:
-        ConfigError: Naming the key.
+        ConfigError: If a key is wrong; the message names it.
     """
     chosen = OmegaConf.select(config, "pivot.rollout")
     if chosen is None:

@@ -1,4 +1,4 @@
-"""TokenRecord: tokens, mask and logprobs of one rollout, exactly as sampled and as training sees them."""
+"""TokenRecord: tokens, mask and logprobs of one rollout, exactly as the policy sampled and read them."""
 
 from dataclasses import dataclass, replace
 
@@ -35,7 +35,7 @@ class TokenRecord:
 
     @property
     def turn_ends(self) -> list[int]:
-        """[num_turns] position behind the last sampled token of each turn."""
+        """[num_turns] position in the response just after the last sampled token of each turn."""
         bounds = zip(self.turn_starts, [*self.turn_starts[1:], len(self.mask)], strict=True)
         return [max(at for at in range(start, end) if self.mask[at]) + 1 for start, end in bounds]
 
@@ -46,16 +46,16 @@ class TokenRecord:
         return [sum(self.mask[start:end]) for start, end in bounds]
 
     def with_merged(self, token_ids: list[int], mask: list[int], logprobs: list[float] | None) -> "TokenRecord":
-        """This record grown by what verl's continuous tokens merged; the arguments hold the old tokens too."""
+        """A copy with the longer arrays that verl's continuous tokens returned, which begin with the tokens so far."""
         return replace(self, token_ids=token_ids, mask=mask, logprobs=logprobs)
 
     def with_turn(self, token_ids: list[int], mask: list[int], logprobs: list[float] | None) -> "TokenRecord":
-        """As `with_merged`, for tokens with which a turn of the policy begins."""
+        """A copy like that of `with_merged`, whose added tokens begin a turn of the policy."""
         grown = self.with_merged(token_ids, mask, logprobs)
         return replace(grown, turn_starts=(*self.turn_starts, len(self.mask)))
 
     def with_text(self, token_ids: list[int]) -> "TokenRecord":
-        """This record followed by tokens that the policy did not sample."""
+        """A copy followed by tokens that the policy did not sample."""
         num = len(token_ids)
         logprobs = None if self.logprobs is None else [*self.logprobs, *[0.0] * num]
         return self.with_merged([*self.token_ids, *token_ids], [*self.mask, *[0] * num], logprobs)

@@ -23,8 +23,8 @@ from verl_pivot.tools.toolset import load_toolset
 class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     """Lets the policy call tools until it answers or a limit ends the rollout.
 
-    The policy reads what it did wrong and goes on. A failure of the system masks the rollout: its reward is undecided
-    and our replay buffer leaves it out. Without a single sampled token there is no row, as verl allows.
+    After a mistake the policy reads an error and goes on. A failure of the system masks the rollout: its reward is
+    undecided, and the replay buffer leaves it out. A rollout without any sampled token gives no row, which verl allows.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -48,7 +48,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         """Play one rollout of a row.
 
         Raises:
-            DataError: If the row's columns cannot be read, or its prompt does not fit.
+            DataError: If the row's columns cannot be read, or its prompt is too long.
         """
         settings = self._parts.settings
         opened = load_toolset(settings.tools).open(
@@ -79,11 +79,11 @@ def make_parser(settings: RolloutSettings, tokenizer: Any) -> TurnParser:
 
 
 def _check_stop(stops: Sequence[str], rollout_config: Any) -> None:
-    """Raises ConfigError if turns end at texts and the engine cannot stop there."""
+    """Raise ConfigError if the parser needs stop texts and the engine cannot stop at texts."""
     if stops and rollout_config.name == "sglang" and rollout_config.get("skip_tokenizer_init", True):
         raise ConfigError(
-            "pivot.rollout.parser=tags stops at texts, for which SGLang needs its tokenizer: add "
-            "actor_rollout_ref.rollout.skip_tokenizer_init=False"
+            "pivot.rollout.parser=tags ends turns at stop texts, for which SGLang needs its tokenizer: add "
+            "actor_rollout_ref.rollout.skip_tokenizer_init=False to the command"
         )
 
 

@@ -1,4 +1,4 @@
-"""Messages of a prompt -> one rollout with tools, played turn by turn in one loop, token for token."""
+"""Prompt -> PlayedRollout: the loop in which the policy and its tools take turns, token for token."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +25,7 @@ class _Context(NamedTuple):
 
 
 class ToolRollout:
-    """One rollout. Attributes hold what stays the same during it; what happens lies in the variables of `play`."""
+    """One rollout with tools. Its attributes never change; its state is in the local variables of `play`."""
 
     def __init__(self, parts: LoopParts, tools: RolloutTools, sampling_params: Mapping[str, Any]) -> None:
         self._parts = parts
@@ -41,7 +41,7 @@ class ToolRollout:
         """Let the policy and its tools take turns until there is a reason to stop.
 
         Raises:
-            DataError: If the prompt does not fit, or holds something else than text.
+            DataError: If the prompt is too long, or holds anything but text.
         """
         tokens, messages = await self._render(prompt), list(prompt)
         turns: list[PolicyTurn] = []
@@ -78,10 +78,13 @@ class ToolRollout:
         )  # fmt: skip
 
     async def _render(self, prompt: Sequence[JsonObject]) -> TokenRecord:
-        """The prompt's tokens, with the prefix of the first turn."""
+        """Tokens of the prompt, followed by the prefix of the first turn."""
         loop = self._loop
         if any(not isinstance(message.get("content"), str | None) for message in prompt):
-            raise DataError("a prompt holds images or the like, which the tool loop does not read: leave the row out")
+            raise DataError(
+                "a prompt has content that is not text, such as images, which the agent loop pivot_tools cannot read: "
+                "remove the row"
+            )
         prompt_ids = await loop.loop.run_in_executor(
             None,
             lambda: loop.continuous_token_builder.build_initial_tokens(list(prompt), tools=self._schemas or None),
@@ -90,17 +93,18 @@ class ToolRollout:
         if tokens.num_prompt_tokens > loop.rollout_config.prompt_length:
             raise DataError(
                 f"a prompt of {tokens.num_prompt_tokens} tokens, its tools included, is longer than "
-                f"data.max_prompt_length={loop.rollout_config.prompt_length}: raise it, or leave the row out"
+                f"data.max_prompt_length={loop.rollout_config.prompt_length}: raise that limit, or remove the row"
             )
         if self._budget(tokens) <= 0:
             raise DataError(
-                f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room in the {self._parts.max_model_len} that "
-                "the engine takes (rollout.max_model_len, or the model's own): leave the row out"
+                f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room for a response in the engine's "
+                f"context of {self._parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the "
+                "model's own): raise it, or remove the row"
             )
         return tokens
 
     def _limit_reached(self, tokens: TokenRecord) -> StopReason | None:
-        """The limit that forbids another turn, if there is one."""
+        """The limit that forbids another turn; None if another turn may begin."""
         if self._is_late():
             return StopReason.MAX_WALL_SECONDS
         return StopReason.MAX_RESPONSE_TOKENS if self._budget(tokens) <= 0 else None
@@ -109,7 +113,7 @@ class ToolRollout:
         return time.monotonic() > self._deadline
 
     def _budget(self, tokens: TokenRecord) -> int:
-        """Tokens that the next turn may have."""
+        """Most tokens that the next turn may have."""
         left = self._parts.max_model_len - len(tokens.token_ids) - 1
         return min(left, self._limits.turn_budget(len(tokens.mask)))
 
@@ -128,8 +132,8 @@ class ToolRollout:
         """Find the calls of a turn and decide whether the rollout ends with it.
 
         Args:
-            sampled: What the engine gave back.
-            index: The turn's index, from 0.
+            sampled: The turn's tokens from the engine.
+            index: Index of the turn, from 0.
         """
         text, ended = action_text(sampled.token_ids, self._loop.tokenizer, self._parts.end_token_ids)
         full_text = self._settings.assistant_prefix + text
@@ -148,7 +152,7 @@ class ToolRollout:
         )  # fmt: skip
 
     def _stop_after(self, text: str, calls: Sequence[ToolCall | Malformed], num_turns: int) -> StopReason | None:
-        """Why the rollout ends with a turn that the policy ended by itself; None if its calls are run."""
+        """Why the rollout ends with a turn that the policy ended by itself; None if the turn's calls are run."""
         tag = self._settings.answer_tag
         if not calls and (tag is None or f"</{tag}>" in text):
             return StopReason.ANSWERED
@@ -157,7 +161,7 @@ class ToolRollout:
         return StopReason.MAX_WALL_SECONDS if self._is_late() else None
 
     async def _observe(self, turn: PolicyTurn) -> ObservedTurn:
-        """Run the calls of a turn, or ask for another turn if it has none."""
+        """Run the calls of a turn; a turn without calls gets the retry message."""
         if not turn.calls:
             return self._retry(turn)
         began = time.monotonic()
@@ -190,7 +194,7 @@ class ToolRollout:
     async def _append_observations(
         self, tokens: TokenRecord, messages: list[JsonObject], turn: PolicyTurn, texts: Sequence[str]
     ) -> _Context | None:
-        """Tokens and messages with what the tools gave back; None if no further turn would fit behind it."""
+        """Tokens and messages with the observations added; None if no further turn would fit."""
         if self._settings.parser == "tags":  # the policy goes on in the same message
             grown = tokens.with_text(self._encode("".join(texts)))
             return _Context(grown, messages) if self._has_room(grown) else None
@@ -236,6 +240,6 @@ def _call_record(outcome: CallOutcome, turn: int, num_tokens: int, truncated: bo
 
 
 def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:
-    """A tool's message, with its name only if there is such a tool: other names may hold lone surrogates."""
+    """Message of role "tool"; its name is left out if no such tool exists, since it may hold lone surrogates."""
     message: JsonObject = {"role": "tool", "content": text}
     return {**message, "name": call.name} if isinstance(call, ToolCall) and call.name in known else message

@@ -1,4 +1,4 @@
-"""One turn of the policy -> its calls: Hermes and rStar2 blocks, tag pairs, and verl's own parsers."""
+"""Text of one turn -> its tool calls, by one of three parsers: Hermes blocks, pairs of tags, or one of verl's."""
 
 import json
 import re
@@ -14,33 +14,33 @@ _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
 
 
 class TurnParser(Protocol):
-    """Finds the calls of a turn; what is meant as one and cannot be read is Malformed."""
+    """Finds the calls in a turn; a call that cannot be read is Malformed."""
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Texts after which a turn is over, beside the end-of-turn token."""
+        """Texts that end a turn, beside the end-of-turn token."""
         ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens, likewise."""
+        """Tokens that end a turn, beside the end-of-turn token."""
         ...
 
     async def calls(
         self, text: str, token_ids: Sequence[int], tools: Sequence[JsonObject]
     ) -> tuple[ToolCall | Malformed, ...]:
-        """In their order.
+        """The calls of one turn, in their order.
 
         Args:
-            text: The turn without its end-of-turn token, from the beginning of its assistant message.
-            token_ids: What was sampled of it, the end-of-turn token included.
-            tools: Schemas of those that the trajectory may call.
+            text: Text of the turn from the beginning of its assistant message, without the end-of-turn token.
+            token_ids: Tokens sampled in the turn, the end-of-turn token included.
+            tools: Schemas of the tools that the policy may call.
         """
         ...
 
 
 class HermesParser:
-    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, as Hermes, Qwen and rStar2-Agent write them."""
+    """Reads ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen and rStar2-Agent write these."""
 
     stop = ()
     stop_token_ids = ()
@@ -53,7 +53,7 @@ class HermesParser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TagPair:
-    """Between two tags stands one argument of a tool.
+    """Two tags; the text between them is one argument of one tool.
 
     Example:
         TagPair(open="<search>", close="</search>", tool="search", argument="query")
@@ -64,17 +64,17 @@ class TagPair:
     tool: str
     argument: str
     stop: str | None = None
-    """Ends the turn where that is not `close` (ToRL: "```output")."""
+    """Text that ends the turn, if that is not `close` (ToRL: "```output")."""
     fenced: bool = False
-    """The argument may stand in a Markdown fence (ReTool)."""
+    """Whether the argument may stand in a Markdown fence, which is taken off (ReTool)."""
 
     def __post_init__(self) -> None:
         if not self.open or not self.close:
-            raise ValueError("open and close must not be empty")
+            raise ValueError(f"open and close must not be empty, got {self.open!r} and {self.close!r}")
 
 
 class TagParser:
-    """The last block of a turn is its call (Search-R1, ReTool, ToRL): the turn stops there."""
+    """Reads the last pair of tags as the turn's only call (Search-R1, ReTool, ToRL); the turn ends there."""
 
     stop_token_ids = ()
 
@@ -90,8 +90,8 @@ class TagParser:
         candidates = [pair for pair in self._pairs if (pair.stop or pair.close) == stop]
         if not candidates:
             return ()
-        begin, pair = max((text.rfind(pair.open), number) for number, pair in enumerate(candidates))
-        chosen = candidates[pair]
+        begin, number = max((text.rfind(pair.open), number) for number, pair in enumerate(candidates))
+        chosen = candidates[number]
         end = text.find(chosen.close, begin + len(chosen.open))
         if begin < 0 or end < 0:
             return (Malformed(reason="malformed_call", detail=f"{stop} without {chosen.open} before it"),)
@@ -102,7 +102,7 @@ class TagParser:
 
 
 class VerlParser:
-    """One of verl's, by the name it has there. They drop what they cannot read without a word."""
+    """Reads calls by one of verl's parsers. verl's parsers silently drop calls that they cannot read."""
 
     stop = ()
 
@@ -123,7 +123,7 @@ class VerlParser:
 
 
 def _flat_schema(tool: JsonObject) -> JsonObject:
-    """What verl's model of a schema holds: of each argument the type and the description."""
+    """The schema reduced to what verl's OpenAIFunctionToolSchema holds: type and description of each argument."""
     function = as_object(tool["function"], "a function")
     parameters = as_object(function.get("parameters") or {}, "parameters")
     named = as_object(parameters.get("properties") or {}, "properties")
@@ -148,14 +148,14 @@ def _decoded(name: str, arguments: str) -> ToolCall | Malformed:
     try:
         decoded: Json = json.loads(arguments)
     except (ValueError, RecursionError) as error:
-        return Malformed(reason="malformed_call", detail=f"the arguments of {name} are no JSON: {error}")
+        return Malformed(reason="malformed_call", detail=f"the arguments of {name} are not valid JSON: {error}")
     if not isinstance(decoded, dict):
-        return Malformed(reason="malformed_call", detail=f"the arguments of {name} are no JSON object")
+        return Malformed(reason="malformed_call", detail=f"the arguments of {name} are not a JSON object")
     return ToolCall(name=name, arguments=decoded)
 
 
 def num_tag_pairs(tag: str, turns: Iterable[str]) -> int:
-    """Number of `<tag>...</tag>` pairs in the policy's turns; 0 if any of these tags has no partner."""
+    """Number of `<tag>...</tag>` pairs in the policy's turns; 0 if any of these tags is unmatched."""
     num_open, num_close, num_pairs = 0, 0, 0
     pair = re.compile(f"<{re.escape(tag)}>.*?</{re.escape(tag)}>", re.DOTALL)
     for turn in turns:

@@ -1,4 +1,4 @@
-"""TurnSampler: tokens so far -> one turn of the policy from verl's engines, with its logprobs."""
+"""TurnSampler: tokens of a rollout so far -> the policy's next turn from verl's engines, with logprobs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ _NEWEST_STEP = "max_global_steps"
 
 @dataclass(frozen=True, slots=True)
 class LoopParts:
-    """What all rollouts of one agent loop share."""
+    """Parts of one agent loop that all its rollouts share."""
 
     loop: AgentLoopBase
     """verl's agent loop, for its tokenizer, its continuous tokens and its client of the engines."""
@@ -33,23 +33,23 @@ class LoopParts:
     special_tokens: tuple[str, ...]
     """Texts of the tokenizer's special tokens."""
     max_model_len: int
-    """Tokens of prompt and response together that an engine takes."""
+    """Most tokens that an engine takes, prompt and response together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """What engines report beside tokens, of one completion or of several."""
+    """Figures that engines report beside the tokens, for one completion or for several together."""
 
     seconds: float = 0.0
-    """Seconds of waiting for completions."""
+    """Seconds spent waiting for completions."""
     num_empty_answers: int = 0
     """Completions without tokens."""
     num_preempted: int | None = None
-    """How often engines preempted the requests; None if they do not say."""
+    """Number of times that engines preempted the requests; None if they do not report it."""
     extra_fields: Mapping[str, Any] = field(default_factory=dict)
-    """verl's extra fields: the training steps of the weights."""
+    """verl's extra fields of a completion, such as the training steps of the weights."""
     routed_experts: Any = None
-    """Routing of a mixture-of-experts model for all tokens so far; None if the engine does not return it."""
+    """Experts that a mixture-of-experts model routed the tokens so far to; None if the engine does not return them."""
 
     @property
     def newest_step(self) -> int | None:
@@ -79,7 +79,7 @@ class SampledTurn(NamedTuple):
     """One turn as the engine sampled it."""
 
     token_ids: list[int]
-    """[num_tokens], the end-of-turn token included; empty if the engine gave back nothing several times in a row."""
+    """[num_tokens] with the end-of-turn token; empty after MAX_EMPTY_ANSWERS completions without tokens in a row."""
     logprobs: list[float] | None
     """[num_tokens]; None if the engine gives no logprobs."""
     report: EngineReport
@@ -121,7 +121,7 @@ class TurnSampler:
         return SampledTurn([], None, report)
 
     async def end(self, num_response_tokens: int, newest_step: int | None) -> RoutingCost | None:
-        """Tell the router that the rollout is over, so that its room is free; what scheduling it cost."""
+        """Tell the router that the rollout is over, so that its KV cache is free; returns what scheduling it cost."""
         return await end_conversation(self._loop.server_manager, self._request_id, num_response_tokens, newest_step)
 
 
@@ -140,7 +140,7 @@ def _report_of(completion: TokenOutput, seconds: float) -> EngineReport:
 
 
 def _num_up_to_stop(token_ids: Sequence[int], stops: Sequence[str], tokenizer: Any) -> int:
-    """Number of tokens up to the one that completes a stop text: engines may sample some more."""
+    """Number of tokens up to the one that completes a stop text; engines may return some more."""
     ids = list(token_ids)
     if any(stop in tokenizer.decode(ids) for stop in stops):
         while any(stop in tokenizer.decode(ids[:-1]) for stop in stops):
