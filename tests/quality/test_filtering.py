@@ -1,4 +1,4 @@
-"""Filters that compare trajectories, and the run over a file."""
+"""Filters that compare trajectories, and `verl-pivot filter` over a file."""
 
 import json
 from collections import Counter
@@ -54,13 +54,13 @@ def reasons(ruling: Ruling) -> dict[int, str]:
     return {position: finding.reason for position, finding in sorted(ruling.dropped.items())}
 
 
-def saying(name: str, words: Sequence[str]) -> Trajectory:
+def trajectory_of_words(name: str, words: Sequence[str]) -> Trajectory:
     user = Message(role=Role.USER, content=" ".join(words))
     return make_trajectory(id=name, messages=[SYSTEM, user, CALL, RESULT, ANSWER])
 
 
-def calling(name: str, tools: str) -> Trajectory:
-    """One call for each letter."""
+def trajectory_of_calls(name: str, tools: str) -> Trajectory:
+    """Trajectory with one call for each letter of `tools`, the tool's name."""
     messages = [USER]
     for number, letter in enumerate(tools):
         call = ToolCall(id=f"c{number}", name=letter, arguments={})
@@ -69,13 +69,18 @@ def calling(name: str, tools: str) -> Trajectory:
     return make_trajectory(id=name, messages=[*messages, ANSWER])
 
 
-def lasting(name: str, num_turns: int) -> Trajectory:
+def trajectory_of_turns(name: str, num_turns: int) -> Trajectory:
     return make_trajectory(id=name, messages=[USER, ANSWER] * num_turns)
 
 
 def test_the_first_of_near_duplicates_stays_and_the_others_name_it() -> None:
     changed = [*WORDS[:199], "other"]
-    trajectories = [saying("a", WORDS), saying("b", WORDS[::-1]), saying("c", changed), saying("d", WORDS)]
+    trajectories = [
+        trajectory_of_words("a", WORDS),
+        trajectory_of_words("b", WORDS[::-1]),
+        trajectory_of_words("c", changed),
+        trajectory_of_words("d", WORDS),
+    ]
 
     ruling = decide("near_duplicates", trajectories)
 
@@ -85,15 +90,19 @@ def test_the_first_of_near_duplicates_stays_and_the_others_name_it() -> None:
     assert reasons(decide("near_duplicates", trajectories, threshold=0.99)) == {3: "near_duplicate"}
 
 
-def test_the_shortest_of_near_duplicates_stays_by_option() -> None:
-    trajectories = [saying("a", WORDS), saying("b", WORDS[:190]), saying("c", WORDS[:190])]
+def test_the_shortest_of_near_duplicates_stays_with_keep_shortest() -> None:
+    trajectories = [
+        trajectory_of_words("a", WORDS),
+        trajectory_of_words("b", WORDS[:190]),
+        trajectory_of_words("c", WORDS[:190]),
+    ]
 
     ruling = decide("near_duplicates", trajectories, keep="shortest")
 
     assert {at: finding.detail[:9] for at, finding in ruling.dropped.items()} == {0: "repeats b", 2: "repeats b"}
 
 
-def test_a_shared_system_prompt_makes_no_duplicates() -> None:
+def test_a_shared_system_prompt_does_not_make_trajectories_duplicates() -> None:
     prompt = Message(role=Role.SYSTEM, content=" ".join(WORDS))
     one, other = (
         make_trajectory(id=name, messages=[prompt, Message(role=Role.USER, content=name * 9), ANSWER]) for name in "ab"
@@ -103,7 +112,7 @@ def test_a_shared_system_prompt_makes_no_duplicates() -> None:
     assert reasons(decide("near_duplicates", [one, replace(one, id="b")])) == {1: "near_duplicate"}
 
 
-def test_whose_words_are_compared_is_an_option() -> None:
+def test_near_duplicates_can_compare_the_users_words_alone() -> None:
     same_question = [
         make_trajectory(id=name, messages=[USER, Message(role=Role.ASSISTANT, content=name * 9)]) for name in "ab"
     ]
@@ -123,23 +132,23 @@ def test_bands_do_not_overlap_and_find_nearly_all_pairs_at_the_threshold(thresho
     assert width == 1 or 1 - (1 - threshold**width) ** len(bands) >= 0.95
 
 
-def test_equal_signatures_alone_are_asked_for_at_a_threshold_of_one() -> None:
+def test_a_threshold_of_one_makes_one_band_of_all_hashes() -> None:
     assert bands_for(1.0, 64) == [(0, 64)]
     assert [len(bands_for(0.8, columns)) for columns in (64, 128)] == [10, 18]
 
 
-def test_a_crowded_cluster_is_thinned_and_the_clusters_are_reported() -> None:
-    trajectories = [calling(name, "abc") for name in "123"] + [
-        calling("4", "aabbc"),
-        calling("5", "ba"),
-        lasting("6", 1),
+def test_a_large_cluster_is_cut_to_its_limit_and_the_clusters_are_reported() -> None:
+    trajectories = [trajectory_of_calls(name, "abc") for name in "123"] + [
+        trajectory_of_calls("4", "aabbc"),
+        trajectory_of_calls("5", "ba"),
+        trajectory_of_turns("6", 1),
     ]
 
     ruling = decide("diversity", trajectories, max_per_cluster=2)
 
     assert Counter(reasons(ruling).values()) == {"crowded_cluster": 2}
     assert set(ruling.dropped) < {0, 1, 2, 3}
-    assert next(iter(ruling.dropped.values())).detail == "one of 4 alike, 2 are kept: a, b, c"
+    assert next(iter(ruling.dropped.values())).detail == "one of a cluster of 4, 2 of them are kept: a, b, c"
     assert ruling.facts == {
         "num_clusters": 3,
         "num_clusters_by_size": {"1": 2, "4": 1},
@@ -160,25 +169,27 @@ def test_a_crowded_cluster_is_thinned_and_the_clusters_are_reported() -> None:
         ({"min_similarity": 0.4}, {"4": 1, "2": 1}),
     ],
 )
-def test_clusters_are_of_equal_or_near_equal_sequences(options: dict[str, Json], sizes: dict[str, int]) -> None:
-    # Of five letters, one edit is a similarity of 0.8.
+def test_equal_sequences_of_tools_share_a_cluster_and_similar_ones_by_option(
+    options: dict[str, Json], sizes: dict[str, int]
+) -> None:
+    # One edit in five letters is a similarity of 0.8.
     sequences = ["abcde", "abcde", "abcdee", "vwxyz", "vwxya", "abz"]
 
-    ruling = decide("diversity", [calling(name, name) for name in sequences], **options)
+    ruling = decide("diversity", [trajectory_of_calls(name, name) for name in sequences], **options)
 
     assert ruling.dropped == {}
     assert ruling.facts["num_clusters_by_size"] == sizes
 
 
-def test_a_share_is_of_all_that_reach_the_filter_and_leaves_one_at_least() -> None:
-    trajectories = [calling(str(number), "a" if number < 8 else "b") for number in range(10)]
+def test_max_share_counts_all_trajectories_and_leaves_at_least_one_of_a_cluster() -> None:
+    trajectories = [trajectory_of_calls(str(number), "a" if number < 8 else "b") for number in range(10)]
 
     assert len(decide("diversity", trajectories, max_share=0.3).dropped) == 5
     assert len(decide("diversity", trajectories, max_share=0.01).dropped) == 8
 
 
-def test_the_seed_chooses_and_the_order_of_the_file_does_not() -> None:
-    trajectories = [calling(f"t{number}", "a") for number in range(20)]
+def test_which_trajectories_stay_depends_on_the_seed_and_not_on_the_order_of_the_file() -> None:
+    trajectories = [trajectory_of_calls(f"t{number}", "a") for number in range(20)]
 
     def kept(rows: Sequence[Trajectory], seed: int) -> set[str]:
         dropped = decide("diversity", rows, max_per_cluster=5, seed=seed).dropped
@@ -188,8 +199,8 @@ def test_the_seed_chooses_and_the_order_of_the_file_does_not() -> None:
     assert kept(trajectories, 0) != kept(trajectories, 1)
 
 
-def test_the_largest_part_with_the_shares_stays() -> None:
-    trajectories = [lasting(f"{turns}-{number}", turns) for turns in (1, 6, 20) for number in range(20)]
+def test_difficulty_keeps_the_most_trajectories_that_have_the_shares() -> None:
+    trajectories = [trajectory_of_turns(f"{turns}-{number}", turns) for turns in (1, 6, 20) for number in range(20)]
 
     ruling = decide("difficulty", trajectories)
 
@@ -206,7 +217,9 @@ def test_the_largest_part_with_the_shares_stays() -> None:
 
 @settings(deadline=None)
 @given(st.tuples(*[st.integers(0, 60)] * 3), st.tuples(*[st.integers(0, 10)] * 2))
-def test_a_mix_is_within_one_of_its_shares_and_cannot_grow(counts: tuple[int, ...], cuts: tuple[int, int]) -> None:
+def test_a_mix_is_within_one_of_its_shares_and_as_large_as_possible(
+    counts: tuple[int, ...], cuts: tuple[int, int]
+) -> None:
     low, high = sorted(cuts)
     shares = dict(zip(Difficulty, (Fraction(part, 10) for part in (low, high - low, 10 - high)), strict=True))
     available = dict(zip(Difficulty, counts, strict=True))
@@ -227,7 +240,7 @@ def profile_of(scores: dict[str, Sequence[Sequence[float | None]]]) -> ProfileTo
     )
 
 
-def test_difficulty_is_the_mean_reward_where_there_is_a_profile() -> None:
+def test_difficulty_is_measured_by_the_mean_reward_if_there_is_a_profile() -> None:
     profile = profile_of(
         {"easy": [(1.0, 1.0), (0.5, 0.5)], "medium": [(1.0, 0.0)], "hard": [(0.2, 0.2)], "none": [(None,), ()]}
     )
@@ -235,7 +248,7 @@ def test_difficulty_is_the_mean_reward_where_there_is_a_profile() -> None:
 
     ruling = decide("difficulty", trajectories, profile, drop=False)
     assert ruling.facts["before"] == {"easy": 1, "medium": 1, "hard": 1}
-    # By full scores alone, a score of 0.5 is none.
+    # The pass rate counts full scores alone, so a score of 0.5 is a failure.
     ruling = decide("difficulty", trajectories, profile, drop=False, measure="pass_rate")
     assert ruling.facts["before"] == {"easy": 0, "medium": 2, "hard": 1}
     with pytest.raises(DataError, match="no trajectory is easy"):
@@ -255,7 +268,7 @@ def test_difficulty_is_the_mean_reward_where_there_is_a_profile() -> None:
         ([(1.0,), ()], 1, False),
     ],
 )
-def test_solved_is_right_in_all_samples_of_every_turn(
+def test_solved_drops_what_all_samples_of_every_turn_got_right(
     turns: Sequence[Sequence[float | None]], min_samples: int, dropped: bool
 ) -> None:
     ruling = decide("solved", [make_trajectory(id="a")], profile_of({"a": turns}), min_samples=min_samples)
@@ -268,7 +281,7 @@ def test_a_profile_that_lacks_a_trajectory_is_refused() -> None:
         decide("solved", [make_trajectory(id="a"), make_trajectory(id="b")], profile_of({"a": [(1.0,)]}))
 
 
-# The run over a file.
+# Runs over a file.
 
 RULES = """
 - correctness
@@ -291,8 +304,8 @@ def write(folder: Path, trajectories: Sequence[Trajectory], rules: str = RULES) 
     return path, read_rules(folder / "rules.yaml")
 
 
-def some(kinds: Sequence[str]) -> list[Trajectory]:
-    """`other` ones differ from each other."""
+def trajectories_of(kinds: Sequence[str]) -> list[Trajectory]:
+    """Trajectories of these KINDS; those of kind "other" are sound and differ from each other."""
     return [
         make_trajectory(
             id=f"{kind}-{number}",
@@ -302,16 +315,16 @@ def some(kinds: Sequence[str]) -> list[Trajectory]:
     ]
 
 
-def dropped_by(outcome: FilterOutcome) -> dict[str, str]:
+def filters_that_dropped(outcome: FilterOutcome) -> dict[str, str]:
     return {outcome.ids[at]: outcome.steps[outcome.dropped_by[at]].label for at in outcome.findings}
 
 
 def test_each_trajectory_is_counted_by_the_first_filter_that_drops_it(tmp_path: Path) -> None:
-    path, rules = write(tmp_path, some(["wrong", "same", "same", "calls", "calls", *["other"] * 4]))
+    path, rules = write(tmp_path, trajectories_of(["wrong", "same", "same", "calls", "calls", *["other"] * 4]))
 
     outcome = filter_trajectories(path, rules)
 
-    by = dropped_by(outcome)
+    by = filters_that_dropped(outcome)
     assert {name: label for name, label in by.items() if label != "diversity"} == {
         "wrong-0": "correctness",
         "same-2": "near_duplicates",
@@ -324,8 +337,10 @@ def test_each_trajectory_is_counted_by_the_first_filter_that_drops_it(tmp_path: 
 
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.sampled_from(["wrong", "same", "calls", "other"]), min_size=1, max_size=12))
-def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, kinds: list[str]) -> None:
-    path, rules = write(tmp_path_factory.mktemp("counts"), some(kinds))
+def test_kept_and_dropped_add_up_to_all_trajectories(
+    tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
+) -> None:
+    path, rules = write(tmp_path_factory.mktemp("counts"), trajectories_of(kinds))
 
     outcome = filter_trajectories(path, rules)
 
@@ -336,46 +351,48 @@ def test_counts_add_up(tmp_path_factory: pytest.TempPathFactory, kinds: list[str
 
 @settings(deadline=None, max_examples=25)
 @given(st.permutations(["wrong", "same", "calls", "other", "wrong", "calls"]))
-def test_the_order_of_the_file_is_nothing_to_a_filter_that_judges_alone(
+def test_a_filter_that_judges_alone_does_not_depend_on_the_order_of_the_file(
     tmp_path_factory: pytest.TempPathFactory, kinds: list[str]
 ) -> None:
-    path, rules = write(tmp_path_factory.mktemp("order"), some(kinds), "- correctness\n- efficiency: {max_calls: 0}\n")
+    path, rules = write(
+        tmp_path_factory.mktemp("order"), trajectories_of(kinds), "- correctness\n- efficiency: {max_calls: 0}\n"
+    )
 
-    by = {name.split("-")[0]: label for name, label in dropped_by(filter_trajectories(path, rules)).items()}
+    by = {name.split("-")[0]: label for name, label in filters_that_dropped(filter_trajectories(path, rules)).items()}
 
     assert by == {"wrong": "correctness", "calls": "efficiency"}
 
 
-def run(folder: Path, *options: str, rules: str | None = RULES) -> Result:
+def run_filter(folder: Path, *options: str, rules: str | None = RULES) -> Result:
     if rules is not None:
         (folder / "rules.yaml").write_text(rules)
     command = ["filter", str(folder / "trajectories.jsonl"), "--out", str(folder / "out.jsonl"), "--workers", "1"]
     return CliRunner().invoke(app, [*command, "--rules", str(folder / "rules.yaml"), *options])
 
 
-def outputs(folder: Path) -> dict[str, bytes]:
+def read_outputs(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.glob("out.jsonl*"))}
 
 
-def test_what_stays_goes_through_unchanged_and_a_second_run_drops_nothing_more(tmp_path: Path) -> None:
-    path, _ = write(tmp_path, some(["wrong", "same", "calls", "other"]))
+def test_kept_lines_are_unchanged_and_a_second_run_drops_nothing_more(tmp_path: Path) -> None:
+    path, _ = write(tmp_path, trajectories_of(["wrong", "same", "calls", "other"]))
     lines = path.read_bytes().splitlines()
 
-    assert run(tmp_path, rules="- correctness\n- coherence\n").exit_code == 0
+    assert run_filter(tmp_path, rules="- correctness\n- coherence\n").exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes().splitlines() == lines[1:]
 
     (tmp_path / "out.jsonl").rename(path)
-    assert run(tmp_path, rules="- correctness\n- coherence\n").exit_code == 0
+    assert run_filter(tmp_path, rules="- correctness\n- coherence\n").exit_code == 0
     assert (tmp_path / "out.jsonl").read_bytes().splitlines() == lines[1:]
 
 
-def test_the_command_writes_why_each_was_dropped(tmp_path: Path) -> None:
-    write(tmp_path, some(["wrong", "same", "same", "other"]))
+def test_the_command_writes_the_reason_for_each_dropped_trajectory(tmp_path: Path) -> None:
+    write(tmp_path, trajectories_of(["wrong", "same", "same", "other"]))
 
-    result = run(tmp_path)
+    result = run_filter(tmp_path)
 
     assert result.exit_code == 0, result.output
-    assert list(outputs(tmp_path)) == [
+    assert list(read_outputs(tmp_path)) == [
         "out.jsonl",
         "out.jsonl.dropped.jsonl",
         "out.jsonl.png",
@@ -406,20 +423,20 @@ def test_the_command_writes_why_each_was_dropped(tmp_path: Path) -> None:
 
 
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
-    # More than one chunk of rows.
+    # Long enough for more than one chunk of rows.
     long = Message(role=Role.USER, content=" ".join(WORDS * 40))
-    trajectories = [*some(["wrong", "same", "calls", "same", "other"] * 30)]
+    trajectories = [*trajectories_of(["wrong", "same", "calls", "same", "other"] * 30)]
     write(tmp_path, [replace(one, messages=(*one.messages, long)) for one in trajectories])
 
-    assert run(tmp_path).exit_code == 0
-    one = outputs(tmp_path)
-    assert run(tmp_path, "--workers", "2").exit_code == 0
+    assert run_filter(tmp_path).exit_code == 0
+    one = read_outputs(tmp_path)
+    assert run_filter(tmp_path, "--workers", "2").exit_code == 0
 
-    assert outputs(tmp_path) == one
+    assert read_outputs(tmp_path) == one
 
 
 def test_the_shipped_rules_are_valid_and_drop_nothing_sound(tmp_path: Path) -> None:
-    write(tmp_path, some(["calls", "other"]))
+    write(tmp_path, trajectories_of(["calls", "other"]))
     command = ["filter", str(tmp_path / "trajectories.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--workers", "1"]
 
     result = CliRunner().invoke(app, command)
@@ -429,14 +446,16 @@ def test_the_shipped_rules_are_valid_and_drop_nothing_sound(tmp_path: Path) -> N
     assert shipped_rules().is_file()
 
 
-def test_nothing_left_is_an_error_that_names_the_filter_which_took_most(tmp_path: Path) -> None:
-    write(tmp_path, some(["wrong", "calls", "calls"]))
+def test_nothing_left_is_an_error_that_names_the_filter_that_dropped_most(tmp_path: Path) -> None:
+    write(tmp_path, trajectories_of(["wrong", "calls", "calls"]))
 
-    result = run(tmp_path, rules="- correctness\n- efficiency: {max_calls: 0}\n")
+    result = run_filter(tmp_path, rules="- correctness\n- efficiency: {max_calls: 0}\n")
 
     assert result.exit_code == 1
-    assert "no trajectory is left of 3: efficiency took most, 2, of them 2 for too_many_calls (calls-1" in result.output
-    assert list(outputs(tmp_path)) == ["out.jsonl.dropped.jsonl", "out.jsonl.png", "out.jsonl.report.json"]
+    assert (
+        "no trajectory is left of 3: efficiency dropped most, 2, of them 2 for too_many_calls (calls-1" in result.output
+    )
+    assert list(read_outputs(tmp_path)) == ["out.jsonl.dropped.jsonl", "out.jsonl.png", "out.jsonl.report.json"]
 
 
 @pytest.mark.parametrize(
@@ -448,7 +467,7 @@ def test_nothing_left_is_an_error_that_names_the_filter_which_took_most(tmp_path
             "rules.yaml, rule 2: filter coherence.colour: unknown key; ",
         ),
         ("- near_duplicates: {threshold: 2}", "near_duplicates.threshold: Input should be less than or equal to 1"),
-        ("- difficulty: {shares: {easy: 0.5}}", "must add up to 1, they make 1.2"),
+        ("- difficulty: {shares: {easy: 0.5}}", "must add up to 1, their sum is 1.2"),
         ("- efficiency: {max_calls: many}", "efficiency.max_calls: Input should be a valid integer, got 'many'"),
         ("- correctness: {error_pattern: '('}", "correctness.error_pattern: '(' is no regular expression"),
         ("- correctness: {}\n  coherence: {}", "rule 1: one name with its options is needed"),
@@ -457,25 +476,25 @@ def test_nothing_left_is_an_error_that_names_the_filter_which_took_most(tmp_path
         ("correctness: {}", "must be a list of filters"),
         ("", "must be a list of filters"),
         ("- [", "rules cannot be read from"),
-        ("- solved", "solved is told by the profile: give"),
+        ("- solved", "filter solved needs a profile: give"),
     ],
 )
 def test_a_mistake_in_the_rules_is_named(tmp_path: Path, rules: str, message: str) -> None:
-    write(tmp_path, some(["other"]))
+    write(tmp_path, trajectories_of(["other"]))
 
-    result = run(tmp_path, rules=rules)
+    result = run_filter(tmp_path, rules=rules)
 
     assert result.exit_code == 1
     assert message in " ".join(result.output.split())
-    assert outputs(tmp_path) == {}
+    assert read_outputs(tmp_path) == {}
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path, workers: str) -> None:
-    path, _ = write(tmp_path, some(["other"]))
+    path, _ = write(tmp_path, trajectories_of(["other"]))
     path.write_text(path.read_text() + '{"id": 3}\n')
 
-    result = run(tmp_path, "--workers", workers)
+    result = run_filter(tmp_path, "--workers", workers)
 
     assert result.exit_code == 1
     assert "trajectories.jsonl, line 2 is not a trajectory (a trajectory needs id " in " ".join(result.output.split())
@@ -484,21 +503,21 @@ def test_a_line_that_is_no_trajectory_is_named(tmp_path: Path, workers: str) -> 
 def test_the_filter_of_the_documentation_is_loaded_in_every_process(tmp_path: Path) -> None:
     module = tmp_path / "min_turns.py"
     module.write_text(DOCS.read_text().split("```python\n")[1].split("```")[0])
-    write(tmp_path, [lasting("short", 1), lasting("long", 3)])
+    write(tmp_path, [trajectory_of_turns("short", 1), trajectory_of_turns("long", 3)])
 
-    result = run(tmp_path, "--workers", "2", "--filter-module", str(module), rules="- min_turns: {at_least: 2}")
+    result = run_filter(tmp_path, "--workers", "2", "--filter-module", str(module), rules="- min_turns: {at_least: 2}")
 
     assert result.exit_code == 0, result.output
     assert [one.id for one in read_trajectories(tmp_path / "out.jsonl")] == ["long"]
-    assert "no_such_module" in run(tmp_path, "--filter-module", "no_such_module").output
+    assert "no_such_module" in run_filter(tmp_path, "--filter-module", "no_such_module").output
 
 
 def test_a_filter_may_be_used_twice(tmp_path: Path) -> None:
     path, rules = write(
-        tmp_path, some(["calls", "other"]), "- efficiency: {max_calls: 5}\n- efficiency: {max_calls: 0}"
+        tmp_path, trajectories_of(["calls", "other"]), "- efficiency: {max_calls: 5}\n- efficiency: {max_calls: 0}"
     )
 
-    assert dropped_by(filter_trajectories(path, rules)) == {"calls-0": "efficiency 2"}
+    assert filters_that_dropped(filter_trajectories(path, rules)) == {"calls-0": "efficiency 2"}
 
 
 def write_profile(path: Path, trajectories: Path, turns: Sequence[TurnProfile]) -> None:
@@ -507,13 +526,13 @@ def write_profile(path: Path, trajectories: Path, turns: Sequence[TurnProfile]) 
             writer.append(turn)
 
 
-def test_the_profile_of_what_stays_is_written_for_select(tmp_path: Path) -> None:
-    trajectories, _ = write(tmp_path, some(["same", "other"]))
+def test_the_profile_of_the_kept_trajectories_is_written_for_select(tmp_path: Path) -> None:
+    trajectories, _ = write(tmp_path, trajectories_of(["same", "other"]))
     profile = tmp_path / "profile.jsonl"
     turns = [make_profile((1.0, 1.0), trajectory_id="same-0"), make_profile((0.0, 1.0), trajectory_id="other-1")]
     write_profile(profile, trajectories, turns)
 
-    result = run(tmp_path, "--profile", str(profile), rules="- solved\n")
+    result = run_filter(tmp_path, "--profile", str(profile), rules="- solved\n")
 
     assert result.exit_code == 0, result.output
     kept = tmp_path / "out.jsonl.profile.jsonl"
@@ -522,18 +541,18 @@ def test_the_profile_of_what_stays_is_written_for_select(tmp_path: Path) -> None
 
 
 def test_a_profile_of_another_file_is_refused(tmp_path: Path) -> None:
-    trajectories, _ = write(tmp_path, some(["same", "other"]))
+    trajectories, _ = write(tmp_path, trajectories_of(["same", "other"]))
     write_profile(tmp_path / "profile.jsonl", trajectories, [])
-    write(tmp_path, some(["other"]))
+    write(tmp_path, trajectories_of(["other"]))
 
-    result = run(tmp_path, "--profile", str(tmp_path / "profile.jsonl"), rules="- solved\n")
+    result = run_filter(tmp_path, "--profile", str(tmp_path / "profile.jsonl"), rules="- solved\n")
 
     assert result.exit_code == 1
     assert "was measured on another file" in " ".join(result.output.split())
 
 
-def test_the_input_is_never_written_over(tmp_path: Path) -> None:
-    path, _ = write(tmp_path, some(["other"]))
+def test_the_input_cannot_be_the_output(tmp_path: Path) -> None:
+    path, _ = write(tmp_path, trajectories_of(["other"]))
 
     result = CliRunner().invoke(app, ["filter", str(path), "--out", str(path)])
 

@@ -1,4 +1,4 @@
-"""Each filter that judges one trajectory alone, on the smallest trajectory that shows it."""
+"""Filters that judge one trajectory alone, each on the smallest trajectory that shows what it does."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -100,7 +100,9 @@ def test_parallel_calls_of_one_name_each_need_a_result_of_their_own() -> None:
         ({"max_failed_share": 0.4, "error_pattern": "^Broken"}, None),
     ],
 )
-def test_correctness_counts_calls_that_fail(options: JsonObject, expected: str | None) -> None:
+def test_correctness_drops_by_the_last_call_or_by_the_share_that_failed(
+    options: JsonObject, expected: str | None
+) -> None:
     messages = [USER, call(0), result(0), call(1), result(1, "Error: no such order"), ANSWER]
 
     assert reason("correctness", make_trajectory(messages=messages), **options) == expected
@@ -158,7 +160,9 @@ LOCAL_REFERENCE: JsonObject = {
         ({"type": "object", "properties": {"order_id": {"multipleOf": 0.5}}}, 10**400, "unusable_schema"),
     ],
 )
-def test_odd_schemas_are_applied_or_named(parameters: JsonObject | None, order_id: Json, expected: str | None) -> None:
+def test_unusual_schemas_are_applied_or_reported_as_unusable(
+    parameters: JsonObject | None, order_id: Json, expected: str | None
+) -> None:
     trajectory = make_trajectory(messages=[USER, call(order_id=order_id), result(), ANSWER], tools=[tool(parameters)])
 
     assert reason("correctness", trajectory) == expected
@@ -183,7 +187,7 @@ def test_a_huge_argument_is_quoted_in_part() -> None:
         ([USER, ANSWER], None),
     ],
 )
-def test_coherence_knows_the_order_of_speakers(messages: Sequence[Message], expected: str | None) -> None:
+def test_coherence_drops_messages_in_an_impossible_order(messages: Sequence[Message], expected: str | None) -> None:
     assert reason("coherence", make_trajectory(messages=messages)) == expected
 
 
@@ -197,7 +201,7 @@ def test_coherence_knows_the_order_of_speakers(messages: Sequence[Message], expe
         ([USER, CALL, RESULT, ANSWER, user("Thanks.")], "text", None),
     ],
 )
-def test_coherence_asks_how_the_assistant_ends(
+def test_coherence_checks_the_last_assistant_turn(
     messages: Sequence[Message], last_turn: str, expected: str | None
 ) -> None:
     trajectory = make_trajectory(messages=messages)
@@ -206,7 +210,7 @@ def test_coherence_asks_how_the_assistant_ends(
     assert reason("coherence", trajectory, last_turn=last_turn, final_tools=["find_order"]) is None
 
 
-def test_a_turn_is_repeated_where_the_same_is_said_to_the_same() -> None:
+def test_a_turn_is_repeated_if_it_says_the_same_after_the_same_result() -> None:
     looping = [USER, call(0), result(0), call(1), result(1), call(2), result(2), ANSWER]
     waiting = [USER, call(0), result(0, "open"), call(1), result(1, "closed"), call(2), result(2, "sent"), ANSWER]
 
@@ -214,7 +218,7 @@ def test_a_turn_is_repeated_where_the_same_is_said_to_the_same() -> None:
     finding = judge("coherence", make_trajectory(messages=looping))
     assert finding is not None
     assert finding.reason == "repeated_turn"
-    assert finding.detail.startswith("1 times, first turn 2: ")
+    assert finding.detail.startswith("1 repeated turns, the first is turn 2: ")
     assert reason("coherence", make_trajectory(messages=looping), max_repeated_turns=1) is None
 
 
@@ -231,13 +235,13 @@ def test_a_turn_is_repeated_where_the_same_is_said_to_the_same() -> None:
         ("Where is it?", "v2.0", True),
     ],
 )
-def test_an_identifier_that_nobody_told_is_invented(said: str, value: str, is_invented: bool) -> None:
+def test_an_identifier_that_no_message_has_is_invented(said: str, value: str, is_invented: bool) -> None:
     trajectory = make_trajectory(messages=[SYSTEM, user(said), call(order_id=value), result(), ANSWER])
 
     assert [found.value for found in invented_values(trajectory)] == ([value] if is_invented else [])
 
 
-def test_what_is_told_later_or_by_the_assistant_itself_is_invented_all_the_same() -> None:
+def test_an_identifier_is_invented_if_only_the_assistant_or_a_later_message_has_it() -> None:
     guess = Message(role=Role.ASSISTANT, content="I take AB-1234.")
     messages = [USER, guess, USER, call(0, order_id="AB-1234"), result(content="AB-1234"), ANSWER]
 
@@ -248,7 +252,7 @@ def test_what_is_told_later_or_by_the_assistant_itself_is_invented_all_the_same(
     assert judge("coherence", make_trajectory(messages=messages), max_invented_values=1) is None
 
 
-def test_a_value_of_the_schema_is_known() -> None:
+def test_a_value_in_a_tools_schema_is_not_invented() -> None:
     tools = [tool({"type": "object", "properties": {"version": {"enum": ["v2.0"]}}})]
 
     assert invented_values(make_trajectory(messages=[USER, call(version="v2.0"), result(), ANSWER], tools=tools)) == []
@@ -259,7 +263,7 @@ def test_a_value_of_the_schema_is_known() -> None:
     [
         ({}, None),
         ({"max_calls": 4}, None),
-        ({"max_calls": 3}, Finding(reason="too_many_calls", detail="4 calls, 3 are allowed")),
+        ({"max_calls": 3}, Finding(reason="too_many_calls", detail="4 calls, at most 3 are allowed")),
         ({"max_repeated_calls": 1}, None),
         ({"max_repeated_calls": 0}, Finding(reason="repeated_calls", detail="1 of 4 calls, first turn 1, find_order")),
         ({"max_wasted_share": 0.5}, None),
@@ -269,7 +273,7 @@ def test_a_value_of_the_schema_is_known() -> None:
         ),
     ],
 )
-def test_efficiency_counts_calls_that_were_for_nothing(options: JsonObject, expected: Finding | None) -> None:
+def test_efficiency_counts_calls_and_those_that_repeat_or_fail(options: JsonObject, expected: Finding | None) -> None:
     messages = [USER]
     for number, content in enumerate(["sent", "sent", "Error: busy", "back"]):
         messages += [call(number), result(number, content)]
@@ -277,14 +281,14 @@ def test_efficiency_counts_calls_that_were_for_nothing(options: JsonObject, expe
     assert judge("efficiency", make_trajectory(messages=[*messages, ANSWER]), **options) == expected
 
 
-def benchmark(folder: Path, rows: Sequence[str]) -> Path:
+def write_benchmark(folder: Path, rows: Sequence[str]) -> Path:
     path = folder / "benchmark.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"id": [str(i) for i in range(len(rows))], "problem": list(rows)}), path)
     return path
 
 
 def test_leakage_names_the_row_that_shares_eight_words(tmp_path: Path) -> None:
-    path = benchmark(tmp_path, ["What is two?", f"Hard one. {QUESTION}."])
+    path = write_benchmark(tmp_path, ["What is two?", f"Hard one. {QUESTION}."])
     leaked = make_trajectory(messages=[user("Please: a TRAIN leaves -- the station at noon, and so on"), ANSWER])
     near = make_trajectory(messages=[user("A train leaves the station at noon or later"), ANSWER])
 
@@ -299,8 +303,8 @@ def test_leakage_names_the_row_that_shares_eight_words(tmp_path: Path) -> None:
     assert judge("leakage", leaked, files=[str(path)], min_ngrams=2) is None
 
 
-def test_leakage_looks_at_the_user_unless_told_otherwise(tmp_path: Path) -> None:
-    files: list[Json] = [str(benchmark(tmp_path, [QUESTION]))]
+def test_leakage_compares_the_users_messages_unless_all_text_is_asked_for(tmp_path: Path) -> None:
+    files: list[Json] = [str(write_benchmark(tmp_path, [QUESTION]))]
     solved = make_trajectory(messages=[USER, call(order_id=1, note=QUESTION), result(), ANSWER])
     split = make_trajectory(messages=[user(QUESTION[:30]), ANSWER, user(QUESTION[30:50]), ANSWER])
 
@@ -309,10 +313,10 @@ def test_leakage_looks_at_the_user_unless_told_otherwise(tmp_path: Path) -> None
     assert judge("leakage", split, files=files) is None
 
 
-def test_a_phrase_of_many_rows_is_no_leak_and_copies_of_a_row_count_once(tmp_path: Path) -> None:
+def test_a_phrase_in_many_rows_is_no_leak_and_equal_rows_count_once(tmp_path: Path) -> None:
     phrase = "Put your final answer within a box at the end"
     rows = [f"{phrase} {number}" for number in range(3)] + [QUESTION] * 5
-    files: list[Json] = [str(benchmark(tmp_path, rows))]
+    files: list[Json] = [str(write_benchmark(tmp_path, rows))]
     prompt, leaked = (make_trajectory(messages=[user(text), ANSWER]) for text in (phrase, QUESTION))
 
     assert judge("leakage", prompt, files=files, columns=["problem"], max_rows_per_ngram=2) is None
@@ -320,7 +324,7 @@ def test_a_phrase_of_many_rows_is_no_leak_and_copies_of_a_row_count_once(tmp_pat
     assert judge("leakage", leaked, files=files, columns=["problem"], max_rows_per_ngram=1) is not None
 
 
-def test_lines_of_text_are_rows_too(tmp_path: Path) -> None:
+def test_each_line_of_a_text_file_is_a_row_of_the_benchmark(tmp_path: Path) -> None:
     path = tmp_path / "benchmark.txt"
     path.write_text(f"short\n\n{QUESTION}\n")
 
@@ -339,14 +343,14 @@ def test_lines_of_text_are_rows_too(tmp_path: Path) -> None:
     ("rows", "options", "message"),
     [
         (["two words"], {}, "no row of .* has 8 words"),
-        ([QUESTION], {"columns": ["question"]}, "row 1 has no column 'question', it has id, problem"),
+        ([QUESTION], {"columns": ["question"]}, "row 1 has no column 'question', only id, problem"),
     ],
 )
-def test_a_benchmark_that_could_find_nothing_is_refused(
+def test_a_benchmark_that_no_trajectory_could_overlap_with_is_refused(
     tmp_path: Path, rows: Sequence[str], options: JsonObject, message: str
 ) -> None:
     with pytest.raises(DataError, match=message):
-        make_filter("leakage", {"files": [str(benchmark(tmp_path, rows))], **options})
+        make_filter("leakage", {"files": [str(write_benchmark(tmp_path, rows))], **options})
 
 
 def test_a_missing_benchmark_is_refused(tmp_path: Path) -> None:
@@ -356,8 +360,8 @@ def test_a_missing_benchmark_is_refused(tmp_path: Path) -> None:
 
 @settings(deadline=None)
 @given(st.text(alphabet=st.characters(max_codepoint=127)))
-def test_words_of_plain_text_are_those_of_any_text(text: str) -> None:
-    # A letter beyond ASCII takes the general way.
+def test_words_of_ascii_text_are_the_same_by_the_fast_and_the_general_way(text: str) -> None:
+    # A letter beyond ASCII makes `words_of` take the general way.
     assert words_of(text) == words_of(f"{text} \u00df")[:-1]
 
 
@@ -370,11 +374,11 @@ def test_words_of_plain_text_are_those_of_any_text(text: str) -> None:
         ("", []),
     ],
 )
-def test_words_are_letters_and_digits_in_one_form(text: str, words: list[str]) -> None:
+def test_words_are_runs_of_letters_and_digits_in_one_unicode_form(text: str, words: list[str]) -> None:
     assert words_of(text) == words
 
 
-def test_hashes_of_ngrams_tell_order_and_length() -> None:
+def test_ngrams_of_other_words_or_order_have_other_hashes() -> None:
     words = ["a", "b", "a", "b", "c"]
 
     assert len(ngram_hashes(words, 2)) == 4
@@ -398,7 +402,9 @@ MESSAGES = st.sampled_from([SYSTEM, USER, CALL, RESULT, ANSWER, call(name="refun
 
 @settings(deadline=None)
 @given(st.lists(MESSAGES, max_size=8), st.sampled_from([(), (FIND_ORDER,)]))
-def test_no_order_of_messages_breaks_a_filter(messages: list[Message], tools: Sequence[JsonObject]) -> None:
+def test_filters_judge_any_order_of_messages_and_say_the_same_again(
+    messages: list[Message], tools: Sequence[JsonObject]
+) -> None:
     trajectory = make_trajectory(messages=messages, tools=tools)
 
     for name, options in (

@@ -15,25 +15,30 @@ from verl_pivot.types import Json
 
 
 class Overlap(NamedTuple):
+    """What a text shares with one row of a benchmark."""
+
     place: str
-    """Where the benchmark's row stands: its file and number."""
+    """File and number of the benchmark's row."""
     words: str
-    """The first n-gram that is shared."""
+    """First n-gram of the row that the text has too."""
     num_ngrams: int
-    """Different ones that are shared with this row."""
+    """Number of different n-grams that both have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchmarkRow:
+    """Words of one row of a benchmark."""
+
     place: str
+    """File and number of the row."""
     words: tuple[str, ...]
 
 
 def read_benchmark(path: Path, columns: Sequence[str]) -> Iterator[BenchmarkRow]:
-    """The text of each row: of the columns, or all of it. A row of a .txt file is a line.
+    """The words of each row: of the named columns, or of all columns without a name. Each line of a .txt file is a row.
 
     Raises:
-        DataError: If the file cannot be read, or a row lacks a column.
+        DataError: If the file cannot be read, or a row lacks a named column.
     """
     if path.suffix == ".txt":
         yield from _lines(path)
@@ -58,10 +63,10 @@ def _text(row: RawRow, columns: Sequence[str]) -> str:
     try:
         decoded = row.decoded()
     except DataError as error:
-        raise DataError(f"{row.place} is no row of a benchmark: {error}") from error
+        raise DataError(f"{row.place} cannot be read as a row of a benchmark: {error}") from error
     if missing := [column for column in columns if column not in decoded]:
         raise DataError(
-            f"{row.place} has no column {missing[0]!r}, it has {', '.join(decoded)}; name others in `columns`"
+            f"{row.place} has no column {missing[0]!r}, only {', '.join(decoded)}; name some of these in `columns`"
         )
     values = [decoded[column] for column in columns] if columns else list(decoded.values())
     return "\n".join(text for value in values for text in _texts(value))
@@ -76,20 +81,20 @@ def _texts(value: Json) -> Iterator[str]:
 
 
 class BenchmarkIndex:
-    """Which rows of the benchmarks share word n-grams with a text.
+    """Index of the benchmarks' rows by their word n-grams; finds the row that shares most of them with a text.
 
-    An n-gram that stands in many rows is a phrase of the benchmark, not a task of it, and is left out.
+    An n-gram that many rows have belongs to the wording of the benchmark, not to one task, and is left out.
     """
 
     def __init__(self, rows: Iterable[BenchmarkRow], *, n: int, max_rows_per_ngram: int) -> None:
         self._n = n
-        # Benchmarks are often written several times over, to sample each task more than once.
+        # Equal rows count once: files of benchmarks often repeat each task, to sample it more than once.
         self._rows = tuple({row.words: row for row in reversed(list(rows))}.values())[::-1]
         self.num_rows = len(self._rows)
         self.num_short_rows = sum(len(row.words) < n for row in self._rows)
-        """Rows of fewer than n words, with which nothing can overlap."""
+        """Rows of fewer than n words, which share no n-gram with anything."""
         hashes = [np.unique(ngram_hashes(row.words, n)) for row in self._rows]
-        owners = np.repeat(np.arange(len(hashes), dtype=np.int32), [len(own) for own in hashes])
+        owners = np.repeat(np.arange(len(hashes), dtype=np.int32), [len(row_hashes) for row_hashes in hashes])
         flat = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
         order = np.argsort(flat, kind="stable")
         self._hashes, self._owners = flat[order], owners[order]
@@ -99,23 +104,19 @@ class BenchmarkIndex:
         self._hashes, self._owners = self._hashes[is_rare], self._owners[is_rare]
 
     def overlap(self, words: Sequence[str]) -> Overlap | None:
-        """The row with the most different n-grams in these words, the first of such rows; None: there is none."""
-        own = np.unique(ngram_hashes(words, self._n))
-        shared = own[self._contains(own)]
+        """The row that shares the most different n-grams with these words, the first of several; None if none does."""
+        hashes = np.unique(ngram_hashes(words, self._n))
+        shared = hashes[self._contains(hashes)]
         if not len(shared):
             return None
-        ngrams = self._spelled(words, shared)
-        num_by_row: dict[int, int] = {}
-        for owner in self._owners[np.isin(self._hashes, shared)].tolist():
-            num_by_row.setdefault(owner, 0)
-        for owner in num_by_row:
-            num_by_row[owner] = len(ngrams & _ngrams(self._rows[owner].words, self._n))
-        best = max(num_by_row, key=lambda owner: (num_by_row[owner], -owner))
-        if not num_by_row[best]:  # two n-grams with one hash
+        ngrams = self._ngrams_of(words, shared)
+        owners = sorted(set(self._owners[np.isin(self._hashes, shared)].tolist()))
+        num_by_row = {owner: len(ngrams & _ngrams(self._rows[owner].words, self._n)) for owner in owners}
+        best = max(num_by_row, key=num_by_row.__getitem__)
+        if not num_by_row[best]:  # only hashes are equal, not words
             return None
         row = self._rows[best]
-        common = ngrams & _ngrams(row.words, self._n)
-        first = next(ngram for ngram in _in_order(row.words, self._n) if ngram in common)
+        first = next(ngram for ngram in _in_order(row.words, self._n) if ngram in ngrams)
         return Overlap(place=row.place, words=" ".join(first), num_ngrams=num_by_row[best])
 
     def _contains(self, hashes: Hashes) -> NDArray[np.bool_]:
@@ -125,9 +126,9 @@ class BenchmarkIndex:
         found: NDArray[np.bool_] = self._hashes[at] == hashes
         return found
 
-    def _spelled(self, words: Sequence[str], shared: Hashes) -> set[tuple[str, ...]]:
-        """The n-grams of these hashes, since two n-grams could have one hash."""
-        positions = np.flatnonzero(np.isin(ngram_hashes(words, self._n), shared))
+    def _ngrams_of(self, words: Sequence[str], hashes: Hashes) -> set[tuple[str, ...]]:
+        """The n-grams of the words with these hashes, to compare the words themselves: two n-grams may share a hash."""
+        positions = np.flatnonzero(np.isin(ngram_hashes(words, self._n), hashes))
         return {tuple(words[at : at + self._n]) for at in positions.tolist()}
 
 

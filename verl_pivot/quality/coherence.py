@@ -1,4 +1,4 @@
-"""Filter `coherence`: what can be told without a model of turns that do not follow from what was before them."""
+"""Filter `coherence`: messages in a sensible order, no missing end, no repeated turns and no invented identifiers."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,17 +15,20 @@ from verl_pivot.types import Json, Message, Role, Trajectory
 
 class CoherenceOptions(FilterOptions):
     order: bool = True
-    """Every message may follow the one before it."""
+    """Whether to check that every message may follow the one before it."""
     last_turn: Literal["text", "result", "any"] = "result"
-    """How the assistant may end: in words alone, or with a call that has its result. One of an action alone may."""
+    """How the last assistant turn may be: without calls, with calls that have results, or anything.
+
+    A trajectory with `expert_turns` "last" is one action with its state and may end in a call.
+    """
     final_tools: Names = ()
-    """Tools that end a conversation, such as a transfer to a human."""
+    """Tools whose call may end a conversation, such as a transfer to a human."""
     max_repeated_turns: int | None = Field(default=0, ge=0)
-    """Assistant turns with the text and calls of the one before them, and the same said to both; null: any number."""
+    """Most turns that repeat the text and calls of the turn before, after the same messages; null: any number."""
     max_invented_values: int | None = Field(default=0, ge=0)
-    """Identifiers in calls that nobody told the assistant; null: any number."""
+    """Most identifiers in calls that the assistant was never told; null: any number."""
     may_invent: Names = ()
-    """tool.argument whose values the assistant may make up."""
+    """Arguments, written as tool.argument, whose values the assistant may make up."""
 
 
 @register_filter("coherence", options=CoherenceOptions)
@@ -37,16 +40,16 @@ class Coherence(TrajectoryFilter):
         messages, options = trajectory.messages, self._options
         if options.order and (finding := _bad_order(messages)):
             return finding
-        if trajectory.expert_turns == "all" and (finding := self._dangling(messages)):
+        if trajectory.expert_turns == "all" and (finding := self._bad_end(messages)):
             return finding
         repeated = _repeated_turns(messages)
         if options.max_repeated_turns is not None and len(repeated) > options.max_repeated_turns:
             turn, message = repeated[0]
-            detail = f"{len(repeated)} times, first turn {turn}: {message.as_dict()!r}"
+            detail = f"{len(repeated)} repeated turns, the first is turn {turn}: {message.as_dict()!r}"
             return Finding(reason="repeated_turn", detail=shortened(detail))
         return self._invented(trajectory)
 
-    def _dangling(self, messages: Sequence[Message]) -> Finding | None:
+    def _bad_end(self, messages: Sequence[Message]) -> Finding | None:
         at = max((at for at, message in enumerate(messages) if message.role is Role.ASSISTANT), default=None)
         if at is None or self._options.last_turn == "any":
             return None
@@ -54,7 +57,7 @@ class Coherence(TrajectoryFilter):
         has_results = len(messages) > at + 1
         if not names or (has_results and self._options.last_turn == "result"):
             return None
-        what = "and nothing follows" if not has_results else "and never answers"
+        what = "and no answer follows" if has_results else "and no result follows"
         return Finding(reason="ends_in_call", detail=shortened(f"the last turn calls {', '.join(names)}, {what}"))
 
     def _invented(self, trajectory: Trajectory) -> Finding | None:
@@ -78,22 +81,22 @@ def _bad_order(messages: Sequence[Message]) -> Finding | None:
         if roles[number - 1] is roles[number] is Role.USER:
             return Finding(reason="consecutive_user", detail=f"messages {number - 1} and {number} are both the user's")
         if roles[number] is Role.SYSTEM and roles[number - 1] is not Role.SYSTEM:
-            return Finding(reason="late_system", detail=f"message {number} is the system's, after others have spoken")
+            return Finding(reason="late_system", detail=f"message {number} is the system's, after messages of others")
     return None
 
 
 def _repeated_turns(messages: Sequence[Message]) -> list[tuple[int, Message]]:
-    """[num_repeated] (turn, message) that say again what was said the turn before, to the same words."""
+    """[num_repeated] (turn, message) of assistant turns that repeat the turn before, after the same messages."""
     positions = [position for position, message in enumerate(messages) if message.role is Role.ASSISTANT]
-    found = []
-    before: tuple[Json, Json] | None = None
+    repeated = []
+    previous: tuple[Json, Json] | None = None
     for turn, position in enumerate(positions):
-        heard: Json = [message.content for message in messages[positions[turn - 1] + 1 if turn else 0 : position]]
+        read: Json = [message.content for message in messages[positions[turn - 1] + 1 if turn else 0 : position]]
         said: Json = [messages[position].content, *_calls(messages[position])]
-        if before == (heard, said):
-            found.append((turn, messages[position]))
-        before = (heard, said)
-    return found
+        if previous == (read, said):
+            repeated.append((turn, messages[position]))
+        previous = (read, said)
+    return repeated
 
 
 def _calls(message: Message) -> list[Json]:

@@ -1,4 +1,4 @@
-"""The contract of a filter: one Trajectory -> why it is dropped, or all of them together -> why each of them is."""
+"""The contract of filters: TrajectoryFilter judges one trajectory alone, DatasetFilter compares all of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from verl_pivot.validation import Options
 Feature = TypeVar("Feature")
 
 Names: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
-"""A YAML list of texts."""
+"""List of strings in YAML."""
 
 _MAX_DETAIL_CHARACTERS = 400
 
 
 class FilterOptions(Options):
-    """Base of every filter's options: an unknown one is an error, and none is converted."""
+    """Base class of every filter's options: unknown options are errors, and no value is converted to another type."""
 
     model_config = ConfigDict(strict=True)
 
@@ -31,30 +31,30 @@ class Finding:
     """Why a trajectory is dropped.
 
     Example:
-        Finding(reason="unknown_tool", detail="turn 2 calls refund_all, which is no tool")
+        Finding(reason="unknown_tool", detail="turn 2, refund_all: no tool has this name")
     """
 
     reason: str
     """Short code in snake_case."""
     detail: str
-    """Explanation for people; what it quotes of the data is `shortened`."""
+    """Explanation for people; data that it quotes is cut by `shortened`."""
 
 
 class TrajectoryFilter(ABC):
-    """Judges each trajectory alone, in any process and any order."""
+    """Filter that judges each trajectory alone, in any process and any order."""
 
     @abstractmethod
     def judge(self, trajectory: Trajectory) -> Finding | None:
-        """Why this trajectory is dropped; None keeps it. Raises only for a bug: an exception stops the run."""
+        """The reason to drop this trajectory; None keeps it. Raises only for a bug: an exception stops the run."""
 
     def facts(self) -> JsonObject:
-        """What the report says of this filter beside its counts."""
+        """Values for the report, beside the counts of this filter."""
         return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """Groups of bars for the picture.
+    """Bar chart in the picture of a run, with groups of bars.
 
     Example:
         Chart(title="difficulty", labels=("easy", "hard"), series={"before": (0.9, 0.1), "after": (0.5, 0.5)})
@@ -64,15 +64,15 @@ class Chart:
     labels: tuple[str, ...]
     """[num_groups]"""
     series: dict[str, tuple[float, ...]]
-    """[num_groups] heights under each name."""
+    """[num_groups] heights of the bars, by name of the series."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ruling:
-    """What a DatasetFilter decides."""
+    """Decision of a DatasetFilter over all trajectories."""
 
     dropped: dict[int, Finding]
-    """[position] of those that go; the others stay."""
+    """Findings by position of the trajectory; those without one stay."""
     note: str = ""
     """Remark in the printed table, such as the number of clusters."""
     facts: JsonObject = field(default_factory=dict)
@@ -81,38 +81,40 @@ class Ruling:
 
 
 class DatasetFilter(ABC, Generic[Feature]):
-    """Judges all trajectories that the filters before it let pass, by a small feature of each."""
+    """Filter that compares all trajectories which the filters before it let pass, by a small feature of each."""
 
     needs_profile: bool = False
 
     @abstractmethod
     def feature(self, trajectory: Trajectory) -> Feature:
-        """What `decide` has to know of a trajectory: small, since all of them are held at once."""
+        """What `decide` has to know of a trajectory; small, since memory holds the features of all trajectories."""
 
     @abstractmethod
     def decide(self, ids: Sequence[str], features: Sequence[Feature], profile: ProfileTotals | None) -> Ruling:
-        """Which trajectories go.
+        """Decide which trajectories are dropped.
 
         Args:
             ids: [num_trajectories] in the order of the file; several rows may share one.
-            features: [num_trajectories]
-            profile: What was measured of the file; None: nothing. Never None if the filter needs one.
+            features: [num_trajectories] what `feature` returned.
+            profile: Totals of the profile; None if none was given, which never happens with `needs_profile`.
         """
 
 
 def shortened(value: object) -> str:
-    """Text for a finding; what is long loses its middle."""
+    """The value as text for a finding; a long text loses its middle."""
     text = value if isinstance(value, str) else repr(value)
     half = _MAX_DETAIL_CHARACTERS // 2
     return text if len(text) <= _MAX_DETAIL_CHARACTERS else f"{text[:half]} ... {text[-half:]}"
 
 
-def require_profile(profile: ProfileTotals | None, what: str) -> ProfileTotals:
-    """The profile.
+def require_profile(profile: ProfileTotals | None, filter_name: str) -> ProfileTotals:
+    """The profile, for a filter that cannot do without one.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If no profile was given.
     """
     if profile is None:
-        raise ConfigError(f"{what} is told by the profile: give the file of `verl-pivot profile` with --profile")
+        raise ConfigError(
+            f"filter {filter_name} needs a profile: give the file that `verl-pivot profile` wrote with --profile"
+        )
     return profile

@@ -1,4 +1,4 @@
-"""Filter `correctness`: calls are of known tools, with arguments that their schemas allow, and have results."""
+"""Filter `correctness`: each call names a known tool, has arguments that the tool's schema allows, and has a result."""
 
 from typing import Literal
 
@@ -8,31 +8,31 @@ from verl_pivot.data.answered_calls import AnsweredCall, answered_calls
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.tool_schemas import schemas_by_name
 from verl_pivot.quality.contract import FilterOptions, Finding, TrajectoryFilter, shortened
-from verl_pivot.quality.error_results import ERROR_PATTERN, ErrorSigns, Pattern
+from verl_pivot.quality.error_results import ERROR_PATTERN, Pattern, reports_error
 from verl_pivot.quality.registry import register_filter
 from verl_pivot.types import Role, Trajectory
 
 
 class CorrectnessOptions(FilterOptions):
     without_tools: Literal["drop", "keep"] = "drop"
-    """What to do with calls where the trajectory brings no schema at all, so that none can be checked."""
+    """What to do with a trajectory that has calls but no tool schemas to check them by."""
     check_arguments: bool = True
     unnamed_arguments: Literal["drop", "keep"] = "drop"
-    """Arguments that `properties` does not name; JSON schema allows them unless additionalProperties is false."""
+    """What to do about arguments that `properties` does not name; JSON schema itself allows them by default."""
     check_results: bool = True
-    """Every call has its result, except those of a turn that ends the trajectory."""
+    """Whether every call must have a result, except calls of a turn that ends the trajectory."""
     last_call_fails: Literal["drop", "keep"] = "keep"
-    """Where the last result reports an error."""
+    """What to do with a trajectory whose last result reports an error."""
     max_failed_share: float | None = Field(default=None, ge=0.0, le=1.0)
     """Largest share of answered calls whose result reports an error; None allows any."""
     error_pattern: Pattern = ERROR_PATTERN
+    """Regular expression that the text of a failed call's result matches."""
 
 
 @register_filter("correctness", options=CorrectnessOptions)
 class Correctness(TrajectoryFilter):
     def __init__(self, options: CorrectnessOptions) -> None:
         self._options = options
-        self._signs = ErrorSigns(options.error_pattern)
 
     def judge(self, trajectory: Trajectory) -> Finding | None:
         calls = answered_calls(trajectory.messages)
@@ -65,7 +65,7 @@ class Correctness(TrajectoryFilter):
         if limit is None and self._options.last_call_fails == "keep":
             return None
         answered = [call for call in calls if call.result is not None]
-        failed = [call for call in answered if call.result is not None and self._signs.are_in(call.result)]
+        failed = [call for call in answered if call.result and reports_error(call.result, self._options.error_pattern)]
         if self._options.last_call_fails == "drop" and failed and failed[-1] is answered[-1]:
             return Finding(reason="last_call_fails", detail=_quote(failed[-1]))
         if limit is not None and len(failed) > limit * len(answered):

@@ -1,4 +1,4 @@
-"""Filter `difficulty`: the largest part of the trajectories with given shares of easy, medium and hard ones."""
+"""Filter `difficulty`: keeps as many trajectories as possible with given shares of easy, medium and hard ones."""
 
 import math
 from collections import Counter
@@ -34,11 +34,11 @@ class Shares(FilterOptions):
     def _check(self) -> Self:
         total = sum(self.exact().values())
         if total != 1:
-            raise ValueError(f"easy, medium and hard must add up to 1, they make {float(total)}")
+            raise ValueError(f"easy, medium and hard must add up to 1, their sum is {float(total)}")
         return self
 
     def exact(self) -> dict[Difficulty, Fraction]:
-        """The decimals that were written: 1/10 for 0.1, not the binary number next to it."""
+        """The shares as the decimals that were written: 1/10 for 0.1, not the nearest binary number."""
         written = {Difficulty.EASY: self.easy, Difficulty.MEDIUM: self.medium, Difficulty.HARD: self.hard}
         return {member: Fraction(str(share)) for member, share in written.items()}
 
@@ -47,22 +47,26 @@ class DifficultyOptions(FilterOptions):
     measure: Literal["auto", "reward_mean", "pass_rate", "num_turns"] = "auto"
     """auto: reward_mean with a profile, num_turns without."""
     easy_from: float = Field(default=0.7, ge=0.0, le=1.0)
-    """Mean reward or pass rate of the reference policy over a trajectory's turns."""
+    """Mean reward or pass rate of the reference policy over a trajectory's turns from which on it is easy."""
     hard_below: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Mean reward or pass rate below which a trajectory is hard."""
     easy_up_to_turns: int = Field(default=4, ge=0)
+    """Number of assistant turns up to which a trajectory is easy, by the measure num_turns."""
     hard_from_turns: int = Field(default=12, ge=1)
-    """Turns of the assistant's."""
+    """Number of assistant turns from which on a trajectory is hard, by the measure num_turns."""
     shares: Shares = Shares()
     drop: bool = True
-    """False: the report tells the shares, and nothing goes."""
+    """False only reports the shares and drops nothing."""
     seed: int = 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.hard_below > self.easy_from:
-            raise ValueError("hard_below must not exceed easy_from")
+            raise ValueError(f"hard_below must not exceed easy_from, got {self.hard_below} and {self.easy_from}")
         if self.hard_from_turns <= self.easy_up_to_turns:
-            raise ValueError("hard_from_turns must exceed easy_up_to_turns")
+            raise ValueError(
+                f"hard_from_turns must exceed easy_up_to_turns, got {self.hard_from_turns} and {self.easy_up_to_turns}"
+            )
         return self
 
 
@@ -73,7 +77,7 @@ class DifficultyMix(DatasetFilter[int]):
         self.needs_profile = options.measure in ("reward_mean", "pass_rate")
 
     def feature(self, trajectory: Trajectory) -> int:
-        """Turns of the assistant's."""
+        """Number of assistant turns."""
         return sum(message.role is Role.ASSISTANT for message in trajectory.messages)
 
     def decide(self, ids: Sequence[str], features: Sequence[int], profile: ProfileTotals | None) -> Ruling:
@@ -88,7 +92,7 @@ class DifficultyMix(DatasetFilter[int]):
             values = [total.pass_rate if measure == "pass_rate" else total.reward_mean for total in totals]
             classes = [self._by_success(value) for value in values]
         dropped: dict[int, Finding] = {
-            position: Finding(reason="undecided", detail="no sample of the profile was decided")
+            position: Finding(reason="undecided", detail="no sample in the profile has a score")
             for position, member in enumerate(classes)
             if member is None and options.drop
         }
@@ -117,8 +121,8 @@ class DifficultyMix(DatasetFilter[int]):
         lacking = [member for member in Difficulty if shares[member] and not counts[member]]
         if lacking and any(counts.values()):
             raise DataError(
-                f"difficulty: no trajectory is {lacking[0]}, so that nothing has the shares; change shares or the "
-                "bounds of the classes in the rules, or set drop: false"
+                f"difficulty: no trajectory is {lacking[0]}, so that no selection has the shares; change the shares or "
+                "the bounds of the classes in the rules, or set drop: false"
             )
         return largest_mix(counts, shares)
 
@@ -139,10 +143,10 @@ class DifficultyMix(DatasetFilter[int]):
 
 
 def largest_mix(counts: Mapping[Difficulty, int], shares: Mapping[Difficulty, Fraction]) -> dict[Difficulty, int]:
-    """How many of each class to keep: as many as the scarcest allows, each within one of its exact share.
+    """Number of trajectories to keep of each class: the most that have the shares, each within one of its exact share.
 
-    The total is the largest of which every share fits into its class; what rounding leaves goes to the largest
-    remainders (Hamilton's method).
+    The total is the largest for which no class lacks trajectories. Shares are rounded down, and what is missing to the
+    total goes to the classes with the largest remainders (Hamilton's method).
     """
     total = min(int(Fraction(counts[member]) / share) for member, share in shares.items() if share)
     exact = {member: share * total for member, share in shares.items()}

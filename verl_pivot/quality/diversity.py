@@ -1,4 +1,4 @@
-"""Filter `diversity`: clusters of trajectories by the order of their tools, at most so many of each."""
+"""Filter `diversity`: clusters trajectories by the sequence of tools that they call, and limits each cluster's size."""
 
 import json
 import math
@@ -23,18 +23,19 @@ _SURROGATES = range(0xD800, 0xE000)
 
 class DiversityOptions(FilterOptions):
     max_per_cluster: int | None = Field(default=None, ge=1)
+    """Most trajectories that stay of a cluster; None sets no limit."""
     max_share: float | None = Field(default=None, gt=0.0, le=1.0)
     """Largest share of one cluster among the trajectories that reach this filter; at least one of a cluster stays."""
     min_similarity: float = Field(default=1.0, gt=0.0, le=1.0)
-    """1 - edit distance / longer length; 1: only equal sequences share a cluster."""
+    """Least similarity to a cluster's leader, 1 - edit distance / longer length; at 1 a cluster has one sequence."""
     merge_repeats: bool = True
-    """Calls of one tool in a row count as one: how often a tool is asked is no strategy."""
+    """Whether calls of one tool in a row count as one."""
     seed: int = 0
 
 
 @register_filter("diversity", options=DiversityOptions)
 class Diversity(DatasetFilter[str]):
-    """Without a limit nothing goes, and the report tells the clusters."""
+    """Keeps a limited number of each cluster; without a limit it only reports the clusters."""
 
     def __init__(self, options: DiversityOptions) -> None:
         self._options = options
@@ -50,13 +51,13 @@ class Diversity(DatasetFilter[str]):
         counts = Counter(features)
         leader_of = _leaders(counts, self._options.min_similarity)
         clusters: dict[str, list[int]] = {}
-        for position, actions in enumerate(features):
-            clusters.setdefault(leader_of[actions], []).append(position)
+        for position, sequence in enumerate(features):
+            clusters.setdefault(leader_of[sequence], []).append(position)
         cap = self._cap(len(ids))
         dropped = {}
         for leader, members in clusters.items():
             if len(members) > cap:
-                detail = f"one of {len(members)} alike, {cap} are kept: {_readable(leader)}"
+                detail = f"one of a cluster of {len(members)}, {cap} of them are kept: {_readable(leader)}"
                 why = Finding(reason="crowded_cluster", detail=shortened(detail))
                 dropped.update(dict.fromkeys(shuffled(members, ids, self._options.seed)[int(cap) :], why))
         sizes = {leader: len(members) for leader, members in clusters.items()}
@@ -71,31 +72,31 @@ class Diversity(DatasetFilter[str]):
 
 
 def _leaders(counts: Mapping[str, int], min_similarity: float) -> dict[str, str]:
-    """[actions] the sequence that leads its cluster.
+    """For each sequence of tools, the sequence that leads its cluster.
 
-    From the most frequent sequence on, each joins the most similar leader before it, or leads a cluster of its own.
+    From the most frequent sequence on, each joins the most similar leader before it, or leads a new cluster.
     """
     if min_similarity == 1.0:
-        return {actions: actions for actions in counts}
+        return {sequence: sequence for sequence in counts}
     letters: dict[str, str] = {}
     leaders: dict[int, dict[str, str]] = {}
     found: dict[str, str] = {}
-    for actions in sorted(counts, key=lambda actions: (-counts[actions], actions)):
-        word = "".join(letters.setdefault(name, _letter(len(letters))) for name in json.loads(actions))
+    for sequence in sorted(counts, key=lambda sequence: (-counts[sequence], sequence)):
+        word = "".join(letters.setdefault(name, _letter(len(letters))) for name in json.loads(sequence))
         best = _most_similar(word, leaders, Fraction(str(min_similarity)))
         if best is None:
-            leaders.setdefault(len(word), {})[word] = actions
-        found[actions] = actions if best is None else best
+            leaders.setdefault(len(word), {})[word] = sequence
+        found[sequence] = sequence if best is None else best
     return found
 
 
 def _letter(number: int) -> str:
-    """A character for a tool's name, so that a sequence is a string, which is compared fastest."""
+    """Character that stands for one tool, so that a sequence is a string, whose edit distance is computed fastest."""
     return chr(number if number < _SURROGATES.start else number + len(_SURROGATES))
 
 
 def _most_similar(word: str, leaders: Mapping[int, Mapping[str, str]], min_similarity: Fraction) -> str | None:
-    """The most similar leader of a word; compares only with lengths that the similarity allows, the nearest first."""
+    """The leader most similar to a word, None if none is similar enough; only lengths that can be are compared."""
     lengths = range(math.ceil(len(word) * min_similarity), math.floor(len(word) / min_similarity) + 1)
     best, least = None, 1 - min_similarity
     for length in sorted(lengths, key=lambda length: abs(length - len(word))):
@@ -115,7 +116,7 @@ def _ruling(dropped: dict[int, Finding], sizes: Mapping[str, int], cap: float) -
         {"actions": json.loads(leader), "size": sizes[leader], "kept": after[leader]} for leader in largest
     ]
     chart = Chart(
-        title=f"largest of {len(sizes)} clusters of action sequences",
+        title=f"largest of {len(sizes)} clusters of tool sequences",
         labels=tuple(str(number) for number in range(1, len(largest) + 1)),
         series={
             "before": tuple(float(sizes[leader]) for leader in largest),
@@ -132,5 +133,5 @@ def _ruling(dropped: dict[int, Finding], sizes: Mapping[str, int], cap: float) -
     return Ruling(dropped=dropped, note=note, facts=facts, charts=(chart,))
 
 
-def _readable(actions: str) -> str:
-    return ", ".join(json.loads(actions)) or "no calls"
+def _readable(sequence: str) -> str:
+    return ", ".join(json.loads(sequence)) or "no calls"

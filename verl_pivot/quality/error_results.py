@@ -1,4 +1,4 @@
-"""Results of calls -> whether they report an error."""
+"""Result of a call -> whether it reports an error."""
 
 import re
 from typing import Annotated
@@ -9,7 +9,7 @@ from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.types import Message
 
 
-def _compiles(pattern: str) -> str:
+def _check_pattern(pattern: str) -> str:
     try:
         re.compile(pattern)
     except re.error as error:
@@ -17,25 +17,20 @@ def _compiles(pattern: str) -> str:
     return pattern
 
 
-Pattern = Annotated[str, AfterValidator(_compiles)]
+Pattern = Annotated[str, AfterValidator(_check_pattern)]
+"""Regular expression, checked when options are read."""
 
 ERROR_PATTERN = r"(?i)^\s*(error|exception|traceback)\b"
 _FAILURES = {"error": True, "errors": True, "is_error": True, "isError": True, "success": False, "ok": False}
-"""Keys of a JSON result that say what came of a call -> whether a true value there means failure."""
+"""Keys by which a JSON result tells success or failure -> whether a true value means failure."""
 
 
-class ErrorSigns:
-    """Tells results that report an error: by their text, or by a key of the JSON object that they are."""
-
-    def __init__(self, pattern: str) -> None:
-        self._pattern = re.compile(pattern)
-
-    def are_in(self, result: Message) -> bool:
-        text = result.content
-        return bool(self._pattern.search(text)) or _object_fails(text)
+def reports_error(result: Message, pattern: str) -> bool:
+    """Whether a result reports an error: it matches the pattern, or is a JSON object with a key that says so."""
+    return bool(re.search(pattern, result.content)) or _is_failed_object(result.content)
 
 
-def _object_fails(text: str) -> bool:
+def _is_failed_object(text: str) -> bool:
     if not text.lstrip().startswith("{") or not any(f'"{key}"' in text for key in _FAILURES):
         return False
     try:

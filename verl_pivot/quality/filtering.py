@@ -1,4 +1,4 @@
-"""trajectories.jsonl and FilterRules -> which trajectories stay, and why each of the others goes."""
+"""trajectories.jsonl and FilterRules -> which trajectories stay, and why each of the others is dropped."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class Track(Protocol):
-    """Passes items on and shows how far they are."""
+    """Function that passes items on and shows the progress."""
 
     def __call__(self, items: Iterable[T], doing: str, total: int | None) -> Iterable[T]: ...
 
@@ -32,25 +32,25 @@ def without_progress(items: Iterable[T], doing: str, total: int | None) -> Itera
 
 
 class Judged(NamedTuple):
-    """One trajectory after every filter that judges alone, up to the first that drops it."""
+    """What the filters say of one trajectory alone, up to the first filter that drops it."""
 
     id: str
     dropped_by: int
-    """Step, -1: none."""
+    """Position of the TrajectoryFilter that drops it among all filters, -1: none."""
     finding: Finding | None
     features: tuple[object, ...]
-    """[num_dataset_filters reached]"""
+    """[num_dataset_filters before that one] values of `DatasetFilter.feature`."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StepOutcome:
-    """What one filter did."""
+    """What one filter dropped, and what it reports."""
 
     label: str
     num_dropped: int = 0
     num_by_reason: dict[str, int] = field(default_factory=dict)
     examples: dict[str, str] = field(default_factory=dict)
-    """[reason] the first trajectory, with its detail."""
+    """Id and detail of the first trajectory that was dropped, by reason."""
     note: str = ""
     facts: JsonObject = field(default_factory=dict)
     charts: tuple[Chart, ...] = ()
@@ -58,14 +58,14 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOutcome:
-    """All decisions, in the order of the file."""
+    """What becomes of every trajectory, in the order of the file."""
 
     ids: Sequence[str]
     """[num_trajectories]"""
     dropped_by: Sequence[int]
-    """[num_trajectories] step, -1: kept."""
+    """[num_trajectories] position of the filter that dropped it, -1: kept."""
     findings: dict[int, Finding]
-    """[position] of those that go."""
+    """Findings by position, of the trajectories that are dropped."""
     steps: tuple[StepOutcome, ...]
 
     @property
@@ -84,26 +84,26 @@ def filter_trajectories(
 ) -> FilterOutcome:
     """Put every trajectory through the filters, in their order.
 
-    The file is read once; of each trajectory its id, its finding and the features of the filters that compare them all
-    are held.
+    The file is read once. Memory holds the id of each trajectory, its finding, and its features for the filters that
+    compare trajectories.
 
     Args:
         path: What `verl-pivot import` wrote.
-        rules: Which filters, in which order.
-        profile: What was measured of the file; None: nothing.
-        workers: Processes; the outcome is the same for any number.
+        rules: Filters to run, in order.
+        profile: Totals of a profile of the same file; None if there is no profile.
+        workers: Number of processes; the outcome is the same for any number.
         track: Shows progress.
-        total: Trajectories of the file, for the progress.
+        total: Number of trajectories in the file, for the progress.
 
     Raises:
         DataError: If a line is no trajectory.
         ConfigError: If a filter needs a profile and there is none.
     """
     filters = filters_of(rules)
-    for label, one in zip(rules.labels, filters, strict=True):
-        if isinstance(one, DatasetFilter) and one.needs_profile:
+    for label, each in zip(rules.labels, filters, strict=True):
+        if isinstance(each, DatasetFilter) and each.needs_profile:
             require_profile(profile, label)
-    table = _Table(num_features=sum(isinstance(one, DatasetFilter) for one in filters))
+    table = _Table(num_features=sum(isinstance(each, DatasetFilter) for each in filters))
     judged = (row for chunk in _judged(path, rules, workers) for row in chunk)
     for row in track(judged, "judging", total):
         table.add(row)
@@ -116,30 +116,30 @@ def _judged(path: Path, rules: FilterRules, workers: int) -> Iterator[list[Judge
 
 
 def judge(rules: FilterRules, rows: Sequence[RawRow]) -> list[Judged]:
-    """[num_rows] what the filters that judge alone say, and the features that the others ask for."""
+    """[num_rows] findings of the TrajectoryFilters, and features for the DatasetFilters."""
     return [_judge(rules, row) for row in rows]
 
 
 def _judge(rules: FilterRules, row: RawRow) -> Judged:
     trajectory = read_trajectory(row)
     features: list[object] = []
-    for number, one in enumerate(filters_of(rules)):
-        if isinstance(one, DatasetFilter):
-            features.append(one.feature(trajectory))
-        elif (finding := one.judge(trajectory)) is not None:
+    for number, each in enumerate(filters_of(rules)):
+        if isinstance(each, DatasetFilter):
+            features.append(each.feature(trajectory))
+        elif (finding := each.judge(trajectory)) is not None:
             return Judged(trajectory.id, number, finding, tuple(features))
     return Judged(trajectory.id, _KEPT, None, tuple(features))
 
 
 class _Table:
-    """Columns, since there may be very many rows."""
+    """What is known of all trajectories, in columns to save memory."""
 
     def __init__(self, num_features: int) -> None:
         self.ids: list[str] = []
         self.dropped_by = array("h")
         self.findings: dict[int, Finding] = {}
         self.features: list[list[object]] = [[] for _ in range(num_features)]
-        """[num_dataset_filters][num_trajectories]; None for one that was dropped before."""
+        """[num_dataset_filters][num_trajectories]; None where an earlier filter dropped the trajectory."""
 
     def add(self, row: Judged) -> None:
         if row.finding is not None:
@@ -153,19 +153,19 @@ class _Table:
 def _decided(table: _Table, rules: FilterRules, profile: ProfileTotals | None, track: Track) -> FilterOutcome:
     filters, steps = filters_of(rules), [StepOutcome(label=label) for label in rules.labels]
     columns = iter(table.features)
-    for number, one in track(list(enumerate(filters)), "deciding", len(filters)):
-        if isinstance(one, TrajectoryFilter):
-            steps[number].facts = one.facts()
+    for number, each in track(list(enumerate(filters)), "deciding", len(filters)):
+        if isinstance(each, TrajectoryFilter):
+            steps[number].facts = each.facts()
             continue
         column = next(columns)
-        # Those that a filter before this one dropped are no part of the file to it.
-        alive = [at for at, by in enumerate(table.dropped_by) if by == _KEPT or by > number]
-        ruling = one.decide([table.ids[at] for at in alive], [column[at] for at in alive], profile)
+        # A filter sees only the trajectories that no earlier filter dropped.
+        reached = [at for at, filter_at in enumerate(table.dropped_by) if filter_at == _KEPT or filter_at > number]
+        ruling = each.decide([table.ids[at] for at in reached], [column[at] for at in reached], profile)
         column.clear()
         steps[number].note, steps[number].facts, steps[number].charts = ruling.note, ruling.facts, ruling.charts
         for position, finding in ruling.dropped.items():
-            table.findings[alive[position]] = finding
-            table.dropped_by[alive[position]] = number
+            table.findings[reached[position]] = finding
+            table.dropped_by[reached[position]] = number
     for position in sorted(table.findings):
         _count(steps[table.dropped_by[position]], table.ids[position], table.findings[position])
     return FilterOutcome(ids=table.ids, dropped_by=table.dropped_by, findings=table.findings, steps=tuple(steps))

@@ -1,4 +1,4 @@
-"""Trajectory -> identifiers in its calls that nobody told the assistant."""
+"""Trajectory -> identifiers in its calls that the assistant was never told."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -12,25 +12,27 @@ _SEPARATORS = re.compile(r"[\W_]+")
 
 
 class InventedValue(NamedTuple):
+    """Identifier in a call that no message before the call has."""
+
     turn: int
-    """Among the assistant's, from 0."""
+    """Position among the assistant's turns, from 0."""
     path: str
-    """tool.argument, without the positions in lists."""
+    """Argument as tool.argument, with further keys inside objects and without positions in lists."""
     value: str
 
 
 def invented_values(trajectory: Trajectory, exempt: Sequence[str] = ()) -> list[InventedValue]:
-    """Each identifier once, where a call has it and no system, user or tool message before that has it.
+    """Identifiers in calls that no system, user or tool message before the call has, each once.
 
-    An identifier is text of four or more characters, without white space, with a letter and a digit. Dates, times,
-    amounts and sums have no letter and are no identifiers, as they may be derived. Case and separators do not count,
-    and a value that the tools' schemas name is known.
+    An identifier is text of four or more characters, without white space, with a letter and a digit. Dates, times and
+    amounts have no letter and are not checked, as they may be computed. Case and separators are ignored, and values
+    in the tools' schemas are known.
 
     Args:
-        trajectory: With or without tools.
+        trajectory: Trajectory with or without tools.
         exempt: Paths such as "write_file.path" whose values the assistant may make up.
     """
-    told = _Told(trajectory)
+    read = _MessagesRead(trajectory)
     found: dict[str, InventedValue] = {}
     turn = -1
     for position, message in enumerate(trajectory.messages):
@@ -38,28 +40,29 @@ def invented_values(trajectory: Trajectory, exempt: Sequence[str] = ()) -> list[
         for call in message.tool_calls:
             for path, value in _texts(call.arguments, call.name):
                 is_new = path not in exempt and value not in found and _is_identifier(value)
-                if is_new and not told.before(position, value):
+                if is_new and not read.contain(value, before=position):
                     found[value] = InventedValue(turn, path, value)
     return list(found.values())
 
 
-class _Told:
-    """What the assistant was told, as one text with the place where each message begins."""
+class _MessagesRead:
+    """Messages to the assistant as one text, with the offset at which each message begins."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._tools = trajectory.tools
         texts = ["" if message.role is Role.ASSISTANT else message.content for message in trajectory.messages]
         self._texts = texts
-        self._all, self._starts = _joined(texts)
-        self._bare: tuple[str, list[int]] | None = None
+        self._joined, self._starts = _joined(texts)
+        self._without_separators: tuple[str, list[int]] | None = None
 
-    def before(self, position: int, value: str) -> bool:
-        if self._all.find(value.casefold(), 0, self._starts[position]) >= 0:
+    def contain(self, value: str, *, before: int) -> bool:
+        """Whether a message before this position has the value, or a tool's schema has it."""
+        if self._joined.find(value.casefold(), 0, self._starts[before]) >= 0:
             return True
-        if self._bare is None:
-            self._bare = _joined([_SEPARATORS.sub("", text) for text in self._texts])
-        bare, starts = self._bare
-        if bare.find(_SEPARATORS.sub("", value).casefold(), 0, starts[position]) >= 0:
+        if self._without_separators is None:
+            self._without_separators = _joined([_SEPARATORS.sub("", text) for text in self._texts])
+        joined, starts = self._without_separators
+        if joined.find(_SEPARATORS.sub("", value).casefold(), 0, starts[before]) >= 0:
             return True
         return value in encode_json(list(self._tools))
 

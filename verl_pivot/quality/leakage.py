@@ -16,24 +16,26 @@ from verl_pivot.types import JsonObject, Message, Role, Trajectory
 
 class LeakageOptions(FilterOptions):
     files: Names = Field(min_length=1)
-    """JSON lines, parquet, or text with a task per line."""
+    """Files of benchmarks: JSON lines, parquet, or .txt with one task per line."""
     columns: Names = ()
     """Columns of JSON lines and parquet to read; none reads all text of a row."""
     text: Literal["user", "all"] = "user"
-    """Words that are compared: the user's, or those of every message and call."""
+    """Text that is compared: the user's messages, or every message with its reasoning and its calls' arguments."""
     n: int = Field(default=8, ge=1)
+    """Words of an n-gram."""
     max_rows_per_ngram: int = Field(default=10, ge=1)
-    """An n-gram in more rows of the benchmarks than this is a phrase, such as the end of a prompt, and no leak."""
+    """An n-gram in more rows of the benchmarks than this is a phrase of their prompts and is ignored."""
     min_ngrams: int = Field(default=1, ge=1)
-    """Different ones that must be shared with one row."""
+    """Least number of different n-grams shared with one row for which a trajectory is dropped."""
 
 
 @register_filter("leakage", options=LeakageOptions)
 class Leakage(TrajectoryFilter):
-    """rStar2-Agent (arXiv:2508.20722, section 5.1) removes problems that share an 8-gram with its benchmarks.
+    """Drops trajectories that share word n-grams with a row of a benchmark.
 
-    The paper does not say how text is normalised; here n-grams are of words without case and punctuation, within one
-    message, and phrases that many rows share do not count.
+    Source: rStar2-Agent (arXiv:2508.20722, section 5.1), which removes problems that share an 8-gram with its
+    benchmarks. The paper does not say how text is normalised; here n-grams are of words without case and punctuation,
+    within one message, and phrases that many rows share are ignored.
     """
 
     def __init__(self, options: LeakageOptions) -> None:
@@ -42,7 +44,7 @@ class Leakage(TrajectoryFilter):
         self._index = BenchmarkIndex(rows, n=options.n, max_rows_per_ngram=options.max_rows_per_ngram)
         if self._index.num_rows == self._index.num_short_rows:
             raise DataError(
-                f"leakage: no row of {', '.join(options.files)} has {options.n} words, so that nothing could be found; "
+                f"leakage: no row of {', '.join(options.files)} has {options.n} words, so no overlap can be found; "
                 "lower n, or name other columns"
             )
 

@@ -1,4 +1,4 @@
-"""Filter `near_duplicates`: of trajectories with nearly the same words one is kept (MinHash and LSH)."""
+"""Filter `near_duplicates`: keeps one of several trajectories with nearly the same words (MinHash and LSH)."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -21,18 +21,20 @@ with extra("data"):
 
 
 _RECALL = 0.95
+"""Probability that two trajectories at the threshold are compared at all."""
 
 
 class NearDuplicatesOptions(FilterOptions):
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Jaccard similarity of the sets of shingles, as MinHash estimates it."""
+    """Jaccard similarity of two sets of shingles from which on they are duplicates, as MinHash estimates it."""
     keep: Literal["first", "shortest"] = "first"
-    """Which of several alike trajectories stays: the first, or the one of fewest words (the first of equals)."""
+    """Which of several similar trajectories stays: the first, or the one of fewest words (the first of equals)."""
     text: Literal["all", "user", "assistant"] = "all"
-    """Words that are compared; never those of the system prompt and the tools, which a whole file shares."""
+    """Messages that are compared; never the system prompt and the tools, which a whole file may share."""
     shingle_words: int = Field(default=5, ge=1)
+    """Words in a row that make a shingle."""
     num_permutations: int = Field(default=64, ge=16, le=1024)
-    """The estimate's standard error is at most 0.5 / sqrt(num_permutations); 4 bytes each per trajectory."""
+    """Hashes per trajectory, of 4 bytes each; the estimate's standard error is at most 0.5 / sqrt(num_permutations)."""
     seed: int = Field(default=1, ge=0, lt=2**32)
 
 
@@ -43,7 +45,7 @@ class NearDuplicates(DatasetFilter[tuple[int, bytes]]):
         self._bands = bands_for(options.threshold, options.num_permutations)
 
     def feature(self, trajectory: Trajectory) -> tuple[int, bytes]:
-        """(number of words, signature)"""
+        """Number of words, and MinHash signature as bytes."""
         options = self._options
         words = words_of(_text(trajectory, options.text))
         shingles = ngram_hashes(words, min(options.shingle_words, max(len(words), 1)))
@@ -59,19 +61,21 @@ class NearDuplicates(DatasetFilter[tuple[int, bytes]]):
     def decide(
         self, ids: Sequence[str], features: Sequence[tuple[int, bytes]], profile: ProfileTotals | None
     ) -> Ruling:
-        """Each trajectory in turn is dropped if one that is kept already is alike."""
+        """Drop each trajectory that is similar to one kept before it."""
         order = list(range(len(ids)))
         if self._options.keep == "shortest":
             order.sort(key=lambda position: (features[position][0], position))
         joined = b"".join(signature for _, signature in features)
         signatures = np.frombuffer(joined, dtype=np.uint32).reshape(len(ids), self._options.num_permutations)
         dropped = {}
-        for position, (twin, similarity) in self._twins(signatures, order):
-            dropped[position] = Finding(reason="near_duplicate", detail=f"repeats {ids[twin]} ({similarity:.2f})")
+        for position, (similar, similarity) in self._duplicates(signatures, order):
+            dropped[position] = Finding(reason="near_duplicate", detail=f"repeats {ids[similar]} ({similarity:.2f})")
         return Ruling(dropped=dropped)
 
-    def _twins(self, signatures: NDArray[np.uint32], order: Sequence[int]) -> Iterator[tuple[int, tuple[int, float]]]:
-        """(position, (most similar kept one, similarity)) of each that goes."""
+    def _duplicates(
+        self, signatures: NDArray[np.uint32], order: Sequence[int]
+    ) -> Iterator[tuple[int, tuple[int, float]]]:
+        """(position, (position of the most similar kept trajectory, similarity)) of each trajectory to drop."""
         buckets = _buckets(signatures, self._bands)
         kept: dict[int, list[int]] = {}
         for position in order:
@@ -87,10 +91,10 @@ class NearDuplicates(DatasetFilter[tuple[int, bytes]]):
                 kept.setdefault(bucket, []).append(position)
 
 
-def _text(trajectory: Trajectory, whose: str) -> str:
+def _text(trajectory: Trajectory, speaker: str) -> str:
     parts = []
     for message in trajectory.messages:
-        is_counted = message.role is not Role.SYSTEM if whose == "all" else message.role.value == whose
+        is_counted = message.role is not Role.SYSTEM if speaker == "all" else message.role.value == speaker
         if is_counted:
             parts.append(message.content)
             parts.extend(f"{call.name} {encode_json(call.arguments, sort_keys=True)}" for call in message.tool_calls)
@@ -100,9 +104,9 @@ def _text(trajectory: Trajectory, whose: str) -> str:
 def bands_for(threshold: float, num_permutations: int) -> list[tuple[int, int]]:
     """[num_bands] (start, end) of the columns that must be equal for two trajectories to be compared.
 
-    The widest bands with which two of similarity s = threshold share one with probability
-    1 - (1 - s^width)^num_bands >= 0.95 (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4).
-    datasketch's MinHashLSH balances misses against needless comparisons instead and finds a third of these pairs.
+    Bands are as wide as possible while two trajectories of similarity s = threshold agree in at least one of them with
+    probability 1 - (1 - s^width)^num_bands >= 0.95 (Leskovec, Rajaraman and Ullman, Mining of Massive Datasets,
+    section 3.4). datasketch's MinHashLSH balances misses against needless comparisons and finds a third of these pairs.
     """
     for width in range(num_permutations, 1, -1):
         num_bands = num_permutations // width
@@ -112,7 +116,7 @@ def bands_for(threshold: float, num_permutations: int) -> list[tuple[int, int]]:
 
 
 def _buckets(signatures: NDArray[np.uint32], bands: Sequence[tuple[int, int]]) -> NDArray[np.int64]:
-    """[num_trajectories, num_bands] which bucket a trajectory falls into, -1 where it is alone in it."""
+    """[num_trajectories, num_bands] number of the bucket that a trajectory falls into, -1 where it is alone."""
     buckets = np.full((len(signatures), len(bands)), -1, dtype=np.int64)
     first = 0
     for band, (start, end) in enumerate(bands):

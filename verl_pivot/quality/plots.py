@@ -1,4 +1,4 @@
-"""FilterOutcome of the filters -> a picture: what each left, and what they tell of the data."""
+"""FilterOutcome -> a picture: how many trajectories each filter left, and the charts of the filters."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ _COLOURS = ("#0072B2", "#E69F00", "#999999", "#009E73", "#D55E00", "#CC79A7")
 
 
 def draw_outcome(outcome: FilterOutcome, path: Path) -> None:
-    """PNG of one panel for the counts after each filter, and one for each chart of a filter."""
+    """Draw a PNG with one panel for the counts after each filter, and one for each chart of a filter."""
     charts = [chart for step in outcome.steps for chart in step.charts]
     figure = Figure(figsize=(8, 3.6 * (1 + len(charts))), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,4 +1,4 @@
-"""profile.jsonl -> what the filters have to know of each trajectory."""
+"""profile.jsonl -> sums of rewards over each trajectory's turns, which filters use."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -51,6 +51,7 @@ ProfileTotals: TypeAlias = Mapping[str, TrajectoryTotals]
 
 
 def totals_of(turns: Iterable[TurnProfile]) -> ProfileTotals:
+    """Totals of each trajectory from the profiles of its turns, in any order."""
     totals: dict[str, TrajectoryTotals] = {}
     for turn in turns:
         totals.setdefault(turn.trajectory_id, TrajectoryTotals()).add(turn)
@@ -61,7 +62,7 @@ def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
     """Totals of the profile at `path`, which must have been measured on the file `trajectories`.
 
     Raises:
-        DataError: If it was measured on another file.
+        DataError: If the profile was measured on another file.
     """
     if measured_on(path) != file_sha256(trajectories):
         raise DataError(
@@ -72,15 +73,15 @@ def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
 
 
 def totals_for(profile: ProfileTotals, ids: Iterable[str]) -> list[TrajectoryTotals]:
-    """[num_trajectories] totals of each.
+    """[num_trajectories] totals of the trajectories with these ids.
 
     Raises:
-        DataError: If the profile lacks one.
+        DataError: If the profile lacks a trajectory.
     """
-    wanted = list(ids)
-    if missing := [identity for identity in wanted if identity not in profile]:
+    listed = list(ids)
+    if missing := [identity for identity in listed if identity not in profile]:
         raise DataError(
-            f"the profile lacks {len(missing)} of {len(wanted)} trajectories, {missing[0]} among them; run the same "
+            f"the profile lacks {len(missing)} of {len(listed)} trajectories, {missing[0]} among them; run the same "
             "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
         )
-    return [profile[identity] for identity in wanted]
+    return [profile[identity] for identity in listed]

@@ -1,4 +1,4 @@
-"""Names of filters -> the filters, made from their options; users register their own in the same way."""
+"""Name and options of a filter -> the filter; users register filters of their own in the same way."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
@@ -32,7 +32,7 @@ def register_filter(name: str, *, options: type[FilterOptions]) -> Callable[[Sou
 
     Args:
         name: A name that no other filter has.
-        options: The type of its options; the decorated function makes the filter from an instance of it.
+        options: Class of the filter's options; the decorated class or function is called with an instance of it.
 
     Raises:
         ConfigError: If another filter has the name already.
@@ -44,7 +44,7 @@ def make_filter(name: str, options: JsonObject) -> Filter:
     """The filter of that name with these options.
 
     Raises:
-        ConfigError: If there is none, or it does not take the options.
+        ConfigError: If no filter has that name, or it does not take the options.
     """
     return _filters.make(name, options)
 
@@ -58,6 +58,6 @@ def load_filter_modules(modules: Iterable[str]) -> None:
     """Import modules that register filters: dotted names, or paths of Python files.
 
     Raises:
-        ConfigError: If one cannot be found.
+        ConfigError: If a module cannot be found.
     """
     _filters.load(modules)

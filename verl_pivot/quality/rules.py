@@ -16,39 +16,41 @@ from verl_pivot.quality.registry import Filter, load_filter_modules, make_filter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterStep:
-    """One filter of the list; hashable, and small enough to be sent with every piece of work."""
+    """One filter of the rules; hashable, and small enough to be sent to a process with every chunk of rows."""
 
     name: str
     options: str
-    """JSON object."""
+    """Options as a JSON object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRules:
+    """Filters to run, in order."""
+
     path: str
-    """Where they were read; for messages."""
+    """File that the rules were read from, for messages."""
     steps: tuple[FilterStep, ...]
     modules: tuple[str, ...] = ()
     """Modules that register the user's own filters."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """[num_steps] names, numbered where one is used again: leakage, leakage 2."""
+        """[num_steps] names of the filters, numbered where one is used again: leakage, leakage 2."""
         names = [step.name for step in self.steps]
         counts = [names[: position + 1].count(name) for position, name in enumerate(names)]
         return tuple(name if count == 1 else f"{name} {count}" for name, count in zip(names, counts, strict=True))
 
 
 def shipped_rules() -> Path:
-    """The rules that are used unless others are given."""
+    """Path of the rules that are used unless others are given."""
     return configs_dir() / "quality.yaml"
 
 
 def read_rules(path: Path, modules: Iterable[str] = ()) -> FilterRules:
-    """The rules of a file, every filter tried with its options.
+    """Read the rules of a file, and make every filter once to check its options.
 
     Raises:
-        ConfigError: If the file is no list of filters, naming the place in it.
+        ConfigError: If the file is no list of filters with valid options; the message names the place in it.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
@@ -83,7 +85,7 @@ def filters_of(rules: FilterRules) -> tuple[Filter, ...]:
     """[num_steps] the filters, made once in each process.
 
     Raises:
-        ConfigError: If there is no such filter, or it does not take its options.
+        ConfigError: If no filter has such a name, or it does not take its options.
     """
     load_filter_modules(rules.modules)
     return tuple(_filter(rules, number, step) for number, step in enumerate(rules.steps, start=1))

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 
 
 def shuffled(positions: Iterable[int], ids: Sequence[str], seed: int) -> list[int]:
-    """The positions by a digest of seed and id, so that the choice outlives a new order of the file.
+    """The positions in an order by a digest of seed and id, which does not depend on the order of the file.
 
     Args:
-        positions: Into `ids`.
+        positions: Positions in `ids`.
         ids: [num_trajectories]; positions of equal ids stay in their order.
-        seed: Another one gives another order.
+        seed: Another seed gives another order.
     """
 
     def rank(position: int) -> tuple[bytes, int]:

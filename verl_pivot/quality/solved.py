@@ -1,4 +1,4 @@
-"""Filter `solved`: trajectories at whose every turn the reference policy was always right teach nothing."""
+"""Filter `solved`: drops trajectories at whose every turn all samples of the reference policy were right."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,15 @@ from verl_pivot.types import Trajectory
 
 class SolvedOptions(FilterOptions):
     min_samples: int = Field(default=1, ge=1)
-    """Fewer right answers at a turn prove nothing."""
+    """Least number of samples at each turn; a trajectory with fewer at any turn is kept."""
 
 
 @register_filter("solved", options=SolvedOptions)
 class Solved(DatasetFilter[None]):
-    """rStar2-Agent (arXiv:2508.20722, section 4.3) drops problems with 8 of 8 rollouts right before its third stage.
+    """Drops trajectories that the reference policy already solves.
 
-    Here a problem is a trajectory, and k of k samples must be right at every turn of it.
+    Source: rStar2-Agent (arXiv:2508.20722, section 4.3), which drops problems with 8 of 8 rollouts right before its
+    third stage. Here a problem is a trajectory, and all samples of each turn must be right.
     """
 
     needs_profile = True
@@ -32,7 +33,7 @@ class Solved(DatasetFilter[None]):
 
     def decide(self, ids: Sequence[str], features: Sequence[None], profile: ProfileTotals | None) -> Ruling:
         dropped = {}
-        for position, totals in enumerate(totals_for(require_profile(profile, "what is solved"), ids)):
+        for position, totals in enumerate(totals_for(require_profile(profile, "solved"), ids)):
             num_samples = totals.min_samples or 0
             if totals.num_solved_turns == totals.num_turns and num_samples >= self._options.min_samples:
                 detail = f"{totals.num_turns} turns, each with all of its {num_samples} or more samples right"

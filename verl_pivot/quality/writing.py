@@ -1,4 +1,4 @@
-"""FilterOutcome -> filtered.jsonl, what was dropped and why, the report, the picture and the profile of what stayed."""
+"""FilterOutcome -> filtered.jsonl, reasons of what was dropped, report, picture, and profile of what stays."""
 
 import json
 from collections.abc import Iterator, Set
@@ -17,7 +17,7 @@ from verl_pivot.quality.rules import FilterRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOutputs:
-    """The files of one run, all beside the trajectories that stay."""
+    """Paths of one run's files, named after the file of the trajectories that stay."""
 
     kept: Path
 
@@ -41,11 +41,11 @@ class FilterOutputs:
 def write_outcome(
     trajectories: Path, outcome: FilterOutcome, paths: FilterOutputs, rules: FilterRules, track: Track
 ) -> None:
-    """Write the lines that stay as they are, the reasons of the others, the report and the picture.
+    """Write the lines that stay, unchanged, the reasons for the others, the report and the picture.
 
     Raises:
-        DataError: If nothing stays, or the file changed since it was read; in the first case the reasons and the
-            report are written all the same.
+        DataError: If no trajectory stays, in which case the reasons and the report are written all the same; or if
+            the file changed since it was read.
         ConfigError: If an output cannot be written.
     """
     with ExitStack() as outputs:
@@ -91,7 +91,7 @@ def _dropped_lines(outcome: FilterOutcome) -> Iterator[str]:
             "reason": finding.reason,
             "detail": finding.detail,
         }
-        # ASCII, as a detail may quote text that UTF-8 cannot hold.
+        # ASCII, since a detail may quote lone surrogates, which UTF-8 cannot encode.
         yield json.dumps(row) + "\n"
 
 
@@ -122,14 +122,14 @@ def _require_some(outcome: FilterOutcome, paths: FilterOutputs) -> None:
     most = max(outcome.steps, key=lambda step: step.num_dropped)
     reason = max(most.num_by_reason, key=most.num_by_reason.__getitem__)
     raise DataError(
-        f"no trajectory is left of {len(outcome.ids)}: {most.label} took most, {most.num_dropped}, of them "
-        f"{most.num_by_reason[reason]} for {reason} ({most.examples[reason]}); loosen it in the rules, all reasons are "
+        f"no trajectory is left of {len(outcome.ids)}: {most.label} dropped most, {most.num_dropped}, of them "
+        f"{most.num_by_reason[reason]} for {reason} ({most.examples[reason]}); loosen it in the rules; all reasons are "
         f"in {paths.dropped}"
     )
 
 
 def write_profile(profile: Path, outcome: FilterOutcome, paths: FilterOutputs) -> None:
-    """The profile's turns of the trajectories that stay, as a profile of their file, so that select takes it.
+    """Write the profile of the trajectories that stay, as one measured on their file, so that `select` accepts it.
 
     Raises:
         DataError: If the profile cannot be read.
@@ -141,7 +141,7 @@ def write_profile(profile: Path, outcome: FilterOutcome, paths: FilterOutputs) -
             raw = _raw(row)
             if number == 0:
                 file.write(_header_for(raw, paths.kept) + b"\n")
-            elif _is_of(raw, kept):
+            elif _is_turn_of(raw, kept):
                 file.write(raw + b"\n")
 
 
@@ -151,5 +151,5 @@ def _header_for(line: bytes, trajectories: Path) -> bytes:
     return encode_json({**header, "settings": {**settings, "input_sha256": file_sha256(trajectories)}}).encode()
 
 
-def _is_of(line: bytes, ids: Set[str]) -> bool:
+def _is_turn_of(line: bytes, ids: Set[str]) -> bool:
     return as_object(decode_json(line), "a turn")["trajectory_id"] in ids
