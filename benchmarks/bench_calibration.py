@@ -120,7 +120,13 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
                 steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
                 decoding.append(long - short)
     (step, row, context_rate), _ = nnls(np.array(steps), np.array(decoding))
-    return EngineRates(step=step, row=row, context=context_rate, prefill_token=token, prefill_batch=batch)
+    return EngineRates(
+        step_seconds=step,
+        request_seconds=row,
+        context_token_seconds=context_rate,
+        prefill_token_seconds=token,
+        prefill_batch_seconds=batch,
+    )
 
 
 async def _contexts(http: httpx.AsyncClient, running: int, context: int) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""routing: simulated engines, the bound, and what a step of rollouts takes under each policy."""
+"""routing.simulator: engines, the lower bound, and the duration of a step under each routing policy."""
 
 import math
 from dataclasses import replace
@@ -53,7 +53,7 @@ def engine(capacity: int = 100_000, *, has_reservation: bool = True) -> Simulate
 
 
 def run_to_end(simulated: SimulatedEngine) -> list[tuple[float, int]]:
-    """[(seconds, conversation)] of what ends, in order."""
+    """[(seconds, conversation)] of the turns that end, in order."""
     ended = []
     while not math.isinf(simulated.next_time):
         now = simulated.next_time
@@ -61,7 +61,7 @@ def run_to_end(simulated: SimulatedEngine) -> list[tuple[float, int]]:
     return ended
 
 
-def test_one_turn_takes_its_prefill_and_its_steps() -> None:
+def test_one_turn_takes_the_time_of_its_prefill_and_its_decode_steps() -> None:
     simulated = engine()
     simulated.submit(request(10), 0.0)
 
@@ -72,7 +72,7 @@ def test_one_turn_takes_its_prefill_and_its_steps() -> None:
     assert seconds == pytest.approx(prefill + decode, abs=1e-12)
 
 
-def test_a_turn_that_comes_in_the_middle_waits_for_the_end_of_a_step() -> None:
+def test_a_turn_submitted_during_a_decode_step_waits_for_the_end_of_that_step() -> None:
     simulated = engine()
     simulated.submit(request(100), 0.0)
     simulated.advance()
@@ -84,19 +84,19 @@ def test_a_turn_that_comes_in_the_middle_waits_for_the_end_of_a_step() -> None:
     assert began <= simulated.next_time < began + 1.2 * step
 
 
-def test_the_prompt_of_a_group_is_computed_once() -> None:
+def test_the_prompt_of_a_group_is_prefilled_once() -> None:
     simulated = engine()
     for number in range(8):
         simulated.submit(request(5, conversation=number), 0.0)
 
     run_to_end(simulated)
 
-    assert simulated.counts.prefilled == 100
-    assert simulated.counts.generated == 40
+    assert simulated.counts.prefilled_tokens == 100
+    assert simulated.counts.generated_tokens == 40
 
 
-def test_a_conversation_finds_its_prefix_again_until_others_need_the_room() -> None:
-    def again(capacity: int) -> int:
+def test_a_prefix_stays_cached_until_other_conversations_need_the_memory() -> None:
+    def recomputed_tokens(capacity: int) -> int:
         simulated = engine(capacity, has_reservation=False)
         simulated.submit(request(500), 0.0)
         run_to_end(simulated)
@@ -106,13 +106,13 @@ def test_a_conversation_finds_its_prefix_again_until_others_need_the_room() -> N
         back.computed = 500
         simulated.submit(back, 200.0)
         run_to_end(simulated)
-        return simulated.counts.reprefilled
+        return simulated.counts.recomputed_tokens
 
-    assert again(capacity=10_000) == 0
-    assert again(capacity=800) == 500
+    assert recomputed_tokens(capacity=10_000) == 0
+    assert recomputed_tokens(capacity=800) == 500
 
 
-def test_an_engine_without_reservation_retracts_what_does_not_fit_and_ends_everything() -> None:
+def test_an_engine_without_reservation_retracts_requests_that_do_not_fit_and_ends_all() -> None:
     simulated = engine(2_000, has_reservation=False)
     for number in range(8):
         simulated.submit(request(600, conversation=number), 0.0)
@@ -120,12 +120,12 @@ def test_an_engine_without_reservation_retracts_what_does_not_fit_and_ends_every
     ended = run_to_end(simulated)
 
     assert sorted(number for _, number in ended) == list(range(8))
-    assert simulated.counts.generated == 8 * 600
-    assert simulated.counts.retracted > 0
+    assert simulated.counts.generated_tokens == 8 * 600
+    assert simulated.counts.num_retracted > 0
     assert simulated.locked == 0
 
 
-def test_a_single_conversation_takes_its_critical_path() -> None:
+def test_a_single_conversation_takes_as_long_as_its_critical_path() -> None:
     alone = [conversation(SimulatedTurn(generated=300, observed=50, wait_seconds=2.0), SimulatedTurn(generated=200))]
 
     outcome = simulate(ONE, alone, Static(num_conversations=1))
@@ -134,21 +134,21 @@ def test_a_single_conversation_takes_its_critical_path() -> None:
 
 
 class _Recorder:
-    """Sends everything to server 0 and keeps what it was told."""
+    """Routing policy that sends every turn to server 0 and keeps what it learns."""
 
     def __init__(self) -> None:
-        self.told: list[TurnRequest | TurnRelease | ConversationEnd] = []
+        self.calls: list[TurnRequest | TurnRelease | ConversationEnd] = []
 
     def acquire(self, request: TurnRequest) -> list[Placement]:
-        self.told.append(request)
+        self.calls.append(request)
         return [Placement(request.conversation, "0")]
 
     def release(self, release: TurnRelease) -> list[Placement]:
-        self.told.append(release)
+        self.calls.append(release)
         return []
 
     def end(self, end: ConversationEnd) -> list[Placement]:
-        self.told.append(end)
+        self.calls.append(end)
         return []
 
     def add_server(self, name: str, capacity: int, now: float) -> list[Placement]:
@@ -161,7 +161,7 @@ class _Recorder:
         pass
 
 
-def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() -> None:
+def test_a_policy_learns_what_a_router_sees_and_no_future_lengths() -> None:
     policy = _Recorder()
 
     simulate(
@@ -170,7 +170,7 @@ def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() ->
         policy,
     )
 
-    first, released, second, _, over = policy.told
+    first, released, second, _, over = policy.calls
     assert isinstance(first, TurnRequest)
     assert isinstance(second, TurnRequest)
     assert isinstance(over, ConversationEnd)
@@ -179,8 +179,8 @@ def test_a_policy_is_told_what_a_router_sees_and_nothing_of_what_is_to_come() ->
     assert not hasattr(first, "turns")
 
 
-def test_the_oracle_admits_the_longest_first_as_long_as_their_fullest_moment_fits() -> None:
-    """Of 500 and 300 tokens: 2 x 300 when the shorter ends, and prompts of 50 each; one of 100 adds only its prompt."""
+def test_the_oracle_admits_the_longest_rollouts_whose_peak_fits_the_cache() -> None:
+    """Rollouts of 500 and 300 tokens peak at 2 x 300 and prompts of 50 each; one of 100 adds only its prompt."""
 
     def admitted(capacity: int) -> list[str]:
         oracle = Oracle({"a": 100, "b": 500, "c": 300}, budget=1_000)
@@ -197,7 +197,7 @@ def test_the_oracle_admits_the_longest_first_as_long_as_their_fullest_moment_fit
 
 
 @pytest.mark.parametrize("name", ROUTING_POLICIES)
-def test_every_policy_ends_every_rollout_within_bound_and_twice_the_same(name: str) -> None:
+def test_every_policy_ends_every_rollout_and_is_deterministic(name: str) -> None:
     def run() -> object:
         conversations = draw_conversations(SMALL, 3)
         setting = ComparedStep(scenario=SMALL, conversations=conversations, lengths_before=[1_000, 2_000, 3_000])
@@ -219,15 +219,15 @@ def test_tokens_are_conserved_and_no_schedule_beats_the_bound(
 ) -> None:
     scenario = replace(SMALL, num_groups=6, capacity=capacity, has_reservation=has_reservation)
 
-    result = compare_seed("any", scenario, seed, ["least_inflight", name])  # asserts both
+    result = compare_seed("any", scenario, seed, ["least_inflight", name])  # asserts the bound
 
-    assert result.outcomes[name].generated == sum(
+    assert result.outcomes[name].generated_tokens == sum(
         turn.generated for each in draw_conversations(scenario, seed) for turn in each.turns
     )
 
 
-def test_the_scenarios_are_those_of_the_model_that_they_are_compared_with() -> None:
-    """16,384 rollouts; responses of 3 to 4 thousand tokens, 3 % at the budget; 2.8 turns, six in M; long ones in F."""
+def test_scenarios_have_the_documented_lengths_and_numbers_of_turns() -> None:
+    """16,384 rollouts; responses of 3 to 4 thousand tokens, 3 % at the budget and 21 % in F; 2.8 turns and six in M."""
     drawn = {name: draw_conversations(SCENARIOS[name], 0) for name in "AMF"}
 
     lengths = {name: [each.response_tokens for each in found] for name, found in drawn.items()}
@@ -244,45 +244,49 @@ def test_a_smaller_scenario_has_the_same_load_on_each_engine() -> None:
     assert shrink(SCENARIOS["A"], 8) == replace(SCENARIOS["A"], num_engines=8, num_groups=64)
 
 
-def test_rows_give_speed_ups_over_verls_router() -> None:
+def test_rows_of_the_table_give_speed_ups_over_verls_router() -> None:
     results = [compare_seed("small", SMALL, seed, ["least_inflight", "kv_forecast"]) for seed in range(2)]
 
     baseline, ours = summarize(results)
 
-    assert (baseline.speed_up, baseline.least_speed_up) == (1.0, 1.0)
+    assert (baseline.speed_up, baseline.min_speed_up) == (1.0, 1.0)
     ratios = [
         each.outcomes["least_inflight"].makespan_seconds / each.outcomes["kv_forecast"].makespan_seconds
         for each in results
     ]
     assert ours.speed_up == pytest.approx(math.sqrt(ratios[0] * ratios[1]))
-    assert ours.least_speed_up == min(ratios)
-    assert ours.over_bound >= 1.0
+    assert ours.min_speed_up == min(ratios)
+    assert ours.bound_ratio >= 1.0
 
 
-def test_the_command_prints_a_table_and_refuses_what_it_does_not_know() -> None:
-    told = cli("route", "simulate", "--scenario", "L", "--policy", "oracle", "--policy", "kv_forecast", "--seeds", "1",
+def test_the_command_prints_a_table_and_refuses_unknown_names() -> None:
+    done = cli("route", "simulate", "--scenario", "L", "--policy", "oracle", "--policy", "kv_forecast", "--seeds", "1",
                "--workers", "1", "--rates", "measured")  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    assert "kv_forecast" in told.stdout
-    assert "oracle (knows the lengths)" in told.stdout
-    assert "L: 1 seeds, bound" in told.stdout
+    assert done.returncode == 0, done.stderr
+    assert "kv_forecast" in done.stdout
+    assert "oracle      knows the length of every response in advance" in done.stdout
+    assert "L: means of 1 steps, lower bound" in done.stdout
 
     assert "kv_forecast" in cli("route", "simulate", "--help").stdout
     refused = cli("route", "simulate", "--policy", "kv_forecats")
     assert refused.returncode == 1
-    assert "error: --policy kv_forecats: known are static, least_inflight" in refused.stderr
+    assert "error: --policy kv_forecats: unknown name, choose from static, least_inflight" in refused.stderr
     refused = cli("route", "simulate", "--rates", "guessed")
     assert refused.returncode == 1
-    assert "error: --rates guessed: known are estimated, measured" in refused.stderr
+    assert "error: --rates guessed: unknown name, choose from estimated, measured" in refused.stderr
 
 
-def test_a_field_of_a_scenario_can_be_set_and_others_are_told() -> None:
+def test_a_field_of_a_scenario_can_be_set_and_an_unknown_one_lists_all_fields() -> None:
     changed = with_options(SCENARIOS["A"], ["capacity=300000", "has_reservation=false", "last_turn=0.5"])
 
     assert changed == replace(SCENARIOS["A"], capacity=300_000, has_reservation=False, last_turn=0.5)
-    with pytest.raises(ConfigError, match="--set capasity=1: a scenario has num_engines, capacity"):
+    with pytest.raises(
+        ConfigError, match="--set capasity=1: a scenario has no field 'capasity', only num_engines, capacity"
+    ):
         with_options(SCENARIOS["A"], ["capasity=1"])
-    with pytest.raises(ConfigError, match="--set capacity=much: capacity is int, as 400000"):
+    with pytest.raises(
+        ConfigError, match="--set capacity=much: capacity must be of type int, such as 400000, got 'much'"
+    ):
         with_options(SCENARIOS["A"], ["capacity=much"])
 
 
@@ -294,7 +298,7 @@ def recorded_rollout(*turn_tokens: int) -> RolloutRecord:
     return make_record(prompt_tokens=50, calls=tuple(calls), turn_tokens=turn_tokens)
 
 
-def test_what_was_recorded_is_rolled_out_again(tmp_path: Path) -> None:
+def test_recorded_rollouts_are_rolled_out_again(tmp_path: Path) -> None:
     dump = write_dump(tmp_path / "1.jsonl", {"a_0_0": recorded_rollout(10, 20), "a_1_0": recorded_rollout(7)})
 
     assert read_conversations(dump) == [
@@ -303,9 +307,9 @@ def test_what_was_recorded_is_rolled_out_again(tmp_path: Path) -> None:
         ),
         conversation(SimulatedTurn(generated=7), id_=1, prompt_tokens=50),
     ]  # fmt: skip
-    told = cli("route", "simulate", "--recorded", dump, "--set", "num_engines=2", "--policy", "kv_forecast")
-    assert told.returncode == 0, told.stderr
-    assert "1.jsonl: 1 seeds, bound" in told.stdout
+    done = cli("route", "simulate", "--recorded", dump, "--set", "num_engines=2", "--policy", "kv_forecast")
+    assert done.returncode == 0, done.stderr
+    assert "1.jsonl: means of 1 steps, lower bound" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -315,7 +319,7 @@ def test_what_was_recorded_is_rolled_out_again(tmp_path: Path) -> None:
         ('{"uid": "a_0_0"}', r"line 1 is no rollout \(Object missing required field `prompt_id`\): give a file"),
     ],
 )
-def test_a_file_that_is_no_dump_is_told(tmp_path: Path, text: str, message: str) -> None:
+def test_a_file_without_recorded_rollouts_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "1.jsonl").write_text(text)
 
     with pytest.raises(DataError, match=message):

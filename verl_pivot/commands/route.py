@@ -1,4 +1,4 @@
-"""`verl-pivot route simulate`: scenarios and routing policies -> how long a training step's rollouts take."""
+"""`verl-pivot route simulate`: scenarios and routing policies -> how long the rollouts of training steps take."""
 
 import json
 import os
@@ -15,48 +15,88 @@ if TYPE_CHECKING:
     from verl_pivot.routing.simulator.engine import EngineRates
     from verl_pivot.routing.simulator.workload import Scenario
 
-route_app = typer.Typer(help="Scheduling of rollouts over engines.", no_args_is_help=True)
+_COLUMNS = (
+    "seconds",
+    "90 %\ndone",
+    "speed-\nup",
+    "slowest\nseed",
+    "times\nbound",
+    "recom-\nputed",
+    "re-\ntracted",
+    "moves",
+)
+_LEGEND = """\
+seconds     until the last rollout ends; 90 % done: seconds until nine of ten have ended
+speed-up    over least_inflight, verl's own router; slowest seed: the least speed-up of any seed
+times bound seconds / a lower bound that no schedule can beat
+recomputed  tokens of conversations that were computed again, in % of generated tokens
+retracted   requests that an engine stopped because its memory was short, in % of rollouts
+moves       turns that went to another engine than the turn before
+oracle      knows the length of every response in advance, which no router can"""
+
+route_app = typer.Typer(help="Compare routing policies, which choose the engine of each rollout.", no_args_is_help=True)
 
 
 @route_app.callback()
 def route() -> None:
-    """Scheduling of rollouts over engines."""
+    """Compare routing policies, which choose the engine of each rollout."""
 
 
 @route_app.command("simulate")
 def simulate_command(
     scenario: Annotated[
         list[str] | None,
-        typer.Option(help="A, M, F, S, D, L, E, G, H, V or W, as described above; repeatable. Default: A M F D L."),
+        typer.Option(
+            help="A, M, F, S, D, L, E, G, H, V or W, described above; repeatable. By default A, M, F, D and L."
+        ),
     ] = None,
     policy: Annotated[
-        list[str] | None, typer.Option(help="Routing policy; repeatable. By default all of them.")
+        list[str] | None,
+        typer.Option(
+            help="Routing policy to compare with verl's own, least_inflight; repeatable. By default all of them."
+        ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Training steps to draw of each scenario.")] = 5,
-    first_seed: Annotated[int, typer.Option(min=0, help="Seed of the first of these steps.")] = 0,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Number of training steps to simulate of each scenario, each drawn with a seed of its own."
+        ),
+    ] = 5,
+    first_seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the first of these steps; the next ones have the next numbers.")
+    ] = 0,
     options: Annotated[
         list[str] | None,
-        typer.Option("--set", help="Change a scenario: field=value, such as capacity=300000; repeatable."),
+        typer.Option(
+            "--set",
+            help="Change a field of every scenario, such as capacity=300000; repeatable. An unknown field lists all.",
+        ),
     ] = None,
     recorded: Annotated[
         Path | None,
-        typer.Option(help="Simulate the rollouts recorded in <trainer.rollout_data_dir>/tools/<step>.jsonl instead."),
+        typer.Option(
+            help="Roll out recorded rollouts again, <trainer.rollout_data_dir>/tools/<step>.jsonl, on the engines of a "
+            "scenario, D by default."
+        ),
     ] = None,
     before: Annotated[
         Path | None,
-        typer.Option(help="With --recorded: rollouts of an earlier step, from which the policies know lengths."),
+        typer.Option(
+            help="With --recorded: recorded rollouts of the step before, from which kv_forecast learns lengths."
+        ),
     ] = None,
     rates: Annotated[
-        str, typer.Option(help="Speed of an engine: estimated (roofline) or measured (on an H100).")
+        str, typer.Option(help="Speeds of the engines, of a 14B model on one H100: estimated (roofline) or measured.")
     ] = "estimated",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Also write the tables to this file, as JSON.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file to which the tables are written, too.")] = None,
 ) -> None:
-    """Simulate the rollouts of training steps on SGLang-like engines, with every routing policy in turn.
+    """Simulate the rollouts of training steps on SGLang-like engines, under each routing policy.
 
-    Scenarios: A has 64 engines under memory pressure, M many turns, F long rollouts, S severe memory pressure, D no
-    pressure, L a light load, E long prompts first, G 8 engines, H 512 engines, V engines that reserve no memory, W
-    slow tools. No policy sees the lengths of answers beforehand, except the oracle, which is there to compare with.
+    Scenarios: A has 64 engines under memory pressure. The others differ from A: M has more turns, F longer responses,
+    S severe memory pressure, D no memory pressure, L fewer rollouts, E the longest responses first, G 8 engines, H
+    512 engines, V engines that reserve no memory, W slow tools. No policy knows the lengths of responses in advance,
+    except the oracle, which is there to compare with.
 
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
@@ -78,6 +118,7 @@ def simulate_command(
     tables = {name: list(summarize(found)) for name, found in results.items()}
     for name, table in tables.items():
         _print_rows(name, table, results[name])
+    typer.echo(_LEGEND)
     if out is not None:
         out.write_text(json.dumps({name: [asdict(row) for row in table] for name, table in tables.items()}, indent=2))
 
@@ -95,7 +136,7 @@ def _replay(
 
 def _check_names(option: str, names: list[str], known: list[str]) -> None:
     if unknown := [name for name in names if name not in known]:
-        raise ConfigError(f"{option} {unknown[0]}: known are {', '.join(known)}")
+        raise ConfigError(f"{option} {unknown[0]}: unknown name, choose from {', '.join(known)}")
 
 
 def _simulate(
@@ -125,20 +166,20 @@ def _print_rows(name: str, table_rows: "list[ComparisonRow]", results: "list[See
     from rich.table import Table
 
     bound = sum(result.bound_seconds for result in results) / len(results)
-    title = f"{name}: {len(results)} seeds, bound {bound:.0f} s"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    title = f"{name}: means of {len(results)} steps, lower bound {bound:.0f} s"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     table.add_column("policy", overflow="fold")
-    for column in ("s", "faster", "least", "x bound", "90 %", "again", "retracted", "moves"):
+    for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for row in table_rows:
         table.add_row(
-            row.policy if row.policy != "oracle" else "oracle (knows the lengths)",
+            row.policy,
             f"{row.makespan_seconds:.0f}",
-            f"{row.speed_up:.2f}",
-            f"{row.least_speed_up:.2f}",
-            f"{row.over_bound:.2f}",
             f"{row.ninety_percent_seconds:.0f}",
-            f"{row.reprefilled_share:.1%}",
+            f"{row.speed_up:.2f}",
+            f"{row.min_speed_up:.2f}",
+            f"{row.bound_ratio:.2f}",
+            f"{row.recomputed_share:.1%}",
             f"{row.retracted_share:.2%}",
             f"{row.num_moves:.0f}",
         )

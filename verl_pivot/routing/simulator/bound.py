@@ -1,4 +1,4 @@
-"""Drawn conversations and engines -> seconds that no schedule can beat."""
+"""Conversations of a step and speeds of engines -> lower bounds of its duration, which no schedule can beat."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,53 +14,62 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakespanBound:
-    """Three lower bounds of a step's makespan, in seconds."""
+    """Three lower bounds of a step's makespan, the time until its last rollout ends. All are in seconds."""
 
     work: float
-    """Everything that has to be computed, spread evenly over engines whose KV cache is always full."""
+    """Time for all computation, spread evenly over engines whose KV cache is always full."""
     critical_path: float
-    """The slowest rollout on an engine of its own, its tools' waits included."""
-    pack: float
-    """Work and tail together: an engine that hosts a rollout of L tokens makes L steps at least.
+    """Time of the slowest rollout on an engine of its own, with its waits for tools."""
+    packing: float
+    """Time to pack all rollouts onto the engines, where an engine with a rollout of L tokens makes L steps at least.
 
-    Holds where rollouts stay on their engine; tool waits and the KV cache are left out.
+    It holds where rollouts stay on their engine; waits for tools and the size of the KV cache are left out.
     """
 
     @property
     def seconds(self) -> float:
-        return max(self.work, self.critical_path, self.pack)
+        return max(self.work, self.critical_path, self.packing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """[num_conversations] each."""
+    """What each conversation costs at least; every field is an array [num_conversations].
+
+    Of its prompt, which a group shares, each rollout bears an equal share.
+    """
 
     steps: Floats
-    """Tokens that are generated."""
+    """Decode steps: the tokens that it generates."""
     reads: Floats
-    """Sum over these steps of the tokens in context."""
+    """Sum over its decode steps of the tokens in its context."""
     held: Floats
-    """The same, with the prompt's share of one rollout in its group."""
+    """Sum over its decode steps of the KV tokens that it holds: its response so far and its share of the prompt."""
     prefilled: Floats
-    """Tokens that somebody has to prefill: observations, and the prompt's share."""
+    """Tokens that have to be prefilled: its observations and its share of the prompt."""
     alone: Floats
-    """Seconds on an engine of its own."""
+    """Seconds that it takes on an engine of its own."""
 
 
 def bound(scenario: Scenario, conversations: Sequence[SimulatedConversation], rates: EngineRates) -> MakespanBound:
-    """The bounds of one drawn step."""
+    """The lower bounds of a step's makespan.
+
+    Args:
+        scenario: The engines and the size of groups.
+        conversations: Every rollout of the step.
+        rates: Speeds of the engines.
+    """
     costs = _costs(scenario, conversations, rates)
     num_steps = costs.held.sum() / scenario.capacity
     work = (
-        rates.step * num_steps
-        + rates.row * costs.steps.sum()
-        + rates.context * costs.reads.sum()
-        + rates.prefill_token * costs.prefilled.sum()
+        rates.step_seconds * num_steps
+        + rates.request_seconds * costs.steps.sum()
+        + rates.context_token_seconds * costs.reads.sum()
+        + rates.prefill_token_seconds * costs.prefilled.sum()
     )
     return MakespanBound(
         work=float(work) / scenario.num_engines,
         critical_path=float(costs.alone.max()),
-        pack=_pack(costs, scenario.num_engines, rates),
+        packing=_packing_bound(costs, scenario.num_engines, rates),
     )
 
 
@@ -72,34 +81,40 @@ def _costs(scenario: Scenario, conversations: Sequence[SimulatedConversation], r
 def _cost(
     conversation: SimulatedConversation, group_size: int, rates: EngineRates
 ) -> tuple[float, float, float, float, float]:
+    """The fields of _Costs, in their order, for one conversation."""
     context = steps = observed = 0
-    own = waits = 0.0
+    response_reads = waits = 0.0
     for turn in conversation.turns:
-        own += turn.generated * context + turn.generated * (turn.generated - 1) / 2
+        response_reads += turn.generated * context + turn.generated * (turn.generated - 1) / 2
         steps += turn.generated
         observed += turn.observed
         context += turn.generated + turn.observed
         waits += turn.wait_seconds
     prompt = conversation.prompt_tokens
-    reads = own + steps * prompt
+    reads = response_reads + steps * prompt
     alone = (
-        steps * (rates.step + rates.row)
-        + rates.context * reads
-        + rates.prefill_token * (prompt + observed)
-        + rates.prefill_batch * len(conversation.turns)
+        steps * (rates.step_seconds + rates.request_seconds)
+        + rates.context_token_seconds * reads
+        + rates.prefill_token_seconds * (prompt + observed)
+        + rates.prefill_batch_seconds * len(conversation.turns)
         + waits
     )
-    return steps, reads, own + steps * prompt / group_size, observed + prompt / group_size, alone
+    held = response_reads + steps * prompt / group_size
+    return steps, reads, held, observed + prompt / group_size, alone
 
 
-def _pack(costs: _Costs, num_engines: int, rates: EngineRates) -> float:
-    """The least T for which engines, filled with the longest rollouts first, suffice; by bisection."""
+def _packing_bound(costs: _Costs, num_engines: int, rates: EngineRates) -> float:
+    """The shortest time in which the engines finish all rollouts, packed onto them longest first; by bisection."""
     order = np.argsort(-costs.steps)
     steps = costs.steps[order]
-    seconds = rates.row * steps + rates.context * costs.reads[order] + rates.prefill_token * costs.prefilled[order]
+    seconds = (
+        rates.request_seconds * steps
+        + rates.context_token_seconds * costs.reads[order]
+        + rates.prefill_token_seconds * costs.prefilled[order]
+    )
     filled = np.concatenate([[0.0], np.cumsum(seconds)])
     low = 0.0
-    high = float(rates.step * steps[0] + filled[-1])
+    high = float(rates.step_seconds * steps[0] + filled[-1])
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
         if _fits(middle, steps, filled, num_engines, rates):
@@ -110,13 +125,21 @@ def _pack(costs: _Costs, num_engines: int, rates: EngineRates) -> float:
 
 
 def _fits(limit: float, steps: Floats, filled: Floats, num_engines: int, rates: EngineRates) -> bool:
-    """Whether fractions of rollouts, in descending order, fit on the engines within the limit."""
+    """Whether rollouts, longest first and divisible between engines, fit on the engines within `limit` seconds.
+
+    Args:
+        limit: Seconds.
+        steps: [num_conversations] decode steps of each rollout, descending.
+        filled: [num_conversations + 1] seconds of all rollouts before each one, without the fixed cost of steps.
+        num_engines: Number of engines.
+        rates: Speeds of the engines.
+    """
     done = 0.0
     for _ in range(num_engines):
         first = int(np.searchsorted(filled, done, side="right")) - 1
         if first >= len(steps):
             return True
-        room = limit - rates.step * steps[first]
+        room = limit - rates.step_seconds * steps[first]
         if room <= 0:
             return False
         done = min(done + room, float(filled[-1]))

@@ -1,4 +1,4 @@
-"""A scenario and seeds -> every policy's makespan and costs, beside the bound and beside verl's own router."""
+"""Scenarios and seeds -> makespan and costs of each routing policy, beside the lower bound and verl's own router."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,19 +15,19 @@ from verl_pivot.routing.simulator.step import SimulatedStep, simulate
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
 BASELINE = "least_inflight"
-"""verl 0.9.1's default."""
-_STEP_BEFORE = 1_000_000
-"""Added to a seed: the step from which lengths are known."""
+"""Routing policy that the others are compared with: the default of verl 0.9.1."""
+_SEED_OF_STEP_BEFORE = 1_000_000
+"""Number added to a step's seed to draw the step before it, whose lengths the routing policies know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStep:
-    """The step that a routing policy is made for."""
+    """A step that routing policies are compared on."""
 
     scenario: Scenario
     conversations: Sequence[SimulatedConversation]
     lengths_before: Sequence[int]
-    """[num_rollouts] response tokens of the step before, which rolled out other problems."""
+    """[num_rollouts] response tokens of the step before, whose prompts were others."""
 
 
 def _forecast(prior: Callable[[ComparedStep], Sequence[int]]) -> Callable[[ComparedStep], RoutingPolicy]:
@@ -52,17 +52,23 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
         {str(each.id): each.response_tokens for each in setting.conversations}, budget=setting.scenario.budget
     ),
 }
-"""{name: makes it}; three know the lengths of the step before wrongly or not at all, the oracle those of this one."""
+"""{name: makes the routing policy for a step}.
+
+`kv_forecast` knows the lengths of the step before. `kv_forecast_prior_0.6` and `_1.6` know them times 0.6 and 1.6,
+`kv_forecast_no_prior` knows nothing, and `oracle` knows the lengths of the step itself.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult:
-    """One scenario, one seed."""
+    """The outcome of every routing policy on one step, drawn with one seed."""
 
     scenario: str
     seed: int
     bound_seconds: float
+    """Lower bound of the makespan."""
     outcomes: dict[str, SimulatedStep]
+    """{routing policy: its outcome}."""
 
 
 def compare_seed(
@@ -77,7 +83,7 @@ def compare_seed(
         policies: Names in ROUTING_POLICIES.
         rates: Speeds of the engines.
     """
-    before = [each.response_tokens for each in draw_conversations(scenario, seed + _STEP_BEFORE)]
+    before = [each.response_tokens for each in draw_conversations(scenario, seed + _SEED_OF_STEP_BEFORE)]
     conversations = draw_conversations(scenario, seed)
     setting = ComparedStep(scenario=scenario, conversations=conversations, lengths_before=before)
     return compare(name, seed, setting, policies, rates)
@@ -86,33 +92,42 @@ def compare_seed(
 def compare(
     name: str, seed: int, setting: ComparedStep, policies: Sequence[str], rates: EngineRates = RATES["estimated"]
 ) -> SeedResult:
-    """Roll the same conversations out under each policy; no outcome may beat the bound."""
+    """Roll out the same conversations under each routing policy.
+
+    Raises:
+        AssertionError: If an outcome is faster than the lower bound.
+    """
     scenario, conversations = setting.scenario, setting.conversations
     outcomes = {each: simulate(scenario, conversations, ROUTING_POLICIES[each](setting), rates) for each in policies}
     least = bound(scenario, conversations, rates).seconds
     for each, outcome in outcomes.items():
-        assert outcome.makespan_seconds >= least, f"{each} in {outcome.makespan_seconds} s, but the bound is {least} s"
+        assert outcome.makespan_seconds >= least, (
+            f"{each} took {outcome.makespan_seconds} s, but the bound is {least} s"
+        )
     return SeedResult(scenario=name, seed=seed, bound_seconds=least, outcomes=outcomes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRow:
-    """One policy in one scenario, over all seeds."""
+    """The results of one routing policy in one scenario, over all seeds."""
 
     policy: str
     makespan_seconds: float
+    """Time until the last rollout ends: mean over the seeds."""
     speed_up: float
-    """Makespan under verl's router divided by this one, geometric mean over the seeds."""
-    least_speed_up: float
+    """Makespan under verl's router / makespan: geometric mean over the seeds."""
+    min_speed_up: float
     """Smallest speed-up of any seed."""
-    over_bound: float
-    """Makespan / bound: geometric mean."""
+    bound_ratio: float
+    """Makespan / its lower bound: geometric mean over the seeds."""
     ninety_percent_seconds: float
-    reprefilled_share: float
-    """Share of generated tokens that were computed again."""
+    """Time until nine of ten rollouts have ended: mean over the seeds."""
+    recomputed_share: float
+    """Tokens of conversations that were computed again / generated tokens."""
     retracted_share: float
-    """Requests that had to give way, as a share of the rollouts."""
+    """Retractions of running requests / rollouts."""
     num_moves: float
+    """Turns that went to another engine than the turn before: mean over the seeds."""
 
 
 def summarize(results: Sequence[SeedResult]) -> Iterable[ComparisonRow]:
@@ -126,13 +141,14 @@ def summarize(results: Sequence[SeedResult]) -> Iterable[ComparisonRow]:
             policy=policy,
             makespan_seconds=fmean(each.makespan_seconds for each in outcomes),
             speed_up=_geometric_mean(ratios),
-            least_speed_up=min(ratios),
-            over_bound=_geometric_mean(
+            min_speed_up=min(ratios),
+            bound_ratio=_geometric_mean(
                 [result.outcomes[policy].makespan_seconds / result.bound_seconds for result in results]
             ),
             ninety_percent_seconds=fmean(each.ninety_percent_seconds for each in outcomes),
-            reprefilled_share=sum(each.reprefilled for each in outcomes) / sum(each.generated for each in outcomes),
-            retracted_share=sum(each.retracted for each in outcomes) / sum(each.num_rollouts for each in outcomes),
+            recomputed_share=sum(each.recomputed_tokens for each in outcomes)
+            / sum(each.generated_tokens for each in outcomes),
+            retracted_share=sum(each.num_retracted for each in outcomes) / sum(each.num_rollouts for each in outcomes),
             num_moves=fmean(each.num_moves for each in outcomes),
         )
 

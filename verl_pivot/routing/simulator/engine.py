@@ -1,80 +1,102 @@
-"""A simulated SGLang engine: continuous batching in exact steps, prefill that stalls it, a queue, a radix cache."""
+"""SimulatedEngine, a simulated SGLang engine: EngineRequests -> the times at which they end, and EngineCounts."""
 
 import heapq
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-_CLIP = 4_096
-"""Tokens that SGLang reserves for a request at most (`CLIP_MAX_NEW_TOKENS`)."""
+_MAX_RESERVED_TOKENS = 4_096
+"""Most tokens that SGLang reserves for one request (its `CLIP_MAX_NEW_TOKENS`)."""
 _RETRACT_STEPS = 20
-_MAX_BLIND_STEPS = 32
-"""Steps after which a queue that could not be admitted is looked at again: the reservation shrinks with every step."""
+"""Decode steps for which there must be room after a retraction (SGLang's `SGLANG_RETRACT_DECODE_STEPS`)."""
+_MAX_STEPS_WITH_QUEUE = 32
+"""Most decode steps between two attempts to admit the queue. The reservation shrinks with every step, so a request that
+did not fit may fit later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRates:
-    """Seconds of a decode step: step + row * running + context * tokens in their contexts; of prefill per token.
+    """Speeds of an engine, in seconds, and how it reserves memory.
 
-    The defaults are roofline estimates of a 14B model in bfloat16 on one H100.
+    The defaults are roofline estimates of a 14B model in bfloat16 on one H100, and SGLang's defaults.
     """
 
-    step: float = 11.5e-3
-    row: float = 45e-6
-    context: float = 61e-9
-    prefill_token: float = 1 / 16_000
-    prefill_batch: float = 12e-3
+    step_seconds: float = 11.5e-3
+    """Seconds of a decode step, beside those of its requests and their contexts."""
+    request_seconds: float = 45e-6
+    """Seconds that each running request adds to a decode step."""
+    context_token_seconds: float = 61e-9
+    """Seconds that each token in the context of a running request adds to a decode step."""
+    prefill_token_seconds: float = 1 / 16_000
+    """Seconds of prefill per token."""
+    prefill_batch_seconds: float = 12e-3
+    """Seconds that a prefill takes however short it is."""
     max_prefill_tokens: int = 16_384
+    """Most tokens in one prefill."""
     reservation: float = 0.7
-    """Share of the tokens that running requests may still generate that is kept free, at first."""
-    least_reservation: float = 0.098
+    """Share of the tokens that running requests may still generate for which room is reserved, at first."""
+    min_reservation: float = 0.098
+    """The same share after `reservation_steps` decode steps, towards which it falls linearly."""
     reservation_steps: int = 600
 
 
 RATES = {
     "estimated": EngineRates(),
-    "measured": EngineRates(step=12.1e-3, row=4.92e-6, context=37.2e-9, prefill_token=27.8e-6, prefill_batch=43.8e-3),
+    "measured": EngineRates(
+        step_seconds=12.1e-3,
+        request_seconds=4.92e-6,
+        context_token_seconds=37.2e-9,
+        prefill_token_seconds=27.8e-6,
+        prefill_batch_seconds=43.8e-3,
+    ),
 }
 """Rates of a 14B model in bfloat16 on one H100: estimated, and measured (SGLang 0.5.12, random weights)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineRequest:
-    """One turn of one conversation, on an engine."""
+    """One turn of a conversation, as an engine sees it."""
 
     conversation: int
     group: int
     prompt_tokens: int
     context: int
-    """Tokens of the conversation after its prompt."""
+    """Tokens of the conversation after its prompt, before this turn."""
     computed: int
-    """Tokens of `context` that some engine has computed before."""
+    """Tokens of `context` whose KV some engine has computed before."""
     remaining: int
-    """Tokens still to be generated; the engine knows their number and no scheduler does."""
+    """Tokens still to be generated. Neither routing policies nor the engine's admission use this number."""
     max_new: int
+    """Most tokens that the turn may still generate, for which the engine reserves room."""
     start_step: int = 0
+    """Number of the engine's decode steps before this request started."""
 
     def generated(self, step: int) -> int:
-        """Tokens generated since the last prefill."""
+        """Tokens generated since its last prefill, after so many decode steps of the engine."""
         return step - self.start_step
 
 
 @dataclass(slots=True)
 class EngineCounts:
-    """Everything that one engine did."""
+    """Totals of one engine since its start."""
 
-    generated: int = 0
-    prefilled: int = 0
-    reprefilled: int = 0
-    """Tokens of conversations, without prompts, that had been computed before."""
-    retracted: int = 0
+    generated_tokens: int = 0
+    prefilled_tokens: int = 0
+    recomputed_tokens: int = 0
+    """Prefilled tokens of conversations, prompts not included, that some engine had computed before."""
+    num_retracted: int = 0
+    """Running requests that were returned to the queue because memory was short."""
     busy_seconds: float = 0.0
-    token_seconds: float = field(default=0.0)
-    """Integral of the tokens in running contexts."""
 
 
 class SimulatedEngine:
-    """Advances from one boundary between steps to the next that matters; `next_time` says when that is."""
+    """An engine with continuous batching, a queue and a radix cache, simulated from event to event.
+
+    An event is the end of a prefill, or of the decode steps after which a request ends, memory is short or the queue
+    may be admitted. `next_time` is the time of the next event in seconds, infinite for an engine without work.
+
+    Differs from SGLang: prefills are never chunked, and a running request's prompt is either all cached or not at all.
+    """
 
     def __init__(self, capacity: int, rates: EngineRates, *, has_reservation: bool) -> None:
         self.capacity = capacity
@@ -85,19 +107,27 @@ class SimulatedEngine:
         self.next_time = math.inf
         self._now = 0.0
         self._step = 0
+        """Decode steps since the engine's start."""
         self._running: list[tuple[int, int, EngineRequest]] = []
-        self._order = 0
-        self._contexts = 0
-        self._private = 0
+        """Heap of (step at which the request ends, order of its start, request)."""
+        self._num_started = 0
+        self._context_tokens = 0
+        """Tokens in the contexts of running requests, each with its prompt: what a decode step reads."""
+        self._conversation_tokens = 0
+        """KV tokens of the running requests' conversations, prompts not included."""
         self._prefilling: list[EngineRequest] = []
         self._planned_steps = 0
-        self._users: dict[int, int] = {}
-        self._cached_of_group: dict[int, int] = {}
-        self._prompt_size: dict[int, int] = {}
-        self._prompts_locked = 0
-        self._prompts_cached = 0
+        """Decode steps until `next_time`."""
+        self._num_running_in_group: dict[int, int] = {}
+        self._num_cached_in_group: dict[int, int] = {}
+        self._prompt_tokens: dict[int, int] = {}
+        """{group: KV tokens of its prompt}, of the prompts that the engine holds."""
+        self._locked_prompt_tokens = 0
+        self._cached_prompt_tokens = 0
+        """KV tokens of prompts that no running request uses."""
         self._cache: OrderedDict[int, tuple[int, int]] = OrderedDict()
-        self._cached = 0
+        """{conversation: (group, cached tokens)}, the least recently used first."""
+        self._cached_tokens = 0
         self._reservation = rates.reservation
 
     @property
@@ -107,7 +137,7 @@ class SimulatedEngine:
     @property
     def locked(self) -> int:
         """KV tokens that cannot be evicted."""
-        return self._private + self._prompts_locked
+        return self._conversation_tokens + self._locked_prompt_tokens
 
     def submit(self, request: EngineRequest, now: float) -> None:
         """Put a turn at the end of the queue."""
@@ -119,33 +149,40 @@ class SimulatedEngine:
             self._cut_plan(now)
 
     def advance(self) -> list[EngineRequest]:
-        """Go to `next_time`; the turns that end there."""
-        finished = self._end_action()
+        """Go to `next_time`; returns the turns that end then."""
+        finished = self._finish_plan()
         self._plan()
         return finished
 
     # ---- time
 
     def _seconds(self, steps: int) -> float:
+        """Seconds of the next decode steps."""
         rates, running = self.rates, len(self._running)
-        reads = steps * self._contexts + running * steps * (steps - 1) / 2
-        return steps * (rates.step + rates.row * running) + rates.context * reads
+        reads = steps * self._context_tokens + running * steps * (steps - 1) / 2
+        return steps * (rates.step_seconds + rates.request_seconds * running) + rates.context_token_seconds * reads
 
     def _steps_until(self, seconds: float) -> int:
-        """The first whole number of steps that lasts at least so long."""
+        """The smallest number of decode steps that last at least so long."""
         rates, running = self.rates, len(self._running)
-        square = rates.context * running / 2
-        linear = rates.step + rates.row * running + rates.context * self._contexts - square
+        square = rates.context_token_seconds * running / 2
+        linear = (
+            rates.step_seconds
+            + rates.request_seconds * running
+            + rates.context_token_seconds * self._context_tokens
+            - square
+        )
         root = 2 * seconds / (linear + math.sqrt(linear * linear + 4 * square * seconds))
         return max(0, math.ceil(root - 1e-9))
 
     def _cut_plan(self, now: float) -> None:
+        """Let the planned decode steps end with the first one after `now`, at which a request came."""
         steps = min(self._planned_steps, max(1, self._steps_until(now - self._now)))
         self._planned_steps = steps
         self.next_time = self._now + self._seconds(steps)
 
     def _plan(self) -> None:
-        """Prefill what may be admitted, else decode until something ends, memory is short or the queue is due."""
+        """Plan the next event: a prefill if requests can be admitted, else decode steps."""
         batch, seconds = self._admit()
         if batch:
             self._prefilling = batch
@@ -160,14 +197,14 @@ class SimulatedEngine:
             self._retract()
         steps = min(self._running[0][0] - self._step, self._room() // len(self._running))
         if self.queue:
-            steps = min(steps, _MAX_BLIND_STEPS)
+            steps = min(steps, _MAX_STEPS_WITH_QUEUE)
         self._planned_steps = max(1, steps)
         self.next_time = self._now + self._seconds(self._planned_steps)
 
-    def _end_action(self) -> list[EngineRequest]:
+    def _finish_plan(self) -> list[EngineRequest]:
+        """End the planned prefill or decode steps; returns the turns that end with them."""
         seconds = self.next_time - self._now
         self.counts.busy_seconds += seconds
-        self.counts.token_seconds += seconds * self._contexts
         self._now = self.next_time
         if self._prefilling:
             for request in self._prefilling:
@@ -176,83 +213,86 @@ class SimulatedEngine:
             return []
         steps, running = self._planned_steps, len(self._running)
         self._step += steps
-        self._private += steps * running
-        self._contexts += steps * running
-        self.counts.generated += steps * running
-        decay = (self.rates.reservation - self.rates.least_reservation) / self.rates.reservation_steps
-        self._reservation = max(self.rates.least_reservation, self._reservation - decay * steps)
+        self._conversation_tokens += steps * running
+        self._context_tokens += steps * running
+        self.counts.generated_tokens += steps * running
+        decay = (self.rates.reservation - self.rates.min_reservation) / self.rates.reservation_steps
+        self._reservation = max(self.rates.min_reservation, self._reservation - decay * steps)
         finished = []
         while self._running and self._running[0][0] <= self._step:
             request = heapq.heappop(self._running)[2]
             self._stop(request, cached=request.context + request.generated(self._step))
             finished.append(request)
-        self._evict(0)
+        self._evict()
         return finished
 
     # ---- requests
 
     def _start(self, request: EngineRequest) -> None:
+        """Let a prefilled request generate from the next decode step on."""
         request.start_step = self._step
-        self._order += 1
-        heapq.heappush(self._running, (self._step + request.remaining, self._order, request))
-        self._contexts += request.prompt_tokens + request.context
+        self._num_started += 1
+        heapq.heappush(self._running, (self._step + request.remaining, self._num_started, request))
+        self._context_tokens += request.prompt_tokens + request.context
 
     def _stop(self, request: EngineRequest, *, cached: int) -> None:
-        """Unlock a running request, leaving the first `cached` tokens of its conversation evictable."""
+        """Stop a running request; the first `cached` tokens of its conversation go to the radix cache."""
         tokens = request.context + request.generated(self._step)
-        self._contexts -= request.prompt_tokens + tokens
-        self._private -= tokens
-        self._keep(request, cached)
+        self._context_tokens -= request.prompt_tokens + tokens
+        self._conversation_tokens -= tokens
+        self._cache_conversation(request, cached)
         self._unlock_prompt(request.group)
 
-    def _keep(self, request: EngineRequest, tokens: int) -> None:
+    def _cache_conversation(self, request: EngineRequest, tokens: int) -> None:
+        """Put the first tokens of a conversation into the radix cache."""
         self._cache[request.conversation] = (request.group, tokens)
         self._cache.move_to_end(request.conversation)
-        self._cached += tokens
-        self._cached_of_group[request.group] = self._cached_of_group.get(request.group, 0) + 1
+        self._cached_tokens += tokens
+        self._num_cached_in_group[request.group] = self._num_cached_in_group.get(request.group, 0) + 1
 
-    def _take(self, conversation: int) -> int:
-        """What the cache has of a conversation, which it no longer has then."""
-        found = self._cache.pop(conversation, None)
-        if found is None:
-            return 0
-        self._cached -= found[1]
-        self._cached_of_group[found[0]] -= 1
-        return found[1]
+    def _uncache(self, conversation: int) -> None:
+        """Remove a conversation from the radix cache, if it is there."""
+        if conversation in self._cache:
+            group, tokens = self._cache.pop(conversation)
+            self._cached_tokens -= tokens
+            self._num_cached_in_group[group] -= 1
 
-    def _lock_prompt(self, request: EngineRequest) -> int:
-        """Tokens of the prompt that have to be computed."""
-        group, missing = request.group, 0
-        if self._users.get(group, 0) == 0:
-            if group in self._prompt_size:
-                self._prompts_cached -= request.prompt_tokens
+    def _lock_prompt(self, request: EngineRequest) -> None:
+        """Keep the prompt of a request from being evicted while a request of its group runs."""
+        group = request.group
+        if self._num_running_in_group.get(group, 0) == 0:
+            if group in self._prompt_tokens:
+                self._cached_prompt_tokens -= request.prompt_tokens
             else:
-                self._prompt_size[group] = missing = request.prompt_tokens
-            self._prompts_locked += request.prompt_tokens
-        self._users[group] = self._users.get(group, 0) + 1
-        return missing
+                self._prompt_tokens[group] = request.prompt_tokens
+            self._locked_prompt_tokens += request.prompt_tokens
+        self._num_running_in_group[group] = self._num_running_in_group.get(group, 0) + 1
 
     def _unlock_prompt(self, group: int) -> None:
-        self._users[group] -= 1
-        if self._users[group] == 0:
-            self._prompts_locked -= self._prompt_size[group]
-            self._prompts_cached += self._prompt_size[group]
+        self._num_running_in_group[group] -= 1
+        if self._num_running_in_group[group] == 0:
+            self._locked_prompt_tokens -= self._prompt_tokens[group]
+            self._cached_prompt_tokens += self._prompt_tokens[group]
 
     # ---- memory
 
     def _room(self) -> int:
+        """KV tokens that are free or can be evicted."""
         return self.capacity - self.locked
 
-    def _evict(self, needed: int) -> None:
-        """Drop the conversations that were used least recently until `needed` tokens are free beside what is cached."""
-        while self.locked + self._cached + self._prompts_cached + needed > self.capacity and self._cache:
+    def _evict(self) -> None:
+        """Drop the least recently used conversations from the radix cache until the rest fits the KV cache."""
+        while self.locked + self._cached_tokens + self._cached_prompt_tokens > self.capacity and self._cache:
             conversation, (group, _) = next(iter(self._cache.items()))
-            self._take(conversation)
-            if self._cached_of_group[group] == 0 and self._users.get(group, 0) == 0:
-                self._prompts_cached -= self._prompt_size.pop(group)
+            self._uncache(conversation)
+            if self._num_cached_in_group[group] == 0 and self._num_running_in_group.get(group, 0) == 0:
+                self._cached_prompt_tokens -= self._prompt_tokens.pop(group)
 
     def _admit(self) -> tuple[list[EngineRequest], float]:
-        """From the front of the queue, as SGLang's PrefillAdder: the batch and how long its prefill takes."""
+        """Admit requests from the front of the queue; returns them and the seconds of their prefill.
+
+        Source: SGLang's PrefillAdder.
+        """
         batch: list[EngineRequest] = []
         tokens = 0
         reserved = self._reserved() if self.queue else 0.0
@@ -260,7 +300,7 @@ class SimulatedEngine:
             request = self.queue[0]
             hit = self._cache.get(request.conversation, (0, 0))[1]
             extend = request.context - hit
-            if request.group not in self._prompt_size:
+            if request.group not in self._prompt_tokens:
                 extend += request.prompt_tokens
             if batch and tokens + extend > self.rates.max_prefill_tokens:
                 break
@@ -268,40 +308,44 @@ class SimulatedEngine:
                 break
             self.queue.popleft()
             tokens += extend
-            reserved += min(request.max_new, _CLIP)
+            reserved += min(request.max_new, _MAX_RESERVED_TOKENS)
             batch.append(request)
             self._lock(request, hit)
         if not batch:
             return [], 0.0
-        self._evict(0)
-        self.counts.prefilled += tokens
-        return batch, tokens * self.rates.prefill_token + self.rates.prefill_batch
+        self._evict()
+        self.counts.prefilled_tokens += tokens
+        return batch, tokens * self.rates.prefill_token_seconds + self.rates.prefill_batch_seconds
 
     def _reserved(self) -> float:
-        """For what running requests may still generate."""
+        """KV tokens that are reserved for what running requests may still generate."""
         step = self._step
-        return self._reservation * sum(min(each.max_new - each.generated(step), _CLIP) for _, _, each in self._running)
+        return self._reservation * sum(
+            min(each.max_new - each.generated(step), _MAX_RESERVED_TOKENS) for _, _, each in self._running
+        )
 
     def _fits(self, request: EngineRequest, reserved: float, num_before: int) -> bool:
+        """Whether a request can be admitted after `num_before` others of the same batch."""
         num_running = len(self._running) + num_before
         locked = self.locked + request.context
-        if self._users.get(request.group, 0) == 0:
+        if self._num_running_in_group.get(request.group, 0) == 0:
             locked += request.prompt_tokens
         if num_running == 0:
-            return True  # whatever it needs, nothing will make more room
+            return True  # an empty engine has all the room there can be
         if not self.has_reservation:
             return locked + num_running + 1 <= self.capacity
-        return locked + reserved + min(request.max_new, _CLIP) <= self.capacity
+        return locked + reserved + min(request.max_new, _MAX_RESERVED_TOKENS) <= self.capacity
 
     def _lock(self, request: EngineRequest, hit: int) -> None:
-        self._take(request.conversation)
+        """Hold the KV of an admitted request, of whose conversation the radix cache had `hit` tokens."""
+        self._uncache(request.conversation)
         self._lock_prompt(request)
-        self._private += request.context
-        self.counts.reprefilled += max(0, request.computed - hit)
+        self._conversation_tokens += request.context
+        self.counts.recomputed_tokens += max(0, request.computed - hit)
         request.computed = request.context
 
     def _retract(self) -> None:
-        """Return requests to the queue, the one that generated least first, until the others can go on a while."""
+        """Return the requests that generated least to the queue, until the others have room for some decode steps."""
         by_output = sorted(self._running, key=lambda entry: entry[2].generated(self._step))
         while len(by_output) > 1 and self._room() < _RETRACT_STEPS * len(by_output):
             request = by_output.pop(0)[2]
@@ -312,7 +356,7 @@ class SimulatedEngine:
             request.remaining -= generated
             request.max_new = max(1, request.max_new - generated)
             self.queue.append(request)
-            self.counts.retracted += 1
+            self.counts.num_retracted += 1
         self._running = by_output
         heapq.heapify(self._running)
         generated = sum(entry[2].generated(self._step) for entry in by_output)

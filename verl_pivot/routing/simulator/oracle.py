@@ -10,25 +10,28 @@ from verl_pivot.routing.routing_policy import Placement, TurnRequest
 
 
 class Oracle(KvForecast):
-    """Longest rollouts first, by an exact forecast of each server's fullest moment. Not a bound: others can beat it."""
+    """Admits the longest rollouts first, by an exact forecast of the most KV tokens that a server will hold at once.
+
+    It is no bound: other routing policies can be faster.
+    """
 
     def __init__(self, lengths: Mapping[str, int], *, budget: int) -> None:
         """
         Args:
-            lengths: {conversation: tokens of its response} of the one step that it schedules.
+            lengths: {conversation: tokens of its response}, for every conversation of the one step.
             budget: Tokens that a response may have.
         """
         super().__init__(budget=budget, options=ForecastOptions(unit=1, light_unit=1))
-        self._ends = lengths
+        self._lengths_in_advance = lengths
         self._shortest_first = sorted(lengths, key=lengths.__getitem__)
-        self._num_waited = 0
+        self._num_requested = 0
 
     def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         if request.conversation in self._places:
             return super().acquire(request)
         self._waiting.add(request)
-        self._num_waited += 1
-        return self._admit_anywhere(request.now) if self._num_waited == len(self._ends) else ()
+        self._num_requested += 1
+        return self._admit_anywhere(request.now) if self._num_requested == len(self._lengths_in_advance) else ()
 
     def _first(self) -> TurnRequest:
         while (request := self._waiting.get(self._shortest_first[-1])) is None:
@@ -37,8 +40,9 @@ class Oracle(KvForecast):
 
     def _peak(self, server: ServerState, request: TurnRequest, now: float) -> float:
         tokens = np.array([*server.tokens(now), 0.0])
-        ends = np.array([self._ends[name] for name in (*server.live, request.conversation)])
-        left = np.maximum(ends - tokens, 0.0)
+        lengths = np.array([self._lengths_in_advance[name] for name in (*server.live, request.conversation)])
+        left = np.maximum(lengths - tokens, 0.0)
         order = np.argsort(-left)
-        there = np.arange(1, len(order) + 1)
-        return float((np.cumsum(tokens[order]) + there * left[order]).max())
+        num_running = np.arange(1, len(order) + 1)
+        # The moment just before a rollout ends: it and all that have more left have grown by what it has left.
+        return float((np.cumsum(tokens[order]) + num_running * left[order]).max())

@@ -1,4 +1,4 @@
-"""A dump of rollouts (`<rollout_data_dir>/tools/<step>.jsonl`) -> conversations that a simulation rolls out again."""
+"""Dump of recorded rollouts (`<rollout_data_dir>/tools/<step>.jsonl`) -> conversations for a simulation."""
 
 from collections import defaultdict
 from pathlib import Path
@@ -10,12 +10,13 @@ from verl_pivot.routing.simulator.workload import SimulatedConversation, Simulat
 
 
 def read_conversations(path: Path) -> list[SimulatedConversation]:
-    """In the order of the dump; rollouts of a prompt share a group.
+    """The conversations of a dump, in its order; rollouts of one prompt share a group.
 
-    What tools gave back counts without the template's tokens around it, and their calls as one after the other.
+    Observations count without the tokens that the chat template puts around them. The calls of a turn are taken to have
+    run one after the other.
 
     Raises:
-        DataError: If a line is no record of a rollout, or there is none.
+        DataError: If a line is no record of a rollout, or the file has no rollouts.
     """
     groups: dict[str, int] = {}
     conversations = [

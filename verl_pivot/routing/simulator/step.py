@@ -1,4 +1,4 @@
-"""Conversations and a policy -> what a step of rollouts on simulated engines takes, and what it costs them."""
+"""Conversations of a step and a routing policy -> SimulatedStep: how long its rollouts take on simulated engines."""
 
 import heapq
 import itertools
@@ -12,37 +12,41 @@ from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversatio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStep:
-    """One simulated step."""
+    """Duration and costs of one simulated step."""
 
     num_rollouts: int
     makespan_seconds: float
+    """Seconds until the last rollout ends."""
     ninety_percent_seconds: float
-    """Seconds until nine of ten rollouts are done."""
-    generated: int
-    reprefilled: int
-    """Tokens of conversations that were computed again."""
-    retracted: int
-    """Running requests that had to give way."""
+    """Seconds until nine of ten rollouts have ended."""
+    generated_tokens: int
+    recomputed_tokens: int
+    """Tokens of conversations that were computed again, prompts not included."""
+    num_retracted: int
+    """Retractions of running requests because an engine's memory was short."""
     num_moves: int
-    """Turns that went to another engine than the one before."""
+    """Turns that went to another engine than the turn before."""
     utilisation: float
     """Share of the engines' time in which they had work."""
 
 
 class _Progress:
-    """Where one conversation stands."""
+    """How far one conversation has come, and where it runs."""
 
     __slots__ = ("context", "conversation", "server", "turn")
 
     def __init__(self, conversation: SimulatedConversation) -> None:
         self.conversation = conversation
         self.turn = 0
+        """Index of its next turn."""
         self.context = 0
+        """Tokens after its prompt."""
         self.server: int | None = None
+        """Engine of its newest turn."""
 
 
 class Simulation:
-    """Events in the order of time: engines that come to a boundary, and conversations whose tools have answered."""
+    """One step, simulated event by event: the events of engines, and the ends of conversations' waits for tools."""
 
     def __init__(
         self,
@@ -61,13 +65,16 @@ class Simulation:
         ]
         self._progress = {str(each.id): _Progress(each) for each in conversations}
         self._events: list[tuple[float, int, int, str]] = []
+        """Heap of (time, order, engine, ""), or (time, order, -1, conversation) where a wait for tools ends."""
         self._order = itertools.count()
-        self._planned = [float("inf")] * scenario.num_engines
-        self._done_at: list[float] = []
+        self._next_times = [float("inf")] * scenario.num_engines
+        """[num_engines] time of each engine's event in the heap; an engine's older events are ignored."""
+        self._ended_at: list[float] = []
+        """Times at which rollouts ended, ascending."""
         self._num_moves = 0
 
     def run(self) -> SimulatedStep:
-        """Simulate the whole step, with every rollout handed out at its beginning."""
+        """Simulate the whole step; every rollout asks for an engine at its beginning."""
         for name in self._progress:
             self._acquire(name, 0.0)
         while self._events:
@@ -113,15 +120,15 @@ class Simulation:
             self._schedule(number)
 
     def _max_new(self, progress: _Progress) -> int:
-        """What the engine is told; verl gives each turn all that is left."""
+        """Most tokens that a turn may generate, as its engine is told; verl allows each turn all that is left."""
         if self._scenario.has_exact_limits:
             return progress.conversation.turns[progress.turn].generated
         return max(1, self._scenario.budget - progress.context)
 
     def _schedule(self, number: int) -> None:
         time = self._engines[number].next_time
-        if time != self._planned[number]:
-            self._planned[number] = time
+        if time != self._next_times[number]:
+            self._next_times[number] = time
             if time != float("inf"):
                 heapq.heappush(self._events, (time, next(self._order), number, ""))
 
@@ -139,7 +146,7 @@ class Simulation:
         progress.context += turn.generated
         self._place(self._policy.release(TurnRelease(conversation=name, server=str(number), now=now)), now)
         if is_last:
-            self._done_at.append(now)
+            self._ended_at.append(now)
             self._place(
                 self._policy.end(ConversationEnd(conversation=name, response_tokens=progress.context, now=now)), now
             )
@@ -150,17 +157,19 @@ class Simulation:
     def _outcome(self) -> SimulatedStep:
         drawn = sum(turn.generated for each in self._progress.values() for turn in each.conversation.turns)
         counts = [engine.counts for engine in self._engines]
-        generated = sum(each.generated for each in counts)
-        assert len(self._done_at) == len(self._progress), "every rollout ends"
+        generated = sum(each.generated_tokens for each in counts)
+        assert len(self._ended_at) == len(self._progress), (
+            f"{len(self._ended_at)} of {len(self._progress)} rollouts ended"
+        )
         assert generated == drawn, f"{generated} tokens generated, {drawn} drawn"
-        makespan = max(self._done_at)
+        makespan = max(self._ended_at)
         return SimulatedStep(
             num_rollouts=len(self._progress),
             makespan_seconds=makespan,
-            ninety_percent_seconds=sorted(self._done_at)[int(0.9 * (len(self._done_at) - 1))],
-            generated=generated,
-            reprefilled=sum(each.reprefilled for each in counts),
-            retracted=sum(each.retracted for each in counts),
+            ninety_percent_seconds=sorted(self._ended_at)[int(0.9 * (len(self._ended_at) - 1))],
+            generated_tokens=generated,
+            recomputed_tokens=sum(each.recomputed_tokens for each in counts),
+            num_retracted=sum(each.num_retracted for each in counts),
             num_moves=self._num_moves,
             utilisation=sum(each.busy_seconds for each in counts) / (makespan * len(counts)),
         )
@@ -172,12 +181,12 @@ def simulate(
     policy: RoutingPolicy,
     rates: EngineRates | None = None,
 ) -> SimulatedStep:
-    """One step of rollouts.
+    """Simulate the rollouts of one step.
 
     Args:
-        scenario: Its engines.
-        conversations: What is rolled out; the policy sees of it what a router would.
-        policy: A new one; its servers are "0", "1", ...
-        rates: Of the engines.
+        scenario: The engines.
+        conversations: The rollouts. The routing policy learns of them only what a router would.
+        policy: A new routing policy; its servers get the names "0", "1", ...
+        rates: Speeds of the engines; the estimated ones by default.
     """
     return Simulation(scenario, conversations, policy, rates or EngineRates()).run()

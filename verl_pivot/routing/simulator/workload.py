@@ -1,4 +1,4 @@
-"""Scenario and seed -> the conversations of one training step, drawn in advance: what no scheduler may see."""
+"""Scenario and seed -> the conversations of one simulated training step, with all their lengths drawn in advance."""
 
 import math
 import random
@@ -13,19 +13,19 @@ _BOOLS = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedTurn:
-    """One turn of the policy and what its tools give back."""
+    """One turn of the policy, and the observations and waiting time of its tools."""
 
     generated: int
-    """Tokens that it samples, >= 1."""
+    """Tokens that the policy samples, >= 1."""
     observed: int = 0
-    """Tokens that its tools add; 0 after the last turn."""
+    """Tokens of the tools' observations; 0 after the last turn."""
     wait_seconds: float = 0.0
-    """Until they have."""
+    """Seconds until the tools have answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedConversation:
-    """One rollout.
+    """One rollout, with the length of each turn.
 
     Example:
         SimulatedConversation(id=3, group=0, prompt_tokens=1024, turns=(SimulatedTurn(generated=900),))
@@ -33,43 +33,54 @@ class SimulatedConversation:
 
     id: int
     group: int
-    """Number of the prompt, which the rollouts of a group share."""
+    """Number of its prompt, which the rollouts of a group share."""
     prompt_tokens: int
     turns: tuple[SimulatedTurn, ...]
 
     @property
     def response_tokens(self) -> int:
+        """Tokens of the whole response, observations included."""
         return sum(turn.generated + turn.observed for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Engines, and how rollouts are drawn: lognormal per prompt and per rollout, geometric turns."""
+    """The engines of a simulation, and the distribution from which its rollouts are drawn.
+
+    Lengths of responses are lognormal, with a deviation per prompt and one per rollout; numbers of turns are geometric.
+    """
 
     num_engines: int = 64
     capacity: int = 400_000
-    """KV tokens of an engine."""
+    """Tokens that the KV cache of one engine holds."""
     has_reservation: bool = True
-    """Whether engines admit with room for what is to be generated, as SGLang does."""
+    """Whether an engine admits a request only with room for what it may generate, as SGLang does."""
     has_exact_limits: bool = False
-    """Whether an engine is told how long a turn will be, as where only that limit ends it; no router is."""
+    """Whether engines know the length of each turn, as where only its token limit ends it. Routers never know it."""
     num_groups: int = 512
+    """Prompts of a step."""
     group_size: int = 32
+    """Rollouts of each prompt."""
     prompt_tokens: int = 1_024
     budget: int = 12_288
-    """Tokens of a response, observations included; longer ones are cut."""
+    """Most tokens of a response, observations included; longer ones are cut."""
     median_tokens: float = 2_450.0
+    """Median of the responses' tokens before they are cut."""
     prompt_sigma: float = 0.7
+    """Standard deviation of log(tokens) between prompts."""
     rollout_sigma: float = 0.55
+    """Standard deviation of log(tokens) between the rollouts of a prompt."""
     last_turn: float = 0.35
-    """Chance that a turn is the last."""
+    """Probability that a turn is the last."""
     max_turns: int = 10
     observation_tokens: int = 200
+    """Mean tokens of the observations after a turn."""
     mean_wait_seconds: float = 1.0
+    """Mean time until the tools of a turn have answered."""
     max_wait_seconds: float = 10.0
-    """Time limit of a tool."""
+    """Longest time until the tools of a turn have answered."""
     hard_groups: float = 0.0
-    """Share of prompts, the first ones, whose responses are `hard_factor` times as long."""
+    """Share of the prompts whose responses are `hard_factor` times as long. They are the first of the step."""
     hard_factor: float = 4.0
 
 
@@ -86,11 +97,13 @@ SCENARIOS = {
     "V": Scenario(has_reservation=False),
     "W": Scenario(last_turn=0.06, max_turns=20, mean_wait_seconds=20.0, max_wait_seconds=60.0),
 }
-"""Pressure, many turns, long, severe, none, light, skewed, few engines, many, without reservation, waits for tools."""
+"""{name: scenario}. A: memory pressure; M: many turns; F: long responses; S: severe memory pressure; D: no memory
+pressure; L: light load; E: prompts of long responses come first; G: 8 engines; H: 512 engines; V: engines that reserve
+no memory; W: slow tools."""
 
 
 def shrink(scenario: Scenario, factor: int) -> Scenario:
-    """The same load per engine on a `factor`-th of the engines."""
+    """The scenario with the same load on each engine, and `factor` times fewer engines."""
     return replace(
         scenario,
         num_engines=max(1, scenario.num_engines // factor),
@@ -99,32 +112,33 @@ def shrink(scenario: Scenario, factor: int) -> Scenario:
 
 
 def with_options(scenario: Scenario, options: Sequence[str]) -> Scenario:
-    """A scenario with some of its fields set otherwise.
+    """The scenario with some of its fields changed.
 
     Args:
-        scenario: Any.
-        options: `field=value` each.
+        scenario: The scenario.
+        options: `field=value` each, as on the command line.
 
     Raises:
-        ConfigError: If there is no such field, or no such value.
+        ConfigError: If a field is unknown, or its value has another type.
     """
     types = {name: type(value) for name, value in asdict(Scenario()).items()}
     chosen: dict[str, Any] = {}
     for option in options:
         name, _, text = option.partition("=")
         if name not in types:
-            raise ConfigError(f"--set {option}: a scenario has {', '.join(types)}")
+            raise ConfigError(f"--set {option}: a scenario has no field {name!r}, only {', '.join(types)}")
         try:
             chosen[name] = _BOOLS[text.lower()] if types[name] is bool else types[name](text)
         except (KeyError, ValueError) as error:
             raise ConfigError(
-                f"--set {option}: {name} is {types[name].__name__}, as {getattr(scenario, name)}"
+                f"--set {option}: {name} must be of type {types[name].__name__}, such as {getattr(scenario, name)}, "
+                f"got {text!r}"
             ) from error
     return replace(scenario, **chosen)
 
 
 def draw_conversations(scenario: Scenario, seed: int) -> list[SimulatedConversation]:
-    """All rollouts of a step, prompt by prompt, in the order in which they are handed out."""
+    """All rollouts of a step, prompt by prompt, in the order in which they ask for an engine."""
     rng = random.Random(f"workload/{seed}")
     conversations: list[SimulatedConversation] = []
     for group in range(scenario.num_groups):
@@ -145,7 +159,7 @@ def draw_conversations(scenario: Scenario, seed: int) -> list[SimulatedConversat
 
 
 def _turns(scenario: Scenario, total: int, rng: random.Random) -> tuple[SimulatedTurn, ...]:
-    """Split a response of `total` tokens into turns of like length with observations between them."""
+    """Split a response of `total` tokens into turns of random length, with observations between them."""
     num_turns = 1
     while num_turns < scenario.max_turns and rng.random() > scenario.last_turn:
         num_turns += 1
@@ -155,7 +169,7 @@ def _turns(scenario: Scenario, total: int, rng: random.Random) -> tuple[Simulate
     generated = max(num_turns, total - sum(observed))
     weights = [rng.expovariate(1.0) + 0.2 for _ in range(num_turns)]
     parts = [max(1, int(generated * weight / sum(weights))) for weight in weights]
-    # Lognormal of mean 1 and sigma 1.
+    # exp(N(-0.5, 1)) has mean 1.
     waits = [
         min(scenario.max_wait_seconds, scenario.mean_wait_seconds * math.exp(rng.gauss(-0.5, 1.0)))
         for _ in range(num_turns - 1)
