@@ -45,7 +45,7 @@ bench-verifiers: .venv/ready
 
 bench-data: .venv/ready
 	mkdir -p outputs
-	$(BIN)/python -m benchmarks.bench_data 300000 outputs
+	$(BIN)/python -m benchmarks.bench_data --folder outputs
 
 bench-profile: .venv/ready
 	$(BIN)/python -m benchmarks.bench_profile

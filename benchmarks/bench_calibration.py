@@ -1,7 +1,8 @@
-"""How far a simulated engine is from a real one. Run by `make bench-router`.
+"""Error of the routing simulator: seconds of whole steps on one real SGLang server and on a simulated engine.
 
-The rates of the simulation are measured on one SGLang server, alone and without a cache; then whole steps of
-conversations, which were not used for that, run on the server and in the simulation.
+Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_calibration --help`. First the rates of
+the simulated engine are measured on the server; then whole steps of conversations run on the server and in the
+simulator. The rates are not fitted to those steps.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import nnls
+from scipy.optimize import nnls  # type: ignore[import-untyped]
 
 from benchmarks.bench_engines import MODEL
 from benchmarks.conversations import prompt_of, tokens
@@ -30,18 +31,19 @@ from verl_pivot.routing.simulator.step import simulate
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
 TARGET_ERROR = 0.15
+"""Largest relative error of a step's seconds that the project aims at."""
 
 
 def main(
-    seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario.")] = 2,
-    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny one for CPUs unless given.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario, each with a seed of its own.")] = 2,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny model by default.")] = None,
     capacity: Annotated[int, typer.Option(min=1024, help="KV tokens of the server.")] = 12_288,
-    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
+    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths follow.")] = 1024,
     flag: Annotated[
-        list[str] | None, typer.Option(help="Of the server, --flag=--load-format=dummy; repeatable.")
+        list[str] | None, typer.Option(help="Flag of SGLang, as --flag=--load-format=dummy; repeatable.")
     ] = None,
 ) -> None:
-    """Print the measured rates, and seconds of whole steps beside those of the simulation."""
+    """Print the measured rates, and seconds of whole steps on the server beside those in the simulator."""
     console = Console()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
@@ -57,22 +59,22 @@ def main(
 
 
 def scenarios(capacity: int, budget: int) -> dict[str, Scenario]:
-    """Steps of one engine, each with another weight."""
+    """{name: scenario} of one engine, by what fills it: few conversations, many, many turns, or long responses."""
     common = Scenario(
         num_engines=1, capacity=capacity, group_size=8, prompt_tokens=budget // 8, budget=budget,
         median_tokens=0.3 * budget, observation_tokens=budget // 64, mean_wait_seconds=0.05, has_exact_limits=True,
     )  # fmt: skip
-    fullest = capacity // budget
+    num_longest = capacity // budget  # conversations of the longest length that fit into the cache
     return {
-        "room for all": replace(common, num_groups=fullest // 2, median_tokens=0.15 * budget),
-        "pressure": replace(common, num_groups=fullest),
-        "many turns": replace(common, num_groups=5 * fullest // 6, last_turn=0.1),
-        "long": replace(common, num_groups=2 * fullest // 3, median_tokens=0.6 * budget),
+        "room for all": replace(common, num_groups=num_longest // 2, median_tokens=0.15 * budget),
+        "pressure": replace(common, num_groups=num_longest),
+        "many turns": replace(common, num_groups=5 * num_longest // 6, last_turn=0.1),
+        "long": replace(common, num_groups=2 * num_longest // 3, median_tokens=0.6 * budget),
     }
 
 
 async def calibrate(url: str, steps: dict[str, Scenario], seeds: int, console: Console) -> None:
-    """Rates, then whole steps."""
+    """Measure the rates, then whole steps, and print both."""
     table = Table(title="one engine, seconds", title_justify="left")
     for column in ("scenario", "seed", "real", "simulated", "error"):
         table.add_column(column, justify="right" if column != "scenario" else "left")
@@ -97,7 +99,10 @@ async def calibrate(url: str, steps: dict[str, Scenario], seeds: int, console: C
 
 
 async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> EngineRates:
-    """Prefills of several lengths and steps of batches with the same context; least squares with no rate below 0."""
+    """Rates that fit the measured seconds best, by least squares with no rate below 0.
+
+    Measured are prefills of several lengths, and decoding steps of batches whose requests have contexts of one length.
+    """
     await generate(http, tokens("warm", 64), 8)
     prefills, seconds = [], []
     for length in (budget // 16, budget // 4, budget // 2, budget):
@@ -115,7 +120,7 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
             (await http.post("/flush_cache")).raise_for_status()
             prompts = await _contexts(http, running, context)
             for _ in range(3):
-                short = await _together(http, prompts, 1)  # from the cache, as the next
+                short = await _together(http, prompts, 1)  # both find their prompts in the cache
                 long = await _together(http, prompts, 61)
                 steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
                 decoding.append(long - short)
@@ -130,20 +135,24 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
 
 
 async def _contexts(http: httpx.AsyncClient, running: int, context: int) -> list[list[int]]:
-    """In the server's cache, generated side by side: their KV is scattered, as that of conversations is."""
+    """[running, context] token ids of prompts that the server has in its cache.
+
+    The server generates them side by side, so that their KV is as scattered in its memory as that of conversations.
+    """
     starts = [tokens(f"decode {running} {context} {number}", 16) for number in range(running)]
     rest = await asyncio.gather(*(generate(http, start, context - 15) for start in starts))
     return [start + more[:-1] for start, more in zip(starts, rest, strict=True)]
 
 
 async def _together(http: httpx.AsyncClient, prompts: Sequence[list[int]], num_tokens: int) -> float:
+    """Seconds in which the server generates so many tokens for each of the prompts, all at once."""
     began = time.monotonic()
     await asyncio.gather(*(generate(http, prompt, num_tokens) for prompt in prompts))
     return time.monotonic() - began
 
 
 async def seconds_of(http: httpx.AsyncClient, conversations: Sequence[SimulatedConversation]) -> float:
-    """All conversations on the server, from an empty cache."""
+    """Seconds that all these conversations take together on the server, from an empty cache."""
     (await http.post("/flush_cache")).raise_for_status()
     began = time.monotonic()
     await asyncio.gather(*(play(http, each) for each in conversations))
@@ -151,7 +160,7 @@ async def seconds_of(http: httpx.AsyncClient, conversations: Sequence[SimulatedC
 
 
 async def play(http: httpx.AsyncClient, conversation: SimulatedConversation) -> None:
-    """One conversation, as the simulation has it."""
+    """Play one conversation on the server with the turns, lengths and waits of the simulator."""
     ids = prompt_of(conversation)
     for number, turn in enumerate(conversation.turns):
         ids += await generate(http, ids, turn.generated)
@@ -160,6 +169,7 @@ async def play(http: httpx.AsyncClient, conversation: SimulatedConversation) -> 
 
 
 async def generate(http: httpx.AsyncClient, ids: list[int], num_tokens: int) -> list[int]:
+    """[num_tokens] ids that the server generates after the prompt `ids`."""
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": num_tokens}}
     answer = (await http.post("/generate", json=body)).raise_for_status().json()
     found: list[int] = answer["output_ids"]

@@ -1,6 +1,6 @@
-"""What the data stage takes at full size: import and select of synthetic trajectories, time and memory, as a table.
+"""Time and memory of `verl-pivot import` and `select` for as many synthetic trajectories as a full data set has.
 
-python -m benchmarks.bench_data [NUM_TRAJECTORIES [FOLDER]]: 300,000 of 20 turns unless said otherwise.
+Run by `make bench-data`, or with other sizes by `python -m benchmarks.bench_data --help`.
 """
 
 import os
@@ -12,29 +12,34 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Annotated
 
 import psutil
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.synthetic_trajectories import profile_header, profile_lines_of, rows_text
+from benchmarks.synthetic_trajectories import NUM_TURNS, profile_header, profile_lines_of, rows_text
 from verl_pivot.data.files import in_chunks, read_rows
 from verl_pivot.data.parallel import map_in_order, num_cores
 
-_ROWS_AT_ONCE = 500
-_MINUTES = 20
-_GIB = 4
+_NUM_ROWS_AT_ONCE = 500
+_TARGET_TRAJECTORIES = 300_000
+_TARGET_MINUTES = 20
+_TARGET_GIB = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
+    """Time and memory of one command."""
+
     seconds: float
     peak_gib: float
-    """Proportional set size of the command and its processes together, at most."""
+    """Largest proportional set size of the command and its processes together."""
 
 
 def measure(*command: object) -> Measured:
-    """Run a command of verl-pivot; its output goes to this one's."""
+    """Run a command of verl-pivot, which prints to this process's output; SystemExit if it fails."""
     begin = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "verl_pivot.cli", *map(str, command)])
     peak, ended = [0.0], threading.Event()
@@ -60,16 +65,18 @@ def _watch(pid: int, peak: list[float], ended: threading.Event) -> None:
 
 
 def write_inputs(folder: Path, num_trajectories: int, console: Console) -> None:
+    """Write the rows that `import` reads, as in.jsonl."""
     with console.status(f"writing {num_trajectories} trajectories"), (folder / "in.jsonl").open("w") as file:
         numbers = [
-            range(first, min(first + _ROWS_AT_ONCE, num_trajectories))
-            for first in range(0, num_trajectories, _ROWS_AT_ONCE)
+            range(first, min(first + _NUM_ROWS_AT_ONCE, num_trajectories))
+            for first in range(0, num_trajectories, _NUM_ROWS_AT_ONCE)
         ]
         for text in map_in_order(rows_text, numbers, workers=num_cores()):
             file.write(text)
 
 
 def write_profile(folder: Path, console: Console) -> None:
+    """Write a made-up profile of trajectories.jsonl, as profile.jsonl."""
     trajectories = folder / "trajectories.jsonl"
     with console.status("writing their profile"), (folder / "profile.jsonl").open("w") as file:
         file.write(profile_header(trajectories))
@@ -77,31 +84,40 @@ def write_profile(folder: Path, console: Console) -> None:
             file.write(text)
 
 
-def main(num_trajectories: int = 300_000, folder: str | None = None) -> None:
+def main(
+    trajectories: Annotated[
+        int, typer.Option(min=1, help=f"Trajectories of {NUM_TURNS} turns; 300,000 take 15 GB of disk.")
+    ] = _TARGET_TRAJECTORIES,
+    folder: Annotated[
+        Path | None, typer.Option(help="Existing folder for the files, which are removed at the end.")
+    ] = None,
+) -> None:
+    """Print minutes, trajectories per second and peak memory of import and select."""
     console = Console()
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
         inside = partial(Path, place)
-        write_inputs(place, num_trajectories, console)
+        write_inputs(place, trajectories, console)
         imported = measure("import", inside("in.jsonl"), "--out", inside("trajectories.jsonl"))
         write_profile(place, console)
         options = ("--profile", inside("profile.jsonl"), "--max-prompt-tokens", 0)
         selected = measure("select", inside("trajectories.jsonl"), *options, "--out", inside("pivots.parquet"))
         sizes = {path.name: path.stat().st_size / 2**30 for path in sorted(place.iterdir())}
     table = Table(
-        title=f"{num_trajectories} trajectories of 20 turns, {num_cores()} cores, load {os.getloadavg()[0]:.1f}"
+        title=f"{trajectories} trajectories of {NUM_TURNS} turns, {num_cores()} cores, load {os.getloadavg()[0]:.1f}"
     )
     for column in ("stage", "minutes", "trajectories/s", "peak GiB"):
         table.add_column(column, justify="right" if column != "stage" else "left")
     both = Measured(seconds=imported.seconds + selected.seconds, peak_gib=max(imported.peak_gib, selected.peak_gib))
     for stage, measured in (("import", imported), ("select", selected), ("both", both)):
-        rate = num_trajectories / measured.seconds
+        rate = trajectories / measured.seconds
         table.add_row(stage, f"{measured.seconds / 60:.1f}", f"{rate:.0f}", f"{measured.peak_gib:.2f}")
     table.add_section()
-    table.add_row("target for 300,000", f"{_MINUTES}", f"{300_000 / _MINUTES / 60:.0f}", f"{_GIB}")
+    target_rate = _TARGET_TRAJECTORIES / _TARGET_MINUTES / 60
+    table.add_row(f"target for {_TARGET_TRAJECTORIES:,}", f"{_TARGET_MINUTES}", f"{target_rate:.0f}", f"{_TARGET_GIB}")
     console.print(table)
     console.print("; ".join(f"{name} {size:.2f} GiB" for name, size in sizes.items()))
 
 
 if __name__ == "__main__":
-    main(*(int(argument) if argument.isdigit() else argument for argument in sys.argv[1:]))  # type: ignore[arg-type]
+    typer.run(main)

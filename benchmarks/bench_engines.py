@@ -1,8 +1,8 @@
-"""The same seeded conversations through each policy, on two real SGLang servers with a small KV cache.
+"""Seconds of the same conversations under each routing policy, on two real SGLang servers with a small KV cache.
 
-Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_engines --help`. Conversations
-have turns, tools that take their time and lengths that no router knows; they go through verl's own client and router
-actor. What the engines computed again is theirs to say (`cached_tokens`).
+Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_engines --help`. Conversations have
+several turns, tools that take time, and lengths that no router knows; they go through verl's own client and router
+actor. How many tokens were computed again follows from the `cached_tokens` that the engines report.
 """
 
 import asyncio
@@ -34,55 +34,60 @@ from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversatio
 STOCK = "verl's own"
 OURS = "kv_forecast"
 ROUTING_POLICIES = (STOCK, "static", "cache_aware", "kv_admission", OURS, "kv_forecast, stock loop")
-"""The last as if by an agent loop of verl's, which does not tell when a conversation ends."""
+"""Policies to compare; the last one with agent loops that, as verl's own, do not tell when a conversation ends."""
 MODEL = {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3}
-"""Prefills twelve tokens in the time of one generated, on a CPU; as a 14B model does on one H100."""
+"""Sizes of a model that prefills twelve tokens in the time of generating one, on a CPU; a 14B model does so on one
+H100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What all policies have in common."""
+    """Servers and conversations, the same for all policies."""
 
     urls: Sequence[str]
     handles: dict[str, Any]
     """{host:port: actor of a server}."""
     conversations: Sequence[SimulatedConversation]
     step_before: Sequence[SimulatedConversation]
-    """A third as many of other prompts, which a router has seen when it is measured."""
+    """A third as many conversations of other prompts, from which a router learns lengths before it is measured."""
     budget: int
+    """Tokens of the longest response."""
     folder: Path
 
 
 @dataclass(slots=True, kw_only=True)
-class Costs:
-    """Of all conversations under one policy."""
+class RoutingCosts:
+    """Costs of all conversations under one routing policy."""
 
     seconds: float = 0.0
-    generated: int = 0
-    sent: int = 0
-    """Tokens of prompts and contexts."""
-    cached: int = 0
-    """Of them, found in a prefix cache."""
-    recomputed: int = 0
-    """Tokens that an engine had computed before, for a turn that returned."""
-    retractions: int = 0
-    moves: int = 0
+    generated_tokens: int = 0
+    sent_tokens: int = 0
+    """Tokens of the prompts and contexts of all turns."""
+    cached_tokens: int = 0
+    """Sent tokens that were found in a prefix cache."""
+    recomputed_tokens: int = 0
+    """Sent tokens that an engine had computed for an earlier turn, and that were not in the cache."""
+    num_retractions: int = 0
+    num_moves: int = 0
+    """Turns that another engine served than the turn before."""
 
 
 def main(
-    prompts: Annotated[int, typer.Option(min=1, help="Of 8 conversations each.")] = 30,
-    rounds: Annotated[int, typer.Option(min=1, help="The policies take turns; medians are shown.")] = 3,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts, with 8 conversations each.")] = 30,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="Rounds in which each policy has its turn; medians are shown.")
+    ] = 3,
     capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 12_288,
-    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
-    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny one for CPUs unless given.")] = None,
+    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths follow.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Seed of the conversations.")] = 0,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny model by default.")] = None,
     flag: Annotated[
-        list[str] | None, typer.Option(help="Of the servers, --flag=--load-format=dummy; repeatable.")
+        list[str] | None, typer.Option(help="Flag of SGLang, as --flag=--load-format=dummy; repeatable.")
     ] = None,
-    policy: Annotated[list[str] | None, typer.Option(help="Repeatable; all of them unless given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write every round as JSON.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Policy to measure; repeatable; all by default.")] = None,
+    out: Annotated[Path | None, typer.Option(help="JSON file for the costs of every round.")] = None,
 ) -> None:
-    """Print seconds, retractions, recomputed tokens and hits of each policy."""
+    """Print seconds, retractions, recomputed tokens and cache hits of each routing policy."""
     console = Console()
     scenario = step_scenario(prompts, budget)
     chosen = policy or list(ROUTING_POLICIES)
@@ -112,7 +117,7 @@ def main(
                 budget=scenario.budget,
                 folder=folder,
             )
-            results: dict[str, list[Costs]] = {name: [] for name in chosen}
+            results: dict[str, list[RoutingCosts]] = {name: [] for name in chosen}
             for number in range(rounds):
                 for name in chosen:
                     results[name].append(asyncio.run(run(setup, name)))
@@ -125,15 +130,15 @@ def main(
 
 
 def step_scenario(prompts: int, budget: int) -> Scenario:
-    """Six turns on average, of lengths that follow from the longest one's."""
+    """Scenario of one step: six turns on average, whose lengths are shares of the longest response's `budget`."""
     return Scenario(
         num_groups=prompts, group_size=8, prompt_tokens=3 * budget // 16, budget=budget, median_tokens=0.3 * budget,
         last_turn=0.12, observation_tokens=budget // 32, mean_wait_seconds=0.05,
     )  # fmt: skip
 
 
-def show(results: dict[str, list[Costs]], num_conversations: int, console: Console) -> None:
-    """One row per policy: medians over the rounds."""
+def show(results: dict[str, list[RoutingCosts]], num_conversations: int, console: Console) -> None:
+    """Print one row per policy: medians over the rounds."""
     title = f"{num_conversations} conversations, 2 servers, medians of {len(next(iter(results.values())))} rounds"
     table = Table(title=title, title_justify="left")
     for column in ("policy", "s", "tokens/s", "retracted", "recomputed", "hits", "moves"):
@@ -142,17 +147,17 @@ def show(results: dict[str, list[Costs]], num_conversations: int, console: Conso
         table.add_row(
             name,
             f"{statistics.median(each.seconds for each in found):.1f}",
-            f"{statistics.median(each.generated / each.seconds for each in found):.0f}",
-            f"{statistics.median(each.retractions for each in found):.0f}",
-            f"{statistics.median(each.recomputed / each.generated for each in found):.1%}",
-            f"{statistics.median(each.cached / each.sent for each in found):.1%}",
-            f"{statistics.median(each.moves for each in found):.0f}",
+            f"{statistics.median(each.generated_tokens / each.seconds for each in found):.0f}",
+            f"{statistics.median(each.num_retractions for each in found):.0f}",
+            f"{statistics.median(each.recomputed_tokens / each.generated_tokens for each in found):.1%}",
+            f"{statistics.median(each.cached_tokens / each.sent_tokens for each in found):.1%}",
+            f"{statistics.median(each.num_moves for each in found):.0f}",
         )
     console.print(table)
 
 
-async def run(setup: Setup, policy: str) -> Costs:
-    """A step under a router that has seen another, from empty caches."""
+async def run(setup: Setup, policy: str) -> RoutingCosts:
+    """Costs of one step from empty caches, under a new router that has served another step before."""
     from verl.workers.rollout.llm_server import LLMServerClient
     from verl.workers.rollout.router import get_router_handle
 
@@ -173,35 +178,35 @@ async def step(
     conversations: Sequence[SimulatedConversation],
     *,
     reports_end: bool,
-) -> Costs:
-    """Conversations that begin at once."""
+) -> RoutingCosts:
+    """Play conversations that all begin at once, from empty caches."""
     for url in urls:
         (await http.post(f"{url}/flush_cache")).raise_for_status()
-    before = await _retractions(http, urls)
-    costs = Costs()
+    before = await _num_retractions(http, urls)
+    costs = RoutingCosts()
     began = time.monotonic()
     await asyncio.gather(*(count(client, each, costs, reports_end) for each in conversations))
     costs.seconds = time.monotonic() - began
-    costs.retractions = await _retractions(http, urls) - before
+    costs.num_retractions = await _num_retractions(http, urls) - before
     return costs
 
 
-async def count(client: Any, conversation: SimulatedConversation, costs: Costs, reports_end: bool) -> None:
+async def count(client: Any, conversation: SimulatedConversation, costs: RoutingCosts, reports_end: bool) -> None:
     """Play a conversation, and add what its turns cost."""
     known, server = 0, None
     async for turn in play(client, conversation, {}, reports_end=reports_end):
         found = turn.output.extra_fields
-        costs.generated += len(turn.output.token_ids)
-        costs.sent += len(turn.sent)
-        costs.cached += found["cached_tokens"]
-        costs.recomputed += max(0, known - found["cached_tokens"])
-        costs.moves += server not in (None, found["url"])
+        costs.generated_tokens += len(turn.output.token_ids)
+        costs.sent_tokens += len(turn.sent)
+        costs.cached_tokens += found["cached_tokens"]
+        costs.recomputed_tokens += max(0, known - found["cached_tokens"])
+        costs.num_moves += server not in (None, found["url"])
         server = found["url"]
         known = len(turn.sent) + len(turn.output.token_ids) - 1  # the last token's KV was never computed
 
 
 class Engine:
-    """Where verl has an actor around SGLang's engine: the same `generate`, over a server's HTTP."""
+    """Ray actor in the place of verl's actor around SGLang: the same `generate`, over the HTTP of a server."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -215,12 +220,12 @@ class Engine:
         body = {"input_ids": prompt_ids, "sampling_params": sampling_params}
         answer = await self._client.post(f"{self._url}/generate", json=body)
         answer.raise_for_status()
-        said = answer.json()
-        extra_fields = {"cached_tokens": said["meta_info"]["cached_tokens"], "url": self._url}
-        return TokenOutput(token_ids=said["output_ids"], stop_reason="stop", extra_fields=extra_fields)
+        content = answer.json()
+        extra_fields = {"cached_tokens": content["meta_info"]["cached_tokens"], "url": self._url}
+        return TokenOutput(token_ids=content["output_ids"], stop_reason="stop", extra_fields=extra_fields)
 
 
-async def _retractions(http: httpx.AsyncClient, urls: Sequence[str]) -> int:
+async def _num_retractions(http: httpx.AsyncClient, urls: Sequence[str]) -> int:
     total = 0.0
     for url in urls:
         text = (await http.get(f"{url}/metrics")).raise_for_status().text

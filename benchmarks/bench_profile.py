@@ -1,7 +1,8 @@
-"""Output tokens/s of `verl-pivot profile` beside SGLang's own benchmark, and what its prefix cache finds.
+"""Output tokens/s of `verl-pivot profile` beside SGLang's own benchmark, and the hits of the server's prefix cache.
 
-Run by `make bench-profile`, or with other sizes by `python -m benchmarks.bench_profile --help`. Both send the
-same prompts to the same server, in turn, with its cache flushed between; each sample has the same number of tokens.
+Run by `make bench-profile`, or with other sizes by `python -m benchmarks.bench_profile --help`. Both send the same
+prompts to the same server, one after the other, and the cache is flushed between them. Each sample has the same number
+of tokens.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ WORDS = [f"{first}{second}" for first in ("order", "item", "mail", "part", "name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The same for everything that is measured."""
+    """Turns and settings, the same for everything that is measured."""
 
     turns: tuple[Turn, ...]
     prompts: tuple[list[int], ...]
@@ -56,14 +57,17 @@ class Workload:
 
 
 class Measured(NamedTuple):
+    """Speed of one way to sample all turns."""
+
     tokens_per_second: float
     cache_share: float
-    """Prompt tokens that the prefix cache had."""
+    """Share of the prompt tokens that were found in the prefix cache."""
     cpu_seconds: float
-    """Of the client."""
+    """CPU seconds of the client."""
 
 
 def make_trajectory(number: int, num_turns: int) -> Trajectory:
+    """A trajectory of random words; the same number always gives the same one."""
     rng = random.Random(number)
 
     def say(num_words: int) -> str:
@@ -92,7 +96,7 @@ def make_workload(
 
 
 def measure_sglang(url: str, work: Workload) -> float:
-    """`sglang.bench_serving`: output tokens/s."""
+    """Output tokens/s that `sglang.bench_serving` reports."""
     rows, report = work.folder / "rows.jsonl", work.folder / "report.jsonl"
     sampling, k = work.settings.sampling, work.settings.num_samples
     parameters = {"temperature": sampling.temperature, "max_new_tokens": sampling.max_new_tokens, "ignore_eos": True}
@@ -115,7 +119,7 @@ def measure_sglang(url: str, work: Workload) -> float:
 
 
 async def measure_profiler(url: str, work: Workload) -> Measured:
-    """From rendering to the line in the file."""
+    """Measure the profiler, from rendering the prompts to the lines in the file."""
     path, totals = work.folder / "profile.jsonl", Totals()
     path.unlink(missing_ok=True)
     pool = EnginePool([SGLangEngine(url)], print)
@@ -130,7 +134,7 @@ async def measure_profiler(url: str, work: Workload) -> Measured:
 
 
 async def measure_order(url: str, work: Workload, order: Sequence[int]) -> Measured:
-    """All samples of a turn at once, without a prefill before them."""
+    """Measure the turns in this order, each with all samples at once and without a prefill before them."""
     engine, k = SGLangEngine(url), work.settings.num_samples
     slots = asyncio.Semaphore(work.concurrency)
     num_tokens = num_cached = 0
@@ -156,7 +160,7 @@ def _flush(url: str) -> None:
 
 
 def run_rounds(url: str, work: Workload, num_rounds: int, say: Callable[[str], None]) -> dict[str, list[Measured]]:
-    """[name, num_rounds]; every round measures everything once."""
+    """{what was measured: [num_rounds]}; every round measures everything once."""
     in_order = range(len(work.prompts))
     shuffled = random.Random(0).sample(in_order, len(in_order))
 
@@ -201,14 +205,14 @@ def table_of(found: dict[str, list[Measured]], work: Workload) -> Table:
 
 
 def main(
-    trajectories: int = 40,
-    turns_each: int = 10,
-    new_tokens: int = 32,
-    concurrency: int = 16,
-    rounds: int = 5,
-    server_flags: Annotated[str, typer.Option(help="Such as '--max-total-tokens 4096'.")] = "",
+    trajectories: Annotated[int, typer.Option(min=1, help="Trajectories to profile.")] = 40,
+    turns_each: Annotated[int, typer.Option(min=1, help="Turns of each trajectory.")] = 10,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sample.")] = 32,
+    concurrency: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once.")] = 16,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
+    server_flags: Annotated[str, typer.Option(help="Flags of SGLang, such as '--max-total-tokens 4096'.")] = "",
 ) -> None:
-    """Start one server of a tiny model and measure it."""
+    """Print tokens/s of the profile and of SGLang's own benchmark, on one server of a tiny model."""
     console = Console()
     with tempfile.TemporaryDirectory() as name, console.status("making the model") as status:
         folder, sampling = Path(name), Sampling(max_new_tokens=new_tokens)
@@ -220,7 +224,7 @@ def main(
         with sglang_server(work.settings.model, log=folder / "log", extra_flags=flags, console=console) as url:
             status.start()
             few = replace(work, turns=work.turns[:turns_each], prompts=work.prompts[:turns_each])
-            asyncio.run(measure_profiler(url, few))  # warms every path
+            asyncio.run(measure_profiler(url, few))  # the server's first requests are slow
             found = run_rounds(url, work, rounds, lambda what: status.update(what))
     Console(width=None if console.is_terminal else 120).print(table_of(found, work))
 

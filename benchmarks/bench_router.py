@@ -1,7 +1,8 @@
-"""How fast the router decides, and what 16,384 acquires that wait do to the others. Run by `make bench-router`.
+"""Milliseconds of the router's decisions, and of its releases while thousands of acquires wait.
 
-Policies are timed alone, call by call. The actor runs on a Ray of its own, as verl makes it, and reads its engines'
-loads from HTTP servers on the loopback.
+Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_router --help`. Each routing policy is
+timed alone, call by call. The router's actor runs on a Ray of its own, as verl makes it, and reads the loads of its
+engines from HTTP servers on the loopback.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 import yaml
@@ -33,29 +34,38 @@ _BUDGET = 12_288
 
 
 def main(
-    engines: Annotated[int, typer.Option(min=1, help="Servers.")] = 512,
-    conversations: Annotated[int, typer.Option(min=1, help="That have begun, or wait.")] = 16_384,
-    turns: Annotated[int, typer.Option(min=1, help="That end and return while each policy is timed.")] = 20_000,
+    engines: Annotated[int, typer.Option(min=1, help="Engines that each policy routes to.")] = 512,
+    conversations: Annotated[
+        int, typer.Option(min=1, help="Conversations under way, and acquires that wait.")
+    ] = 16_384,
+    turns: Annotated[int, typer.Option(min=1, help="Turns for which each policy is timed.")] = 20_000,
 ) -> None:
-    """Print milliseconds of each policy's calls, and of releases while all those acquires wait."""
+    """Print milliseconds of the calls of each policy, and of releases while all the acquires wait."""
     console = Console()
     table = Table(title=f"{engines} engines, {conversations} conversations: milliseconds", title_justify="left")
     for column in ("policy", "acquire median", "99 %", "release median", "99 %", "end median", "99 %"):
         table.add_column(column, justify="right" if column != "policy" else "left")
     for name in ROUTING_POLICIES:
         times = decide(name, engines, conversations, turns)
-        table.add_row(name, *(f"{value:.3f}" for each in times.values() for value in _spread(each)))
+        table.add_row(name, *(f"{value:.3f}" for each in times.values() for value in _quantiles(each)))
     console.print(table)
     console.print(f"target: median below {TARGET_DECISION_MS} ms\n")
     waiting(conversations, console)
 
 
-def _spread(seconds: list[float]) -> tuple[float, float]:
-    return 1e3 * statistics.median(seconds), 1e3 * statistics.quantiles(seconds, n=100)[98]
+class _Quantiles(NamedTuple):
+    """Quantiles of times, in milliseconds."""
+
+    median: float
+    percentile_99: float
+
+
+def _quantiles(seconds: list[float]) -> _Quantiles:
+    return _Quantiles(1e3 * statistics.median(seconds), 1e3 * statistics.quantiles(seconds, n=100)[98])
 
 
 def decide(name: str, num_engines: int, num_conversations: int, num_turns: int) -> dict[str, list[float]]:
-    """{call: seconds of each} of a policy with that many conversations under way."""
+    """{name of the call: [num_calls] seconds} of a policy with so many conversations under way."""
     policy = make_routing_policy(parse_router({"policy": name, "max_response_tokens": _BUDGET}, "benchmark"))
     for number in range(num_engines):
         policy.add_server(f"10.0.{number // 256}.{number % 256}:30000", 400_000, 0.0)
@@ -71,7 +81,7 @@ def decide(name: str, num_engines: int, num_conversations: int, num_turns: int) 
 
 
 class _Load:
-    """Conversations at random: every third turn is a last one, and its room is for a new conversation."""
+    """Conversations with random turns: one turn in three is the last one, and a new conversation begins after it."""
 
     def __init__(self, policy: RoutingPolicy, times: dict[str, list[float]]) -> None:
         self._policy, self._times = policy, times
@@ -88,7 +98,7 @@ class _Load:
         self._num_begun += 1
 
     def turn(self) -> None:
-        """One turn ends; its conversation returns, or another begins."""
+        """End one turn; its conversation asks for the next one, or ends and another begins."""
         self._now += 0.01
         place = self._rng.randrange(len(self._running))
         self._running[place], self._running[-1] = self._running[-1], self._running[place]
@@ -122,7 +132,7 @@ class _Load:
 
 
 def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
-    """Print how long releases take while so many acquires wait, and that each of those gets its turn."""
+    """Print milliseconds of releases while so many acquires wait; check that each acquire is served in the end."""
     import ray
     from verl.workers.rollout.router import get_router_handle
 
@@ -157,8 +167,10 @@ def _wait_and_release(actor: Any, num_running: int, num_waiting: int, console: C
         began = time.perf_counter()
         ray.get(actor.release_server.remote(server_id=server, request_id=name + REPORTS_END))
         seconds.append(time.perf_counter() - began)
-    median, late = _spread(seconds)
-    console.print(f"release, there and back: median {median:.2f} ms, 99 % {late:.2f} ms; target {TARGET_RELEASE_MS} ms")
+    median, percentile_99 = _quantiles(seconds)
+    console.print(
+        f"release, there and back: median {median:.2f} ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
+    )
     began = time.monotonic()
     ended = [*(actor.end_conversation.remote(name + REPORTS_END, 500, None) for name in places)]
     pending = dict(zip(acquires, range(num_waiting), strict=True))
@@ -175,7 +187,7 @@ def _wait_and_release(actor: Any, num_running: int, num_waiting: int, console: C
 
 @contextmanager
 def engine_loads(num: int, capacity: int) -> Iterator[list[str]]:
-    """Addresses of so many engines that tell their loads and do nothing else."""
+    """Addresses of `num` made-up engines, which only answer questions for their loads."""
     loop = asyncio.new_event_loop()
     rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0, "max_total_num_tokens": capacity}
 

@@ -1,26 +1,51 @@
-"""What slow tools cost: 64 trajectories with a tool of one second beside one. `make bench-tools`."""
+"""Seconds that many rollouts with a slow tool take together, beside one rollout alone.
+
+Run by `make bench-tools`, or with other sizes by `python -m benchmarks.bench_tools --help`. The engine is scripted and
+answers at once, so that the tool's time is all there is to wait for.
+"""
 
 import asyncio
 import statistics
 import tempfile
 import time
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
 from tests.support.scripted_engine import call, make_loop, row
 
-NUM_TRAJECTORIES = 64
-SECONDS = 1.0
-ROUNDS = 5
+TOOLS = {"sleep": "async", "block": "blocks a thread"}
+"""Function of tests/support/tool_functions.py -> what the table calls it."""
 
 
-def measure(tool: str, tools: Path, num_trajectories: int) -> float:
-    """Seconds that so many trajectories take together, each with one call."""
+def main(
+    trajectories: Annotated[int, typer.Option(min=1, help="Rollouts that are under way together.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds of the tool's one call in each rollout.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
+) -> None:
+    """Print seconds of one rollout and of many, for an asynchronous tool and for one that blocks its thread."""
+    table = Table(title=f"a tool of {seconds:g} s, medians of {rounds} rounds")
+    for column in ("tool", "one trajectory, s", f"{trajectories} trajectories, s", "ratio", "one by one, s"):
+        table.add_column(column, justify="left" if column == "tool" else "right")
+    with tempfile.TemporaryDirectory() as folder:
+        for tool, kind in TOOLS.items():
+            tools = Path(folder) / f"{tool}.yaml"
+            tools.write_text(f"- function: tests.support.tool_functions:{tool}\n")
+            measure(tool, tools, 1, seconds)  # imports, and the tokenizer
+            one = statistics.median(measure(tool, tools, 1, seconds) for _ in range(rounds))
+            many = statistics.median(measure(tool, tools, trajectories, seconds) for _ in range(rounds))
+            table.add_row(kind, f"{one:.2f}", f"{many:.2f}", f"{many / one:.2f}", f"{one * trajectories:.0f}")
+    Console().print(table)
+
+
+def measure(tool: str, tools: Path, num_trajectories: int, seconds: float) -> float:
+    """Seconds until all of these rollouts have ended, each with one call that takes `seconds`."""
 
     async def play() -> float:
-        script = [call(tool, seconds=SECONDS), "Done."]
+        script = [call(tool, seconds=seconds), "Done."]
         loops = [make_loop(script, f"pivot.rollout.tools={tools}") for _ in range(num_trajectories)]
         began = time.monotonic()
         await asyncio.gather(*(loop.run({}, **row()) for loop in loops))
@@ -29,22 +54,5 @@ def measure(tool: str, tools: Path, num_trajectories: int) -> float:
     return asyncio.run(play())
 
 
-def main() -> None:
-    """Measure an asynchronous tool and one that blocks its thread."""
-    table = Table(title=f"a tool of {SECONDS:g} s, medians of {ROUNDS} rounds")
-    for column in ("tool", "one trajectory, s", f"{NUM_TRAJECTORIES} trajectories, s", "ratio", "one by one, s"):
-        table.add_column(column, justify="left" if column == "tool" else "right")
-    with tempfile.TemporaryDirectory() as folder:
-        tools = Path(folder) / "tools.yaml"
-        for tool, kind in (("sleep", "async"), ("block", "blocks a thread")):
-            tools = Path(folder) / f"{tool}.yaml"
-            tools.write_text(f"- function: tests.support.tool_functions:{tool}\n")
-            measure(tool, tools, 1)  # loads what the first loads
-            one = statistics.median(measure(tool, tools, 1) for _ in range(ROUNDS))
-            many = statistics.median(measure(tool, tools, NUM_TRAJECTORIES) for _ in range(ROUNDS))
-            table.add_row(kind, f"{one:.2f}", f"{many:.2f}", f"{many / one:.2f}", f"{one * NUM_TRAJECTORIES:.0f}")
-    Console().print(table)
-
-
 if __name__ == "__main__":
-    main()
+    typer.run(main)

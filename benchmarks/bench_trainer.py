@@ -1,7 +1,8 @@
-"""The same seeded conversations inside the stock trainer, on two engines with a small KV cache, by router.
+"""Seconds of rollouts in the stock trainer with verl's own router and with kv_forecast, for the same conversations.
 
-Run by `make bench-router`. The policy is not changed (learning rate 0). What engines prefilled and found cached is read
-from SGLang's own log.
+Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_trainer --help`. Two engines with a small
+KV cache serve them. The learning rate is 0, so that the policy does not change. The numbers of prefilled and cached
+tokens come from SGLang's own log.
 """
 
 import os
@@ -31,28 +32,32 @@ ROUTERS = {STOCK: (), OURS: ("+router=kv_forecast",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Costs:
-    """Of all steps of one training."""
+class TrainingCosts:
+    """Costs of the rollouts in one training, over all its steps."""
 
     rollout_seconds: float
-    """Of a step, the median without the first."""
-    prefilled: int
-    """Tokens."""
-    cached: int
-    """Tokens that did not have to be."""
-    retracted: int
+    """Median over the steps, without the first."""
+    prefilled_tokens: int
+    cached_tokens: int
+    """Tokens found in a prefix cache, which were not prefilled."""
+    num_retractions: int
+
+    @property
+    def cache_share(self) -> float:
+        """Share of the prompt tokens that were found in a prefix cache."""
+        return self.cached_tokens / (self.cached_tokens + self.prefilled_tokens)
 
 
 def main(
-    steps: Annotated[int, typer.Option(min=2, help="Of each training.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="The routers take turns; medians are shown.")] = 2,
-    prompts: Annotated[int, typer.Option(min=1, help="Of a step, with 8 conversations each.")] = 15,
+    steps: Annotated[int, typer.Option(min=2, help="Steps of each training.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Trainings with each router, taken in turn.")] = 2,
+    prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step, with 8 conversations each.")] = 15,
     capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 6144,
-    budget: Annotated[int, typer.Option(min=256, help="Longest response; all lengths follow from it.")] = 1024,
-    seed: Annotated[int, typer.Option(help="Of the conversations.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder of logs.")] = Path("outputs/bench-trainer"),
+    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths follow.")] = 1024,
+    seed: Annotated[int, typer.Option(help="Seed of the conversations.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the logs.")] = Path("outputs/bench-trainer"),
 ) -> None:
-    """Print what rollouts took and what engines computed, by router."""
+    """Print seconds of the rollouts and tokens that the engines computed, for each router."""
     console = Console()
     out.mkdir(parents=True, exist_ok=True)
     model = write_model(out / "model", sizes=MODEL)
@@ -69,7 +74,7 @@ def main(
         f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
         "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
     ]
-    results: dict[str, list[Costs]] = {router: [] for router in ROUTERS}
+    results: dict[str, list[TrainingCosts]] = {router: [] for router in ROUTERS}
     for number in range(rounds):
         for router, overrides in ROUTERS.items():
             log = out / f"{number}-{len(overrides)}.log"
@@ -83,7 +88,7 @@ def main(
 
 
 def write_rows(path: Path, conversations: Sequence[SimulatedConversation]) -> Path:
-    """One row per conversation, in verl's columns; its prompt is what the loop makes of it."""
+    """Write a row in verl's columns for each conversation; SeededLoop makes the prompt's tokens from it."""
     rows = [
         {
             "data_source": "seeded",
@@ -98,13 +103,14 @@ def write_rows(path: Path, conversations: Sequence[SimulatedConversation]) -> Pa
 
 
 def write_loops(path: Path, *, reports_end: bool) -> Path:
+    """Write verl's file of agent loops, with SeededLoop alone."""
     loop = {"name": "seeded", "_target_": "benchmarks.seeded_loop.SeededLoop", "reports_end": reports_end}
     path.write_text(yaml.safe_dump([loop]))
     return path.absolute()
 
 
-def show(results: dict[str, list[Costs]], title: str, console: Console) -> None:
-    """One row per router: medians over the rounds."""
+def show(results: dict[str, list[TrainingCosts]], title: str, console: Console) -> None:
+    """Print one row per router: medians over the rounds."""
     table = Table(title=title, title_justify="left")
     for column in ("router", "rollouts s", "prefilled", "hits", "retracted"):
         table.add_column(column, justify="right" if column != "router" else "left")
@@ -112,15 +118,15 @@ def show(results: dict[str, list[Costs]], title: str, console: Console) -> None:
         table.add_row(
             router,
             f"{statistics.median(each.rollout_seconds for each in found):.1f}",
-            f"{statistics.median(each.prefilled for each in found):.0f}",
-            f"{statistics.median(each.cached / (each.cached + each.prefilled) for each in found):.1%}",
-            f"{statistics.median(each.retracted for each in found):.0f}",
+            f"{statistics.median(each.prefilled_tokens for each in found):.0f}",
+            f"{statistics.median(each.cache_share for each in found):.1%}",
+            f"{statistics.median(each.num_retractions for each in found):.0f}",
         )
     console.print(table)
 
 
-def train(overrides: Sequence[str], log: Path) -> Costs:
-    """One launch of the stock trainer."""
+def train(overrides: Sequence[str], log: Path) -> TrainingCosts:
+    """Launch the stock trainer once, with its output in `log`."""
     environment = {**os.environ, "RAY_DEDUP_LOGS": "0", "PYTHONPATH": os.getcwd()}
     with log.open("wb") as output:
         subprocess.run(
@@ -130,14 +136,15 @@ def train(overrides: Sequence[str], log: Path) -> Costs:
     return read_costs(log.read_text())
 
 
-def read_costs(text: str) -> Costs:
+def read_costs(text: str) -> TrainingCosts:
+    """Read the costs from the output of a training."""
     metrics = step_metrics(text)
     prefills = re.findall(r"Prefill batch.*?#new-token: (\d+), #cached-token: (\d+)", text)
-    return Costs(
+    return TrainingCosts(
         rollout_seconds=statistics.median(values["timing_s/gen"] for step, values in metrics.items() if step > 1),
-        prefilled=sum(int(new) for new, _ in prefills),
-        cached=sum(int(cached) for _, cached in prefills),
-        retracted=sum(map(int, re.findall(r"#retracted_reqs: (\d+)", text))),
+        prefilled_tokens=sum(int(new) for new, _ in prefills),
+        cached_tokens=sum(int(cached) for _, cached in prefills),
+        num_retractions=sum(map(int, re.findall(r"#retracted_reqs: (\d+)", text))),
     )
 
 

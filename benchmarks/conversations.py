@@ -1,4 +1,4 @@
-"""Drawn conversations as real engines see them: token ids, turn by turn through verl's client."""
+"""Conversations of the routing simulator, played on real engines: token ids, turn by turn through verl's client."""
 
 import asyncio
 import json
@@ -12,28 +12,35 @@ from verl_pivot.routing.client import end_conversation, new_request_id
 from verl_pivot.routing.simulator.workload import SimulatedConversation, SimulatedTurn
 
 
-class Played(NamedTuple):
-    """One turn."""
+class PlayedTurn(NamedTuple):
+    """One turn of a conversation that an engine has served."""
 
     sent: list[int]
-    """Prompt and conversation until it."""
+    """Token ids of the prompt and of all turns before this one."""
     output: Any
     """verl's TokenOutput."""
     observed: list[int]
-    """What its tools gave back."""
+    """Token ids of what the tools gave back."""
 
 
 async def play(
     client: Any, conversation: SimulatedConversation, sampling_params: dict[str, Any], *, reports_end: bool
-) -> AsyncIterator[Played]:
-    """One conversation, turn by turn, as an agent loop plays it through verl's client."""
+) -> AsyncIterator[PlayedTurn]:
+    """Play one conversation through verl's client, as an agent loop does; yields each turn when it is served.
+
+    Args:
+        client: verl's LLMServerClient.
+        conversation: Lengths and waits of the turns.
+        sampling_params: Parameters of every request; each turn adds its length.
+        reports_end: Whether to tell the router that the conversation has ended, which verl's own loops do not.
+    """
     name = new_request_id() if reports_end else uuid4().hex
     ids = prompt_of(conversation)
     for number, turn in enumerate(conversation.turns):
         params = {**sampling_params, "max_new_tokens": turn.generated}
         output = await client.generate(name, prompt_ids=list(ids), sampling_params=params)
         observed = tokens(f"observation {conversation.id} {number}", turn.observed)
-        yield Played(ids, output, observed)
+        yield PlayedTurn(ids, output, observed)
         ids = ids + output.token_ids + observed
         await asyncio.sleep(turn.wait_seconds)
     if reports_end:
@@ -41,22 +48,22 @@ async def play(
 
 
 def to_json(conversation: SimulatedConversation) -> str:
-    """For a dataset's row."""
+    """Encode a conversation for a row of a dataset."""
     return json.dumps(asdict(conversation))
 
 
 def from_json(text: str) -> SimulatedConversation:
-    """What `to_json` wrote."""
+    """Decode what `to_json` wrote."""
     values = json.loads(text)
     return SimulatedConversation(**{**values, "turns": tuple(SimulatedTurn(**turn) for turn in values["turns"])})
 
 
 def prompt_of(conversation: SimulatedConversation) -> list[int]:
-    """[prompt_tokens] that the rollouts of a group share."""
+    """[prompt_tokens] ids of the prompt, which the conversations of a group share."""
     return tokens(f"prompt {conversation.group} of {conversation.prompt_tokens}", conversation.prompt_tokens)
 
 
 def tokens(key: str, num: int) -> list[int]:
-    """The same for the same key; ids that every tiny model has."""
+    """[num] token ids that every tiny model has; the same key always gives the same ids."""
     rng = random.Random(key)
     return [rng.randrange(10, 250) for _ in range(num)]
