@@ -391,12 +391,12 @@ def test_mistaken_files_are_refused_and_nothing_is_written(tmp_path: Path) -> No
         f"{empty} is empty; leave it out, or write it again"
     )
     assert refusal("hard-set", problems, "--rollouts", solved, *out, "--prompt-key", "question") == (
-        f"{problems} has no column 'question' but data_source, prompt, reward_model, number: say with --prompt-key "
-        "which holds the chat messages"
+        f"{problems} has no column 'question', only data_source, prompt, reward_model, number: say with --prompt-key "
+        "which column holds the chat messages"
     )
     assert refusal("hard-set", problems, "--rollouts", solved, *out, "--prompt-key", "number") == (
-        f"{problems}, row 1: the prompt has no id, since it is no list of chat messages; say with --prompt-key which "
-        "column holds it"
+        f"{problems}, row 1: the prompt cannot be read, since it is no list of chat messages; say with --prompt-key "
+        "which column holds it"
     )
     assert refusal("hard-set", solved, "--rollouts", solved, *out).startswith(f"{solved} cannot be read as parquet: ")
     assert refusal("hard-set", problems, "--rollouts", solved, "--out", problems) == (

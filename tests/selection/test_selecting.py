@@ -1,3 +1,5 @@
+"""Decisions on candidates, rows of pivots.parquet, and `verl-pivot select` over files."""
+
 import json
 import os
 import subprocess
@@ -41,13 +43,15 @@ REFUSED = Verdict(score=0.0, reason="empty_message", detail="neither a call nor 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A row of each of the tables that a selection reads."""
+    """One row of the table of candidates, and the turn's profile for the other table."""
 
     columns: JsonObject
     profile: TurnProfile | None
 
 
 class Selection(NamedTuple):
+    """Decision on each candidate, and the report."""
+
     decisions: tuple[Decision, ...]
     report: SelectionReport
 
@@ -115,11 +119,11 @@ def select(candidates: Sequence[Candidate], rule: SelectionRule) -> Selection:
         (make_candidate((0.0, 0.0, 1.0, 1.0, 1.0)), Decision.TOO_EASY),
     ],
 )
-def test_each_filter_takes_what_it_is_for(candidate: Candidate, decision: Decision) -> None:
+def test_each_candidate_gets_the_decision_for_its_profile_and_expert(candidate: Candidate, decision: Decision) -> None:
     assert select([candidate], SelectionRule(lambda_diff=0.6)).decisions == (decision,)
 
 
-def test_a_candidate_is_counted_by_the_first_filter_that_refuses_it() -> None:
+def test_a_candidate_is_counted_by_the_first_filter_that_drops_it() -> None:
     long, broken = {"num_prompt_tokens": 9999}, {"expert_verdict": REFUSED}
     candidates = [
         make_candidate((None,), name="a", **long, **broken),
@@ -140,13 +144,13 @@ def test_a_candidate_is_counted_by_the_first_filter_that_refuses_it() -> None:
     )
 
 
-def test_a_refused_twin_does_not_make_its_sound_copy_a_duplicate() -> None:
-    twins = [make_candidate((None,), fingerprint="same"), make_candidate(index=1, fingerprint="same")]
+def test_a_copy_of_an_undecided_candidate_is_no_duplicate() -> None:
+    copies = [make_candidate((None,), fingerprint="same"), make_candidate(index=1, fingerprint="same")]
 
-    assert select(twins, SelectionRule()).decisions == (Decision.UNDECIDED, Decision.KEPT)
+    assert select(copies, SelectionRule()).decisions == (Decision.UNDECIDED, Decision.KEPT)
 
 
-def test_the_cap_keeps_the_highest_variance_and_then_the_first_turns() -> None:
+def test_the_cap_keeps_turns_of_highest_variance_and_of_equal_ones_the_first() -> None:
     candidates = [
         make_candidate((0.0, 0.0, 0.0, 1.0), index=0),
         make_candidate((0.0, 0.0, 1.0, 1.0), index=1),
@@ -208,7 +212,7 @@ SCORES = st.lists(st.none() | st.sampled_from([0.0, 0.25, 1.0]), max_size=6).map
 
 @settings(deadline=None, max_examples=40)
 @given(st.lists(SCORES, max_size=12), st.floats(0.01, 1.0), st.none() | st.integers(1, 3))
-def test_what_is_kept_obeys_the_rule_of_the_paper(
+def test_kept_turns_are_those_of_the_papers_rule(
     scores: list[tuple[float | None, ...]], lambda_diff: float, cap: int | None
 ) -> None:
     candidates = [make_candidate(each, name=f"t{i % 3}", index=i) for i, each in enumerate(scores)]
@@ -221,8 +225,8 @@ def test_what_is_kept_obeys_the_rule_of_the_paper(
         assert kept == pivots
     else:
         for name in ("t0", "t1", "t2"):
-            of_one = [c for c in kept if c.columns["trajectory_id"] == name]
-            assert len(of_one) == min(cap, sum(c.columns["trajectory_id"] == name for c in pivots))
+            kept_of_one = [c for c in kept if c.columns["trajectory_id"] == name]
+            assert len(kept_of_one) == min(cap, sum(c.columns["trajectory_id"] == name for c in pivots))
 
 
 @pytest.mark.parametrize(
@@ -234,12 +238,12 @@ def test_what_is_kept_obeys_the_rule_of_the_paper(
         ({"max_prompt_tokens": -1}, "--max-prompt-tokens must be 1 or more"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused(setting: dict[str, float], text: str) -> None:
+def test_a_rule_with_values_out_of_range_is_refused(setting: dict[str, float], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         SelectionRule(**setting)  # type: ignore[arg-type]
 
 
-# Rows
+# Rows of pivots.parquet
 
 
 def test_a_row_holds_the_turn_and_its_numbers() -> None:
@@ -299,12 +303,12 @@ def test_row_to_turn_is_the_inverse_of_pivot_rows(content: str, thinking: str, m
     assert tuple(map(row_to_turn, rows)) == turns(trajectory)
 
 
-def test_a_row_of_another_file_is_no_pivot() -> None:
+def test_a_row_without_the_columns_of_a_pivot_is_refused() -> None:
     with pytest.raises(DataError, match=r"without trajectory_id, .* is not a pivot; write the file with"):
         row_to_turn({"prompt": "[]"})
 
 
-# The command
+# The command `verl-pivot select`
 
 
 def test_select_writes_both_splits_the_report_and_the_picture(tmp_path: Path) -> None:
@@ -379,7 +383,7 @@ def test_prompts_are_counted_by_the_models_tokenizer(tmp_path: Path) -> None:
     assert [row["num_prompt_tokens"] for row in read_pivots(tmp_path / "pivots.parquet")] == [lengths[0]] * 2
 
 
-def test_an_expert_that_its_verifier_refuses_is_counted_with_the_reason(tmp_path: Path) -> None:
+def test_an_expert_that_its_verifier_refuses_is_dropped_with_the_reason(tmp_path: Path) -> None:
     module = tmp_path / "picky.py"
     module.write_text(
         "from verl_pivot.types import Message, Turn, Verdict\n"
@@ -399,6 +403,16 @@ def test_an_expert_that_its_verifier_refuses_is_counted_with_the_reason(tmp_path
     assert (num_checked, len(read_pivots(tmp_path / "pivots.parquet"))) == (3, 6)
 
 
+def test_an_empty_selection_quotes_what_the_verifier_says_of_the_first_expert(tmp_path: Path) -> None:
+    trajectories = write_trajectories(tmp_path, num=2, verifier="qa")
+
+    result = run_select(trajectories, "--keep", "all", "--max-prompt-tokens", 0, "--validation-share", 0)
+
+    assert result.exit_code == 1
+    assert "no pivot is left" in result.stderr
+    assert "; the verifier says of the expert at turn shop-0:" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -408,7 +422,9 @@ def test_an_expert_that_its_verifier_refuses_is_counted_with_the_reason(tmp_path
         (("--keep", "all", "--max-prompt-tokens", 0, "--verifier-module", "nowhere"), "'nowhere' cannot be imported"),
     ],
 )
-def test_settings_that_cannot_work_stop_with_a_sentence(tmp_path: Path, options: tuple[object, ...], text: str) -> None:
+def test_options_that_cannot_work_are_refused_with_a_remedy(
+    tmp_path: Path, options: tuple[object, ...], text: str
+) -> None:
     result = run_select(write_trajectories(tmp_path, num=2), *options)
 
     assert (result.exit_code, result.exception.__class__) == (1, SystemExit)
@@ -417,7 +433,7 @@ def test_settings_that_cannot_work_stop_with_a_sentence(tmp_path: Path, options:
     assert not (tmp_path / "pivots.parquet").exists()
 
 
-def test_a_profile_that_is_not_finished_is_refused_with_the_count(tmp_path: Path) -> None:
+def test_a_profile_that_lacks_turns_is_refused_with_their_number(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=2)
     profile = write_profile(trajectories, {}, skip={"shop-1:0", "shop-1:1"})
 
@@ -439,7 +455,7 @@ def test_a_profile_of_other_trajectories_is_refused(tmp_path: Path) -> None:
     assert "was measured on another file than" in result.stderr
 
 
-def test_nothing_left_is_an_error_that_names_the_filters_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_an_empty_selection_is_an_error_with_counts_and_leaves_existing_files_alone(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=2)
     always = dict.fromkeys(["shop-0:0", "shop-0:1", "shop-1:0"], (1.0, 1.0)) | {"shop-1:1": (0.0, 0.0)}
     (tmp_path / "pivots.parquet").write_text("from before")
@@ -468,11 +484,11 @@ def test_the_command_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def shop_trajectories(num: int, verifier: str = "tool_call") -> list[Trajectory]:
-    asked = (replace(USER, content=f"Where is order {i}?") for i in range(num))
-    usual = make_trajectory().messages
+    users = (replace(USER, content=f"Where is order {i}?") for i in range(num))
+    messages = make_trajectory().messages
     return [
-        make_trajectory(id=f"shop-{i}", messages=(usual[0], user, *usual[2:]), verifier=verifier)
-        for i, user in enumerate(asked)
+        make_trajectory(id=f"shop-{i}", messages=(messages[0], user, *messages[2:]), verifier=verifier)
+        for i, user in enumerate(users)
     ]
 
 
@@ -486,7 +502,7 @@ def write_trajectories(folder: Path, *, num: int, verifier: str = "tool_call") -
 def write_profile(
     trajectories: Path, scores: dict[str, tuple[float | None, ...]], *, skip: Collection[str] = ()
 ) -> Path:
-    """A profile of every turn in the file: `scores` by turn id, else one right and one wrong."""
+    """Write a profile of every turn in the file, with `scores` by turn id, or else one right and one wrong sample."""
     path = trajectories.with_name("profile.jsonl")
     settings = ProfileSettings(
         model="tiny",
@@ -499,11 +515,11 @@ def write_profile(
     with open_profile(path, settings) as writer:
         for turn in (turn for trajectory in shop_trajectories(num_lines(trajectories)) for turn in turns(trajectory)):
             if turn.id not in skip:
-                writer.append(profile_of(turn.trajectory_id, turn.index, scores.get(turn.id, (0.0, 1.0))))
+                writer.append(make_turn_profile(turn.trajectory_id, turn.index, scores.get(turn.id, (0.0, 1.0))))
     return path
 
 
-def profile_of(trajectory_id: str, index: int, scores: tuple[float | None, ...]) -> TurnProfile:
+def make_turn_profile(trajectory_id: str, index: int, scores: tuple[float | None, ...]) -> TurnProfile:
     return make_profile(scores, trajectory_id=trajectory_id, index=index)
 
 
@@ -521,7 +537,7 @@ def run_select(trajectories: Path, *options: object) -> Result:
     return CliRunner().invoke(app, ["select", str(trajectories), "--out", str(out), *map(str, options)])
 
 
-def test_a_validation_split_that_came_out_empty_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_an_empty_validation_split_that_was_asked_for_is_refused_with_the_remedy(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=3)
 
     result = run_select(trajectories, "--keep", "all", "--max-prompt-tokens", 0, "--validation-share", 1e-9)

@@ -1,4 +1,4 @@
-"""Lines of trajectories.jsonl -> the table of pivot candidates: what the selection has to know of each turn."""
+"""Lines of trajectories.jsonl -> the table of pivot candidates, with what the selection needs to know of each turn."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +19,7 @@ from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules
 
 CANDIDATES = pyarrow.schema(
     [
-        ("row", pyarrow.int64()),  # of the trajectory in its file, from 0
+        ("row", pyarrow.int64()),  # position of the trajectory in its file, from 0
         ("trajectory_id", pyarrow.string()),
         ("turn_index", pyarrow.int64()),
         ("fingerprint", pyarrow.binary(32)),
@@ -28,11 +28,11 @@ CANDIDATES = pyarrow.schema(
         ("expert_checked", pyarrow.bool_()),
         ("expert_score", pyarrow.float64()),  # null: not checked, or undecided
         ("expert_reason", pyarrow.string()),
-        ("expert_detail", pyarrow.string()),  # of experts without full score
+        ("expert_detail", pyarrow.string()),  # null: not checked, or full score
     ]
 )
-_NUM_AT_ONCE = 256
-"""Turns whose experts are asked about at once."""
+_TURNS_AT_ONCE = 256
+"""Number of turns whose experts are verified at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class CandidateSettings:
     seed: int
     validation_share: float
     split_by: str
-    """"task" or "trajectory"."""
+    """What goes to one split as a whole, "task" or "trajectory"."""
     verifier_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class CandidateSettings:
             raise ConfigError(f"--validation-share must lie in [0, 1), got {self.validation_share}")
 
     def prepare(self) -> None:
-        """What a process does before its first chunk."""
+        """Load the verifier modules, as each process must before its first chunk."""
         load_verifier_modules(self.verifier_modules)
 
 
@@ -68,13 +68,15 @@ class NumberedRows:
 
 @dataclass(frozen=True, slots=True)
 class CandidateChunk:
+    """Candidates of one chunk of trajectories."""
+
     table: pyarrow.Table
     judge_usage: dict[tuple[str, str], int]
-    """What judges cost for it, as `verifiers.judge_usage.usage` counts."""
+    """Requests and tokens of judges for this chunk, as `verifiers.judge_usage.usage` counts them."""
 
 
 def candidates_of(settings: CandidateSettings, chunk: NumberedRows) -> CandidateChunk:
-    """Every candidate of some trajectories, in their order.
+    """Every candidate of a chunk of trajectories, in their order.
 
     Raises:
         DataError: If a line is no trajectory.
@@ -97,8 +99,8 @@ def _rows(
     chunk: NumberedRows, settings: CandidateSettings, count: Callable[[Turn], int] | None
 ) -> Iterator[JsonObject]:
     found = _turns(chunk, settings)
-    # Many together, since a verifier may wait for a sandbox or a judge.
-    while batch := list(islice(found, _NUM_AT_ONCE)):
+    # Many at the same time, since a verifier may wait for a sandbox or a judge.
+    while batch := list(islice(found, _TURNS_AT_ONCE)):
         verdicts = _runner().run(_verdicts([turn for _, turn in batch])) if settings.check_verifier else None
         for position, (columns, turn) in enumerate(batch):
             yield {
@@ -109,7 +111,7 @@ def _rows(
 
 
 def _turns(chunk: NumberedRows, settings: CandidateSettings) -> Iterator[tuple[JsonObject, Turn]]:
-    """Every turn, with the columns that need no more than its trajectory."""
+    """Every turn, with the columns that follow from its trajectory alone."""
     for number, raw in enumerate(chunk.rows, start=chunk.first):
         trajectory = read_trajectory(raw)
         key = split_key(trajectory.id, trajectory.metadata) if settings.split_by == "task" else trajectory.id
@@ -127,7 +129,7 @@ def _turns(chunk: NumberedRows, settings: CandidateSettings) -> Iterator[tuple[J
 
 @cache
 def _runner() -> asyncio.Runner:
-    """One event loop for all chunks of a process: what verifiers keep open, such as a sandbox, lasts as long."""
+    """One event loop for all chunks of a process, since what verifiers keep open, such as a sandbox, belongs to it."""
     Finalize(None, close_verifiers, exitpriority=1)
     return asyncio.Runner()
 
@@ -140,8 +142,8 @@ def close_verifiers() -> None:
 
 
 async def _verdicts(batch: Sequence[Turn]) -> list[Verdict]:
-    asked = (get_verifier(turn.verifier, turn.verifier_options)(turn.expert, turn) for turn in batch)
-    return list(await asyncio.gather(*asked))
+    verdicts = (get_verifier(turn.verifier, turn.verifier_options)(turn.expert, turn) for turn in batch)
+    return list(await asyncio.gather(*verdicts))
 
 
 def _expert_columns(verdict: Verdict | None) -> JsonObject:

@@ -14,14 +14,14 @@ with extra("data"):
 
 
 class Decision(StrEnum):
-    """What becomes of a candidate; the filters in their order, each sees what the ones before it let pass."""
+    """What becomes of a candidate: the filter that drops it, in the order in which filters are applied, or KEPT."""
 
     UNDECIDED = "undecided"
     """No sample has a score, or the expert's own action has none: the verifier could not compare."""
     EXPERT_REFUSED = "expert_refused"
     """The expert's own action does not get full score."""
     DUPLICATE = "duplicate"
-    """Same state, tools and action as a candidate before it."""
+    """The candidate has the state, tools and action of an earlier one."""
     OVERLONG = "overlong"
     """The prompt has more tokens than training takes; it is never cut."""
     ALWAYS_RIGHT = "always_right"
@@ -29,7 +29,7 @@ class Decision(StrEnum):
     TOO_EASY = "too_easy"
     """Mixed, but its mean reward reaches lambda_diff."""
     OVER_CAP = "over_cap"
-    """The turn's trajectory has enough pivots of higher variance."""
+    """The trajectory has max_per_trajectory pivots of higher reward variance, or of equal variance at earlier turns."""
     KEPT = "kept"
 
 
@@ -42,8 +42,9 @@ class SelectionRule:
 
     lambda_diff: float = 1.0
     keep: Literal["pivots", "unsolved", "all"] = "pivots"
-    """"unsolved" drops what every sample got right, as rStar2-Agent's stage 3 does; "all" drops nothing by reward."""
+    """"unsolved" drops only what every sample got right, as rStar2-Agent's stage 3 does; "all" ignores rewards."""
     max_per_trajectory: int | None = None
+    """Most pivots of one trajectory; None keeps all."""
     max_prompt_tokens: int | None = 4096
     """Longest prompt in tokens; None leaves lengths unchecked."""
 
@@ -58,7 +59,7 @@ class SelectionRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionReport:
-    """Counts: the decisions add up to all candidates, and so do the outcomes over the profiled ones."""
+    """Counts of a selection: decisions add up to all candidates, outcomes to the profiled ones."""
 
     num_candidates: int
     num_by_decision: dict[Decision, int]
@@ -67,9 +68,9 @@ class SelectionReport:
     num_train: int
     num_validation: int
     num_refused_experts: dict[str, int]
-    """[reason of the verifier] candidates whose expert it refused, or could not judge."""
+    """Number of candidates whose expert the verifier refused or could not judge, by the verifier's reason."""
     refused_expert_examples: dict[str, str]
-    """[reason] the first such turn, with the verifier's detail."""
+    """The first such turn with the verifier's detail, by reason."""
 
 
 _JUDGED = """
@@ -119,9 +120,9 @@ def decide(database: duckdb.DuckDBPyConnection, rule: SelectionRule) -> Selectio
     """Put every candidate through the filters, in the order of `Decision`.
 
     Args:
-        database: With the tables `candidates` and `profiles` (`selection.tables`); `decisions` is added to it, every
-            candidate with its profile and its decision.
-        rule: Which of them are pivots.
+        database: Database with the tables `candidates` and `profiles` (`selection.tables`). The table `decisions` is
+            added, with every candidate, its profile and its decision.
+        rule: Rule that says which candidates are pivots.
     """
     database.execute(_JUDGED)
     database.execute(

@@ -32,7 +32,9 @@ class PassCount(NamedTuple):
 
     num_rollouts: int = 0
     num_decided: int = 0
+    """Number of rollouts with a score."""
     num_right: int = 0
+    """Number of rollouts with a score above 0."""
 
 
 class Standing(StrEnum):
@@ -46,6 +48,8 @@ class Standing(StrEnum):
 
 
 class JudgedProblem(NamedTuple):
+    """A problem, judged by its rollouts."""
+
     standing: Standing
     pass_rate: float | None
     """Share of decided rollouts that solved the problem; None where none was decided."""
@@ -59,12 +63,14 @@ class JudgedProblem(NamedTuple):
 class HardSet:
     """What becomes of each problem.
 
-    rStar2-Agent (arXiv:2508.20722), section 4.3: stage 3 leaves out what the policy of stage 2 solved 8 of 8 times.
+    Source: rStar2-Agent (arXiv:2508.20722, section 4.3), whose stage 3 leaves out problems that the policy of stage 2
+    solved 8 of 8 times.
     """
 
     judged: tuple[JudgedProblem, ...]
-    """[num_problems] what becomes of each, in the order of the file."""
+    """[num_problems] in the order of the file."""
     min_rollouts: int
+    """Number of decided rollouts that a problem needs before it can be dropped."""
     most_decided: int
     """Largest number of decided rollouts that any problem has."""
 
@@ -78,12 +84,13 @@ class HardSet:
         return sum(problem.is_kept for problem in self.judged)
 
     def note(self, standing: Standing) -> str:
+        """What becomes of problems of this standing, in words."""
         if standing is Standing.TOO_FEW:
             return f"kept: fewer than {self.min_rollouts}"
         return "dropped" if standing is Standing.ALWAYS_RIGHT else "kept"
 
     def check(self, problems: Path) -> None:
-        """Stop before a file is written that nobody meant.
+        """Refuse what can only be a mistake, before a file is written.
 
         Raises:
             DataError: If the rollouts are of other problems, or nothing would be left.
@@ -108,11 +115,11 @@ class HardSet:
 
 
 def read_pass_counts(dumps: Sequence[Path], on_done: Callable[[int], None]) -> dict[str, PassCount]:
-    """{prompt id: how often it was solved}; parts of one rollout, and rollouts in two dumps, count once.
+    """How often each prompt was solved, by prompt id; a rollout counts once, even with several lines or in two dumps.
 
     Args:
         dumps: JSON lines, one per rollout.
-        on_done: Told of lines that are read.
+        on_done: Called with the number of lines read since the last call.
 
     Raises:
         DataError: If a line is no record of a rollout.
@@ -136,7 +143,7 @@ def _add(count: PassCount, score: float | None) -> PassCount:
 
 
 def judge(count: PassCount | None, min_rollouts: int) -> JudgedProblem:
-    """What a problem's rollouts say of it; undecided ones say nothing."""
+    """Judge a problem by its rollouts; undecided ones are ignored."""
     if count is None:
         return JudgedProblem(Standing.UNSEEN, None)
     pass_rate = count.num_right / count.num_decided if count.num_decided else None
@@ -153,8 +160,8 @@ def judge_problems(problems: Path, counts: Mapping[str, PassCount], *, min_rollo
 
     Args:
         problems: A parquet file.
-        counts: {prompt id: how often it was solved}.
-        min_rollouts: Decided ones, before a problem can be dropped.
+        counts: How often each prompt was solved, by prompt id.
+        min_rollouts: Number of decided rollouts that a problem needs before it can be dropped.
         prompt_key: Column of the chat messages.
 
     Raises:
@@ -173,8 +180,8 @@ def _prompt_ids(problems: Path, prompt_key: str) -> Iterator[str]:
         file = pyarrow.parquet.ParquetFile(problems)
         if prompt_key not in file.schema_arrow.names:
             raise DataError(
-                f"{problems} has no column {prompt_key!r} but {', '.join(file.schema_arrow.names)}: say with "
-                "--prompt-key which holds the chat messages"
+                f"{problems} has no column {prompt_key!r}, only {', '.join(file.schema_arrow.names)}: say with "
+                "--prompt-key which column holds the chat messages"
             )
         if file.metadata.num_rows == 0:
             raise DataError(f"{problems} holds no rows: give the file that was rolled out")
@@ -194,7 +201,7 @@ def _id_of(value: object, place: str) -> str:
         problem = "it is no list of chat messages"
     except (TypeError, ValueError) as error:
         problem = str(error)
-    raise DataError(f"{place}: the prompt has no id, since {problem}; say with --prompt-key which column holds it")
+    raise DataError(f"{place}: the prompt cannot be read, since {problem}; say with --prompt-key which column holds it")
 
 
 @contextmanager
@@ -216,7 +223,7 @@ def write_hard_set(problems: Path, hard_set: HardSet, out: Path, picture: Path, 
         kept_path, picture_path = (outputs.enter_context(replacing(path)) for path in (out, picture))
         with _reading(problems):
             file = pyarrow.parquet.ParquetFile(problems)
-        # Not compliant: the names within lists stay those of the file, which may be of an older writer.
+        # Keeps the names of fields within lists as the file has them, also where an older writer chose other names.
         own_names = {"use_compliant_nested_type": False}
         with pyarrow.parquet.ParquetWriter(kept_path, file.schema_arrow, compression="zstd", **own_names) as writer:
             for kept in _kept_rows(problems, file, hard_set, on_done):
@@ -227,7 +234,7 @@ def write_hard_set(problems: Path, hard_set: HardSet, out: Path, picture: Path, 
 def _kept_rows(
     problems: Path, file: pyarrow.parquet.ParquetFile, hard_set: HardSet, on_done: Callable[[int], None]
 ) -> Iterator[pyarrow.Table]:
-    """What is kept of each row group that anything is kept of."""
+    """The kept rows of each row group, if there are any."""
     begin = 0
     for group in range(file.num_row_groups):
         with _reading(problems):
@@ -241,7 +248,7 @@ def _kept_rows(
 
 
 def draw_pass_rates(hard_set: HardSet, path: Path) -> None:
-    """Histogram of pass rates as PNG: what is kept and what is dropped."""
+    """Draw a histogram of pass rates as PNG, of kept and of dropped problems."""
     num_bars = min(hard_set.most_decided + 1, _MAX_BARS)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)

@@ -1,4 +1,4 @@
-"""Profiles of the candidates -> a picture of how often the reference policy is right at each turn."""
+"""Profiles of the candidates -> a histogram of how often the reference policy is right at a turn."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,19 +21,19 @@ _MAX_BARS = 33
 
 
 class PassRateCount(NamedTuple):
-    """Turns of one outcome and pass rate that were kept, or were not."""
+    """Number of turns with one outcome and pass rate, of those that were kept or of the others."""
 
     outcome: TurnOutcome
     is_kept: bool
     pass_rate: float | None
-    """Pass rate; None where no sample was decided."""
+    """Share of decided samples with full score; None where no sample was decided."""
     num_turns: int
     num_scores: int
-    """Decided samples per turn, at most."""
+    """Largest number of decided samples of any of these turns."""
 
 
 def pass_rate_counts(database: duckdb.DuckDBPyConnection) -> list[PassRateCount]:
-    """What there is to draw of the table `decisions`."""
+    """Counts of the profiled turns in the table `decisions`."""
     query = """
     select outcome, decision = 'kept', pass_rate, count(*), max(num_scores) from decisions
     where outcome is not null group by 1, 2, 3 order by 1, 2, 3
@@ -42,20 +42,20 @@ def pass_rate_counts(database: duckdb.DuckDBPyConnection) -> list[PassRateCount]
 
 
 def draw_pass_rates(counts: Sequence[PassRateCount], path: Path) -> None:
-    """Histogram of pass rates as PNG: the classes by colour, the kept turns hatched."""
-    bars = _num_bars(counts)
+    """Draw a histogram of pass rates as PNG: outcomes by colour, kept turns hatched."""
+    num_bars = _num_bars(counts)
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    bottoms = [0] * bars
+    bottoms = [0] * num_bars
     for member, colour in _COLOURS.items():
         for is_kept in (False, True):
-            heights = _heights(counts, member, is_kept, bars)
+            heights = _heights(counts, member, is_kept, num_bars)
             axes.bar(
-                [position / (bars - 1) for position in range(bars)],
+                [position / (num_bars - 1) for position in range(num_bars)],
                 heights,
                 bottom=bottoms,
-                width=0.8 / (bars - 1),
+                width=0.8 / (num_bars - 1),
                 color=colour,
                 alpha=1.0 if is_kept else 0.45,
                 hatch="//" if is_kept else None,
@@ -67,17 +67,17 @@ def draw_pass_rates(counts: Sequence[PassRateCount], path: Path) -> None:
 
 
 def _num_bars(counts: Sequence[PassRateCount]) -> int:
-    """One bar per possible pass rate, k of the most samples that a turn has."""
+    """One bar for each pass rate that the turn with the most samples could have, at most `_MAX_BARS`."""
     num_samples = max((each.num_scores for each in counts), default=1)
     return min(max(num_samples, 1) + 1, _MAX_BARS)
 
 
-def _heights(counts: Sequence[PassRateCount], member: TurnOutcome, is_kept: bool, bars: int) -> list[int]:
-    """[bars] turns of one class whose pass rate is nearest to each bar."""
-    heights = [0] * bars
+def _heights(counts: Sequence[PassRateCount], member: TurnOutcome, is_kept: bool, num_bars: int) -> list[int]:
+    """[num_bars] number of turns of one outcome whose pass rate is nearest to each bar."""
+    heights = [0] * num_bars
     for each in counts:
         if each.outcome is member and each.is_kept == is_kept and each.pass_rate is not None:
-            heights[round(each.pass_rate * (bars - 1))] += each.num_turns
+            heights[round(each.pass_rate * (num_bars - 1))] += each.num_turns
     return heights
 
 

@@ -1,4 +1,4 @@
-"""Lines of profile.jsonl -> the table of profiles: the numbers of each turn, without what was sampled."""
+"""Lines of profile.jsonl -> the table of profiles: the statistics of each turn, without the sampled actions."""
 
 from collections.abc import Iterator
 from functools import lru_cache
@@ -24,7 +24,7 @@ PROFILES = pyarrow.schema(
         ("reward_var", pyarrow.float64()),
         ("num_scores", pyarrow.int64()),
         ("num_prompt_tokens", pyarrow.int64()),
-        ("line", pyarrow.int64()),
+        ("line", pyarrow.int64()),  # position in the file, from 1
     ]
 )
 
@@ -55,7 +55,7 @@ _DECODER = msgspec.json.Decoder(_Line)
 
 
 def profiles_of(rows: tuple[RawRow, ...]) -> pyarrow.Table:
-    """The numbers of some turns, of the samples that were drawn.
+    """The statistics of each line's turn over its samples.
 
     Raises:
         DataError: If a line is no turn's profile, naming the line.
@@ -67,21 +67,21 @@ def _columns(row: RawRow) -> JsonObject:
     assert isinstance(row.raw, bytes)
     try:
         line = _DECODER.decode(row.raw)
-        numbers = _numbers(tuple(sample.score for sample in line.samples))
+        statistics = _statistics(tuple(sample.score for sample in line.samples))
     except (msgspec.MsgspecError, ValueError):
-        parse_line(str(row.place), row.raw)  # says what is wrong
+        parse_line(str(row.place), row.raw)  # raises DataError with what is wrong
         raise
     return {
         "trajectory_id": line.trajectory_id,
         "turn_index": line.turn_index,
         "num_prompt_tokens": line.num_prompt_tokens,
         "line": row.place.number,
-        **numbers,
+        **statistics,
     }
 
 
-@lru_cache(maxsize=1 << 14)  # of 8 samples that are right or wrong there are 256 kinds
-def _numbers(scores: tuple[float | None, ...]) -> JsonObject:
+@lru_cache(maxsize=1 << 14)  # 8 samples that are right or wrong have only 256 sequences of scores
+def _statistics(scores: tuple[float | None, ...]) -> JsonObject:
     samples = (Sample(text="", verdict=Verdict(score=score, reason=""), num_tokens=0) for score in scores)
     profile = TurnProfile(trajectory_id="", index=0, samples=tuple(samples), num_prompt_tokens=None)
     return {

@@ -31,14 +31,14 @@ with extra("data"):
 
 
 Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""(what is counted, how many there will be) -> what to call with a number of them that are done."""
+"""Progress bar: (what is counted, total or None) -> function to call with a number of further ones that are done."""
 
-_PROFILES_AT_ONCE = 4096
+_LINES_PER_CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionOutputs:
-    """The files of one selection, all beside the training split."""
+    """Paths of one selection's files, named after the file of the training split."""
 
     train: Path
 
@@ -57,9 +57,11 @@ class SelectionOutputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelectionJob:
+    """Inputs, outputs and settings of one selection."""
+
     trajectories: Path
     profile: Path | None
-    """None: nothing was profiled."""
+    """Profile of the trajectories; None where nothing was profiled."""
     paths: SelectionOutputs
     rule: SelectionRule
     settings: CandidateSettings
@@ -69,13 +71,13 @@ class SelectionJob:
 
 
 def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
-    """Write the kept turns, the report and, of a profile, the picture; no file is touched unless all could be written.
+    """Write the kept turns, the report and, with a profile, the picture; no file changes before all are written.
 
-    A selection that was interrupted goes on where it was, and the bytes at its end are the same.
+    An interrupted selection goes on where it stopped and ends with the same bytes.
 
     Raises:
-        DataError: If a line of an input is broken, the profile is of other trajectories or lacks turns, or no
-            turn is left, or none of a split that was asked for.
+        DataError: If a line of an input is broken, the profile is of other trajectories or lacks turns, no turn is
+            left, or a split that was asked for has no turn.
         ConfigError: If an output cannot be written.
     """
     if job.profile is not None:
@@ -131,7 +133,7 @@ def _candidate_tables(job: SelectionJob, num_done: int) -> Iterator[pyarrow.Tabl
 
 def _profile_tables(job: SelectionJob, num_done: int) -> Iterator[pyarrow.Table]:
     assert job.profile is not None
-    chunks = islice(in_chunks(profile_rows(job.profile), _PROFILES_AT_ONCE), num_done, None)
+    chunks = islice(in_chunks(profile_rows(job.profile), _LINES_PER_CHUNK), num_done, None)
     return map_in_order(profiles_of, chunks, workers=job.workers)
 
 
@@ -143,18 +145,19 @@ def _numbered_chunks(trajectories: Path) -> Iterator[NumberedRows]:
 
 
 def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
-    twin = database.execute(
+    repeated = database.execute(
         "select trajectory_id, turn_index, max(line) from profiles group by all having count(*) > 1 order by 3 limit 1"
     ).fetchone()
-    if twin is not None:
-        raise DataError(f"{profile}, line {twin[2]} repeats turn {twin[0]}:{twin[1]}; delete that line")
+    if repeated is not None:
+        trajectory_id, turn_index, line = repeated
+        raise DataError(f"{profile}, line {line} repeats turn {trajectory_id}:{turn_index}; delete that line")
     (num_missing,) = _row(
         database, "select count(*) from candidates anti join profiles using (trajectory_id, turn_index)"
     )
     if num_missing:
         (num_candidates,) = _row(database, "select count(*) from candidates")
         remedy = (
-            "not every row brought scores: import those that do by themselves, or measure a profile of your own"
+            "not every imported row had scores: import those that have by themselves, or measure a profile of your own"
             if is_published(profile)
             else "run the same `verl-pivot profile` command again, without --limit: it goes on with what is missing"
         )
@@ -208,14 +211,19 @@ def _require_some(report: SelectionReport, job: SelectionJob) -> None:
             f"all {report.num_validation} kept turns fall into the validation split and none is left for "
             "training; lower --validation-share, or give more trajectories"
         )
-    refused = {decision: count for decision, count in report.num_by_decision.items() if decision is not Decision.KEPT}
-    counts = ", ".join(f"{count} {decision.value}" for decision, count in refused.items() if count) or "there were none"
-    remedy = _REMEDIES.get(max(refused, key=refused.__getitem__), "--keep all switches the filters on rewards off")
-    raise DataError(f"no pivot is left of {report.num_candidates} candidates ({counts}); {remedy}")
+    raise DataError(f"no pivot is left of {report.num_candidates} candidates {_dropped_and_remedy(report)}")
+
+
+def _dropped_and_remedy(report: SelectionReport) -> str:
+    dropped = {decision: count for decision, count in report.num_by_decision.items() if decision is not Decision.KEPT}
+    counts = ", ".join(f"{count} {decision.value}" for decision, count in dropped.items() if count) or "there were none"
+    remedy = _REMEDIES.get(max(dropped, key=dropped.__getitem__), "--keep all takes turns whatever their rewards are")
+    example = next(iter(report.refused_expert_examples.values()), None)
+    return f"({counts}); {remedy}" + (f"; the verifier says of the expert at {example}" if example else "")
 
 
 _REMEDIES = {
-    Decision.UNDECIDED: "the profile's samples and the report say why the verifier could not decide",
+    Decision.UNDECIDED: "the samples in the profile say why the verifier could not decide",
     Decision.EXPERT_REFUSED: "import with the --verifier that fits these actions, or use --no-check-verifier",
     Decision.OVERLONG: "raise --max-prompt-tokens, and data.max_prompt_length in training with it",
     Decision.TOO_EASY: "raise --lambda-diff",

@@ -1,4 +1,4 @@
-"""The tables of a selection in a DuckDB file: larger than memory where they must, filled step by step."""
+"""The tables of a selection in a DuckDB file, filled chunk by chunk; they may be larger than memory."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -14,19 +14,19 @@ with extra("data"):
     import duckdb
 
 
-_MEMORY = "1GB"
+_MEMORY_LIMIT = "1GB"
 
 
 @contextmanager
 def open_tables(folder: Path, *, threads: int) -> Iterator[duckdb.DuckDBPyConnection]:
-    """`candidates` and `profiles`, as far as an interrupted run has filled them.
+    """Open the database with the tables `candidates` and `profiles`, as far as an interrupted run has filled them.
 
     Raises:
-        OSError: If the disk is full.
+        OSError: If the file cannot be read or written, for example because the disk is full.
     """
     try:
         with duckdb.connect(str(folder / "tables.duckdb")) as database:
-            database.execute(f"set memory_limit = '{_MEMORY}'")
+            database.execute(f"set memory_limit = '{_MEMORY_LIMIT}'")
             database.execute(f"set threads = {threads}")
             database.execute("set preserve_insertion_order = false")
             create_tables(database)
@@ -36,7 +36,7 @@ def open_tables(folder: Path, *, threads: int) -> Iterator[duckdb.DuckDBPyConnec
 
 
 def create_tables(database: duckdb.DuckDBPyConnection) -> None:
-    """Empty ones, where they are not there."""
+    """Create the tables that are missing, empty."""
     for name, schema in (("candidates", CANDIDATES), ("profiles", PROFILES)):
         empty = schema.empty_table()
         database.execute(f"create table if not exists {name} as from empty")
@@ -49,21 +49,22 @@ def create_tables(database: duckdb.DuckDBPyConnection) -> None:
 def fill_table(
     database: duckdb.DuckDBPyConnection,
     name: str,
-    tables_after: Callable[[int], Iterable[pyarrow.Table]],
+    chunks_after: Callable[[int], Iterable[pyarrow.Table]],
     on_rows: Callable[[int], object],
 ) -> None:
-    """Add what an interrupted run has not added, each table in a transaction of its own.
+    """Add the chunks of rows that an interrupted run has not added, each in a transaction of its own.
 
     Args:
-        database: Of `open_tables`.
-        name: Of the table.
-        tables_after: The tables to add without the first so many; the same ones in every run.
-        on_rows: Told of rows that are done, those of an interrupted run included.
+        database: Database from `open_tables`.
+        name: Name of the table.
+        chunks_after: Called with a number of chunks that are in the table, gives the chunks after them. The sequence
+            of chunks must be the same in every run.
+        on_rows: Called with the number of rows that are new in the table, at first with those of an interrupted run.
     """
     found = database.execute("select num_tables, num_rows from progress where name = ?", (name,)).fetchone()
     num_tables, num_rows = found or (0, 0)
     on_rows(num_rows)
-    for rows in tables_after(num_tables):
+    for rows in chunks_after(num_tables):
         num_tables, num_rows = num_tables + 1, num_rows + rows.num_rows
         database.execute("begin")
         database.execute(f"insert into {name} from rows")

@@ -1,4 +1,4 @@
-"""The kept candidates, in their order -> rows of pivots.parquet, made by several processes."""
+"""Kept candidates in their order -> rows of pivots.parquet, made by several processes."""
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -23,7 +23,7 @@ _KEPT = """
 select row, turn_index, split, pass_rate, reward_mean, reward_std, reward_var, num_prompt_tokens
 from decisions where decision = 'kept' order by row, turn_index
 """
-_FETCHED = 4096
+_ROWS_PER_FETCH = 4096
 
 
 class KeptTurns(NamedTuple):
@@ -31,10 +31,12 @@ class KeptTurns(NamedTuple):
 
     row: RawRow
     numbers: dict[int, PivotNumbers]
-    """[turn index]"""
+    """Numbers of each kept turn, by turn index."""
 
 
 class SplitTables(NamedTuple):
+    """Rows of pivots.parquet, by split."""
+
     train: pyarrow.Table
     validation: pyarrow.Table
 
@@ -52,13 +54,13 @@ def write_pivots(
     """Write the kept turns of both splits.
 
     Args:
-        database: With the table `decisions`.
-        chunks: Of the trajectories file, as the candidates were numbered.
-        train: Where to.
-        validation: Where to; its file is written even if it has no row.
-        workers: Processes that make rows.
+        database: Database with the table `decisions`.
+        chunks: Rows of the trajectories file, numbered as in the table of candidates.
+        train: File of the training split.
+        validation: File of the validation split, which is written even if it has no row.
+        workers: Number of processes that make rows.
         with_recordings: Whether rows carry what their tools answered.
-        on_rows: Told of rows that are written.
+        on_rows: Called with the number of rows written since the last call.
     """
     work = _with_numbers(chunks, _kept(database))
     with writing_pivots(train) as train_rows, writing_pivots(validation) as validation_rows:
@@ -69,7 +71,7 @@ def write_pivots(
 
 
 def split_tables(with_recordings: bool, kept: tuple[KeptTurns, ...]) -> SplitTables:
-    """Rows of some trajectories' kept turns, by split."""
+    """Rows of the kept turns of a chunk of trajectories, by split."""
     rows = [
         row
         for each in kept
@@ -83,9 +85,9 @@ def split_tables(with_recordings: bool, kept: tuple[KeptTurns, ...]) -> SplitTab
 
 
 def _kept(database: duckdb.DuckDBPyConnection) -> Iterator[tuple[int, dict[int, PivotNumbers]]]:
-    """(row, numbers of its kept turns) in the order of the rows."""
+    """(position of the trajectory in its file, numbers of its kept turns) in the order of the file."""
     cursor = database.cursor().execute(_KEPT)
-    fetched = (values for batch in iter(lambda: cursor.fetchmany(_FETCHED), []) for values in batch)
+    fetched = (values for batch in iter(lambda: cursor.fetchmany(_ROWS_PER_FETCH), []) for values in batch)
     for row, turns in groupby(fetched, key=lambda values: values[0]):
         yield row, {index: PivotNumbers(*numbers) for _, index, *numbers in turns}
 
