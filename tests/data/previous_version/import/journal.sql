@@ -1,0 +1,13 @@
+BEGIN TRANSACTION;
+CREATE TABLE sizes (name text primary key, size integer not null);
+INSERT INTO "sizes" VALUES('trajectories.jsonl',2241);
+INSERT INTO "sizes" VALUES('rejected.jsonl',239);
+INSERT INTO "sizes" VALUES('profile.jsonl',0);
+CREATE TABLE state (name text primary key, value text not null);
+INSERT INTO "state" VALUES('settings','f3688c3bc0bf2595e1ffac58b046c0f2aa675e3c1b71bba64d4dc8887804ba2e');
+INSERT INTO "state" VALUES('state','{"num_rows": 4, "num_kept": 3, "num_turns": 6, "num_not_passed": 0, "num_unknown_outcome": 3, "formats": {"openai": 3}, "rejected": {"no_assistant_turn": 1}, "examples": {"no_assistant_turn": "/srv/shop/input.jsonl, line 4: 1 messages and no turn of the assistant''s after another"}, "num_published": 0, "num_merged_turns": 0, "num_calls_without_tools": 0, "ignored_columns": []}');
+CREATE TABLE turns (trajectory_id text, first integer, past integer, place text, primary key (trajectory_id, first)) without rowid;
+INSERT INTO "turns" VALUES('shop-0',0,2,'/srv/shop/input.jsonl, line 1');
+INSERT INTO "turns" VALUES('shop-1',0,2,'/srv/shop/input.jsonl, line 2');
+INSERT INTO "turns" VALUES('shop-2',0,2,'/srv/shop/input.jsonl, line 3');
+COMMIT;
