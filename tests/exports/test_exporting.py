@@ -33,7 +33,7 @@ from verl_pivot.data.pivots import SCHEMA, PivotNumbers, pivot_rows
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
 from verl_pivot.engines.engine import Sampling
-from verl_pivot.exports.nemo_gym_rows import DEFAULT_AGENT, Reference, losses, turn_to_nemo_gym
+from verl_pivot.exports.nemo_gym_rows import DEFAULT_AGENT, ReferenceScores, lost_fields, turn_to_nemo_gym
 from verl_pivot.exports.trajectory_rows import openai_row, sft_row, write_sft
 from verl_pivot.formats.pivots import with_json_strings, with_nested_values
 from verl_pivot.formats.row_import import ImportOptions, parse_row
@@ -47,7 +47,7 @@ ENVIRONMENTS = {
     "swe_pivot": ({"tools", "unknown tool"}, {"unknown tool"}),
     "terminus_judge": ({"expected_action", "tools"}, set()),
 }
-"""[environment] rules of NeMo Gym that its own example rows break, and those that stay broken after us."""
+"""{environment: (rules that NeMo Gym's own example rows break, rules that the same rows break after our export)}."""
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the real data are not at ../shared/data")
 
 JSON: st.SearchStrategy[Any] = st.recursive(
@@ -58,13 +58,13 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 TEXT = st.text().filter(lambda text: "think>" not in text)
 STRICT: JsonObject = {"type": "function", "function": {"name": "refund", "strict": True, "parameters": {}}}
 ODD: JsonObject = {"type": "function", "function": {"name": "odd", "type": "builtin"}}
-"""Its schema has a key that the flat form of Responses needs for itself."""
+"""Schema with a key that the flat form of Responses uses for something else."""
 METADATA = st.dictionaries(st.text(), JSON, max_size=3).map(lambda extra: {**extra, PROVENANCE: {"split_by": "task-1"}})
 
 
 @st.composite
 def calls_and_results(draw: st.DrawFn) -> list[Message]:
-    """One assistant turn with calls, and what the tools answered; ids and names may be missing."""
+    """One assistant turn with calls, and the results of the tools; ids and names may be missing."""
     ids = draw(
         st.lists(st.none() | st.text(min_size=1), min_size=1, max_size=3, unique_by=lambda each: each or object())
     )
@@ -85,21 +85,21 @@ def calls_and_results(draw: st.DrawFn) -> list[Message]:
     return [action, *results]
 
 
-SPOKEN = st.builds(Message, role=st.just(Role.ASSISTANT), content=TEXT.filter(bool), reasoning=st.none() | TEXT)
-ASKED = st.builds(
+ANSWERS = st.builds(Message, role=st.just(Role.ASSISTANT), content=TEXT.filter(bool), reasoning=st.none() | TEXT)
+REQUESTS = st.builds(
     Message, role=st.sampled_from([Role.USER, Role.SYSTEM]), content=st.text(), name=st.none() | st.text()
 )
 
 
 @st.composite
 def turns_of_any_kind(draw: st.DrawFn) -> Turn:
-    parts = draw(st.lists(calls_and_results() | SPOKEN.map(lambda message: [message]), max_size=3))
-    state = [*draw(st.lists(SPOKEN, max_size=1)), draw(ASKED)]
+    parts = draw(st.lists(calls_and_results() | ANSWERS.map(lambda message: [message]), max_size=3))
+    state = [*draw(st.lists(ANSWERS, max_size=1)), draw(REQUESTS)]
     for part in parts:
-        state += [*part, draw(ASKED)] if part[-1].role is Role.ASSISTANT else [*part]
+        state += [*part, draw(REQUESTS)] if part[-1].role is Role.ASSISTANT else [*part]
         if part[-1].role is Role.TOOL and draw(st.booleans()):
-            state.append(draw(ASKED))
-    expert = draw(calls_and_results().map(lambda messages: messages[0]) | SPOKEN)
+            state.append(draw(REQUESTS))
+    expert = draw(calls_and_results().map(lambda messages: messages[0]) | ANSWERS)
     return Turn(
         trajectory_id=draw(st.text(min_size=1)),
         index=sum(message.role is Role.ASSISTANT for message in state),
@@ -117,33 +117,33 @@ def turns_of_any_kind(draw: st.DrawFn) -> Turn:
 
 @settings(deadline=None)
 @given(turns_of_any_kind())
-def test_a_row_of_nemo_gym_reads_back_as_its_turn(turn: Turn) -> None:
+def test_importing_a_row_of_nemo_gym_gives_the_same_turn(turn: Turn) -> None:
     assert read_turn(turn_to_nemo_gym(turn)) == turn
 
 
 @settings(deadline=None)
 @given(turns_of_any_kind())
-def test_every_row_keeps_the_contract_of_nemo_gym(turn: Turn) -> None:
+def test_every_row_follows_the_rules_of_nemo_gym(turn: Turn) -> None:
     assert broken_rules(json.loads(json.dumps(turn_to_nemo_gym(turn)))) <= {"unknown tool"}
 
 
 @settings(deadline=None)
 @given(turns_of_any_kind())
-def test_what_is_lost_without_our_own_column_is_named(turn: Turn) -> None:
+def test_every_difference_without_our_own_column_is_reported(turn: Turn) -> None:
     row = turn_to_nemo_gym(turn)
     bare = {key: value for key, value in row.items() if key != "verl_pivot"}
 
     read = read_turn(bare)
 
     is_same = (read.state, read.expert, read.tools) == (turn.state, turn.expert, turn.tools)
-    assert is_same == (losses(row) == set())
+    assert is_same == (lost_fields(row) == set())
 
 
-def test_a_row_of_nemo_gym() -> None:
+def test_a_row_of_nemo_gym_has_these_columns() -> None:
     state = (SYSTEM, USER, replace(CALL, reasoning="Look it up.", content="Let me see."), RESULT)
     turn = make_turn(state=state, expert=ANSWER, index=1, metadata={"seed": 3})
 
-    assert turn_to_nemo_gym(turn, reference=Reference(scores=(1.0, 0.0, 0.5, 0.5)), passed=True) == {
+    assert turn_to_nemo_gym(turn, reference=ReferenceScores(scores=(1.0, 0.0, 0.5, 0.5)), passed=True) == {
         "trajectory_id": "shop-1",
         "responses_create_params": {
             "input": [
@@ -208,30 +208,32 @@ def test_parallel_calls_are_a_batch() -> None:
     assert params_of(row)["parallel_tool_calls"] is True
 
 
-NAMELESS = replace(CALL, tool_calls=(replace(LOOKUP, id=None),))
+CALL_WITHOUT_ID = replace(CALL, tool_calls=(replace(LOOKUP, id=None),))
 
 
 @pytest.mark.parametrize(
     ("state", "expert", "lost"),
     [
         ((SYSTEM, USER), ANSWER, set()),
-        ((SYSTEM, USER), NAMELESS, set()),
+        ((SYSTEM, USER), CALL_WITHOUT_ID, set()),
         ((SYSTEM, USER), CALL, {"id of the expert's call"}),
-        ((USER,), replace(NAMELESS, content="Let me see."), {"the expert's text before a call"}),
+        ((USER,), replace(CALL_WITHOUT_ID, content="Let me see."), {"the expert's text before a call"}),
         ((USER,), replace(ANSWER, reasoning="Tell him."), {"the expert's reasoning"}),
-        ((USER, CALL, RESULT), ANSWER, {"name of the tool that a result is of"}),
+        ((USER, CALL, RESULT), ANSWER, {"tool name of a result"}),
         (
-            (USER, NAMELESS, replace(RESULT, name=None, tool_call_id=None)),
+            (USER, CALL_WITHOUT_ID, replace(RESULT, name=None, tool_call_id=None)),
             ANSWER,
-            {"that a call had no id", "that a tool's result had no id"},
+            {"missing id of a call", "missing id of a result"},
         ),
     ],
 )
-def test_losses_are_named(state: tuple[Message, ...], expert: Message, lost: set[str]) -> None:
+def test_fields_that_only_our_column_holds_are_reported(
+    state: tuple[Message, ...], expert: Message, lost: set[str]
+) -> None:
     index = sum(message.role is Role.ASSISTANT for message in state)
     row = turn_to_nemo_gym(make_turn(state=state, expert=expert, index=index))
 
-    assert losses(row) == lost
+    assert lost_fields(row) == lost
 
 
 @pytest.mark.parametrize(
@@ -245,7 +247,7 @@ def test_losses_are_named(state: tuple[Message, ...], expert: Message, lost: set
         ("tool_call", {"agent_ref": {"type": "responses_api_agents", "name": "mine"}}, "theirs", "theirs"),
     ],
 )
-def test_the_agent_is_the_one_asked_for_or_the_rows_own_or_of_the_verifier(
+def test_the_agent_is_the_option_or_that_of_the_imported_row_or_that_of_the_verifier(
     verifier: str, metadata: JsonObject, option: str | None, name: str
 ) -> None:
     row = turn_to_nemo_gym(make_turn(verifier=verifier, metadata=metadata), agent=option)
@@ -259,13 +261,13 @@ def test_an_environment_that_judges_text_gets_the_experts_text() -> None:
     assert "expected_answer" not in turn_to_nemo_gym(make_turn(expert=ANSWER))
 
 
-def test_the_pass_rate_is_written_alone_where_no_more_is_known() -> None:
-    row = turn_to_nemo_gym(make_turn(), reference=Reference(pass_rate=0.25))
+def test_without_scores_only_the_pass_rate_is_written() -> None:
+    row = turn_to_nemo_gym(make_turn(), reference=ReferenceScores(pass_rate=0.25))
 
     assert {key: value for key, value in row.items() if "rate" in key or "info" in key} == {"pass_rate": 0.25}
 
 
-def test_columns_that_others_add_to_our_rows_are_metadata_again() -> None:
+def test_columns_that_others_add_to_exported_rows_are_imported_as_metadata() -> None:
     row = {**turn_to_nemo_gym(make_turn(metadata={"seed": 3})), "avg_reward": 0.5}
 
     metadata = read_turn(row).metadata
@@ -274,26 +276,26 @@ def test_columns_that_others_add_to_our_rows_are_metadata_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beside", "text"),
+    ("own_column", "text"),
     [
-        ({"state": [{"position": 2, "name": "x"}]}, "2 is no position in the state"),
-        ({"state": [{"name": "x"}]}, "None is no position"),
+        ({"state": [{"position": 2, "name": "x"}]}, "position must be a number from 0 to 1, got 2"),
+        ({"state": [{"name": "x"}]}, "position must be a number from 0 to 1, got None"),
         ({"state": ["x"]}, "a change in verl_pivot must be a JSON object, got text"),
-        ({"expert": {"call_ids": []}}, "0 ids of 1 calls"),
-        ({"passed": "yes"}, "passed must be true, false or null"),
+        ({"expert": {"call_ids": []}}, "call_ids must hold 1 ids, one for each call, got 0"),
+        ({"passed": "yes"}, "passed must be true, false or null, got text"),
     ],
 )
-def test_what_does_not_fit_the_row_beside_it_is_refused(beside: JsonObject, text: str) -> None:
-    row = {**turn_to_nemo_gym(make_turn()), "verl_pivot": beside}
+def test_a_column_of_our_own_that_does_not_fit_its_row_is_refused(own_column: JsonObject, text: str) -> None:
+    row = {**turn_to_nemo_gym(make_turn()), "verl_pivot": own_column}
 
     with pytest.raises(BadRowError, match=text):
         read_turn(row)
 
 
-def test_a_turn_that_no_conversation_has_is_refused() -> None:
-    with pytest.raises(BadRowError, match="turn shop-1:3 has 0 turns of the assistant's before it"):
+def test_a_turn_that_no_conversation_can_hold_is_refused() -> None:
+    with pytest.raises(BadRowError, match="turn shop-1:3 must have index 0, the number of assistant turns before it"):
         turn_to_nemo_gym(make_turn(index=3))
-    with pytest.raises(BadRowError, match="message 1 answers no call that is open"):
+    with pytest.raises(BadRowError, match="message 1 is a result, and no open call belongs to it"):
         turn_to_nemo_gym(make_turn(state=(USER, RESULT)))
 
 
@@ -302,7 +304,7 @@ def test_a_turn_that_no_conversation_has_is_refused() -> None:
 
 @settings(deadline=None)
 @given(turns_of_any_kind(), st.booleans())
-def test_a_row_of_pivots_reads_back_as_its_turn(turn: Turn, as_json: bool) -> None:
+def test_importing_a_row_of_pivots_gives_the_same_turn(turn: Turn, as_json: bool) -> None:
     row = pivot_row(turn)
 
     assert with_json_strings(with_nested_values(row)) == row
@@ -322,7 +324,7 @@ def test_a_greeting_counts_in_the_index_of_a_pivot() -> None:
     ("change", "reason"),
     [({"turn_index": 1}, "bad_turn_index"), ({"expert": None}, "no_pivot"), ({"prompt": "["}, "not_json")],
 )
-def test_a_row_that_is_no_pivot_is_refused(change: JsonObject, reason: str) -> None:
+def test_a_row_that_is_not_a_pivot_is_refused(change: JsonObject, reason: str) -> None:
     row = pivot_row(make_turn())
 
     with pytest.raises(BadRowError) as refused:
@@ -336,7 +338,7 @@ def test_a_row_that_is_no_pivot_is_refused(change: JsonObject, reason: str) -> N
 
 @settings(deadline=None)
 @given(turns_of_any_kind(), st.none() | st.booleans(), st.sampled_from(["all", "last"]))
-def test_a_line_of_openai_messages_reads_back_as_its_trajectory(turn: Turn, passed: bool | None, which: Any) -> None:
+def test_importing_openai_messages_gives_the_same_trajectory(turn: Turn, passed: bool | None, which: Any) -> None:
     trajectory = replace(trajectory_of(turn), passed=passed, expert_turns=which)
 
     assert read_row(openai_row(trajectory)) == trajectory
@@ -344,23 +346,23 @@ def test_a_line_of_openai_messages_reads_back_as_its_trajectory(turn: Turn, pass
 
 @settings(deadline=None)
 @given(turns_of_any_kind())
-def test_a_row_of_sft_reads_back_as_its_trajectory(turn: Turn) -> None:
+def test_importing_a_row_for_sft_gives_the_same_trajectory(turn: Turn) -> None:
     assert read_row(sft_row(trajectory_of(turn))) == trajectory_of(turn)
 
 
-def test_arguments_are_json_strings_for_readers_of_openai_messages() -> None:
+def test_arguments_in_exported_messages_are_json_strings() -> None:
     messages: Any = openai_row(make_trajectory())["messages"]
 
     assert messages[2]["tool_calls"][0]["function"]["arguments"] == '{"order_id": 17}'
 
 
-def test_a_trajectory_whose_last_turn_alone_is_the_experts_is_not_for_sft() -> None:
-    with pytest.raises(BadRowError, match="of trajectory shop-1 the last turn alone is the expert's"):
+def test_a_trajectory_with_only_one_turn_of_the_expert_is_refused_for_sft() -> None:
+    with pytest.raises(BadRowError, match="only the last turn of trajectory shop-1 is the expert's"):
         sft_row(replace(make_trajectory(), expert_turns="last"))
 
 
 @pytest.mark.slow
-def test_verls_sft_trainer_sees_the_conversation_and_trains_on_the_assistants_turns(tmp_path: Path) -> None:
+def test_verls_sft_trainer_gets_the_conversation_and_trains_on_the_assistant_turns(tmp_path: Path) -> None:
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
 
@@ -408,7 +410,7 @@ def test_trajectories_are_the_same_turns_after_an_export_and_an_import(tmp_path:
     assert turns_by_id(again) == turns_by_id(trajectories)
 
 
-def test_pivots_of_json_lines_are_pivots_of_parquet_again(tmp_path: Path) -> None:
+def test_pivots_exported_to_json_lines_and_back_to_parquet_are_unchanged(tmp_path: Path) -> None:
     pivots = select_all(write_trajectories(tmp_path))
     export(pivots, "jsonl")
     lines = exported_path(pivots, "jsonl")
@@ -421,13 +423,13 @@ def test_pivots_of_json_lines_are_pivots_of_parquet_again(tmp_path: Path) -> Non
     assert pyarrow.parquet.read_schema(again).equals(SCHEMA)
 
 
-def test_a_pivot_without_a_column_of_training_is_not_written(tmp_path: Path) -> None:
+def test_a_pivot_without_a_column_that_training_needs_is_refused(tmp_path: Path) -> None:
     row = {key: value for key, value in pivot_row(make_turn()).items() if key != "split"}
     (tmp_path / "pivots.jsonl").write_text(json.dumps(row) + "\n")
 
     result = export(tmp_path / "pivots.jsonl", "verl")
 
-    assert "pivots.jsonl, line 1 cannot be exported (it lacks split)" in result.stderr
+    assert "pivots.jsonl, line 1 cannot be exported (the row lacks split)" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["pivots.jsonl"]
 
 
@@ -447,7 +449,7 @@ def test_rows_of_nemo_gym_have_the_pass_rates_of_the_profile(tmp_path: Path, of:
     assert "not in the profile" in result.output
 
 
-def test_what_is_lost_and_what_should_be_known_is_printed(tmp_path: Path) -> None:
+def test_the_command_prints_lost_fields_and_counts_of_notable_rows(tmp_path: Path) -> None:
     trajectories = tmp_path / "trajectories.jsonl"
     failed = make_trajectory(messages=(SYSTEM, USER, CALL, RESULT, ANSWER), tools=(), passed=False)
     trajectories.write_text(json.dumps(trajectory_as_dict(failed)) + "\n")
@@ -467,7 +469,7 @@ def test_what_is_lost_and_what_should_be_known_is_printed(tmp_path: Path) -> Non
         (("--to", "nemo-gym", "--profile", "nowhere.jsonl"), "nowhere.jsonl cannot be read"),
     ],
 )
-def test_options_that_cannot_be_meant_stop_with_a_sentence(
+def test_options_that_do_not_fit_stop_the_command_with_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -482,7 +484,7 @@ def test_options_that_cannot_be_meant_stop_with_a_sentence(
 
 
 @pytest.mark.parametrize("to", ["nemo-gym", "verl", "jsonl"])
-def test_a_line_that_is_neither_stops_the_export_and_leaves_what_was_there(tmp_path: Path, to: str) -> None:
+def test_a_line_that_cannot_be_exported_stops_the_export_and_leaves_the_older_file(tmp_path: Path, to: str) -> None:
     trajectories = write_trajectories(tmp_path)
     with trajectories.open("a") as file:
         file.write('{"id": "c", "messages": []}\n')
@@ -507,7 +509,7 @@ def test_a_profile_of_other_turns_is_refused(tmp_path: Path) -> None:
     of_trajectories, of_pivots = (export(path, "nemo-gym", "--profile", profile) for path in (trajectories, pivots))
 
     assert "was measured on another file than" in of_trajectories.stderr
-    assert "turn shop-0:0 has a pass rate of 1.0 here and another in the profile" in of_pivots.stderr
+    assert "turn shop-0:0 has a pass rate of 1.0 here and of 0.5 in the profile" in of_pivots.stderr
 
 
 # Real data
@@ -515,33 +517,33 @@ def test_a_profile_of_other_turns_is_refused(tmp_path: Path) -> None:
 
 @needs_data
 @pytest.mark.parametrize("environment", ENVIRONMENTS)
-def test_nvidias_rows_keep_more_of_their_contract_after_us_and_are_the_same_turns(
+def test_nvidias_example_rows_break_fewer_rules_after_our_export_and_hold_the_same_turns(
     tmp_path: Path, environment: str
 ) -> None:
     source = DATA / "nemo_gym" / f"{environment}.example.jsonl"
-    theirs, ours = ENVIRONMENTS[environment]
+    broken_before, broken_after = ENVIRONMENTS[environment]
     trajectories = import_to(tmp_path / "trajectories.jsonl", source)
 
     export(trajectories, "nemo-gym")
 
     rows = exported_path(trajectories, "nemo-gym")
-    assert [broken_rules(row) for row in lines_of(source)] == [theirs] * 5
-    assert [broken_rules(row) for row in lines_of(rows)] == [ours] * 5
+    assert [broken_rules(row) for row in lines_of(source)] == [broken_before] * 5
+    assert [broken_rules(row) for row in lines_of(rows)] == [broken_after] * 5
     assert turns_by_id(import_back(rows)) == turns_by_id(trajectories)
 
 
 @needs_data
-def test_every_turn_of_the_airline_is_a_row_that_nemo_gym_takes_and_comes_back(airline: Path) -> None:
+def test_every_turn_of_the_airline_logs_is_exported_to_nemo_gym_and_imported_unchanged(airline: Path) -> None:
     result = export(airline, "nemo-gym")
     rows = exported_path(airline, "nemo-gym")
 
     kinds = Counter(action_type(row) for row in lines_of(rows))
-    lost = Counter(name for row in lines_of(rows) for name in losses(row))
+    lost = Counter(name for row in lines_of(rows) for name in lost_fields(row))
 
     assert result.exit_code == 0, result.output
     assert kinds == {"function_call": 862, "message": 946}
     assert lost == {
-        "name of the tool that a result is of": 1352,
+        "tool name of a result": 1352,
         "id of the expert's call": 862,
         "the expert's text before a call": 71,
     }
@@ -551,7 +553,7 @@ def test_every_turn_of_the_airline_is_a_row_that_nemo_gym_takes_and_comes_back(a
 
 @needs_data
 @pytest.mark.parametrize("to", ["nemo-gym", "verl", "jsonl"])
-def test_pivots_of_the_airline_come_back_from_every_export(airline: Path, to: str) -> None:
+def test_pivots_of_the_airline_logs_survive_every_export_and_import(airline: Path, to: str) -> None:
     pivots = select_all(airline)
 
     result, again = export(pivots, to), import_back(exported_path(pivots, to))

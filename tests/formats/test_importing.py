@@ -61,12 +61,12 @@ def test_parse_trajectory_is_the_inverse_of_as_dict(
 
 
 @given(JSON)
-def test_whatever_is_no_message_is_refused_and_nothing_else_is_raised(value: Json) -> None:
+def test_any_other_value_than_a_message_raises_bad_row_error(value: Json) -> None:
     with pytest.raises(BadRowError):
         parse_message(value)
 
 
-def test_a_message_of_an_older_log_is_read() -> None:
+def test_a_message_with_null_content_and_arguments_as_text_is_read() -> None:
     message = parse_message(
         {
             "role": "assistant",
@@ -181,27 +181,27 @@ def test_the_flat_tools_of_the_responses_api_are_nested() -> None:
         ),
     ],
 )
-def test_what_is_no_tool_schema_is_refused(tools: Json, reason: str, text: str) -> None:
+def test_anything_but_a_tool_schema_is_refused(tools: Json, reason: str, text: str) -> None:
     with pytest.raises(BadRowError, match=text) as refused:
         parse_tools(tools)
 
     assert refused.value.reason == reason
 
 
-def test_a_null_default_is_a_schema() -> None:
+def test_a_schema_may_have_a_null_default() -> None:
     tool: JsonObject = {"name": "f", "parameters": {"properties": {"a": {"type": ["string", "null"], "default": None}}}}
 
     assert len(parse_tools([tool])) == 1
 
 
-def test_null_is_a_value_of_an_argument_that_the_tool_has_and_of_no_other() -> None:
+def test_null_is_accepted_only_for_an_argument_that_the_tool_has() -> None:
     refuse_foreign_nulls([call_with({"order_id": None})], (FIND_ORDER,))
     refuse_foreign_nulls([call_with({"amount": None})], ({"type": "function", "function": {"name": "find_order"}},))
     with pytest.raises(BadRowError, match=r"find_order\.amount is null, and find_order has no such argument"):
         refuse_foreign_nulls([call_with({"order_id": 17, "amount": None})], (FIND_ORDER,))
 
 
-def test_inline_thinking_becomes_reasoning_and_strip_drops_all_of_it() -> None:
+def test_inline_thinking_becomes_reasoning_and_the_option_strip_drops_it() -> None:
     answer: JsonObject = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nIt is sent."}
     row = openai_row(messages=[USER.as_dict(), answer])
 
@@ -220,10 +220,10 @@ def test_a_second_message_with_calls_is_not_joined_to_the_calls_before_it() -> N
 
 
 @pytest.mark.parametrize("content", ["<think>hm. It is sent.", "<think>hm</think><think>so</think>It is sent."])
-def test_thinking_that_has_no_clear_end_is_refused(content: str) -> None:
+def test_thinking_without_a_clear_end_is_refused(content: str) -> None:
     row = openai_row(messages=[USER.as_dict(), {"role": "assistant", "content": content}])
 
-    with pytest.raises(BadRowError, match="<think> that is never closed, or that follows other reasoning"):
+    with pytest.raises(BadRowError, match="a <think> is never closed, or follows other reasoning of the message"):
         read_one(row)
 
 
@@ -250,23 +250,23 @@ def test_text_and_the_calls_after_it_are_joined_and_counted(tmp_path: Path) -> N
         ({"passed": True, "reward": 0}, False),
     ],
 )
-def test_passed_means_that_every_outcome_column_says_so(outcome: JsonObject, passed: bool | None) -> None:
+def test_a_trajectory_passed_if_every_outcome_column_says_so(outcome: JsonObject, passed: bool | None) -> None:
     assert read_one({**openai_row(), **outcome}).passed is passed
 
 
-def test_an_outcome_in_words_is_refused() -> None:
+def test_an_outcome_that_is_text_is_refused() -> None:
     with pytest.raises(BadRowError, match="reward must be true, false or a number, got text"):
         read_one({**openai_row(), "reward": "good"})
 
 
 def test_ids_come_from_the_row_then_from_task_and_trial_then_from_the_content() -> None:
-    nameless = {key: value for key, value in openai_row().items() if key != "id"}
+    without_id = {key: value for key, value in openai_row().items() if key != "id"}
 
-    assert read_one({**nameless, "id": 7}).id == "7"
-    assert read_one({**nameless, "trajectory_id": "a-1", "task_id": "a"}).id == "a-1"
-    assert read_one({**nameless, "task_id": 3, "trial": 2}).id == "file-3-2"
-    assert read_one(nameless).id == read_one({**nameless, "reward": 1}).id
-    assert read_one(nameless).id.startswith("sha-")
+    assert read_one({**without_id, "id": 7}).id == "7"
+    assert read_one({**without_id, "trajectory_id": "a-1", "task_id": "a"}).id == "a-1"
+    assert read_one({**without_id, "task_id": 3, "trial": 2}).id == "file-3-2"
+    assert read_one(without_id).id == read_one({**without_id, "reward": 1}).id
+    assert read_one(without_id).id.startswith("sha-")
 
 
 def test_trials_of_one_task_share_a_split() -> None:
@@ -275,7 +275,7 @@ def test_trials_of_one_task_share_a_split() -> None:
     assert [split_by(trajectory) for trajectory in (first, second)] == ["refund-9", "refund-9"]
 
 
-def test_metadata_of_the_row_and_its_place_are_kept() -> None:
+def test_the_metadata_and_the_place_of_a_row_are_kept() -> None:
     trajectory = read_one({**openai_row(), "metadata": '{"seed": 3}', "reward": 1})
 
     assert trajectory.metadata == {
@@ -284,7 +284,7 @@ def test_metadata_of_the_row_and_its_place_are_kept() -> None:
     }
 
 
-def test_an_import_can_be_imported_again(tmp_path: Path) -> None:
+def test_importing_an_imported_file_changes_nothing(tmp_path: Path) -> None:
     verifier: JsonObject = {"name": "tool_call", "options": {"mode": "strict"}}
     import_all([{**openai_row(), "metadata": {"seed": 3}, "verifier": verifier}], tmp_path)
     first = list(read_trajectories(tmp_path / "out.jsonl"))
@@ -296,7 +296,7 @@ def test_an_import_can_be_imported_again(tmp_path: Path) -> None:
     assert report.ignored_columns == set()
 
 
-def test_failed_trajectories_are_left_out_and_counted_unless_asked_for(tmp_path: Path) -> None:
+def test_failed_trajectories_are_counted_and_kept_only_with_outcome_all(tmp_path: Path) -> None:
     rows = [{**openai_row(id=f"shop-{i}"), "reward": reward} for i, reward in enumerate([1, 0, 0, None])]
 
     passed, everything = import_all(rows, tmp_path), import_all(rows, tmp_path, ImportOptions(outcome="all"))
@@ -305,16 +305,16 @@ def test_failed_trajectories_are_left_out_and_counted_unless_asked_for(tmp_path:
     assert (everything.num_rows, everything.num_kept, everything.num_not_passed) == (4, 4, 0)
 
 
-def test_columns_that_are_not_carried_over_are_named(tmp_path: Path) -> None:
+def test_columns_that_were_not_read_are_reported(tmp_path: Path) -> None:
     report = import_all([{**openai_row(), "model_patch": "diff", "exit_status": "submitted"}], tmp_path)
 
     assert report.ignored_columns == {"model_patch", "exit_status"}
 
 
-@pytest.mark.parametrize("native", [False, True])
-def test_parquet_is_read_as_json_strings_or_as_structs(tmp_path: Path, native: bool) -> None:
+@pytest.mark.parametrize("as_structs", [False, True])
+def test_parquet_is_read_as_json_strings_or_as_structs(tmp_path: Path, as_structs: bool) -> None:
     row = openai_row()
-    columns = row if native else {**row, "messages": json.dumps(row["messages"]), "tools": json.dumps(row["tools"])}
+    columns = row if as_structs else {**row, "messages": json.dumps(row["messages"]), "tools": json.dumps(row["tools"])}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([columns]), tmp_path / "in.parquet")
 
     import_files([tmp_path / "in.parquet"], tmp_path / "out.jsonl", ImportOptions())
@@ -348,7 +348,7 @@ def test_items_of_one_response_are_one_assistant_message() -> None:
     assert [turn.index for turn in turns(trajectory)] == [1]
 
 
-def test_the_three_kinds_of_expected_action() -> None:
+def test_an_expected_action_is_a_call_or_a_batch_of_calls_or_a_message() -> None:
     call: JsonObject = {"type": "function_call", "name": "find_order", "arguments": '{"order_id": 17}'}
     batch: JsonObject = {"type": "function_call_batch", "calls": [call, {**call, "arguments": {"order_id": 18}}]}
 
@@ -361,13 +361,13 @@ def test_the_three_kinds_of_expected_action() -> None:
     assert experts[2] == ANSWER
 
 
-def test_the_text_of_expected_answer_is_the_expert_where_there_is_no_expected_action() -> None:
+def test_without_an_expected_action_the_text_of_expected_answer_is_the_experts_action() -> None:
     row = {**nemo_gym_row("ls", None), "expected_answer": '{"commands": []}'}
 
     assert turns(read_one(row))[0].expert == Message(role=Role.ASSISTANT, content='{"commands": []}')
 
 
-def test_rows_of_one_trajectory_share_its_id_and_differ_in_their_turn(tmp_path: Path) -> None:
+def test_rows_of_one_trajectory_share_its_id_and_hold_different_turns(tmp_path: Path) -> None:
     greeting: list[Json] = [{"role": "user", "content": "hi"}]
     later = [*greeting, ANSWER.as_dict(), USER.as_dict()]
     message: JsonObject = {"type": "message", "content": "yes"}
@@ -383,7 +383,7 @@ def test_rows_of_one_trajectory_share_its_id_and_differ_in_their_turn(tmp_path: 
     assert dict(report.rejected) == {"duplicate_id": 1}
 
 
-def test_nameless_rows_of_one_conversation_share_a_split() -> None:
+def test_rows_without_ids_of_one_conversation_share_a_split() -> None:
     first: list[Json] = [SYSTEM.as_dict(), USER.as_dict()]
     second = [*first, ANSWER.as_dict(), {"role": "user", "content": "Thanks."}]
     message: JsonObject = {"type": "message", "content": "yes"}
@@ -422,7 +422,7 @@ def test_a_bad_state_of_nemo_gym_is_refused_with_its_reason(items: list[Json], r
     assert refused.value.reason == reason
 
 
-def test_every_row_is_kept_or_left_out_or_rejected_with_its_place(tmp_path: Path) -> None:
+def test_every_row_is_either_kept_or_left_out_or_rejected_with_its_place(tmp_path: Path) -> None:
     rows = [openai_row(), openai_row(), {**openai_row(id="b"), "passed": False}, {"id": "c", "messages": []}]
 
     report = import_all(rows, tmp_path)

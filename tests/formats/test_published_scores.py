@@ -16,7 +16,7 @@ from verl_pivot.data.json_values import BadRowError
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import DataError
-from verl_pivot.exports.nemo_gym_rows import Reference, turn_to_nemo_gym
+from verl_pivot.exports.nemo_gym_rows import ReferenceScores, turn_to_nemo_gym
 from verl_pivot.formats.published_scores import published_scores
 from verl_pivot.formats.row_import import ImportOptions, ParsedRow, parse_row
 from verl_pivot.profiling.profiles import (
@@ -57,34 +57,37 @@ INFO: JsonObject = {"rewards": [1, 0, 0.5, 1], "reward_mean": 0.625, "reward_std
         ({"meta_info": {"turn": 1, "step": 2}, "qwen_235b_info": {"rewards": []}, **COUNTED}, (1.0, 0.0, 0.0, 0.0)),
     ],
 )
-def test_scores_are_the_rewards_else_the_counts(row: JsonObject, scores: tuple[float, ...]) -> None:
+def test_scores_come_from_the_rewards_else_from_the_counts(row: JsonObject, scores: tuple[float, ...]) -> None:
     assert published_scores(row) == scores
 
 
 @pytest.mark.parametrize(
     ("row", "text"),
     [
-        ({**COUNTED, "pass_rate_passed": 5}, "pass_rate_passed is 5 of pass_rate_total 4"),
-        ({**COUNTED, "pass_rate": 0.5}, "pass_rate is 0.5, and the mean of the row's samples 0.25"),
+        ({**COUNTED, "pass_rate_passed": 5}, "pass_rate_passed is 5, more than pass_rate_total, 4"),
+        ({**COUNTED, "pass_rate": 0.5}, "pass_rate is 0.5, but the mean of the row's samples is 0.25"),
         ({**COUNTED, "pass_rate_total": 4.5}, "pass_rate_total must be a whole number from 0 to 10000, got 4.5"),
         ({**COUNTED, "pass_rate_passed": -1}, "got -1"),
         ({**COUNTED, "pass_rate_passed": True}, "pass_rate_passed must be a number, got true or false"),
         ({**COUNTED, "pass_rate_total": 10**400}, "pass_rate_total is too large a number"),
-        ({"a_info": {"rewards": [1, 2]}}, r"a reward of a_info is 2, and scores lie in \[0, 1\]"),
-        ({"a_info": {"rewards": [1, None]}}, "a reward of a_info must be a number, got null"),
+        ({"a_info": {"rewards": [1, 2]}}, r"a reward in a_info must lie in \[0, 1\], got 2"),
+        ({"a_info": {"rewards": [1, None]}}, "a reward in a_info must be a number, got null"),
         ({"a_info": {"rewards": "1, 0"}}, "a_info.rewards must be a JSON list, got text"),
-        ({"a_info": {**INFO, "reward_mean": 0.5}}, "a_info.reward_mean is 0.5, and the mean .* 0.625"),
-        ({"a_info": INFO, "b_info": INFO}, "a_info, b_info have rewards of different models; keep one of them"),
+        ({"a_info": {**INFO, "reward_mean": 0.5}}, "a_info.reward_mean is 0.5, but the mean .* is 0.625"),
+        (
+            {"a_info": INFO, "b_info": INFO},
+            "a_info, b_info hold rewards of different models; keep one",
+        ),
     ],
 )
-def test_contradictions_are_refused(row: JsonObject, text: str) -> None:
+def test_columns_that_contradict_each_other_are_refused(row: JsonObject, text: str) -> None:
     with pytest.raises(BadRowError, match=text):
         published_scores(row)
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=16).map(tuple))
-def test_what_the_export_writes_of_a_profile_the_import_reads(scores: tuple[float, ...]) -> None:
-    row = turn_to_nemo_gym(make_turn(), reference=Reference(scores=scores))
+def test_the_import_reads_the_scores_that_the_export_writes(scores: tuple[float, ...]) -> None:
+    row = turn_to_nemo_gym(make_turn(), reference=ReferenceScores(scores=scores))
 
     assert parse(row).scores == scores
 
@@ -93,7 +96,7 @@ def test_what_the_export_writes_of_a_profile_the_import_reads(scores: tuple[floa
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=1, max_size=16).map(tuple))
-def test_a_line_is_the_profile_of_the_last_turn(scores: tuple[float, ...]) -> None:
+def test_published_scores_are_a_profile_of_the_last_turn(scores: tuple[float, ...]) -> None:
     line = published_profile_line(make_trajectory(), scores)
 
     profile = parse_profile(json.loads(line))
@@ -106,7 +109,7 @@ def test_the_header_has_the_same_length_for_every_digest() -> None:
     assert len(published_profile_header("0" * 64)) == len(published_profile_header("a1" * 32))
 
 
-def test_a_published_profile_is_read_like_any_other_but_has_no_settings(tmp_path: Path) -> None:
+def test_a_published_profile_is_read_like_a_measured_one_but_has_no_settings(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path)
     path = write_published(trajectories, [(0.0, 1.0), (1.0, 1.0)])
 
@@ -117,7 +120,7 @@ def test_a_published_profile_is_read_like_any_other_but_has_no_settings(tmp_path
         read_settings(path)
 
 
-def test_a_profile_measured_here_does_not_go_on_with_a_published_one(tmp_path: Path) -> None:
+def test_profiling_does_not_continue_a_published_profile(tmp_path: Path) -> None:
     path = write_published(write_trajectories(tmp_path), [(0.0, 1.0), (1.0, 1.0)])
     before = path.read_text()
     settings = ProfileSettings(

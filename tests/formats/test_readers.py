@@ -1,4 +1,4 @@
-"""Rows of others' formats: each is known for what it is, and read exactly or refused with its reason."""
+"""Readers of foreign formats: every row is detected as its format, and read exactly or refused with its reason."""
 
 import json
 from dataclasses import replace
@@ -20,9 +20,9 @@ from tests.support.format_examples import (
     TEXT_PROMPT,
     TOOLACE_PROMPT,
     TOOLS,
-    chat,
-    logged,
-    said,
+    call_metadata,
+    chat_messages,
+    sharegpt_items,
 )
 from tests.support.paths import ROOT
 from verl_pivot.cli import app
@@ -34,7 +34,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.formats import registry
 from verl_pivot.formats.function_text import read_text_calls
 from verl_pivot.formats.importing import import_files
-from verl_pivot.formats.literals import value_of
+from verl_pivot.formats.literals import parse_literal
 from verl_pivot.formats.row_import import ImportOptions, ParsedRow, parse_row
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
@@ -54,7 +54,7 @@ def read_letters(row):
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_row_is_of_its_format_and_of_no_other_special_one(name: str) -> None:
+def test_a_row_is_detected_as_its_format_and_as_no_other_special_one(name: str) -> None:
     example = EXAMPLES[name]
 
     claims = {known for known in registry.known_formats() if registry.format_named(known).detect(example.row)}
@@ -64,7 +64,7 @@ def test_a_row_is_of_its_format_and_of_no_other_special_one(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_row_is_read_exactly(name: str) -> None:
+def test_a_row_gives_its_messages_tools_and_outcome(name: str) -> None:
     example = EXAMPLES[name]
 
     parsed = read(example.row)
@@ -81,7 +81,7 @@ def test_the_split_follows_the_task(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["swe-agent, nebius", "openhands, output.jsonl"])
-def test_trajectories_of_one_task_differ_in_their_id_without_a_number(name: str) -> None:
+def test_trajectories_of_one_task_have_different_ids_without_a_trial_number(name: str) -> None:
     row = EXAMPLES[name].row
     key = "trajectory" if "trajectory" in row else "history"
     items = row[key]
@@ -94,7 +94,7 @@ def test_trajectories_of_one_task_differ_in_their_id_without_a_number(name: str)
     assert split_by(first) == split_by(second) == "repo-1"
 
 
-def test_the_columns_that_are_read_are_not_called_ignored() -> None:
+def test_only_columns_that_were_not_read_are_reported_as_ignored() -> None:
     assert read(EXAMPLES["sharegpt"].row).ignored_columns == frozenset()
     assert read(EXAMPLES["swe-agent, nebius"].row).ignored_columns == {"eval_logs", "generated_patch"}
     assert read(EXAMPLES["openhands, nebius"].row).ignored_columns == {"repo", "model_patch", "exit_status"}
@@ -105,7 +105,7 @@ def test_the_columns_that_are_read_are_not_called_ignored() -> None:
     }
 
 
-def test_the_provenance_keeps_the_names_of_the_row() -> None:
+def test_the_provenance_keeps_the_ids_and_the_outcome_of_the_row() -> None:
     provenance = read(EXAMPLES["swe-agent, nebius"].row).trajectory.metadata[PROVENANCE]
 
     assert provenance == {
@@ -129,35 +129,40 @@ def test_the_provenance_keeps_the_names_of_the_row() -> None:
             "bad_tool_call",
             "function_call and tool_calls; keep one",
         ),
-        ("sharegpt", {"conversations": said(("narrator", "It rained."))}, "unknown_role", "from 'narrator'"),
-        ("sharegpt", {"conversations": said(("function_call", "find it"))}, "bad_tool_call", "not JSON"),
-        ("sharegpt", {"conversations": said(("function_call", '"find"'))}, "not_an_object", "a call must be"),
-        ("sharegpt", {"conversations": said(("function_call", '{"name": "f"}'))}, "bad_arguments", "of f must be"),
-        ("sharegpt", {"conversations": said(("system", "No shop."))}, "two_systems", "differs"),
+        ("sharegpt", {"conversations": sharegpt_items(("narrator", "It rained."))}, "unknown_role", "from 'narrator'"),
+        ("sharegpt", {"conversations": sharegpt_items(("function_call", "find it"))}, "bad_tool_call", "not JSON"),
+        ("sharegpt", {"conversations": sharegpt_items(("function_call", '"find"'))}, "not_an_object", "a call must be"),
+        (
+            "sharegpt",
+            {"conversations": sharegpt_items(("function_call", '{"name": "f"}'))},
+            "bad_arguments",
+            "of f must be",
+        ),
+        ("sharegpt", {"conversations": sharegpt_items(("system", "No shop."))}, "two_systems", "differs"),
         ("sharegpt", {"tools": "[{"}, "bad_tools", "not JSON"),
         (
             "sharegpt, ToolACE",
             {"system": "Use [func1(a=1)]."},
             "unclear_tools",
-            "not in ToolACE's words; cut that out, and give a column tools",
+            "not in ToolACE's words: cut that part out, and put the schemas into a column tools",
         ),
         (
             "sharegpt, ToolACE",
-            {"conversations": said(("user", "?"), ("assistant", "[Lose Order(order_id=1)]"))},
+            {"conversations": sharegpt_items(("user", "?"), ("assistant", "[Lose Order(order_id=1)]"))},
             "bad_tool_call",
             "'Lose Order', which is none of the tools",
         ),
         (
             "sharegpt, ToolACE",
-            {"conversations": said(("user", "?"), ("assistant", "[Find Order(17)]"))},
+            {"conversations": sharegpt_items(("user", "?"), ("assistant", "[Find Order(17)]"))},
             "bad_tool_call",
-            "no list of calls with named, literal arguments",
+            "a list of calls needs named arguments with literal values, got",
         ),
         (
             "sharegpt, ToolACE",
-            {"conversations": said(("user", "?"), ("assistant", "[Find Order(order_id=now())]"))},
+            {"conversations": sharegpt_items(("user", "?"), ("assistant", "[Find Order(order_id=now())]"))},
             "bad_tool_call",
-            "no list of calls with named, literal arguments",
+            "a list of calls needs named arguments with literal values, got",
         ),
         ("openhands, nebius", {"resolved": -1}, "bad_outcome", "resolved must be true, false, 1 or 0, got -1"),
         ("openhands, nebius", {"resolved": "yes"}, "bad_outcome", "got text"),
@@ -169,7 +174,7 @@ def test_the_provenance_keeps_the_names_of_the_row() -> None:
         ("toucan", {"available_tools": "{"}, "bad_tools", "not JSON"),
     ],
 )
-def test_what_cannot_be_read_exactly_is_refused_with_its_reason(
+def test_a_row_that_cannot_be_read_exactly_is_refused_with_its_reason(
     name: str, change: JsonObject, reason: str, text: str
 ) -> None:
     with pytest.raises(BadRowError, match=text) as refused:
@@ -181,10 +186,10 @@ def test_what_cannot_be_read_exactly_is_refused_with_its_reason(
 # ShareGPT
 
 
-def test_a_thought_before_a_call_is_its_reasoning() -> None:
+def test_thinking_before_a_call_is_its_reasoning() -> None:
     call = f"<think>\nI look.\n</think>\n{json.dumps({'name': 'find_order', 'arguments': '{}'})}"
 
-    messages = read({"conversations": said(("human", "?"), ("function_call", call))}).trajectory.messages
+    messages = read({"conversations": sharegpt_items(("human", "?"), ("function_call", call))}).trajectory.messages
 
     assert messages[1] == Message(
         role=Role.ASSISTANT, reasoning="I look.", tool_calls=(ToolCall(name="find_order", arguments={}),)
@@ -195,10 +200,10 @@ def test_conversations_may_hold_openai_messages() -> None:
     assert read({"conversations": OPENAI_MESSAGES}).trajectory.messages == EXAMPLES["openai"].messages
 
 
-def test_the_system_column_that_says_what_the_conversation_says_is_read_once() -> None:
+def test_a_system_column_equal_to_the_system_item_is_read_once() -> None:
     row: JsonObject = {
         "system": SYSTEM.content,
-        "conversations": said(("system", SYSTEM.content), ("human", USER.content), ("gpt", ANSWER.content)),
+        "conversations": sharegpt_items(("system", SYSTEM.content), ("human", USER.content), ("gpt", ANSWER.content)),
     }
 
     assert read(row).trajectory.messages == (SYSTEM, USER, ANSWER)
@@ -208,16 +213,18 @@ def test_the_system_column_that_says_what_the_conversation_says_is_read_once() -
     "text",
     ["[find_order]", "It is (so) [here]", "[1, (2)]", '[{"order_id": 17}]', "[]", "[find order 17]", "['a'(1)]"],
 )
-def test_text_in_brackets_that_is_no_list_of_calls_stays_text(text: str) -> None:
-    row: JsonObject = {"conversations": said(("user", "?"), ("assistant", text)), "tools": TOOLS}
+def test_text_in_brackets_that_is_not_a_list_of_calls_stays_text(text: str) -> None:
+    row: JsonObject = {"conversations": sharegpt_items(("user", "?"), ("assistant", text)), "tools": TOOLS}
 
     assert read(row).trajectory.messages[1] == Message(role=Role.ASSISTANT, content=text)
 
 
-def test_bracket_calls_take_every_literal_and_text_with_brackets_in_it() -> None:
+def test_arguments_of_bracket_calls_may_be_any_literal_and_text_with_brackets() -> None:
     text = """[find_order(a="x), (y=[", b=[1, -2.5, {'k': None}], c=True, d=false), a.b()]"""
 
-    calls = read({"conversations": said(("user", "?"), ("assistant", text))}).trajectory.messages[1].tool_calls
+    calls = (
+        read({"conversations": sharegpt_items(("user", "?"), ("assistant", text))}).trajectory.messages[1].tool_calls
+    )
 
     assert calls == (
         ToolCall(name="find_order", arguments={"a": "x), (y=[", "b": [1, -2.5, {"k": None}], "c": True, "d": False}),
@@ -225,17 +232,17 @@ def test_bracket_calls_take_every_literal_and_text_with_brackets_in_it() -> None
     )
 
 
-def test_the_prompt_of_toolace_keeps_what_is_not_about_its_notation() -> None:
+def test_only_schemas_and_notation_are_cut_out_of_a_toolace_prompt() -> None:
     row: JsonObject = {
         "system": f"{TOOLACE_PROMPT}Be kind.",
-        "conversations": said(("user", "?"), ("assistant", "[Find Order(order_id=17)]")),
+        "conversations": sharegpt_items(("user", "?"), ("assistant", "[Find Order(order_id=17)]")),
     }
 
     assert read(row).trajectory.messages[0].content == "You call functions.\nBe kind."
 
 
 def test_a_conversation_of_toolace_without_a_call_keeps_its_prompt() -> None:
-    row: JsonObject = {"system": TOOLACE_PROMPT, "conversations": said(("user", "?"), ("assistant", "No."))}
+    row: JsonObject = {"system": TOOLACE_PROMPT, "conversations": sharegpt_items(("user", "?"), ("assistant", "No."))}
 
     assert read(row).trajectory.messages[0].content == TOOLACE_PROMPT
 
@@ -258,20 +265,20 @@ def test_a_conversation_of_toolace_without_a_call_keeps_its_prompt() -> None:
         ("", {}),
     ],
 )
-def test_parameters_in_text_have_the_types_that_the_schema_says(text: str, arguments: JsonObject) -> None:
+def test_parameters_in_text_get_the_types_of_the_schema(text: str, arguments: JsonObject) -> None:
     call = f"<function=bash>\n{text}</function>"
     messages = [USER, Message(role=Role.ASSISTANT, content=call)]
 
     assert read_text_calls(messages, [BASH]).messages[1].tool_calls == (ToolCall(name="bash", arguments=arguments),)
 
 
-def test_without_schemas_parameters_in_text_are_text() -> None:
+def test_parameters_in_text_without_a_schema_are_strings() -> None:
     messages = [Message(role=Role.ASSISTANT, content="<function=f>\n<parameter=a>12</parameter>\n</function>")]
 
     assert read_text_calls(messages, None).messages[0].tool_calls[0].arguments == {"a": "12"}
 
 
-def test_calls_in_text_one_after_the_other_are_parallel() -> None:
+def test_neighbouring_calls_in_text_are_parallel_calls() -> None:
     text = "<function=submit>\n</function>\n<function=submit>\n</function>"
     messages = [Message(role=Role.ASSISTANT, content=text)]
 
@@ -293,7 +300,7 @@ def test_calls_in_text_one_after_the_other_are_parallel() -> None:
 )
 def test_a_broken_call_in_text_is_refused(text: str, reason: str) -> None:
     with pytest.raises(BadRowError) as refused:
-        read({"messages": chat(("system", TEXT_PROMPT), ("user", "It crashes."), ("assistant", text))})
+        read({"messages": chat_messages(("system", TEXT_PROMPT), ("user", "It crashes."), ("assistant", text))})
 
     assert refused.value.reason == reason
 
@@ -308,21 +315,21 @@ def test_a_broken_call_in_text_is_refused(text: str, reason: str) -> None:
         TEXT_PROMPT.replace("Description: End", "End"),
     ],
 )
-def test_a_prompt_whose_functions_have_no_clear_end_is_refused(prompt: str) -> None:
+def test_a_prompt_whose_list_of_functions_has_no_clear_end_is_refused(prompt: str) -> None:
     with pytest.raises(BadRowError) as refused:
-        read({"messages": chat(("system", prompt), ("user", "It crashes."), ("assistant", TEXT_CALL))})
+        read({"messages": chat_messages(("system", prompt), ("user", "It crashes."), ("assistant", TEXT_CALL))})
 
     assert refused.value.reason == "unclear_tools"
 
 
-def test_parameters_that_a_prompt_gives_as_json_are_taken_as_they_are() -> None:
+def test_a_json_schema_in_the_prompt_is_kept_as_it_is() -> None:
     schema = FIND_ORDER["function"]
     assert isinstance(schema, dict)
     listed = f"Description: Look one order up.\nParameters: {json.dumps(schema['parameters'], indent=2)}\n"
     begin, end = TEXT_PROMPT.index("---- BEGIN FUNCTION #1"), TEXT_PROMPT.index("---- END FUNCTION #1")
     prompt = f"{TEXT_PROMPT[:begin]}---- BEGIN FUNCTION #1: find_order ----\n{listed}{TEXT_PROMPT[end:]}"
 
-    row: JsonObject = {"messages": chat(("system", prompt), ("user", "?"), ("assistant", "Done."))}
+    row: JsonObject = {"messages": chat_messages(("system", prompt), ("user", "?"), ("assistant", "Done."))}
 
     assert read(row).trajectory.tools[0] == FIND_ORDER
 
@@ -334,11 +341,13 @@ def test_the_example_that_openhands_writes_before_the_task_is_cut_out() -> None:
         "--------------------- NEW TASK DESCRIPTION ---------------------\nIt crashes."
     )
     end = "\n--------------------- END OF NEW TASK DESCRIPTION ---------------------\n\nPLEASE follow the format!\n"
-    row: JsonObject = {"messages": chat(("system", TEXT_PROMPT), ("user", task + end), ("assistant", TEXT_CALL))}
+    row: JsonObject = {
+        "messages": chat_messages(("system", TEXT_PROMPT), ("user", task + end), ("assistant", TEXT_CALL))
+    }
 
     assert read(row).trajectory.messages[1].content == "It crashes."
-    with pytest.raises(BadRowError, match="the example before the task has no clear end"):
-        read({"messages": chat(("system", TEXT_PROMPT), ("user", task), ("assistant", TEXT_CALL))})
+    with pytest.raises(BadRowError, match="the end of the example before the task cannot be found"):
+        read({"messages": chat_messages(("system", TEXT_PROMPT), ("user", task), ("assistant", TEXT_CALL))})
 
 
 # OpenHands
@@ -350,7 +359,7 @@ def test_a_logged_completion_gives_one_pivot_candidate() -> None:
     assert [turn.index for turn in turns(trajectory)] == [1]
 
 
-def test_a_completion_of_a_model_without_calls_is_read_from_the_calls_beside_it() -> None:
+def test_a_completion_of_a_model_without_function_calling_is_read_from_fncall_messages() -> None:
     row: JsonObject = {
         **EXAMPLES["openhands, a completion"].row,
         "fncall_messages": OPENAI_MESSAGES[:1],
@@ -360,8 +369,8 @@ def test_a_completion_of_a_model_without_calls_is_read_from_the_calls_beside_it(
     assert read(row).trajectory.messages == EXAMPLES["openai"].messages[:2]
 
 
-def test_the_calls_of_one_response_are_one_turn_of_the_log() -> None:
-    first, second = logged("call_1"), logged("call_2")
+def test_the_calls_of_one_logged_response_are_one_turn() -> None:
+    first, second = call_metadata("call_1"), call_metadata("call_2")
     response = first["model_response"]
     assert isinstance(response, dict)
     calls: list[Json] = [
@@ -399,7 +408,7 @@ def test_the_calls_of_one_response_are_one_turn_of_the_log() -> None:
         ({"action": "run", "tool_call_metadata": {"model_response": {"id": "r"}}}, "unclear_response"),
     ],
 )
-def test_an_event_that_the_model_saw_otherwise_is_refused(event: JsonObject, reason: str) -> None:
+def test_an_event_that_the_log_does_not_hold_as_the_model_saw_it_is_refused(event: JsonObject, reason: str) -> None:
     history = EXAMPLES["openhands, output.jsonl"].row["history"]
     assert isinstance(history, list)
 
@@ -421,7 +430,9 @@ def test_an_event_that_the_model_saw_otherwise_is_refused(event: JsonObject, rea
         ({"role": "assistant", "thinking_blocks": [{"type": "redacted_thinking", "data": "x"}]}, "encrypted_reasoning"),
     ],
 )
-def test_a_history_that_is_not_one_agents_own_is_refused(item: JsonObject, reason: str) -> None:
+def test_a_history_with_a_demonstration_another_agent_or_hidden_thinking_is_refused(
+    item: JsonObject, reason: str
+) -> None:
     row = EXAMPLES["swe-agent, .traj with calls"].row
     history = row["history"]
     assert isinstance(history, list)
@@ -432,7 +443,7 @@ def test_a_history_that_is_not_one_agents_own_is_refused(item: JsonObject, reaso
     assert refused.value.reason == reason
 
 
-def test_a_demonstration_in_the_words_of_the_user_is_kept() -> None:
+def test_a_demonstration_in_a_user_message_is_kept() -> None:
     row = EXAMPLES["swe-agent, .traj of text"].row
     demo: JsonObject = {"role": "user", "content": "An example.", "is_demo": True, "agent": "primary"}
     history = row["history"]
@@ -443,18 +454,18 @@ def test_a_demonstration_in_the_words_of_the_user_is_kept() -> None:
     assert messages[1] == Message(role=Role.USER, content="An example.")
 
 
-def test_a_run_that_submitted_has_not_therefore_passed() -> None:
+def test_a_run_that_submitted_a_patch_has_an_unknown_outcome() -> None:
     assert read(EXAMPLES["swe-agent, .traj with calls"].row).trajectory.passed is None
 
 
 # Hermes
 
 
-def test_hermes_in_messages_and_in_conversations_is_the_same() -> None:
+def test_hermes_text_is_read_alike_in_messages_and_in_conversations() -> None:
     items = (("user", USER.content), ("assistant", f"Both.\n{HERMES_CALL}"), ("tool", SENT), ("assistant", "Yes."))
 
-    in_messages = read({"messages": chat(*items), "tools": TOOLS})
-    in_conversations = read({"conversations": said(*items), "tools": TOOLS})
+    in_messages = read({"messages": chat_messages(*items), "tools": TOOLS})
+    in_conversations = read({"conversations": sharegpt_items(*items), "tools": TOOLS})
 
     assert in_messages.trajectory == in_conversations.trajectory
     assert in_messages.trajectory.messages[1] == replace(CALL, content="Both.")
@@ -462,10 +473,10 @@ def test_hermes_in_messages_and_in_conversations_is_the_same() -> None:
 
 
 @pytest.mark.parametrize("before", ["", "I look.", "<think>I write <tool_call>.</think>"])
-def test_an_argument_may_speak_of_thinking(before: str) -> None:
+def test_an_argument_may_hold_a_thinking_tag(before: str) -> None:
     call = HERMES_CALL.replace("17", '"</think>"')
 
-    message = read({"messages": chat(("user", "?"), ("assistant", before + call))}).trajectory.messages[1]
+    message = read({"messages": chat_messages(("user", "?"), ("assistant", before + call))}).trajectory.messages[1]
 
     assert message.tool_calls == (ToolCall(name="find_order", arguments={"order_id": "</think>"}),)
 
@@ -487,7 +498,7 @@ def test_an_argument_may_speak_of_thinking(before: str) -> None:
 )
 def test_broken_tags_are_refused(messages: list[tuple[str, str]], reason: str | None) -> None:
     system, rest = (messages[:1], messages[1:]) if messages[0][0] == "system" else ([], messages)
-    row: JsonObject = {"messages": chat(*system, ("user", "?"), *rest)}
+    row: JsonObject = {"messages": chat_messages(*system, ("user", "?"), *rest)}
     if reason is None:
         assert read(row).trajectory.messages[-1].content == "<tool_response>a"
         return
@@ -498,7 +509,7 @@ def test_broken_tags_are_refused(messages: list[tuple[str, str]], reason: str | 
     assert refused.value.reason == reason
 
 
-def test_a_log_with_calls_of_its_own_may_speak_of_tags() -> None:
+def test_text_with_tags_stays_text_in_a_log_with_tool_calls() -> None:
     row: JsonObject = {"messages": [*OPENAI_MESSAGES[:3], {"role": "assistant", "content": "Write <tool_call>."}]}
 
     parsed = read(row)
@@ -506,8 +517,10 @@ def test_a_log_with_calls_of_its_own_may_speak_of_tags() -> None:
     assert (parsed.format, parsed.trajectory.messages[-1].content) == ("openai", "Write <tool_call>.")
 
 
-def test_a_prompt_that_is_nothing_but_its_tools_is_left_out() -> None:
-    row: JsonObject = {"messages": chat(("system", f"<tools>{TOOLS}</tools>"), ("user", "?"), ("assistant", "No."))}
+def test_a_system_prompt_that_holds_only_schemas_is_left_out() -> None:
+    row: JsonObject = {
+        "messages": chat_messages(("system", f"<tools>{TOOLS}</tools>"), ("user", "?"), ("assistant", "No."))
+    }
 
     trajectory = read(row).trajectory
 
@@ -518,7 +531,7 @@ def test_a_prompt_that_is_nothing_but_its_tools_is_left_out() -> None:
 # Toucan
 
 
-def test_reasoning_that_toucan_writes_apart_is_of_the_call_after_it() -> None:
+def test_a_toucan_message_with_reasoning_alone_belongs_to_the_call_after_it() -> None:
     messages: list[Json] = [
         {"role": "user", "content": "Where is order 17?"},
         {"role": "assistant", "content": "", "reasoning_content": "I look."},
@@ -533,7 +546,7 @@ def test_reasoning_that_toucan_writes_apart_is_of_the_call_after_it() -> None:
     assert read_back[1] == Message(role=Role.ASSISTANT, reasoning="I look.", tool_calls=(call,))
 
 
-def test_the_tools_of_toucans_prompt_are_those_of_a_row_without_the_column() -> None:
+def test_a_toucan_row_without_a_tools_column_has_the_tools_of_its_prompt() -> None:
     row = {**EXAMPLES["toucan"].row, "available_tools": None}
 
     assert read(row).trajectory.tools == (FIND_ORDER,)
@@ -552,24 +565,24 @@ def test_the_tools_of_toucans_prompt_are_those_of_a_row_without_the_column() -> 
     ],
 )
 def test_a_value_is_read_as_json_or_as_python_prints_it(text: str, value: Json) -> None:
-    assert value_of(text, reason="bad", what="it") == value
+    assert parse_literal(text, reason="bad", what="it") == value
 
 
 @pytest.mark.parametrize(
     "text",
     ["(1, 2)", "{1: 2}", "{**a}", "b'x'", "1j", "...", "f()", "a", "", "\0", "\ud800", "1 + 1", "[" * 5000, "-" * 9999],
 )
-def test_what_is_neither_is_refused(text: str) -> None:
+def test_text_that_is_not_a_literal_is_refused(text: str) -> None:
     with pytest.raises(BadRowError) as refused:
-        value_of(text, reason="bad", what="it")
+        parse_literal(text, reason="bad", what="it")
 
     assert refused.value.reason == "bad"
 
 
-# One's own
+# Formats of users
 
 
-def test_a_format_of_ones_own_is_detected_before_those_that_ship(tmp_path: Path) -> None:
+def test_a_users_format_is_detected_before_those_of_the_package(tmp_path: Path) -> None:
     (tmp_path / "letters.py").write_text(OWN_FORMAT)
     row: JsonObject = {"no": "l-1", "letters": ["Where?", "There."], "messages": OPENAI_MESSAGES}
     (tmp_path / "in.jsonl").write_text(json.dumps(row) + "\n" + json.dumps({"messages": OPENAI_MESSAGES}) + "\n")
@@ -585,12 +598,12 @@ def test_a_format_of_ones_own_is_detected_before_those_that_ship(tmp_path: Path)
     assert other.messages == EXAMPLES["openai"].messages
 
 
-def test_the_name_of_a_format_that_ships_cannot_be_taken() -> None:
+def test_a_users_format_cannot_take_the_name_of_a_format_of_the_package() -> None:
     with pytest.raises(ConfigError, match="format 'hermes' is registered twice"):
         registry.register_format("hermes", detect=lambda row: True)(lambda row: registry.Conversation(messages=()))
 
 
-def test_every_format_has_an_example_and_a_chapter() -> None:
+def test_every_format_has_an_example_and_a_section_in_the_docs() -> None:
     documentation = (ROOT / "docs" / "formats.md").read_text()
     foreign = set(registry.known_formats()) - {"letters"}
 
@@ -604,7 +617,7 @@ def test_all_examples_are_imported_together(tmp_path: Path) -> None:
 
     report = import_files([tmp_path / "in.jsonl"], tmp_path / "out.jsonl", ImportOptions(outcome="all"))
 
-    # The two openai logs that differ in their trial alone, and so on: nothing is lost, nothing is double.
+    # One example holds the same conversation as another one without an id, so both get the same id.
     assert (report.num_rows, report.num_kept, dict(report.rejected)) == (
         len(EXAMPLES),
         len(EXAMPLES) - 1,

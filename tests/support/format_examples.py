@@ -146,15 +146,15 @@ TOOLACE_TOOL: JsonObject = {
 }
 
 
-def said(*items: tuple[str, str]) -> list[Json]:
+def sharegpt_items(*items: tuple[str, str]) -> list[Json]:
     return [{"from": name, "value": value} for name, value in items]
 
 
-def chat(*items: tuple[str, str]) -> list[Json]:
+def chat_messages(*items: tuple[str, str]) -> list[Json]:
     return [{"role": name, "content": value} for name, value in items]
 
 
-def logged(call_id: str, **more: Json) -> JsonObject:
+def call_metadata(call_id: str, **more: Json) -> JsonObject:
     """What OpenHands notes beside an action and the observation that answers it."""
     message: JsonObject = {
         "role": "assistant",
@@ -202,7 +202,7 @@ EXAMPLES: dict[str, Example] = {
     "sharegpt": Example(
         format="sharegpt",
         row={
-            "conversations": said(
+            "conversations": sharegpt_items(
                 ("human", "Where is order 17?"),
                 ("function_call", json.dumps({"name": "find_order", "arguments": ARGUMENTS})),
                 ("observation", SENT),
@@ -217,7 +217,7 @@ EXAMPLES: dict[str, Example] = {
     "sharegpt, parallel calls": Example(
         format="sharegpt",
         row={
-            "conversations": said(
+            "conversations": sharegpt_items(
                 ("user", "Where is order 17?"),
                 ("assistant", "Both."),
                 ("function_call", json.dumps([{"name": "find_order", "arguments": {"order_id": i}} for i in (17, 18)])),
@@ -233,7 +233,7 @@ EXAMPLES: dict[str, Example] = {
         format="sharegpt",
         row={
             "system": TOOLACE_PROMPT,
-            "conversations": said(
+            "conversations": sharegpt_items(
                 ("user", "Where is order 17?"),
                 ("assistant", "[Find Order(order_id=17), Find Order(order_id=18)]"),
                 ("tool", SENT),
@@ -286,7 +286,7 @@ EXAMPLES: dict[str, Example] = {
     "openhands, calls in text": Example(
         format="openhands",
         row={
-            "messages": chat(
+            "messages": chat_messages(
                 ("system", TEXT_PROMPT),
                 ("user", "It crashes."),
                 ("assistant", TEXT_CALL),
@@ -322,8 +322,8 @@ EXAMPLES: dict[str, Example] = {
                     "content": "Added",
                     "extras": {"date": "2025-04-01", "repo_instructions": ""},
                 },
-                {"action": "run", "source": "agent", "args": {}, "tool_call_metadata": logged("call_1")},
-                {"observation": "run", "content": SENT, "tool_call_metadata": logged("call_1"), "extras": {}},
+                {"action": "run", "source": "agent", "args": {}, "tool_call_metadata": call_metadata("call_1")},
+                {"observation": "run", "content": SENT, "tool_call_metadata": call_metadata("call_1"), "extras": {}},
                 {"observation": "agent_state_changed", "content": "", "extras": {}},
                 {"action": "message", "source": "agent", "args": {"content": ANSWER.content}},
             ],
@@ -417,7 +417,7 @@ EXAMPLES: dict[str, Example] = {
         format="swe-agent",
         row={
             "messages": json.dumps(
-                chat(
+                chat_messages(
                     ("system", TEXT_PROMPT),
                     ("user", "It crashes."),
                     ("assistant", TEXT_CALL),
@@ -440,7 +440,7 @@ EXAMPLES: dict[str, Example] = {
         format="hermes",
         row={
             "id": "h-1",
-            "conversations": said(
+            "conversations": sharegpt_items(
                 ("system", f"You call functions within <tools> </tools> tags. <tools> [{FIND_ORDER}] </tools> Plan."),
                 ("human", "Where is order 17?"),
                 ("gpt", f"Both.\n{PYTHON_CALL}{HERMES_CALL.replace('17', '18')}"),
@@ -464,7 +464,7 @@ EXAMPLES: dict[str, Example] = {
     "hermes, Qwen's text": Example(
         format="hermes",
         row={
-            "messages": chat(
+            "messages": chat_messages(
                 ("system", f"You work in a shop.\n\n{QWEN_TOOLS}"),
                 ("user", "Where is order 17?"),
                 ("assistant", f"<think>\nI use <tool_call>.\n</think>\n\n{HERMES_CALL}"),
@@ -487,7 +487,7 @@ EXAMPLES: dict[str, Example] = {
         format="hermes",
         row={
             "messages": json.dumps(
-                chat(
+                chat_messages(
                     ("user", "Where is order 17?"),
                     (
                         "assistant",
@@ -549,7 +549,7 @@ EXAMPLES: dict[str, Example] = {
         format="toucan",
         row={
             "messages": json.dumps(
-                chat(
+                chat_messages(
                     ("user", "Where is order 17?"),
                     ("tool_call", str(OPENAI_CALL)),
                     ("tool_response", SENT),

@@ -86,7 +86,7 @@ def _print_export(report: "ExportReport", out: Path) -> None:
     for what, (count, why) in notes.items():
         if count:
             table.add_row(what, str(count), why)
-    for what, count in report.losses.most_common():
+    for what, count in report.lost_fields.most_common():
         table.add_row(f"lost: {what}", str(count), "kept in the column verl_pivot, for verl-pivot import")
     if table.row_count:
         Console().print(table)

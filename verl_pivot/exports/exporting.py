@@ -1,4 +1,4 @@
-"""pivots.parquet or trajectories.jsonl -> a file for other readers: NeMo Gym's, verl's, or plain JSON lines."""
+"""Export of pivots.parquet or trajectories.jsonl -> a file for NeMo Gym, for verl, or plain JSON lines."""
 
 import math
 from collections import Counter
@@ -18,7 +18,7 @@ from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.data.trajectories import parse_trajectory
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
-from verl_pivot.exports.nemo_gym_rows import Reference, losses, turn_to_nemo_gym
+from verl_pivot.exports.nemo_gym_rows import ReferenceScores, lost_fields, turn_to_nemo_gym
 from verl_pivot.exports.trajectory_rows import openai_row, write_sft
 from verl_pivot.formats.pivots import is_pivot, with_json_strings, with_nested_values
 from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, measured_on
@@ -29,19 +29,20 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(slots=True, kw_only=True)
 class ExportReport:
-    """What was written, and what its readers will not find in it."""
+    """Counts of the rows that were written, and of what readers of the file cannot see; some are for NeMo Gym only."""
 
     num_written: int = 0
+    """Rows of the file."""
     num_failed: int = 0
-    """Trajectories whose outcome was wrong, written all the same."""
-    losses: Counter[str] = field(default_factory=Counter)
-    """[what] rows of NeMo Gym that hold it in our own column only."""
+    """Trajectories with a failed outcome; they are written as well."""
+    lost_fields: Counter[str] = field(default_factory=Counter)
+    """{name of a field: number of rows that hold it only in our own column, which NeMo Gym does not read}."""
     num_batches: int = 0
-    """Rows of NeMo Gym whose expert makes several calls at once."""
+    """Rows whose expert makes several calls at once."""
     num_without_schema: int = 0
-    """Rows of NeMo Gym whose expert calls a tool that no schema describes."""
+    """Rows whose expert calls a tool that no schema describes."""
     num_without_profile: int = 0
-    """Rows of NeMo Gym that are not in the profile that was given."""
+    """Rows of turns that the given profile does not hold."""
 
 
 def export_nemo_gym(
@@ -51,16 +52,16 @@ def export_nemo_gym(
     agent: str | None = None,
     scores: Mapping[TurnKey, tuple[float, ...]] | None = None,
 ) -> ExportReport:
-    """Write a row of NeMo Gym for each pivot, or for each turn of each trajectory.
+    """Write a row of NeMo Gym's pivot environments for each pivot, or for each turn of each trajectory.
 
     Args:
-        rows: Of pivots.parquet, its JSON lines, or trajectories.jsonl.
-        out: Written whole or not at all.
-        agent: Name in `agent_ref`; None: the one that the row came with, or the nearest to its verifier.
-        scores: What `read_scores` found; None: a pivot has its pass rate only.
+        rows: Rows of pivots.parquet, of its export to JSON lines, or of trajectories.jsonl.
+        out: File to write, completely or not at all.
+        agent: Name in `agent_ref`; None takes the one that a row was imported with, or the nearest to its verifier.
+        scores: Scores from `read_scores`; None writes the pass rate of a pivot alone.
 
     Raises:
-        DataError: If a row is neither, or the scores are of other turns.
+        DataError: If a row is neither a pivot nor a trajectory, or the scores belong to other turns.
         ConfigError: If the output cannot be written.
     """
     report = ExportReport()
@@ -76,10 +77,10 @@ def export_nemo_gym(
 
 
 def export_jsonl(rows: Iterable[RawRow], out: Path) -> ExportReport:
-    """Write pivots with nested data as JSON values, and trajectories as OpenAI's messages.
+    """Write pivots with nested data as JSON values, and trajectories with messages in OpenAI's form.
 
     Raises:
-        DataError: If a row is neither.
+        DataError: If a row is neither a pivot nor a trajectory.
         ConfigError: If the output cannot be written.
     """
     report = ExportReport()
@@ -98,10 +99,10 @@ def export_jsonl(rows: Iterable[RawRow], out: Path) -> ExportReport:
 
 
 def export_verl(rows: Iterable[RawRow], out: Path) -> ExportReport:
-    """Write pivots with the columns of pivots.parquet, and trajectories with those of `sft_row`.
+    """Write parquet for verl: pivots with the columns of pivots.parquet, trajectories with those of `sft_row`.
 
     Raises:
-        DataError: If a row is neither, or they are mixed.
+        DataError: If a row is neither a pivot nor a trajectory, or the file holds both.
         ConfigError: If the output cannot be written.
     """
     report = ExportReport()
@@ -114,13 +115,20 @@ def export_verl(rows: Iterable[RawRow], out: Path) -> ExportReport:
 
 
 def read_scores(profile: Path, source: Path) -> dict[TurnKey, tuple[float, ...]]:
-    """[turn] scores of the decided samples, which must be of the turns in `source`.
+    """Scores of the decided samples in a profile, as {turn: [num_samples] scores}.
+
+    Args:
+        profile: Profile of the turns in `source`.
+        source: File of pivots or trajectories that is exported.
 
     Raises:
-        DataError: If the profile cannot be read, or is of other trajectories.
+        DataError: If the profile cannot be read, or was measured on other trajectories.
     """
     if not _holds_pivots(source) and measured_on(profile) != file_sha256(source):
-        raise DataError(f"{profile} was measured on another file than {source}; leave --profile out, or give its own")
+        raise DataError(
+            f"{profile} was measured on another file than {source}; leave --profile out, or give the profile of that "
+            "file"
+        )
     return {TurnKey(found.trajectory_id, found.index): found.scores for found in iter_profiles(profile)}
 
 
@@ -132,19 +140,21 @@ def _holds_pivots(path: Path) -> bool:
 
 @contextmanager
 def _naming(row: RawRow) -> Iterator[None]:
-    """Say which row it is that cannot be exported."""
+    """Name the row in the message of an error that the block raises."""
     try:
         yield
-    except ValueError as error:  # a DataError, or a Turn that no conversation has
+    except ValueError as error:  # a DataError, or the error of a Turn that no conversation can hold
         raise DataError(
-            f"{row.place} cannot be exported ({error}); give what `verl-pivot select` or `verl-pivot import` wrote"
+            f"{row.place} cannot be exported ({error}); give a file from `verl-pivot select` or `verl-pivot import`"
         ) from error
 
 
 class _TurnToExport(NamedTuple):
     turn: Turn
     pass_rate: float | None
+    """Pass rate of a pivot; None for turns of a trajectory."""
     passed: bool | None
+    """Outcome of a trajectory; None for pivots."""
 
 
 def _turns_of(columns: JsonObject, report: ExportReport) -> Iterator[_TurnToExport]:
@@ -165,14 +175,17 @@ def _parsed(columns: JsonObject, report: ExportReport) -> Trajectory:
 
 def _reference(
     turn: Turn, pass_rate: float | None, scores: Mapping[TurnKey, tuple[float, ...]] | None, report: ExportReport
-) -> Reference:
+) -> ReferenceScores:
     if scores is None:
-        return Reference(pass_rate=pass_rate)
+        return ReferenceScores(pass_rate=pass_rate)
     found = scores.get(TurnKey(turn.trajectory_id, turn.index))
     report.num_without_profile += found is None
-    if found and pass_rate is not None and not math.isclose(pass_rate, found.count(1.0) / len(found)):
-        raise DataError(f"turn {turn.id} has a pass rate of {pass_rate} here and another in the profile")
-    return Reference(scores=found or (), pass_rate=pass_rate)
+    if found and pass_rate is not None and not math.isclose(pass_rate, measured := found.count(1.0) / len(found)):
+        raise DataError(
+            f"turn {turn.id} has a pass rate of {pass_rate} here and of {measured} in the profile; give the profile "
+            "that the pivots were selected with"
+        )
+    return ReferenceScores(scores=found or (), pass_rate=pass_rate)
 
 
 def _count(turn: Turn, row: JsonObject, report: ExportReport) -> None:
@@ -180,7 +193,7 @@ def _count(turn: Turn, row: JsonObject, report: ExportReport) -> None:
     report.num_written += 1
     report.num_batches += len(turn.expert.tool_calls) > 1
     report.num_without_schema += not called <= {name_of(tool) for tool in turn.tools}
-    report.losses.update(losses(row))
+    report.lost_fields.update(lost_fields(row))
 
 
 def _write_pivots(rows: Iterable[RawRow], path: Path, report: ExportReport) -> None:
@@ -196,7 +209,7 @@ def _pivot_columns(row: RawRow) -> JsonObject:
         columns = with_json_strings(row.decoded())
         row_to_turn(columns)
         if missing := [column.name for column in SCHEMA if not column.nullable and columns.get(column.name) is None]:
-            raise BadRowError("no_pivot", f"it lacks {', '.join(missing)}")
+            raise BadRowError("no_pivot", f"the row lacks {', '.join(missing)}")
     return columns
 
 

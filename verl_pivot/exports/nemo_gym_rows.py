@@ -1,4 +1,4 @@
-"""Turn -> a row of NeMo Gym's pivot environments, with what its form cannot hold in a column beside it."""
+"""Turn -> a row of NeMo Gym's pivot environments; fields that its form cannot hold go into a column of our own."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,20 +8,21 @@ from statistics import fmean, pvariance
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, encode_json
 from verl_pivot.data.messages import is_result_of
 from verl_pivot.data.tool_schemas import parse_tools
-from verl_pivot.formats.nemo_gym import BESIDE, REFERENCE, conversation_of
+from verl_pivot.formats.nemo_gym import OWN_COLUMN, REWARDS_COLUMN, conversation_of
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Turn
 
 DEFAULT_AGENT = "single_step_tool_use_with_argument_comparison_agent"
 _AGENTS = {"terminus": "terminus_judge_simple_agent", "edit": "swe_pivot_tool_simulation_agent"}
-"""[verifier] the agent of the environment whose verifier is nearest to it."""
-_JUDGED_TEXT = "terminus_judge"
-"""Environments of this name read the expert's text from `expected_answer`."""
-_STATE_LOSSES = {
-    "name": "name of the tool that a result is of",
-    "call_ids": "that a call had no id",
-    "tool_call_id": "that a tool's result had no id",
+"""{verifier: agent of the environment in NeMo Gym that compares actions in the most similar way}."""
+_JUDGE_PREFIX = "terminus_judge"
+"""Start of the names of agents whose environment reads the expert's text from `expected_answer`."""
+_LOST_STATE_FIELDS = {
+    "name": "tool name of a result",
+    "call_ids": "missing id of a call",
+    "tool_call_id": "missing id of a result",
 }
-_EXPERT_LOSSES = {
+"""{field of a message: how the report names its loss}; ids that were missing are lost since NeMo Gym needs an id."""
+_LOST_EXPERT_FIELDS = {
     "call_ids": "id of the expert's call",
     "content": "the expert's text before a call",
     "reasoning_content": "the expert's reasoning",
@@ -29,41 +30,44 @@ _EXPERT_LOSSES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
-    """How a reference policy does at a turn, as far as it is known.
+class ReferenceScores:
+    """Scores of a reference policy's samples at a turn, or only its pass rate.
 
     Example:
-        Reference(scores=(0.0, 1.0, 1.0, 0.0))
+        ReferenceScores(scores=(0.0, 1.0, 1.0, 0.0))
     """
 
     scores: tuple[float, ...] = ()
-    """[num_samples] of those that the verifier decided."""
+    """[num_samples] scores of the decided samples; empty if they are not known."""
     pass_rate: float | None = None
-    """Where the scores themselves are not known."""
+    """Share of samples with full score, used if the scores are not known; None if it is not known either."""
 
 
 def turn_to_nemo_gym(
     turn: Turn,
     *,
     agent: str | None = None,
-    reference: Reference = Reference(),
+    reference: ReferenceScores = ReferenceScores(),
     passed: bool | None = None,
 ) -> JsonObject:
-    """A row that NeMo Gym reads, and that `read_nemo_gym` turns into an equal turn again.
+    """A row that NeMo Gym reads, and from which `read_nemo_gym` makes an equal turn.
 
     The input ends before the expert's turn, so that the policy does not see the expert's reasoning.
 
     Args:
-        turn: Of a conversation that the import accepts.
-        agent: Name in `agent_ref`; None: the one that the row came with, else the one nearest to the verifier.
-        reference: Its samples at the turn.
-        passed: Whether the outcome of the whole trajectory was right.
+        turn: Turn of a conversation that the import accepts.
+        agent: Name in `agent_ref`; None takes the one that the row was imported with, else the one in `_AGENTS`.
+        reference: Scores of a reference policy at the turn.
+        passed: Whether the outcome of the whole trajectory was right; None if it is not known.
 
     Raises:
-        BadRowError: If the turn cannot be in a conversation as it is, or a value has no JSON form.
+        BadRowError: If no conversation can hold the turn as it is, or a value has no JSON form.
     """
-    if turn.index != (before := sum(message.role is Role.ASSISTANT for message in turn.state)):
-        raise BadRowError("bad_turn_index", f"turn {turn.id} has {before} turns of the assistant's before it")
+    if turn.index != (num_before := sum(message.role is Role.ASSISTANT for message in turn.state)):
+        raise BadRowError(
+            "bad_turn_index",
+            f"turn {turn.id} must have index {num_before}, the number of assistant turns before it",
+        )
     bare = _bare_row(turn)
     agent_ref: JsonObject = _own_agent(turn) if agent is None else _agent_ref(agent)
     row: JsonObject = {
@@ -74,24 +78,27 @@ def turn_to_nemo_gym(
         "verifier": turn.verifier,
         "verifier_options": turn.verifier_options,
         "metadata": turn.metadata,
-        BESIDE: {"version": 1, **({} if passed is None else {"passed": passed}), **_beside(turn, bare)},
+        OWN_COLUMN: {"version": 1, **({} if passed is None else {"passed": passed}), **_unheld_fields(turn, bare)},
     }
-    if str(agent_ref["name"]).startswith(_JUDGED_TEXT) and not turn.expert.tool_calls:
+    if str(agent_ref["name"]).startswith(_JUDGE_PREFIX) and not turn.expert.tool_calls:
         row["expected_answer"] = turn.expert.content
     return row
 
 
-def losses(row: JsonObject) -> frozenset[str]:
-    """What a row of `turn_to_nemo_gym` says in our own column only, which NeMo Gym does not read."""
-    beside = as_object(row[BESIDE], BESIDE)
+def lost_fields(row: JsonObject) -> frozenset[str]:
+    """Names, for people, of the fields that a row of `turn_to_nemo_gym` holds only in our own column.
+
+    NeMo Gym does not read that column, so these fields are lost for it.
+    """
+    own = as_object(row[OWN_COLUMN], OWN_COLUMN)
     state = {
-        _STATE_LOSSES.get(field, f"{field} of a message")
-        for change in as_list(beside.get("state"), "state")
+        _LOST_STATE_FIELDS.get(field, f"{field} of a message")
+        for change in as_list(own.get("state"), "state")
         for field in as_object(change, "a change").keys() - {"position"}
     }
-    expert = as_object(beside.get("expert") or {}, "expert")
-    names = state | {_EXPERT_LOSSES.get(field, f"{field} of the expert") for field in expert}
-    return frozenset(names | ({"details of a tool's schema"} if "tools" in beside else set()))
+    expert = as_object(own.get("expert") or {}, "expert")
+    names = state | {_LOST_EXPERT_FIELDS.get(field, f"{field} of the expert") for field in expert}
+    return frozenset(names | ({"details of a tool's schema"} if "tools" in own else set()))
 
 
 def _bare_row(turn: Turn) -> JsonObject:
@@ -108,7 +115,7 @@ def _bare_row(turn: Turn) -> JsonObject:
 
 
 def _items(messages: Sequence[Message]) -> Iterator[JsonObject]:
-    """The Responses items of a conversation; calls without an id get one, as an item needs it."""
+    """Items of a conversation in the Responses form; calls without an id get one, since an item needs it."""
     open_calls: list[tuple[str, ToolCall]] = []
     for position, message in enumerate(messages):
         match message.role:
@@ -137,12 +144,12 @@ def _assistant_items(message: Message, position: int, calls: Sequence[tuple[str,
 
 
 def _answered(open_calls: list[tuple[str, ToolCall]], message: Message, position: int) -> str:
-    """Id of the call that a tool's result answers, which is taken off the list."""
+    """Id of the open call that a tool's result answers; the call is removed from the list."""
     for number, (call_id, call) in enumerate(open_calls):
         if is_result_of(message, call):
             del open_calls[number]
             return call_id
-    raise BadRowError("tool_result_without_call", f"message {position} answers no call that is open")
+    raise BadRowError("tool_result_without_call", f"message {position} is a result, and no open call belongs to it")
 
 
 def _call_item(call: ToolCall) -> JsonObject:
@@ -160,7 +167,7 @@ def _action(expert: Message) -> JsonObject:
 
 
 def _flat_tool(tool: JsonObject) -> JsonObject:
-    """The Responses form, which asks for `parameters` and `strict` even where they are null."""
+    """A schema in the flat Responses form, which needs the keys `parameters` and `strict` even if they are null."""
     function = tool["function"]
     assert isinstance(function, dict), tool
     return {"parameters": None, "strict": None, **function, "type": "function"}
@@ -177,7 +184,7 @@ def _own_agent(turn: Turn) -> JsonObject:
     return _agent_ref(_AGENTS.get(turn.verifier, DEFAULT_AGENT))
 
 
-def _reference_columns(reference: Reference) -> JsonObject:
+def _reference_columns(reference: ReferenceScores) -> JsonObject:
     scores = reference.scores
     if not scores:
         return {} if reference.pass_rate is None else {"pass_rate": reference.pass_rate}
@@ -186,7 +193,7 @@ def _reference_columns(reference: Reference) -> JsonObject:
         "pass_rate": passed / len(scores),
         "pass_rate_total": len(scores),
         "pass_rate_passed": passed,
-        REFERENCE: {
+        REWARDS_COLUMN: {
             "rewards": list(scores),
             "reward_mean": fmean(scores),
             "reward_std": math.sqrt(variance),
@@ -195,32 +202,32 @@ def _reference_columns(reference: Reference) -> JsonObject:
     }
 
 
-def _beside(turn: Turn, bare: JsonObject) -> JsonObject:
-    """What would be otherwise if the row alone were read back."""
+def _unheld_fields(turn: Turn, bare: JsonObject) -> JsonObject:
+    """Fields of the turn that would differ if the row were read back without our own column."""
     *state, expert = conversation_of(bare)
     changes: list[Json] = [
         {"position": position, **fields}
-        for position, (wanted, read) in enumerate(zip(turn.state, state, strict=True))
-        if (fields := _differing(wanted, read))
+        for position, (original, read) in enumerate(zip(turn.state, state, strict=True))
+        if (fields := _differing(original, read))
     ]
     params = as_object(bare["responses_create_params"], "params")
-    found: JsonObject = {"state": changes, "expert": _differing(turn.expert, expert)}
+    unheld: JsonObject = {"state": changes, "expert": _differing(turn.expert, expert)}
     if _read_tools(params["tools"]) != turn.tools:
-        found["tools"] = list(turn.tools)
-    return {key: value for key, value in found.items() if value}
+        unheld["tools"] = list(turn.tools)
+    return {key: value for key, value in unheld.items() if value}
 
 
-def _differing(wanted: Message, read: Message) -> JsonObject:
-    """The fields of a message that its items do not hold, in the OpenAI form; of calls, their ids."""
-    plain, other = wanted.as_dict(), read.as_dict()
+def _differing(original: Message, read: Message) -> JsonObject:
+    """Fields of the original message, in OpenAI's form, that differ in the one read back; for calls only their ids."""
+    plain, other = original.as_dict(), read.as_dict()
     names = sorted((plain.keys() | other.keys()) - {"tool_calls"})
     fields: JsonObject = {name: plain.get(name) for name in names if plain.get(name) != other.get(name)}
-    call_ids: list[Json] = [call.id for call in wanted.tool_calls]
+    call_ids: list[Json] = [call.id for call in original.tool_calls]
     return fields if call_ids == [call.id for call in read.tool_calls] else {**fields, "call_ids": call_ids}
 
 
 def _read_tools(flat: Json) -> tuple[JsonObject, ...] | None:
     try:
         return parse_tools(flat)
-    except BadRowError:  # the flat form has taken a key of a schema for one of its own
+    except BadRowError:  # a key of the schema has the name of a key of the flat form, such as `type`
         return None

@@ -1,4 +1,4 @@
-"""Parquet of `trajectory_rows` -> the rows that verl's SFT trainer tokenizes (`data.custom_cls`)."""
+"""TrajectoryDataset: parquet of `exports.trajectory_rows` -> the rows that verl's SFT trainer tokenizes."""
 
 import json
 from typing import Any
@@ -7,9 +7,9 @@ from verl.utils.dataset.multiturn_sft_dataset import MultiTurnSFTDataset
 
 
 class TrajectoryDataset(MultiTurnSFTDataset):  # type: ignore[misc]  # verl is untyped here
-    """verl's multi-turn dataset over columns of JSON strings.
+    """verl's multi-turn dataset for files whose messages and tools are JSON strings; use it as `data.custom_cls`.
 
-    Structs of parquet would give every tool and message the keys of all others, as nulls.
+    Parquet structs would give every tool and message the keys of all others, with nulls as values.
 
     Example:
         data.custom_cls.path=pkg://verl_pivot.exports.sft_dataset data.custom_cls.name=TrajectoryDataset
@@ -17,7 +17,7 @@ class TrajectoryDataset(MultiTurnSFTDataset):  # type: ignore[misc]  # verl is u
 
     def _read_files_and_process(self) -> None:
         super()._read_files_and_process()
-        # No tools are None: templates print a heading over an empty list.
+        # An empty list becomes None, since chat templates print a heading over an empty list of tools.
         self.messages: list[Any] = [json.loads(text) for text in self.messages]
         self.tools: list[Any] = [json.loads(text) or None for text in self.tools]
 

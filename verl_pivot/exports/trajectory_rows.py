@@ -1,4 +1,4 @@
-"""Trajectories -> rows that others read: OpenAI's messages, and parquet for SFT with verl."""
+"""Trajectories -> rows with messages in OpenAI's form, and a parquet file for SFT with verl."""
 
 from collections.abc import Iterable
 from itertools import islice
@@ -20,7 +20,7 @@ _ROWS_PER_GROUP = 512
 
 
 def openai_row(trajectory: Trajectory) -> JsonObject:
-    """The line of a trajectories file with arguments as JSON strings, as OpenAI's API has them."""
+    """The object of a line in trajectories.jsonl, but with arguments as JSON strings, as in OpenAI's API."""
     messages: list[Json] = [_with_text_arguments(message) for message in trajectory.messages]
     return {**trajectory_as_dict(trajectory), "messages": messages}
 
@@ -34,11 +34,11 @@ def _with_text_arguments(message: Message) -> JsonObject:
 
 
 def write_sft(trajectories: Iterable[Trajectory], path: Path) -> None:
-    """Write one row for each trajectory, a row group at a time.
+    """Write a parquet file with one row for each trajectory, a row group at a time.
 
     Raises:
-        BadRowError: If in a trajectory the last turn alone is the expert's: verl trains on all of them.
-        OSError: If it cannot be written.
+        BadRowError: If only the last turn of a trajectory is the expert's, since verl trains on all assistant turns.
+        OSError: If the file cannot be written.
     """
     rows = map(sft_row, trajectories)
     with pyarrow.parquet.ParquetWriter(path, _SCHEMA, compression="zstd") as writer:
@@ -47,16 +47,16 @@ def write_sft(trajectories: Iterable[Trajectory], path: Path) -> None:
 
 
 def sft_row(trajectory: Trajectory) -> JsonObject:
-    """One row, nested data as JSON strings, which parquet cannot mangle; `sft_dataset` decodes them for verl.
+    """Row of a trajectory with nested data as JSON strings, which `exports.sft_dataset` decodes for verl.
 
     Raises:
-        BadRowError: As `write_sft`.
+        BadRowError: If only the last turn of the trajectory is the expert's, since verl trains on all assistant turns.
     """
     if trajectory.expert_turns == "last":
         raise BadRowError(
             "only_last_turn",
-            f"of trajectory {trajectory.id} the last turn alone is the expert's, and SFT trains on every turn of the "
-            "assistant's; export it to nemo-gym or jsonl",
+            f"only the last turn of trajectory {trajectory.id} is the expert's, but SFT trains on every assistant "
+            "turn; export the file with --to nemo-gym or --to jsonl",
         )
     return {
         key: encode_json(value) if key in _NESTED else value for key, value in trajectory_as_dict(trajectory).items()

@@ -1,4 +1,4 @@
-"""Calls that ToolACE writes as text, `[find_order(id=17), refund(id=17)]`, and the schemas in its prompt."""
+"""Text in ToolACE's notation, `[find_order(id=17), refund(id=17)]` -> ToolCalls, and its prompt -> schemas."""
 
 import ast
 import json
@@ -6,47 +6,51 @@ import re
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
+from verl_pivot.formats.columns import with_first_content
+from verl_pivot.formats.conversation import MessagesAndTools, PromptAndTools
 from verl_pivot.formats.literals import NOT_A_LITERAL, json_value
 from verl_pivot.types import Json, Message, Role, ToolCall
 
 _CALL = re.compile(r"\s*([^\W\d][^()\[\]{}'\"=,]*)\(")
-_SAMPLE = re.compile(r"\[func\w*\(")
-_BEFORE = "Here is a list of functions in JSON format that you can invoke:"
-_AFTER = re.compile(
+_NOTATION_EXAMPLE = re.compile(r"\[func\w*\(")
+_BEFORE_TOOLS = "Here is a list of functions in JSON format that you can invoke:"
+_AFTER_TOOLS = re.compile(
     r"\s*\.?\s*Should you decide to return the function call\(s\)[.,]?\s*Put it in the format of "
     r"\[func1\(params_name=params_value, params_name2=params_value2\.\.\.\), func2\(params\)\]"
     r"\s*NO other text MUST be included\.\s*"
 )
-# ToolACE and BFCL write Python's names of types into their schemas.
-_TYPES = {"dict": "object", "list": "array", "tuple": "array", "float": "number", "int": "integer", "bool": "boolean"}
+# ToolACE and BFCL write the names of Python's types into their schemas.
+_SCHEMA_TYPES = {
+    "dict": "object",
+    "list": "array",
+    "tuple": "array",
+    "float": "number",
+    "int": "integer",
+    "bool": "boolean",
+}
 
 
-class Brackets(NamedTuple):
-    messages: list[Message]
-    tools: Json
+def read_bracket_calls(messages: Sequence[Message], tools: Json) -> MessagesAndTools:
+    """Turn assistant messages that are wholly a list in this notation into calls.
 
-
-def read_brackets(messages: Sequence[Message], tools: Json) -> Brackets:
-    """Turns that are wholly such a list become calls; a conversation without one stays as it is.
+    A conversation without such a message is returned unchanged.
 
     Args:
-        messages: In the order of the conversation.
+        messages: Messages in the order of the conversation.
         tools: Schemas of a column; None takes them out of the prompt.
 
     Raises:
-        BadRowError: If such a list cannot be read, calls a tool that is not given, or the prompt's own
-            schemas and its demand for this notation cannot be cut out exactly.
+        BadRowError: If such a list cannot be read or calls an unknown tool, or if the prompt's schemas and its
+            description of the notation cannot be cut out exactly.
     """
     if not any(_looks_like_calls(message) for message in messages):
-        return Brackets(list(messages), tools)
-    prompt = messages[0]
-    if prompt.role is Role.SYSTEM and _SAMPLE.search(prompt.content):
-        cut = _cut_tools(prompt.content)
-        messages = [*([replace(prompt, content=cut.text)] if cut.text else []), *messages[1:]]
-        tools = tools or cut.tools
+        return MessagesAndTools(list(messages), tools)
+    if messages[0].role is Role.SYSTEM and _NOTATION_EXAMPLE.search(messages[0].content):
+        prompt = _cut_tools(messages[0].content)
+        messages = with_first_content(messages, prompt.text)
+        tools = tools or prompt.tools
     names = [_name(tool) for tool in as_list(tools, "tools")]
     read = [
         replace(message, content="", tool_calls=tuple(_calls(message.content, names)))
@@ -54,7 +58,7 @@ def read_brackets(messages: Sequence[Message], tools: Json) -> Brackets:
         else message
         for message in messages
     ]
-    return Brackets(read, tools)
+    return MessagesAndTools(read, tools)
 
 
 def _looks_like_calls(message: Message) -> bool:
@@ -66,26 +70,22 @@ def _looks_like_calls(message: Message) -> bool:
     )
 
 
-class _BracketPrompt(NamedTuple):
-    text: str
-    tools: list[Json]
-
-
-def _cut_tools(text: str) -> _BracketPrompt:
-    before, found, rest = text.partition(_BEFORE)
+def _cut_tools(text: str) -> PromptAndTools:
+    before, found, rest = text.partition(_BEFORE_TOOLS)
     rest = rest.lstrip()
     try:
         end = json.JSONDecoder().raw_decode(rest)[1] if found else 0
     except (ValueError, RecursionError):
         end = 0
-    after = _AFTER.match(rest, end)
+    after = _AFTER_TOOLS.match(rest, end)
     if not end or after is None:
         raise BadRowError(
             "unclear_tools",
-            "the prompt asks for calls as [func(...)], not in ToolACE's words; cut that out, and give a column tools",
+            "the prompt asks for calls as [func(...)], but not in ToolACE's words: cut that part out, and put the "
+            "schemas into a column tools",
         )
     tools = [_with_json_types(tool) for tool in as_list(decode_json(rest[:end], what="tools"), "tools")]
-    return _BracketPrompt((before.rstrip() + "\n" + rest[after.end() :].lstrip()).strip(), tools)
+    return PromptAndTools((before.rstrip() + "\n" + rest[after.end() :].lstrip()).strip(), tools)
 
 
 def _with_json_types(schema: Json) -> Json:
@@ -94,7 +94,7 @@ def _with_json_types(schema: Json) -> Json:
     if not isinstance(schema, dict):
         return schema
     return {
-        key: _TYPES.get(value, value) if key == "type" and isinstance(value, str) else _with_json_types(value)
+        key: _SCHEMA_TYPES.get(value, value) if key == "type" and isinstance(value, str) else _with_json_types(value)
         for key, value in schema.items()
     }
 
@@ -106,7 +106,10 @@ def _name(tool: Json) -> Json:
 
 
 def _calls(text: str, names: Collection[Json]) -> list[ToolCall]:
-    """Names may hold spaces and the like, so each call is parsed by itself, under a name that Python takes."""
+    """Calls in a list of this notation.
+
+    Names may hold spaces and the like, which Python's parser refuses, so the arguments of each call are parsed alone.
+    """
     rest, calls = text.strip()[1:-1], []
     while rest.strip():
         start = _CALL.match(rest)
@@ -114,7 +117,7 @@ def _calls(text: str, names: Collection[Json]) -> list[ToolCall]:
             raise _unclear(text)
         name = start[1].strip()
         if names and name not in names:
-            raise BadRowError("bad_tool_call", f"a call of {name!r}, which is none of the tools")
+            raise BadRowError("bad_tool_call", f"a call names {name!r}, which is none of the tools")
         end = _end_of_call(rest, start.end() - 1)
         if end is None:
             raise _unclear(text)
@@ -127,7 +130,7 @@ def _calls(text: str, names: Collection[Json]) -> list[ToolCall]:
 
 
 def _end_of_call(text: str, opening: int) -> int | None:
-    """Where the parenthesis that opens there is closed, strings aside."""
+    """Position behind the bracket that closes the one at `opening`, brackets in strings aside; None if none does."""
     depth, quote, position = 0, "", opening
     while position < len(text):
         letter = text[position]
@@ -156,10 +159,10 @@ def _arguments(text: str, whole: str) -> dict[str, Json]:
         arguments = {str(argument.arg): json_value(argument.value) for argument in call.keywords if argument.arg}
     except NOT_A_LITERAL as error:
         raise _unclear(whole) from error
-    if len(arguments) != len(call.keywords):  # **more
+    if len(arguments) != len(call.keywords):  # `**more`, or a name given twice
         raise _unclear(whole)
     return arguments
 
 
 def _unclear(text: str) -> BadRowError:
-    return BadRowError("bad_tool_call", f"no list of calls with named, literal arguments: {text[:80]!r}")
+    return BadRowError("bad_tool_call", f"a list of calls needs named arguments with literal values, got {text[:80]!r}")

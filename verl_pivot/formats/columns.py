@@ -1,4 +1,4 @@
-"""What readers share: pieces of one assistant turn joined, names, outcomes and columns that may be JSON strings."""
+"""Helpers for readers of foreign rows: ids, outcomes, messages, schemas, and columns that may be JSON strings."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,46 +8,47 @@ from verl_pivot.data.messages import parse_call, parse_message
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.types import Json, JsonObject, Message, Role
 
-IDS = ("id", "trajectory_id", "traj_id", "uuid")
-TASKS = ("task_id", "instance_id")
-TRIALS = ("trial", "run_id")
-OUTCOMES = ("passed", "resolved", "reward")
-NAMES = (*IDS, *TASKS, *TRIALS, *OUTCOMES)
+ID_COLUMNS = ("id", "trajectory_id", "traj_id", "uuid")
+TASK_COLUMNS = ("task_id", "instance_id")
+TRIAL_COLUMNS = ("trial", "run_id")
+OUTCOME_COLUMNS = ("passed", "resolved", "reward")
+MESSAGE_COLUMNS = ("messages", "traj", "trajectory")
+COMMON_COLUMNS = (*ID_COLUMNS, *TASK_COLUMNS, *TRIAL_COLUMNS, *OUTCOME_COLUMNS)
 
 
 def conversation(
     row: JsonObject, messages: Iterable[Message], *, tools: Json = None, columns: Iterable[str] = ()
 ) -> Conversation:
-    """Messages with the names, the outcome and the metadata that the columns of their row say.
+    """The conversation of these messages, with the ids, the outcome and the metadata from the columns of the row.
 
     Args:
-        row: All of its columns.
-        messages: What its reader found.
-        tools: Schemas, or None for those of `--tools`.
-        columns: Those that the reader has used beside the names, `metadata` and `expert_turns`.
+        row: All columns of the row.
+        messages: Messages that the reader found in the row.
+        tools: Schemas that the reader found; None takes those of `--tools`.
+        columns: Columns that the reader used beside COMMON_COLUMNS, `metadata` and `expert_turns`.
 
     Raises:
-        BadRowError: If a name, an outcome or the metadata cannot be read.
+        BadRowError: If an id, an outcome or the metadata cannot be read.
     """
     return Conversation(
         messages=tuple(messages),
         tools=tools,
-        id=first_name(row, IDS),
-        task=first_name(row, TASKS),
-        trial=first_name(row, TRIALS),
-        passed=outcome(row, OUTCOMES),
+        id=first_name(row, ID_COLUMNS),
+        task=first_name(row, TASK_COLUMNS),
+        trial=first_name(row, TRIAL_COLUMNS),
+        passed=outcome(row, OUTCOME_COLUMNS),
         expert_turns="last" if row.get("expert_turns") == "last" else "all",
         metadata=decoded_object(row.get("metadata"), "metadata"),
-        notes=noted(row, NAMES),
-        columns=frozenset({"metadata", "expert_turns", *NAMES, *columns}),
+        notes=present_columns(row, COMMON_COLUMNS),
+        columns=frozenset({"metadata", "expert_turns", *COMMON_COLUMNS, *columns}),
     )
 
 
 def read_message(obj: Json) -> Message:
-    """A chat message of OpenAI's, or of its older form: `function_call`, answered by role `function`.
+    """A chat message in OpenAI's form, or in its older form with `function_call` and results of role `function`.
 
     Raises:
-        BadRowError: If it is neither.
+        BadRowError: If the object has neither form.
     """
     message = as_object(obj, "a message")
     if message.get("role") == "function":
@@ -56,7 +57,7 @@ def read_message(obj: Json) -> Message:
     if not called or message.get("role") != "assistant":
         return parse_message(message)
     if message.get("tool_calls"):
-        raise BadRowError("bad_tool_call", "a message with function_call and tool_calls; keep one of them")
+        raise BadRowError("bad_tool_call", "a message has function_call and tool_calls; keep one of them")
     call = as_object(called, "function_call")
     call_id = call.get("call_id")
     read = parse_call(
@@ -69,16 +70,16 @@ def message_list(row: JsonObject, key: str) -> list[Json]:
     """The list of messages in a column, which may be a JSON string.
 
     Raises:
-        BadRowError: If it is no list.
+        BadRowError: If the column does not hold a list.
     """
     return as_list(decoded(row.get(key), key), key)
 
 
 def tool_list(value: Json) -> Json:
-    """Schemas of a column: a list, its JSON string, or a list of JSON strings; text without any is none.
+    """Schemas in a column: a list, its JSON string, or a list of JSON strings; blank text counts as no schemas.
 
     Raises:
-        BadRowError: If a string is no JSON.
+        BadRowError: If a string is not JSON.
     """
     if isinstance(value, str):
         value = decode_json(value, reason="bad_tools", what="tools") if value.strip() else None
@@ -88,17 +89,17 @@ def tool_list(value: Json) -> Json:
 
 
 def has_items(value: Json, *keys: str) -> bool:
-    """Whether it is a list whose first item is an object with all of these keys."""
+    """Whether the value is a list whose first item is an object with all of these keys."""
     if not isinstance(value, list) or not value or not isinstance(value[0], dict):
         return False
     return all(key in value[0] for key in keys)
 
 
-def folded(pieces: Iterable[Message]) -> list[Message]:
-    """Neighbouring pieces of one response joined: its thinking, then its text, then its calls."""
+def merge_pieces(pieces: Iterable[Message]) -> list[Message]:
+    """Messages in which the pieces of one assistant turn (thinking, then text, then calls) are one message."""
     messages: list[Message] = []
     for piece in pieces:
-        joined = join_pieces(messages[-1], piece) if messages else None
+        joined = join_pair(messages[-1], piece) if messages else None
         if joined is None:
             messages.append(piece)
         else:
@@ -106,8 +107,8 @@ def folded(pieces: Iterable[Message]) -> list[Message]:
     return messages
 
 
-def join_pieces(first: Message, second: Message) -> Message | None:
-    """Two pieces of one assistant turn as one message, or None where that would change their order."""
+def join_pair(first: Message, second: Message) -> Message | None:
+    """Two pieces of one assistant turn as one message; None if they are no such pieces or their order would change."""
     if first.role is not Role.ASSISTANT or second.role is not Role.ASSISTANT:
         return None
     if second.reasoning is not None and (first.reasoning is not None or first.content or first.tool_calls):
@@ -122,34 +123,42 @@ def join_pieces(first: Message, second: Message) -> Message | None:
     )
 
 
-def after_thinking(text: str) -> int:
-    """Where an assistant's text begins that is no thinking: what that speaks of is not done."""
+def with_first_content(messages: Sequence[Message], content: str) -> list[Message]:
+    """The messages with another content in the first one; without the first one if that content is empty."""
+    return [*([replace(messages[0], content=content)] if content else []), *messages[1:]]
+
+
+def end_of_thinking(text: str) -> int:
+    """Position of the `</think>` that ends the thinking of an assistant's text; 0 if it does not begin with thinking.
+
+    Readers look for calls only behind it: a call that is mentioned in the thinking was not made.
+    """
     return max(text.find("</think>"), 0) if text.lstrip().startswith("<think>") else 0
 
 
 def decoded(value: Json, what: str) -> Json:
-    """A column that may be stored as a JSON string.
+    """Value of a column that may be stored as a JSON string.
 
     Raises:
-        BadRowError: If it is text and no JSON.
+        BadRowError: If the value is text but not JSON; `what` names it in the message.
     """
     return decode_json(value, what=what) if isinstance(value, str) else value
 
 
 def decoded_object(value: Json, what: str) -> JsonObject:
-    """An object, or its JSON string; nothing is an empty one.
+    """Object in a column that may be stored as a JSON string; an empty or missing value is an empty object.
 
     Raises:
-        BadRowError: If it is anything else.
+        BadRowError: If the value is anything else; `what` names it in the message.
     """
     return as_object(decoded(value, what) or {}, what)
 
 
 def first_name(row: JsonObject, keys: Sequence[str]) -> str | None:
-    """The first of these columns that has a value, as text.
+    """Value of the first of these columns that has one, as text; None if none has.
 
     Raises:
-        BadRowError: If that is neither text nor a whole number.
+        BadRowError: If the value is neither text nor a whole number.
     """
     return next((name for key in keys if (name := _name(row, key))), None)
 
@@ -162,10 +171,10 @@ def _name(row: JsonObject, key: str) -> str | None:
 
 
 def outcome(row: JsonObject, keys: Sequence[str]) -> bool | None:
-    """Whether every outcome column that the row has says passed; None without any.
+    """Whether all of these columns that have a value say that the run passed (true, or at least 1); None if none has.
 
     Raises:
-        BadRowError: If one is neither true, false nor a number.
+        BadRowError: If a value is neither true, false nor a number.
     """
     outcomes = [_passed(key, value) for key in keys if (value := row.get(key)) is not None]
     return all(outcomes) if outcomes else None
@@ -177,11 +186,11 @@ def _passed(key: str, value: Json) -> bool:
     return value >= 1
 
 
-def resolved(row: JsonObject, keys: Sequence[str]) -> bool | None:
-    """Whether every such column says true; None without any.
+def binary_outcome(row: JsonObject, keys: Sequence[str]) -> bool | None:
+    """Whether all of these columns that have a value say true or 1; None if none has a value.
 
     Raises:
-        BadRowError: If one says neither true nor false, nor 1 or 0: some publish -1, and not what it means.
+        BadRowError: If a number is neither 1 nor 0: some data sets publish -1 without saying what it means.
     """
     for key in keys:
         value = row.get(key)
@@ -190,14 +199,11 @@ def resolved(row: JsonObject, keys: Sequence[str]) -> bool | None:
     return outcome(row, keys)
 
 
-def noted(row: JsonObject, keys: Iterable[str]) -> JsonObject:
-    """The columns of these names that have a value."""
+def present_columns(row: JsonObject, keys: Iterable[str]) -> JsonObject:
+    """Those of these columns that have a value, with their values."""
     return {key: row[key] for key in keys if row.get(key) is not None}
 
 
-MESSAGES = ("messages", "traj", "trajectory")
-
-
 def messages_column(row: JsonObject) -> str | None:
-    """Name of the column that holds the messages; None where there is none."""
-    return next((key for key in MESSAGES if row.get(key) is not None), None)
+    """Name of the column that holds the messages; None if the row has none of MESSAGE_COLUMNS."""
+    return next((key for key in MESSAGE_COLUMNS if row.get(key) is not None), None)

@@ -1,36 +1,54 @@
-"""Conversation: what the reader of a foreign format finds in one row."""
+"""Conversation: what the reader of a foreign format finds in one row, and the named pairs that readers pass around."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from verl_pivot.types import Json, JsonObject, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """What a reader finds in one row; the rest of the import is the same for every format.
+    """Messages, ids and outcome that a reader found in one row; the rest of the import is the same for every format.
 
     Example:
         Conversation(messages=(question, call, result, answer), id="run-17", columns=frozenset({"id", "messages"}))
     """
 
     messages: tuple[Message, ...]
-    """Text and calls of one assistant turn may come as several messages in a row: they are joined later."""
+    """Messages in their order. Text and calls of one assistant turn may be several messages: they are joined later."""
     tools: Json = None
     """Schemas as the row has them, a list or its JSON string; None takes those of `--tools`."""
     id: str | None = None
     """Id of the trajectory; None derives it from task and trial, or from a digest of the content."""
     task: str | None = None
-    """What the split follows: trajectories of one task are alike."""
+    """Id of the task. All trajectories of a task go into the same split, training or validation."""
     trial: str | None = None
+    """Number or id of the attempt at the task."""
     passed: bool | None = None
-    """Whether the outcome was right; None where the row does not say."""
+    """Whether the outcome was right; None if the row does not say."""
     expert_turns: Literal["all", "last"] = "all"
+    """Which assistant turns are the expert's; "last" where the row gives only one action with its state."""
     metadata: JsonObject = field(default_factory=dict)
-    """What a verifier needs beside the messages."""
+    """Data that the verifier needs beside the messages."""
     notes: JsonObject = field(default_factory=dict)
-    """What the provenance keeps of the row, such as its own names and its reward."""
+    """Columns that the provenance keeps, such as the row's ids and its reward."""
     scores: tuple[float, ...] = ()
-    """Scores of a reference policy's samples at the last turn, where the source was published with them."""
+    """[num_samples] scores of a reference policy at the last turn, if the row was published with them."""
     columns: frozenset[str] = frozenset()
-    """Columns that were read; the report names the others."""
+    """Columns that the reader used; the report lists the others as ignored."""
+
+
+class MessagesAndTools(NamedTuple):
+    """Messages of a conversation without any text notation of calls, and the schemas found on the way."""
+
+    messages: list[Message]
+    tools: Json
+    """Schemas as the row or its prompt has them; None if neither has any."""
+
+
+class PromptAndTools(NamedTuple):
+    """A system prompt without its list of tools, and the schemas of that list."""
+
+    text: str
+    tools: list[Json] | None
+    """Schemas that the prompt lists; None if it lists none."""

@@ -1,19 +1,20 @@
-"""Calls that OpenHands and SWE-smith write as text, `<function=name><parameter=...>` -> ToolCall."""
+"""Calls as text, `<function=name><parameter=...>`, as OpenHands and SWE-smith write them -> ToolCall."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools
-from verl_pivot.formats.columns import after_thinking
-from verl_pivot.formats.literals import value_of
+from verl_pivot.formats.columns import end_of_thinking, with_first_content
+from verl_pivot.formats.conversation import MessagesAndTools, PromptAndTools
+from verl_pivot.formats.literals import parse_literal
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
-_PROMPT = "You have access to the following functions:\n\n---- BEGIN FUNCTION #1: "
-_BEGIN = re.compile(r"---- BEGIN FUNCTION #\d+: (\S+) ----\nDescription: ")
-_END = re.compile(r"\n---- END FUNCTION #\d+ ----\s*")
+_BEGIN_LIST = "You have access to the following functions:\n\n---- BEGIN FUNCTION #1: "
+_BEGIN_FUNCTION = re.compile(r"---- BEGIN FUNCTION #\d+: (\S+) ----\nDescription: ")
+_END_FUNCTION = re.compile(r"\n---- END FUNCTION #\d+ ----\s*")
 _NOTATION = re.compile(
     r"If you choose to call a function ONLY reply in the following format with NO suffix:\n.*?"
     r"<IMPORTANT>\nReminder:\n(?:- [^\n]*\n)*- [^\n]*\n?(?:</IMPORTANT>)?\s*\Z",
@@ -28,61 +29,59 @@ _RESULT = re.compile(r"EXECUTION RESULT of \[([^\]\n]*)\]:\n")
 _EXAMPLE = "Here's a running example of how to perform a task with the "
 _TASK = "--------------------- NEW TASK DESCRIPTION ---------------------\n"
 _END_OF_TASK = "\n--------------------- END OF NEW TASK DESCRIPTION ---------------------"
-_KINDS = {"integer": int, "number": int | float, "boolean": bool, "array": list, "object": dict}
+_PYTHON_TYPES = {"integer": int, "number": int | float, "boolean": bool, "array": list, "object": dict}
 
-Types: TypeAlias = Mapping[str, Mapping[str, Json]]
-"""[tool][parameter] name of its JSON type."""
-
-
-class Read(NamedTuple):
-    messages: list[Message]
-    tools: Json
+ParameterTypes: TypeAlias = Mapping[str, Mapping[str, Json]]
+"""{name of a tool: {name of a parameter: its type in the schema}}."""
 
 
-def is_prompt(text: str) -> bool:
-    """Whether it teaches this notation."""
+def teaches_text_calls(text: str) -> bool:
+    """Whether a prompt teaches this notation to the model."""
     return "---- BEGIN FUNCTION #1: " in text and "<function=example_function_name>" in text
 
 
-def read_text_calls(messages: Sequence[Message], tools: Json) -> Read:
-    """Calls and results in text become those of the normal form, and what taught the notation is cut out.
+def read_text_calls(messages: Sequence[Message], tools: Json) -> MessagesAndTools:
+    """Turn calls and results that are written as text into tool calls and tool messages.
+
+    The part of the prompt that teaches the notation is cut out.
 
     Args:
-        messages: In the order of the conversation.
-        tools: Schemas of a column; None takes those of the prompt. Values get the types that these say,
-            and stay text where they say none.
+        messages: Messages in the order of the conversation.
+        tools: Schemas of a column; None takes those of the prompt. An argument gets the type that its schema gives,
+            and stays text without one.
 
     Raises:
-        BadRowError: If a call, or what teaches the notation, cannot be read exactly.
+        BadRowError: If a call, or the part of the prompt that teaches the notation, cannot be read exactly.
     """
     messages = list(messages)
-    if messages and messages[0].role is not Role.ASSISTANT and is_prompt(messages[0].content):
+    if messages and messages[0].role is not Role.ASSISTANT and teaches_text_calls(messages[0].content):
         prompt = _cut_tools(messages[0].content)
         tools = prompt.tools if tools is None else tools
-        messages[0:1] = [replace(messages[0], content=prompt.text)] if prompt.text else []
-    return Read(list(map(_without_example, _turns(messages, types_of(tools)))), tools)
+        messages = with_first_content(messages, prompt.text)
+    read = _with_calls_and_results(messages, parameter_types(tools))
+    return MessagesAndTools(list(map(_without_example, read)), tools)
 
 
-def _turns(messages: Sequence[Message], types: Types) -> list[Message]:
+def _with_calls_and_results(messages: Sequence[Message], types: ParameterTypes) -> list[Message]:
     read: list[Message] = []
     for message in messages:
         after_call = bool(read and (read[-1].role is Role.TOOL or read[-1].tool_calls))
         if message.role is Role.ASSISTANT and not message.tool_calls:
             message = read_calls(message, types)
         elif message.role is Role.USER and after_call:
-            message = _result(message)
+            message = _as_result(message)
         read.append(message)
     return read
 
 
-def read_calls(message: Message, types: Types) -> Message:
-    """An assistant's text with the calls at its end read; text without any as it is.
+def read_calls(message: Message, types: ParameterTypes) -> Message:
+    """An assistant's message in which the calls at the end of the text are tool calls; without any, unchanged.
 
     Raises:
-        BadRowError: If a call is broken, or text follows one.
+        BadRowError: If a call is broken, or text follows a call.
     """
     text = message.content
-    start = text.find("<function=", after_thinking(text))
+    start = text.find("<function=", end_of_thinking(text))
     if start < 0:
         return message
     calls, position = [], start
@@ -90,7 +89,8 @@ def read_calls(message: Message, types: Types) -> Message:
         calls.append(ToolCall(name=function[1], arguments=_arguments(function[2], types.get(function[1], {}))))
         position = function.end()
     if position < len(text):
-        raise BadRowError("bad_tool_call", f"after or within <function=...> stands {text[position : position + 60]!r}")
+        rest = text[position : position + 60]
+        raise BadRowError("bad_tool_call", f"text that is no whole call stands at or after <function=...>: {rest!r}")
     return replace(message, content=text[:start].rstrip(), tool_calls=tuple(calls))
 
 
@@ -100,29 +100,31 @@ def _arguments(text: str, types: Mapping[str, Json]) -> JsonObject:
     while argument := _ARGUMENT.match(text, position):
         name, value = argument[1], argument[2]
         if name in arguments:
-            raise BadRowError("bad_arguments", f"<parameter={name}> stands twice in a call")
-        # A value of several lines begins and ends with a line break that is not its own.
+            raise BadRowError("bad_arguments", f"<parameter={name}> stands twice in one call")
+        # A value of several lines is written between two line breaks that do not belong to it.
         if len(value) > 1 and value.startswith("\n") and value.endswith("\n"):
             value = value[1:-1]
         arguments[name] = _typed(name, value, types.get(name))
         position = argument.end()
     if text[position:].strip():
-        raise BadRowError("bad_arguments", f"between the parameters of a call stands {text[position:][:60]!r}")
+        raise BadRowError(
+            "bad_arguments", f"text stands between the parameters of a call: {text[position:].strip()[:60]!r}"
+        )
     return arguments
 
 
-def _typed(name: str, text: str, kind: Json) -> Json:
-    expected = _KINDS.get(kind) if isinstance(kind, str) else None
-    if expected is None:
+def _typed(name: str, text: str, json_type: Json) -> Json:
+    python_type = _PYTHON_TYPES.get(json_type) if isinstance(json_type, str) else None
+    if python_type is None:
         return text
-    value = value_of(text, reason="bad_arguments", what=f"parameter {name}")
-    if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
-        raise BadRowError("bad_arguments", f"parameter {name} is of type {kind}, and not {text[:60]!r}")
+    value = parse_literal(text, reason="bad_arguments", what=f"parameter {name}")
+    if not isinstance(value, python_type) or (isinstance(value, bool) and python_type is not bool):
+        raise BadRowError("bad_arguments", f"parameter {name} must be of type {json_type}, got {text[:60]!r}")
     return value
 
 
-def _result(message: Message) -> Message:
-    """What a user's message after a call is: its result, where it says so."""
+def _as_result(message: Message) -> Message:
+    """A user's message after a call as the tool message that it stands for; unchanged without a mark of a result."""
     if named := _RESULT.match(message.content):
         return Message(role=Role.TOOL, content=message.content[named.end() :], name=named[1])
     if message.content.startswith("OBSERVATION:\n"):
@@ -131,26 +133,28 @@ def _result(message: Message) -> Message:
 
 
 def _without_example(message: Message) -> Message:
-    """The task alone, where OpenHands wrote an example of the notation before it."""
+    """The user's message with its task alone, if OpenHands wrote an example of the notation before it."""
     if message.role is not Role.USER or not message.content.startswith(_EXAMPLE):
         return message
     _, begin, rest = message.content.partition(_TASK)
     task, end, _ = rest.rpartition(_END_OF_TASK)
     if not begin or not end:
-        raise BadRowError("unclear_tools", "the example before the task has no clear end")
+        raise BadRowError(
+            "unclear_tools", "the end of the example before the task cannot be found; cut the example out"
+        )
     return replace(message, content=task)
 
 
-def types_of(tools: Json) -> Types:
-    """The types of the parameters of each tool, as far as their schemas say.
+def parameter_types(tools: Json) -> ParameterTypes:
+    """Types of the parameters of each tool, as far as the schemas give them.
 
     Raises:
-        BadRowError: If one is no schema.
+        BadRowError: If an item is not the schema of a function.
     """
-    return {name_of(tool): _parameter_types(tool) for tool in parse_tools(tools)}
+    return {name_of(tool): _types_of_one_tool(tool) for tool in parse_tools(tools)}
 
 
-def _parameter_types(tool: JsonObject) -> Mapping[str, Json]:
+def _types_of_one_tool(tool: JsonObject) -> Mapping[str, Json]:
     function = tool["function"]
     assert isinstance(function, dict), tool
     parameters = function.get("parameters")
@@ -160,40 +164,37 @@ def _parameter_types(tool: JsonObject) -> Mapping[str, Json]:
     return {name: schema.get("type") if isinstance(schema, dict) else None for name, schema in properties.items()}
 
 
-class _FunctionPrompt(NamedTuple):
-    text: str
-    tools: list[Json]
-
-
-def _cut_tools(text: str) -> _FunctionPrompt:
-    start = text.find(_PROMPT)
-    position = start + _PROMPT.index("----")
+def _cut_tools(text: str) -> PromptAndTools:
+    start = text.find(_BEGIN_LIST)
+    position = start + _BEGIN_LIST.index("----")
     tools: list[Json] = []
-    while begin := _BEGIN.match(text, position):
-        end = _END.search(text, begin.end())
+    while begin := _BEGIN_FUNCTION.match(text, position):
+        end = _END_FUNCTION.search(text, begin.end())
         if end is None:
             break
         tools.append(_read_tool(begin[1], text[begin.end() : end.start()]))
         position = end.end()
     if start < 0 or not _NOTATION.match(text, position):
         raise BadRowError(
-            "unclear_tools", "the prompt's list of functions, or what follows it, is not as OpenHands has it"
+            "unclear_tools",
+            "the prompt's list of functions, or the text after it, is not in OpenHands' words; cut it out, and put the "
+            "schemas into a column tools",
         )
-    return _FunctionPrompt(text[:start].removesuffix("\n"), tools)
+    return PromptAndTools(text[:start].removesuffix("\n"), tools)
 
 
 def _read_tool(name: str, text: str) -> JsonObject:
-    """One of the prompt's list as a schema: names, types, descriptions and whether required; it says no more."""
+    """Schema of one function in the prompt's list, which gives names, types, descriptions and required parameters."""
     function: JsonObject = {"name": name}
     if text.endswith(_NO_PARAMETERS):
         function["description"] = text.removesuffix(_NO_PARAMETERS).removesuffix("\n")
         return {"type": "function", "function": function}
     description, found, listed = text.rpartition("\nParameters:")
     if not found:
-        raise BadRowError("unclear_tools", f"function {name} of the prompt's list has no parameters")
+        raise BadRowError("unclear_tools", f"function {name} in the prompt's list has no line 'Parameters:'")
     function["description"] = description
-    as_json = listed.startswith(" {")
-    function["parameters"] = decode_json(listed, what=f"{name}") if as_json else _read_parameters(name, listed)
+    is_json = listed.startswith(" {")
+    function["parameters"] = decode_json(listed, what=name) if is_json else _read_parameters(name, listed)
     return {"type": "function", "function": function}
 
 
@@ -202,7 +203,7 @@ def _read_parameters(tool: str, text: str) -> JsonObject:
     required: list[Json] = []
     found = list(_PARAMETER.finditer(text))
     if text[: found[0].start() if found else None].strip():
-        raise BadRowError("unclear_tools", f"the parameters of function {tool} are no list")
+        raise BadRowError("unclear_tools", f"the parameters of function {tool} in the prompt are not a numbered list")
     for number, parameter in enumerate(found):
         end = found[number + 1].start() - 1 if number + 1 < len(found) else len(text)
         name, kind, status = parameter.groups()

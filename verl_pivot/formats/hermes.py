@@ -1,4 +1,4 @@
-"""Format `hermes`: calls as `<tool_call>` in the text, answers as `<tool_response>`, schemas as `<tools>`."""
+"""Format `hermes`: calls as `<tool_call>` in the text, results as `<tool_response>`, schemas as `<tools>`."""
 
 import json
 import re
@@ -9,22 +9,23 @@ from typing import NamedTuple
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
 from verl_pivot.data.messages import parse_call
 from verl_pivot.formats.columns import (
-    after_thinking,
     conversation,
+    end_of_thinking,
     message_list,
     messages_column,
     read_message,
     tool_list,
+    with_first_content,
 )
-from verl_pivot.formats.conversation import Conversation
-from verl_pivot.formats.function_text import Types, read_calls, types_of
-from verl_pivot.formats.literals import value_of
+from verl_pivot.formats.conversation import Conversation, PromptAndTools
+from verl_pivot.formats.function_text import ParameterTypes, parameter_types, read_calls
+from verl_pivot.formats.literals import parse_literal
 from verl_pivot.formats.registry import register_format
 from verl_pivot.formats.sharegpt import read_conversations
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _GAP = re.compile(r"\s*")
-# What the chat templates of Qwen write around the schemas, and will write again.
+# Text that Qwen's chat templates write around the schemas; they write it again when the conversation is rendered.
 _TEMPLATES = (
     re.compile(
         r"# Tools\n+You may call one or more functions to assist with the user query\.\n+"
@@ -65,18 +66,18 @@ def _has_tags(item: JsonObject) -> bool:
     if not isinstance(text, str):
         return False
     if role == "system":
-        return bool(_listed(text))
+        return bool(_tool_lists(text))
     return role in ("assistant", "gpt") and "<tool_call>" in text
 
 
 @register_format("hermes", detect=_looks_like_hermes)
 def read_hermes(row: JsonObject) -> Conversation:
-    """One conversation under `conversations`, `messages`, `traj` or `trajectory`.
+    """One conversation in the column `conversations`, `messages`, `traj` or `trajectory`.
 
-    The prompt's schemas go before those of a column: they are what the expert saw.
+    Schemas in the prompt take precedence over those of a column, since the expert saw the prompt.
 
     Raises:
-        BadRowError: If a call, a response or the list of schemas cannot be read exactly.
+        BadRowError: If a call, a result or the list of schemas cannot be read exactly.
     """
     if row.get("conversations") is not None:
         key, messages = "conversations", read_conversations(row)
@@ -86,58 +87,58 @@ def read_hermes(row: JsonObject) -> Conversation:
     tools = tool_list(row.get("tools"))
     if messages and messages[0].role is Role.SYSTEM:
         prompt = cut_tools(messages[0].content)
-        messages = [*([replace(messages[0], content=prompt.text)] if prompt.text else []), *messages[1:]]
+        messages = with_first_content(messages, prompt.text)
         tools = tools if prompt.tools is None else prompt.tools
-    return conversation(row, _turns(messages, tools), tools=tools, columns=(key, "system", "tools"))
+    read = _with_calls_and_results(messages, tools)
+    return conversation(row, read, tools=tools, columns=(key, "system", "tools"))
 
 
-class Prompt(NamedTuple):
-    text: str
-    tools: list[Json] | None
-    """Schemas that the prompt lists; None where it lists none."""
-
-
-def cut_tools(text: str) -> Prompt:
-    """A system prompt without its schemas, which the chat template will write.
+def cut_tools(text: str) -> PromptAndTools:
+    """A system prompt without its schemas, which the chat template writes again when it renders the conversation.
 
     Raises:
-        BadRowError: If there are several lists, or one cannot be read.
+        BadRowError: If the prompt holds several lists of schemas, or one that cannot be read.
     """
     for template in _TEMPLATES:
         if found := template.search(text):
             before = text[: found.start()].removesuffix("\n\n")
-            return Prompt(before + text[found.end() :], _schemas(found["tools"].strip()))
-    lists = _listed(text)
+            return PromptAndTools(before + text[found.end() :], _schemas(found["tools"].strip()))
+    lists = _tool_lists(text)
     if len(lists) > 1:
-        raise BadRowError("unclear_tools", f"{len(lists)} lists in <tools> in the system prompt")
-    return (
-        Prompt(text[: lists[0].start] + text[lists[0].end :], _schemas(lists[0].text)) if lists else Prompt(text, None)
-    )
+        raise BadRowError(
+            "unclear_tools", f"the system prompt has {len(lists)} lists of schemas in <tools>; keep one of them"
+        )
+    if not lists:
+        return PromptAndTools(text, None)
+    return PromptAndTools(text[: lists[0].start] + text[lists[0].end :], _schemas(lists[0].text))
 
 
-class _List(NamedTuple):
+class _ToolList(NamedTuple):
     start: int
+    """Position of `<tools>`."""
     end: int
+    """Position behind `</tools>`."""
     text: str
+    """Text between the tags."""
 
 
-def _listed(text: str) -> list[_List]:
-    """What stands in <tools>, where it may be schemas; prompts name the tags in their words, too."""
-    lists: list[_List] = []
+def _tool_lists(text: str) -> list[_ToolList]:
+    """Pairs of <tools> tags that hold JSON; pairs with other text are left out, since prompts also explain the tags."""
+    lists: list[_ToolList] = []
     position = 0
     while (end := text.find("</tools>", position)) >= 0:
         start = text.rfind("<tools>", position, end)
         inner = text[start + len("<tools>") : end].strip() if start >= 0 else ""
         position = end + len("</tools>")
         if inner.startswith(("[", "{")):
-            lists.append(_List(start, position, inner))
+            lists.append(_ToolList(start, position, inner))
     return lists
 
 
 def _schemas(text: str) -> list[Json]:
-    """A list, or one schema after the other."""
+    """Schemas in a text that holds a JSON list, or one JSON object after another."""
     if text.startswith("["):
-        return as_list(value_of(text, reason="unclear_tools", what="<tools>"), "<tools>")
+        return as_list(parse_literal(text, reason="unclear_tools", what="<tools>"), "<tools>")
     schemas: list[Json] = []
     decoder, position = json.JSONDecoder(), 0
     try:
@@ -150,40 +151,41 @@ def _schemas(text: str) -> list[Json]:
     return schemas
 
 
-def _turns(messages: Sequence[Message], tools: Json) -> Iterable[Message]:
-    # Qwen's coders write <function=...> into the tags, whose values have the types that the schemas say.
-    types = types_of(tools) if any("<function=" in message.content for message in messages) else {}
+def _with_calls_and_results(messages: Sequence[Message], tools: Json) -> Iterable[Message]:
+    # Qwen's coder models write <function=...> into the tags; the schemas give the types of its values.
+    types = parameter_types(tools) if any("<function=" in message.content for message in messages) else {}
     for message in messages:
         match message.role:
             case Role.ASSISTANT if not message.tool_calls:
                 yield _with_calls(message, types)
             case Role.TOOL | Role.USER if (responses := _tagged(message.content, "tool_response", 0)).texts:
-                yield from _responses(message, responses)
+                yield from _results(message, responses)
             case _:
                 yield message
 
 
-def _with_calls(message: Message, types: Types) -> Message:
+def _with_calls(message: Message, types: ParameterTypes) -> Message:
     text = message.content
-    start = text.find("<tool_call>", after_thinking(text))
+    start = text.find("<tool_call>", end_of_thinking(text))
     if start < 0:
         return message
     blocks = _tagged(text, "tool_call", start)
     calls = [call for block in blocks.texts for call in _calls(block.strip(), types)]
     if blocks.end < len(text):
         rest = text[blocks.end : blocks.end + 60]
-        raise BadRowError("bad_tool_call", f"after or within <tool_call> stands {rest!r}")
+        raise BadRowError("bad_tool_call", f"text that is no whole call stands at or after <tool_call>: {rest!r}")
     return replace(message, content=text[:start].rstrip(), tool_calls=tuple(calls))
 
 
 class _Tagged(NamedTuple):
     texts: list[str]
+    """[num_pairs] text between the tags of each pair."""
     end: int
-    """Where the last one ends, with the white space after it."""
+    """Position behind the last pair and the white space after it."""
 
 
 def _tagged(text: str, tag: str, position: int) -> _Tagged:
-    """What stands in the pairs of tags that follow each other from there."""
+    """Texts in the pairs of tags that follow each other from a position on."""
     begin, end = f"<{tag}>", f"</{tag}>"
     texts: list[str] = []
     while True:
@@ -201,18 +203,18 @@ def _after_gap(text: str, position: int) -> int:
     return gap.end()
 
 
-def _calls(text: str, types: Types) -> Sequence[ToolCall]:
+def _calls(text: str, types: ParameterTypes) -> Sequence[ToolCall]:
     if text.startswith("<function="):
         return read_calls(Message(role=Role.ASSISTANT, content=text), types).tool_calls
-    call = as_object(value_of(text, reason="bad_tool_call", what="<tool_call>"), "<tool_call>")
+    call = as_object(parse_literal(text, reason="bad_tool_call", what="<tool_call>"), "<tool_call>")
     return [parse_call(call.get("name"), call.get("arguments"), None)]
 
 
-def _responses(message: Message, responses: _Tagged) -> Iterable[Message]:
-    """One message of a tool for each response; a line break at either end belongs to the tags."""
+def _results(message: Message, responses: _Tagged) -> Iterable[Message]:
+    """One tool message for each response; a line break at either end belongs to the tags."""
     for text in responses.texts:
         content = text.removeprefix("\n").removesuffix("\n")
         yield Message(role=Role.TOOL, content=content, tool_call_id=message.tool_call_id, name=message.name)
     if responses.end < len(message.content):
         rest = message.content[responses.end : responses.end + 60]
-        raise BadRowError("unclear_response", f"beside <tool_response> stands {rest!r}")
+        raise BadRowError("unclear_response", f"text stands outside of the pairs of <tool_response>: {rest!r}")

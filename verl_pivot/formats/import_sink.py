@@ -1,4 +1,4 @@
-"""Rows that were read -> trajectories.jsonl, the rejected rows, the published scores, and a count of everything."""
+"""Results of reading rows -> files of trajectories, rejected rows and published scores, and the report of an import."""
 
 import json
 import sqlite3
@@ -16,34 +16,36 @@ from verl_pivot.types import JsonObject
 KEPT = "trajectories.jsonl"
 REJECTED = "rejected.jsonl"
 PROFILE = "profile.jsonl"
-"""Names of the unfinished files."""
-_DIGEST_TO_COME = "0" * 64
+"""Names of the three files inside the journal; `Journal.finish` moves them to their final paths."""
+_PLACEHOLDER_DIGEST = "0" * 64
 
 
 @dataclass(slots=True, kw_only=True)
 class ImportReport:
-    """What became of every row: rows = kept + not passed + rejected."""
+    """Counts of an import: num_rows = num_kept + num_not_passed + rows in `rejected`."""
 
     num_rows: int = 0
     num_kept: int = 0
     num_turns: int = 0
     """Pivot candidates in the kept trajectories."""
     num_not_passed: int = 0
+    """Trajectories with a failed outcome that were left out."""
     num_unknown_outcome: int = 0
-    """Kept, though nothing says that the expert was right."""
+    """Kept trajectories whose rows do not say whether the outcome was right."""
     formats: Counter[str] = field(default_factory=Counter)
-    """[name of a format] rows that were read as it."""
+    """{name of a format: number of rows that were read as it}."""
     rejected: Counter[str] = field(default_factory=Counter)
-    """[reason] rows."""
+    """{reason: number of rejected rows}."""
     examples: dict[str, str] = field(default_factory=dict)
-    """[reason] the first place and what is wrong there."""
+    """{reason: place of the first rejected row, and what is wrong there}."""
     num_published: int = 0
-    """Kept turns that came with scores of a published policy."""
+    """Kept turns that came with published scores of a reference policy."""
     num_merged_turns: int = 0
-    """Assistant text followed by the same turn's calls in a message of their own, joined."""
+    """Messages with calls that were joined to the text before them, since both belong to one assistant turn."""
     num_calls_without_tools: int = 0
-    """Kept trajectories whose expert calls tools that no schema describes."""
+    """Kept trajectories whose expert calls tools although the trajectory has no schemas."""
     ignored_columns: set[str] = field(default_factory=set)
+    """Columns of kept rows that were not read."""
 
     def as_dict(self) -> JsonObject:
         return {
@@ -53,7 +55,7 @@ class ImportReport:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The inverse of `as_dict`; of nothing, a report without a row."""
+        """The inverse of `as_dict`; an empty mapping gives a report without rows."""
         report = cls(**{name: values[name] for name in cls.__slots__ if name in values})
         report.formats, report.rejected = Counter(report.formats), Counter(report.rejected)
         report.ignored_columns = set(report.ignored_columns)
@@ -61,14 +63,17 @@ class ImportReport:
 
 
 class AcceptedRow(NamedTuple):
-    """A row in the normal form, and what the report counts of it."""
+    """A row in the normal form, with the numbers that the report counts."""
 
     line: str
+    """Line of trajectories.jsonl."""
     trajectory_id: str
     first_turn: int
+    """Index of the first pivot candidate."""
     num_turns: int
+    """Pivot candidates of the row."""
     profile_line: str | None
-    """Line of the profile made of published scores; None without any."""
+    """Line of the profile of published scores; None if the row has none."""
     passed: bool | None
     format: str
     num_merged: int
@@ -77,12 +82,16 @@ class AcceptedRow(NamedTuple):
 
 
 class RejectedRow(NamedTuple):
+    """Why a row was rejected."""
+
     reason: str
+    """Short code in snake_case."""
     detail: str
+    """Explanation for people."""
 
 
 class ImportSink:
-    """Takes rows in the order of the input: refuses turns that were there before, counts, and writes."""
+    """Writes and counts rows in the order of the input, and rejects turns that an earlier row holds already."""
 
     def __init__(self, journal: Journal, options: ImportOptions, report: ImportReport) -> None:
         self._report = report
@@ -93,6 +102,7 @@ class ImportSink:
         self._profile: BinaryIO = journal.append_to(PROFILE)
 
     def add(self, row: RawRow, result: AcceptedRow | RejectedRow) -> None:
+        """Write and count one row with the result of reading it."""
         self._report.num_rows += 1
         if isinstance(result, AcceptedRow):
             result = self._known.add(row.place, result) or result
@@ -102,7 +112,7 @@ class ImportSink:
             self._accept(result)
 
     def _reject(self, row: RawRow, result: RejectedRow) -> None:
-        """Plain ASCII JSON, so that whatever was wrong with the text of the row can be written."""
+        """Write the row as ASCII JSON, which can hold any text, also text that UTF-8 cannot encode."""
         self._report.rejected[result.reason] += 1
         self._report.examples.setdefault(result.reason, f"{row.place}: {result.detail}")
         raw = row.raw.decode(errors="backslashreplace") if isinstance(row.raw, bytes) else row.raw
@@ -119,7 +129,7 @@ class ImportSink:
         self._kept.write(result.line.encode() + b"\n")
         if result.profile_line is not None:
             if not report.num_published:
-                self._profile.write(published_profile_header(_DIGEST_TO_COME).encode() + b"\n")
+                self._profile.write(published_profile_header(_PLACEHOLDER_DIGEST).encode() + b"\n")
             self._profile.write(result.profile_line.encode() + b"\n")
             report.num_published += 1
         report.num_kept += 1
@@ -131,7 +141,7 @@ class ImportSink:
 
 
 class _KnownTurns:
-    """Which turns of which trajectory were read; rows of one action each may share a trajectory, but not a turn."""
+    """Turns that were read so far. Rows with one action each may share a trajectory, but no two rows share a turn."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
         self._database = database
@@ -141,7 +151,7 @@ class _KnownTurns:
         )
 
     def add(self, place: Place, row: AcceptedRow) -> RejectedRow | None:
-        """None, or that one of its turns was there before."""
+        """Remember the row's turns; return a rejection instead if an earlier row holds one of them."""
         first, past = row.first_turn, row.first_turn + row.num_turns
         twin = self._database.execute(
             "select max(first, ?), place from turns where trajectory_id = ? and first < ? and past > ?",
@@ -155,5 +165,5 @@ class _KnownTurns:
         return RejectedRow(
             "duplicate_id",
             f"turn {row.trajectory_id}:{twin[0]} (trajectory:turn) is in {twin[1]} already; "
-            "give each row an id of its own",
+            "give each trajectory an id of its own",
         )

@@ -1,4 +1,4 @@
-"""Files of trajectories -> trajectories.jsonl in the normal form, and a reason for each row that is not in it."""
+"""Import of foreign files -> trajectories.jsonl in the normal form, and a reason for each row that was rejected."""
 
 import os
 from collections import deque
@@ -36,21 +36,21 @@ def import_files(
     workers: int = 1,
     on_rows: Callable[[int], object] = lambda num_rows: None,
 ) -> ImportReport:
-    """Write the good rows to `out` and the bad ones, with place and reason, to `<out>.rejected.jsonl`.
+    """Write accepted rows to `out`, and rejected rows with place and reason to `<out>.rejected.jsonl`.
 
-    Scores that were published with the rows become a profile beside them (`profiling.published`).
-
-    An import that was interrupted goes on where it was, and the bytes at its end are the same.
+    Scores that were published with the rows become a profile beside `out` (`profiling.published`). An interrupted
+    import continues at its last commit when it is started again, and ends with the same bytes.
 
     Args:
-        files: Read in this order.
-        out: Written whole or not at all.
-        options: How to read rows that do not say it themselves.
-        workers: Processes that read rows.
-        on_rows: Told of rows that are done, those of an interrupted run included.
+        files: Input files, read in this order.
+        out: File to write, completely or not at all.
+        options: Options of the import.
+        workers: Number of processes that read rows.
+        on_rows: Called with the number of rows that were finished since the last call; the first call counts the
+            rows of an interrupted run.
 
     Raises:
-        DataError: If no row is left, or an input cannot be read; the rejected rows are written all the same.
+        DataError: If no row is accepted, or an input cannot be read; the rejected rows are written all the same.
         ConfigError: If an output cannot be written.
     """
     inputs = [input_identity(path) for path in (*files, *map(Path, options.format_modules))]
@@ -63,9 +63,9 @@ def import_files(
                 rows = (row for path in files for row in read_rows(path))
                 _import_rows(rows, journal, report, options, workers, on_rows)
                 if report.num_published:
-                    _sign_profile(journal.folder)
+                    _write_digest_into_profile(journal.folder)
             if not report.num_kept:
-                raise _nothing_left(report, out)
+                raise _no_row_accepted(report, out)
         except DataError:
             journal.fail({REJECTED: outputs[REJECTED]})
             raise
@@ -74,7 +74,7 @@ def import_files(
 
 
 def rejected_path(out: Path) -> Path:
-    """Where the bad rows of an import to `out` go."""
+    """Path of the file with the rejected rows of an import to `out`."""
     return out.with_name(f"{out.name}.rejected.jsonl")
 
 
@@ -89,7 +89,7 @@ def _import_rows(
     on_rows(report.num_rows)
     sink = ImportSink(journal, options, report)
     sent: deque[tuple[RawRow, ...]] = deque()
-    chunks = _noting(in_chunks(islice(rows, report.num_rows, None)), sent)
+    chunks = _remembered(in_chunks(islice(rows, report.num_rows, None)), sent)
     load = partial(load_format_modules, options.format_modules)
     imported = map_in_order(partial(_read_chunk, options), chunks, workers=workers, prepare=load)
     for number, results in enumerate(imported, start=1):
@@ -101,8 +101,8 @@ def _import_rows(
     journal.commit(report.as_dict())
 
 
-def _noting(chunks: Iterable[T], sent: deque[T]) -> Iterator[T]:
-    """The chunks, which are also put into `sent`."""
+def _remembered(chunks: Iterable[T], sent: deque[T]) -> Iterator[T]:
+    """Yield the chunks, and append each to `sent`."""
     for chunk in chunks:
         sent.append(chunk)
         yield chunk
@@ -134,15 +134,15 @@ def _read_row(row: RawRow, options: ImportOptions) -> AcceptedRow | RejectedRow:
     )
 
 
-def _sign_profile(folder: Path) -> None:
-    """Write into the header which trajectories the published scores are of."""
+def _write_digest_into_profile(folder: Path) -> None:
+    """Replace the placeholder in the profile's header by the digest of the trajectories that the scores belong to."""
     with (folder / PROFILE).open("r+b") as file:
         file.write(published_profile_header(file_sha256(folder / KEPT)).encode())
         file.flush()
         os.fsync(file.fileno())
 
 
-def _nothing_left(report: ImportReport, out: Path) -> DataError:
+def _no_row_accepted(report: ImportReport, out: Path) -> DataError:
     why = f"{report.num_not_passed} of {report.num_rows} rows have a failed outcome (--outcome all keeps them)"
     if report.rejected:
         reason, count = report.rejected.most_common(1)[0]

@@ -1,46 +1,49 @@
-"""Format `nemo-gym`: NeMo Gym's Responses rows, the input before one action and the expert's action."""
+"""Format `nemo-gym`: rows of NeMo Gym's pivot environments, each with the input before one action and that action."""
 
 from collections.abc import Iterable, Sequence
 
-from verl_pivot.data.json_values import BadRowError, as_list, as_object
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, type_in_words
 from verl_pivot.data.messages import parse_call, parse_message, text_of
-from verl_pivot.formats.columns import decoded_object, first_name, folded
+from verl_pivot.formats.columns import decoded_object, first_name, merge_pieces
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.published_scores import published_scores
 from verl_pivot.formats.registry import register_format
 from verl_pivot.types import JsonObject, Message, Role
 
-BESIDE = "verl_pivot"
-"""Column of the rows that `nemo_gym_rows` writes: what their form cannot hold."""
-REFERENCE = "reference_policy_info"
-"""Column of those rows: rewards of the samples at the turn."""
+OWN_COLUMN = "verl_pivot"
+"""Column that `exports.nemo_gym_rows` adds to its rows, for fields of a turn that NeMo Gym's form cannot hold."""
+REWARDS_COLUMN = "reference_policy_info"
+"""Column of the same rows with the rewards of the reference policy's samples at the turn."""
 
 _PARAMS = "responses_create_params"
 _ACTIONS = ("expected_action", "expected_answer")
 _IDS = ("trajectory_id", "source_trajectory_uid", "uuid", "id")
 _TASKS = ("task_id", "instance_id")
-_OURS = {BESIDE, REFERENCE, "trajectory_id", "agent_ref", "expected_answer"}
-_OURS |= {"pass_rate", "pass_rate_total", "pass_rate_passed"}
+_EXPORTED = {OWN_COLUMN, REWARDS_COLUMN, "trajectory_id", "agent_ref", "expected_answer"}
+_EXPORTED |= {"pass_rate", "pass_rate_total", "pass_rate_passed"}
+"""Columns that are not kept as metadata where a row was written by our own export."""
 
-_NO_FIELDS = {"position", "call_ids"}
+_NOT_MESSAGE_FIELDS = {"position", "call_ids"}
 
 
 @register_format("nemo-gym", detect=lambda row: _PARAMS in row)
 def read_nemo_gym(row: JsonObject) -> Conversation:
-    """A row is one candidate; the reward that a rollout file adds is the policy's, not the expert's.
+    """The one pivot candidate of a row.
+
+    A reward in the row, as rollout files have it, is that of a policy's response and not read as the expert's outcome.
 
     Raises:
         BadRowError: If the row breaks the format of NeMo Gym's pivot environments.
     """
-    beside = as_object(row.get(BESIDE) or {}, BESIDE)
-    tools = beside.get("tools") or as_object(row.get(_PARAMS), _PARAMS).get("tools")
-    used = {_PARAMS, *_ACTIONS, "metadata", "response", "verifier", "verifier_options", *(_OURS if beside else ())}
+    own = as_object(row.get(OWN_COLUMN) or {}, OWN_COLUMN)
+    tools = own.get("tools") or as_object(row.get(_PARAMS), _PARAMS).get("tools")
+    used = {_PARAMS, *_ACTIONS, "metadata", "response", "verifier", "verifier_options", *(_EXPORTED if own else ())}
     return Conversation(
-        messages=restored(conversation_of(row), beside),
+        messages=_restored(conversation_of(row), own),
         tools=tools,
         id=first_name(row, _IDS),
         task=first_name(row, _TASKS),
-        passed=_passed(beside),
+        passed=_passed(own),
         expert_turns="last",
         metadata={
             **{key: value for key, value in row.items() if key not in used},
@@ -51,56 +54,66 @@ def read_nemo_gym(row: JsonObject) -> Conversation:
     )
 
 
-def restored(messages: Sequence[Message], beside: JsonObject) -> tuple[Message, ...]:
-    """The messages with what their items could not hold; `nemo_gym_rows` wrote it beside them.
-
-    Raises:
-        BadRowError: If that does not fit them.
-    """
+def _restored(messages: Sequence[Message], own: JsonObject) -> tuple[Message, ...]:
+    """The messages with the fields that `exports.nemo_gym_rows` wrote into OWN_COLUMN."""
     whole = list(messages)
-    for change in as_list(beside.get("state"), f"{BESIDE}.state"):
-        fields = as_object(change, f"a change in {BESIDE}")
+    for change in as_list(own.get("state"), f"{OWN_COLUMN}.state"):
+        fields = as_object(change, f"a change in {OWN_COLUMN}")
         position = fields.get("position")
         if not isinstance(position, int) or not 0 <= position < len(whole) - 1:
-            raise BadRowError("bad_beside", f"{BESIDE}.state: {position!r} is no position in the state")
+            raise BadRowError(
+                "bad_verl_pivot_column",
+                f"{OWN_COLUMN}.state: position must be a number from 0 to {len(whole) - 2}, got {position!r}",
+            )
         whole[position] = _changed(whole[position], fields)
-    whole[-1] = _changed(whole[-1], as_object(beside.get("expert") or {}, f"{BESIDE}.expert"))
+    whole[-1] = _changed(whole[-1], as_object(own.get("expert") or {}, f"{OWN_COLUMN}.expert"))
     return tuple(whole)
 
 
 def _changed(message: Message, fields: JsonObject) -> Message:
-    plain = {**message.as_dict(), **{key: value for key, value in fields.items() if key not in _NO_FIELDS}}
+    plain = {**message.as_dict(), **{key: value for key, value in fields.items() if key not in _NOT_MESSAGE_FIELDS}}
     if "call_ids" in fields:
         calls, ids = message.tool_calls, as_list(fields["call_ids"], "call_ids")
         if len(calls) != len(ids):
-            raise BadRowError("bad_beside", f"{BESIDE}: {len(ids)} ids of {len(calls)} calls")
+            raise BadRowError(
+                "bad_verl_pivot_column",
+                f"{OWN_COLUMN}: call_ids must hold {len(calls)} ids, one for each call, got {len(ids)}",
+            )
         plain["tool_calls"] = [{**call.as_dict(), "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
     return parse_message(plain)
 
 
-def _passed(beside: JsonObject) -> bool | None:
-    passed = beside.get("passed")
+def _passed(own: JsonObject) -> bool | None:
+    passed = own.get("passed")
     if not isinstance(passed, bool | None):
-        raise BadRowError("bad_beside", f"{BESIDE}.passed must be true, false or null")
+        raise BadRowError(
+            "bad_verl_pivot_column",
+            f"{OWN_COLUMN}.passed must be true, false or null, got {type_in_words(passed)}",
+        )
     return passed
 
 
 def conversation_of(row: JsonObject) -> tuple[Message, ...]:
-    """The state and, as the last message, the expected action; one response's items are one assistant message.
+    """Messages of a row: the state, and last the expected action. Items of one response are one assistant message.
 
     Raises:
         BadRowError: If the row breaks the format.
     """
     params = as_object(row.get(_PARAMS), _PARAMS)
     if params.get("previous_response_id") is not None:
-        raise BadRowError("state_elsewhere", "previous_response_id is set: the state is not in the row")
-    state = folded(_state_pieces(params))
+        raise BadRowError(
+            "state_elsewhere", "previous_response_id is set, so the state is not in the row; write it into input"
+        )
+    state = merge_pieces(_state_pieces(params))
     thinking = None
     if state and state[-1].role is Role.ASSISTANT:
         if state[-1].content or state[-1].tool_calls:
-            raise BadRowError("state_ends_in_assistant", "the input ends with the assistant's own message or call")
+            raise BadRowError(
+                "state_ends_in_assistant",
+                "input must end before the assistant's turn, but ends with text or a call of it",
+            )
         thinking = state.pop()
-    action = folded([*([thinking] if thinking else []), *_action_pieces(row)])
+    action = merge_pieces([*([thinking] if thinking else []), *_action_pieces(row)])
     return (*state, *action)
 
 
@@ -116,7 +129,7 @@ def _state_pieces(params: JsonObject) -> Iterable[Message]:
 
 
 def _piece(item: JsonObject) -> Message:
-    """One item as a message of its own."""
+    """One item of the Responses form as a message of its own."""
     kind = item.get("type") or "message"
     match kind:
         case "message":
@@ -134,14 +147,14 @@ def _piece(item: JsonObject) -> Message:
         case _:
             raise BadRowError(
                 "unknown_item",
-                f"an item of type {kind!r}; known: message, reasoning, function_call, function_call_output",
+                f"unknown item type {kind!r}; known: message, reasoning, function_call, function_call_output",
             )
 
 
 def _thinking(item: JsonObject) -> str:
     parts = as_list(item.get("content"), "reasoning.content") or as_list(item.get("summary"), "reasoning.summary")
     if not parts and item.get("encrypted_content"):
-        raise BadRowError("encrypted_reasoning", "its reasoning is encrypted and cannot be read; remove that item")
+        raise BadRowError("encrypted_reasoning", "the reasoning is encrypted and cannot be read; remove that item")
     texts = [as_object(part, "a part of the reasoning").get("text") for part in parts]
     if not all(isinstance(text, str) for text in texts):
         raise BadRowError("not_text", "a part of the reasoning has no text")
@@ -153,7 +166,7 @@ def _action_pieces(row: JsonObject) -> Iterable[Message]:
     if action is None and isinstance(answer, str) and answer:
         return [Message(role=Role.ASSISTANT, content=answer)]
     if action is None:
-        raise BadRowError("no_expected_action", "neither expected_action nor the text of expected_answer is there")
+        raise BadRowError("no_expected_action", "the row has neither expected_action nor a text in expected_answer")
     action = as_object(action, "expected_action")
     match action.get("type"):
         case "function_call":
@@ -166,5 +179,5 @@ def _action_pieces(row: JsonObject) -> Iterable[Message]:
         case kind:
             raise BadRowError(
                 "unknown_action",
-                f"expected_action of type {kind!r}; known: function_call, message, function_call_batch",
+                f"unknown type {kind!r} of expected_action; known: function_call, message, function_call_batch",
             )

@@ -1,20 +1,21 @@
-"""Format `openhands`: published OpenHands trajectories, its logged completions, and its output.jsonl."""
+"""Format `openhands`: OpenHands trajectories as published, OpenHands' logged completions, and its output.jsonl."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_pivot.data.json_values import BadRowError, as_list
 from verl_pivot.formats.columns import (
+    MESSAGE_COLUMNS,
+    binary_outcome,
     conversation,
     has_items,
     message_list,
     messages_column,
     read_message,
-    resolved,
     tool_list,
 )
 from verl_pivot.formats.conversation import Conversation
-from verl_pivot.formats.function_text import is_prompt, read_text_calls
+from verl_pivot.formats.function_text import read_text_calls, teaches_text_calls
 from verl_pivot.formats.openhands_events import message_of, read_events
 from verl_pivot.formats.registry import register_format
 from verl_pivot.types import Json, JsonObject, Message
@@ -25,11 +26,11 @@ def _looks_like_openhands(row: JsonObject) -> bool:
     if has_items(history, "action") or has_items(history, "observation"):
         return True
     key = messages_column(row)
-    if key is None or "traj_id" in row:  # SWE-smith's
+    if key is None or "traj_id" in row:  # traj_id marks rows of SWE-smith, which `swe-agent` reads
         return False
     if ("instance_id" in row and "resolved" in row) or _is_completion(row):
         return True
-    return _teaches_text_calls(row[key])
+    return _has_teaching_prompt(row[key])
 
 
 def _is_completion(row: JsonObject) -> bool:
@@ -37,17 +38,17 @@ def _is_completion(row: JsonObject) -> bool:
     return isinstance(response, dict) and "choices" in response
 
 
-def _teaches_text_calls(messages: Json) -> bool:
+def _has_teaching_prompt(messages: Json) -> bool:
     if isinstance(messages, str):
-        return is_prompt(messages)
+        return teaches_text_calls(messages)
     first = messages[0] if isinstance(messages, list) and messages else None
     content = first.get("content") if isinstance(first, dict) else None
-    return isinstance(content, str) and is_prompt(content)
+    return isinstance(content, str) and teaches_text_calls(content)
 
 
 @register_format("openhands", detect=_looks_like_openhands)
 def read_openhands(row: JsonObject) -> Conversation:
-    """`trajectory` or `messages` with `resolved`, a completion with its `response`, or a `history` of events.
+    """One conversation: messages with `resolved`, a logged completion with its `response`, or a `history` of events.
 
     Raises:
         BadRowError: If a message, a call in text or an event cannot be read exactly.
@@ -58,20 +59,27 @@ def read_openhands(row: JsonObject) -> Conversation:
         return _from_completion(row)
     key = messages_column(row)
     if key is None:
-        raise BadRowError("no_messages", f"the row has {', '.join(row) or 'no keys'}")
+        raise BadRowError(
+            "no_messages",
+            f"a row needs history, response or one of {', '.join(MESSAGE_COLUMNS)}; "
+            f"it has {', '.join(row) or 'no keys'}",
+        )
     messages = [read_message(item) for item in message_list(row, key)]
     found = _conversation(row, messages, tool_list(row.get("tools")), (key, "tools"))
-    return replace(found, passed=resolved(row, ("passed", "resolved")))
+    return replace(found, passed=binary_outcome(row, ("passed", "resolved")))
 
 
 def _conversation(row: JsonObject, messages: Sequence[Message], tools: Json, columns: Sequence[str]) -> Conversation:
-    if messages and is_prompt(messages[0].content):
+    if messages and teaches_text_calls(messages[0].content):
         messages, tools = read_text_calls(messages, tools)
     return conversation(row, messages, tools=tools, columns=columns)
 
 
 def _from_completion(row: JsonObject) -> Conversation:
-    """One action with exactly what the model saw; a model without calls of its own has them beside the text."""
+    """One action with exactly the messages that the model saw.
+
+    For models without function calling, OpenHands logs the structured calls as `fncall_messages` beside the text.
+    """
     prefix = "fncall_" if row.get("fncall_messages") is not None else ""
     state = [read_message(item) for item in message_list(row, f"{prefix}messages")]
     action = read_message(message_of(row.get(f"{prefix}response")))
@@ -87,14 +95,14 @@ def _from_history(row: JsonObject) -> Conversation:
     found = conversation(
         row, events.messages, tools=tool_list(events.tools), columns=("history", "test_result", "report")
     )
-    # The run's metadata are its configuration, which no verifier needs.
-    return replace(found, metadata={}, passed=_report(row), columns=found.columns - {"metadata"})
+    # The column metadata holds the configuration of the run, which no verifier needs.
+    return replace(found, metadata={}, passed=_passed_in_reports(row), columns=found.columns - {"metadata"})
 
 
-def _report(row: JsonObject) -> bool | None:
-    """What the evaluation wrote, into the run's output or beside it."""
+def _passed_in_reports(row: JsonObject) -> bool | None:
+    """Outcome in the evaluation's reports: the column `report`, or `report` in the column `test_result`."""
     test_result = row.get("test_result")
     nested = test_result.get("report") if isinstance(test_result, dict) else None
     reports = [report for report in (row.get("report"), nested) if isinstance(report, dict)]
-    found = [passed for report in reports if (passed := resolved(report, ("resolved",))) is not None]
+    found = [passed for report in reports if (passed := binary_outcome(report, ("resolved",))) is not None]
     return all(found) if found else None

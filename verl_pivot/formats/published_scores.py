@@ -1,4 +1,4 @@
-"""Columns of a published pivot -> the scores of the samples that its publisher took there."""
+"""Columns of a published pivot -> the scores of the samples that its publisher drew at that turn."""
 
 import math
 
@@ -6,16 +6,18 @@ from verl_pivot.data.json_values import BadRowError, as_list, type_in_words
 from verl_pivot.types import Json, JsonObject
 
 _TOLERANCE = 0.005
-"""Rates may be rounded to two decimals; one sample more or less of 64 makes three times as much."""
+"""Largest allowed error of a published mean: that of rounding to two decimals. One of 64 samples makes 3 times it."""
 _MAX_SAMPLES = 10_000
 
 
 def published_scores(row: JsonObject) -> tuple[float, ...]:
-    """[num_samples] scores in [0, 1]: the `rewards` in an object `*_info`, else `pass_rate_passed` ones of
-    `pass_rate_total`; none where the row has neither.
+    """[num_samples] scores in [0, 1] of the samples that the row was published with; empty if it has none.
+
+    They are the list `rewards` of the one column `*_info` that has it. Without such a column, `pass_rate_passed` scores
+    are 1, and the others of `pass_rate_total` are 0.
 
     Raises:
-        BadRowError: If what the row says of its samples contradicts itself.
+        BadRowError: If the columns contradict each other.
     """
     counted = _counted(row)
     rewards = {
@@ -25,14 +27,14 @@ def published_scores(row: JsonObject) -> tuple[float, ...]:
     }
     if len(rewards) > 1:
         names = ", ".join(sorted(rewards))
-        raise _contradiction(f"{names} have rewards of different models; keep one of them")
+        raise _contradiction(f"{names} hold rewards of different models; keep one of these columns")
     return next((_rewards(key, value) for key, value in rewards.items()), counted)
 
 
 def _rewards(key: str, info: JsonObject) -> tuple[float, ...]:
-    rewards = tuple(_number(f"a reward of {key}", reward) for reward in as_list(info["rewards"], f"{key}.rewards"))
+    rewards = tuple(_number(f"a reward in {key}", reward) for reward in as_list(info["rewards"], f"{key}.rewards"))
     if wrong := [reward for reward in rewards if not 0.0 <= reward <= 1.0]:
-        raise _contradiction(f"a reward of {key} is {wrong[0]:g}, and scores lie in [0, 1]")
+        raise _contradiction(f"a reward in {key} must lie in [0, 1], got {wrong[0]:g}")
     if info.get("reward_mean") is not None:
         _check_mean(f"{key}.reward_mean", info["reward_mean"], math.fsum(rewards) / len(rewards))
     return rewards
@@ -43,7 +45,7 @@ def _counted(row: JsonObject) -> tuple[float, ...]:
         return ()
     passed, total = (_count(key, row[key]) for key in ("pass_rate_passed", "pass_rate_total"))
     if passed > total:
-        raise _contradiction(f"pass_rate_passed is {passed} of pass_rate_total {total}")
+        raise _contradiction(f"pass_rate_passed is {passed}, more than pass_rate_total, {total}")
     if total and row.get("pass_rate") is not None:
         _check_mean("pass_rate", row["pass_rate"], passed / total)
     return (1.0,) * passed + (0.0,) * (total - passed)
@@ -51,7 +53,7 @@ def _counted(row: JsonObject) -> tuple[float, ...]:
 
 def _check_mean(key: str, given: Json, mean: float) -> None:
     if abs(_number(key, given) - mean) > _TOLERANCE:
-        raise _contradiction(f"{key} is {given}, and the mean of the row's samples {mean:g}")
+        raise _contradiction(f"{key} is {given}, but the mean of the row's samples is {mean:g}")
 
 
 def _count(key: str, value: Json) -> int:

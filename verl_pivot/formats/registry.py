@@ -1,4 +1,4 @@
-"""Registry of formats: name -> the functions that recognize and read its rows; users register their own."""
+"""Registry of formats: name of a format -> the functions that recognize and read its rows; users add their own."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from verl_pivot.registry import Registry
 from verl_pivot.types import JsonObject
 
 Detector: TypeAlias = Callable[[JsonObject], bool]
-"""Whether a row looks like this format; never raises."""
+"""Function that says whether a row looks like a format; it never raises."""
 
 Reader: TypeAlias = Callable[[JsonObject], Conversation]
-"""Reads one row; raises BadRowError if the row breaks its format."""
+"""Function that reads one row; it raises BadRowError if the row breaks its format."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """A format under its registered name."""
+    """A format with its registered name and its two functions."""
 
     name: str
     detect: Detector
@@ -81,7 +81,7 @@ def detected_format(row: JsonObject) -> Format:
     if found is None:
         raise BadRowError(
             "unknown_format",
-            f"a row with {', '.join(list(row)[:8]) or 'no keys'} is of no known format; name one with --format",
+            f"a row with {', '.join(list(row)[:8]) or 'no keys'} is of no known format; name its format with --format",
         )
     return found
 

@@ -1,4 +1,4 @@
-"""One row of a foreign format -> Trajectory, with its id, its verifier and where it came from."""
+"""One row of a foreign format -> Trajectory with its id, its verifier and its provenance."""
 
 import hashlib
 import re
@@ -12,53 +12,63 @@ from verl_pivot.data.json_values import BadRowError, as_object, encode_json, typ
 from verl_pivot.data.messages import check_conversation
 from verl_pivot.data.tool_schemas import parse_tools, refuse_foreign_nulls, refuse_nulls
 from verl_pivot.data.turns import PROVENANCE
-from verl_pivot.formats.columns import decoded, join_pieces
+from verl_pivot.formats.columns import decoded, join_pair
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.registry import Format, detected_format, format_named
 from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 
 _VERIFIER_COLUMNS = frozenset({"verifier", "verifier_options"})
-_VERIFIER = {"name", "options"}
-# The opening tag is optional: some templates put it into the prompt, as `rollout.actions` reads it too.
+_VERIFIER_KEYS = {"name", "options"}
+# The opening tag is optional, as in `data.actions`: some chat templates put it into the prompt.
 _THINKING = re.compile(r"^\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """How to read rows that do not say it themselves."""
+    """Options of an import; some apply only to rows that do not give the value themselves."""
 
     format: str | None = None
-    """Registered name; None: told by each row."""
+    """Registered name of the format of all rows; None detects the format of each row."""
     format_modules: tuple[str, ...] = ()
-    """Modules that register formats of one's own."""
+    """Modules that register the user's own formats: dotted names, or paths of Python files."""
     thinking: Literal["keep", "strip"] = "keep"
+    """Whether the expert's thinking stays in the trajectories or is dropped."""
     verifier: str = "tool_call"
+    """Name of the verifier for rows that name none."""
     verifier_options: JsonObject = field(default_factory=dict)
+    """Options of that verifier."""
     tools: tuple[JsonObject, ...] = ()
+    """Tool schemas for rows that have none."""
     outcome: Literal["passed", "all"] = "passed"
+    """Which trajectories are kept: those whose outcome is right or unknown, or all."""
 
 
 class ParsedRow(NamedTuple):
+    """A trajectory with the numbers that the import reports about its row."""
+
     trajectory: Trajectory
     format: str
+    """Name of the format that the row was read as."""
     scores: tuple[float, ...]
-    """Scores of published samples at the last turn; empty where there are none."""
+    """[num_samples] published scores of samples at the last turn; empty if there are none."""
     num_merged: int
+    """Messages that were joined to another one, since both were pieces of one assistant turn."""
     ignored_columns: frozenset[str]
+    """Columns that were not read."""
 
 
 def parse_row(row: RawRow, options: ImportOptions) -> ParsedRow:
     """One row of a registered format as a trajectory.
 
     Raises:
-        BadRowError: If it breaks its format.
-        ConfigError: If the options name no format.
+        BadRowError: If the row breaks its format.
+        ConfigError: If the options name an unknown format.
     """
     try:
         columns = row.decoded()
         found = detected_format(columns) if options.format is None else format_named(options.format)
         if row.place.unit == "row":
-            _refuse_mangled(columns)
+            _refuse_nulls_in_arguments(columns)
         parsed = _as_trajectory(found, columns, row.place, options)
         check_conversation(parsed.trajectory.messages)
         refuse_foreign_nulls(parsed.trajectory.messages, parsed.trajectory.tools)
@@ -88,37 +98,40 @@ def _as_trajectory(format: Format, row: JsonObject, place: Place, options: Impor
     return ParsedRow(trajectory, format.name, found.scores, len(found.messages) - len(messages), ignored)
 
 
-def _refuse_mangled(value: Json) -> None:
-    """Arguments that parquet kept as structs have the keys of every row's."""
+def _refuse_nulls_in_arguments(value: Json) -> None:
+    """Refuse a null in arguments that parquet stored as a struct: its keys are those of all rows together."""
     if isinstance(value, dict):
         arguments = value.get("arguments")
         if isinstance(arguments, dict):
             refuse_nulls(arguments, f"{value.get('name')}")
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for child in children:
-        _refuse_mangled(child)
+        _refuse_nulls_in_arguments(child)
 
 
 def _with_thinking(message: Message, options: ImportOptions) -> Message:
-    """Inline thinking moved out of the content, and dropped where the policy says so."""
+    """The message with thinking in its content moved to `reasoning`, or dropped if the options say "strip"."""
     if message.role is not Role.ASSISTANT:
         return message
     content = message.content
     if message.reasoning is None and "</think>" in content and (inline := _THINKING.match(content)):
         message = replace(message, content=content[inline.end() :], reasoning=inline[1].strip())
     if message.content.lstrip().startswith("<think>"):
-        raise BadRowError("unclear_thinking", "<think> that is never closed, or that follows other reasoning")
+        raise BadRowError("unclear_thinking", "a <think> is never closed, or follows other reasoning of the message")
     return replace(message, reasoning=None) if options.thinking == "strip" else message
 
 
 def _merge_split_turns(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Join text and the calls right after it that a log wrote as two messages; others stay, and are refused."""
+    """Join text and the calls right after it, which some logs write as two messages of one assistant turn.
+
+    Other assistant messages in a row stay as they are, and `check_conversation` refuses them.
+    """
     merged: list[Message] = []
     for message in messages:
         before = merged[-1] if merged else None
         joined = None
         if before is not None and message.tool_calls and not before.tool_calls:
-            joined = join_pieces(before, message)
+            joined = join_pair(before, message)
         if joined is None:
             merged.append(message)
         else:
@@ -132,15 +145,18 @@ class _Verifier(NamedTuple):
 
 
 def _verifier(row: JsonObject, options: ImportOptions) -> _Verifier:
-    """The row's own, a name (with our column of options) or {"name", "options"}; else the one of the import."""
-    verifier, own = row.get("verifier"), row.get("verifier_options")
-    if isinstance(verifier, str) and own is not None:
-        return _Verifier(verifier, as_object(decoded(own, "verifier_options"), "verifier_options"))
+    """The verifier that the row names, else the one of the import.
+
+    A row names it as text, with its options in the column `verifier_options`, or as {"name", "options"}.
+    """
+    verifier, row_options = row.get("verifier"), row.get("verifier_options")
+    if isinstance(verifier, str) and row_options is not None:
+        return _Verifier(verifier, as_object(decoded(row_options, "verifier_options"), "verifier_options"))
     if verifier is None or verifier == options.verifier:
         return _Verifier(options.verifier, options.verifier_options)
     if isinstance(verifier, str):
         return _Verifier(verifier, {})
-    if not isinstance(verifier, dict) or not isinstance(verifier.get("name"), str) or verifier.keys() - _VERIFIER:
+    if not isinstance(verifier, dict) or not isinstance(verifier.get("name"), str) or verifier.keys() - _VERIFIER_KEYS:
         raise BadRowError(
             "bad_verifier", f'verifier must be a name or {{"name", "options"}}, got {type_in_words(verifier)}'
         )
@@ -150,18 +166,19 @@ def _verifier(row: JsonObject, options: ImportOptions) -> _Verifier:
 class _Identity(NamedTuple):
     id: str
     split_by: str
+    """Key of the split into training and validation."""
 
 
 def _identity(found: Conversation, place: Place, messages: Sequence[Message], tools: Sequence[JsonObject]) -> _Identity:
-    """Id of the trajectory, and what its split follows: the task where the row names one.
+    """Id of the trajectory, and the key of its split: the task if the row names one, else the id.
 
-    A row without any name gets one from its content, and its split from its first request, which the
-    other turns of the same conversation share.
+    A row without id and task gets both from digests: the id from all of its content, the key from the messages up to
+    the first request, which rows that hold other turns of the same conversation share.
     """
     if found.id is not None:
         return _Identity(found.id, found.task or found.id)
     if found.task is not None:
-        # Without a number of the trial, the content tells the trajectories of a task apart.
+        # Without the number of the trial, a digest of the content tells the trajectories of a task apart.
         trial = found.trial or _digest(messages, tools)
         return _Identity("-".join([Path(place.file).stem, found.task, trial]), found.task)
     first_user = next((i for i, message in enumerate(messages) if message.role is Role.USER), 0)
