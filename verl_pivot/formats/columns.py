@@ -200,7 +200,7 @@ def binary_outcome(row: JsonObject, keys: Sequence[str]) -> bool | None:
 
 
 def present_columns(row: JsonObject, keys: Iterable[str]) -> JsonObject:
-    """Those of these columns that have a value, with their values."""
+    """Columns of these names that have a value, with their values."""
     return {key: row[key] for key in keys if row.get(key) is not None}
 
 
