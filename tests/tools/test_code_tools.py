@@ -1,4 +1,4 @@
-"""Tools that run the policy's code: one session per trajectory, and none is left behind."""
+"""Tools that run code in the sandbox: their observations, and one session per trajectory, which is always closed."""
 
 import asyncio
 import sqlite3
@@ -27,7 +27,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def num_sessions() -> int:
-    """Open ones of this test's client, over all nodes."""
+    """Number of open sessions of this test's client, over all nodes."""
     sandbox = await shared_sandbox()
     assert sandbox._connection is not None
     return sum(node.num_sessions for node in sandbox._connection.nodes)
@@ -53,7 +53,7 @@ async def test_a_program_reads_its_input(tmp_path: Path) -> None:
     assert await play(toolset(tmp_path, CODE), program) == [("Tool call success\nstdout: 42", None)]
 
 
-async def test_variables_last_as_long_as_the_trajectory_and_no_longer(tmp_path: Path) -> None:
+async def test_variables_are_kept_within_a_trajectory_and_not_beyond(tmp_path: Path) -> None:
     tools = toolset(tmp_path, CODE)
 
     first = await play(tools, cell("x = 41"), cell("x + 1"))
@@ -65,7 +65,7 @@ async def test_variables_last_as_long_as_the_trajectory_and_no_longer(tmp_path: 
     assert await num_sessions() == 0
 
 
-async def test_files_of_commands_stay_and_exit_codes_are_told(tmp_path: Path) -> None:
+async def test_bash_keeps_files_between_commands_and_shows_exit_codes(tmp_path: Path) -> None:
     tools = toolset(tmp_path, BASH)
 
     results = await play(
@@ -94,7 +94,7 @@ async def test_files_of_commands_stay_and_exit_codes_are_told(tmp_path: Path) ->
     ],
 )
 @pytest.mark.parametrize("source", ["script", "database"])
-async def test_sql_reads_the_rows_database(
+async def test_sql_reads_the_database_of_the_row(
     tmp_path: Path, source: str, query: str, expected: str, error: ErrorKind | None
 ) -> None:
     script = "create table orders (name text, amount int); insert into orders values ('desk', 40), ('lamp', 3);"
@@ -130,7 +130,7 @@ async def test_a_trajectory_that_is_cancelled_leaves_no_session_behind(tmp_path:
     ]
     loop = make_loop(script, f"pivot.rollout.tools={tmp_path}/tools.yaml")
     task = asyncio.create_task(loop.run(SAMPLING, **row()))
-    while len(loop.server_manager.requests) < 2:  # noqa: ASYNC110  it only counts
+    while len(loop.server_manager.requests) < 2:  # noqa: ASYNC110  there is no event to wait for
         await asyncio.sleep(0.05)
     await asyncio.sleep(0.5)
     assert await num_sessions() == 1
@@ -142,7 +142,7 @@ async def test_a_trajectory_that_is_cancelled_leaves_no_session_behind(tmp_path:
     assert await num_sessions() == 0
 
 
-async def test_a_session_that_is_lost_is_a_failure_and_not_silently_a_new_one(tmp_path: Path) -> None:
+async def test_a_lost_session_is_a_failure_and_not_replaced_by_a_new_one(tmp_path: Path) -> None:
     async with toolset(tmp_path, CODE).open({}) as trajectory:
         await trajectory.toolbox.run([cell("x = 1")])
         session, connection = trajectory.toolbox.workspace._session, (await shared_sandbox())._connection

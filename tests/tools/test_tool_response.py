@@ -1,3 +1,5 @@
+"""Text of tool responses, for every way in which a program can end."""
+
 import pytest
 
 from verl_pivot.sandbox.execution import Result, Status, Timing
@@ -5,8 +7,8 @@ from verl_pivot.tools.tool_response import render_tool_response
 
 
 def make_result(status: Status = Status.OK, *, stdout: str = "", stderr: str = "", **fields: object) -> Result:
-    given = {"stdout_bytes": len(stdout.encode()), "stderr_bytes": len(stderr.encode()), **fields}
-    return Result(status=status, stdout=stdout, stderr=stderr, timing=Timing(wall_seconds=0.0512), **given)  # type: ignore[arg-type]
+    values = {"stdout_bytes": len(stdout.encode()), "stderr_bytes": len(stderr.encode()), **fields}
+    return Result(status=status, stdout=stdout, stderr=stderr, timing=Timing(wall_seconds=0.0512), **values)  # type: ignore[arg-type]
 
 
 def test_stdout_of_a_success() -> None:
@@ -53,7 +55,7 @@ def test_error_of_a_cell_has_no_exit_code() -> None:
     )
 
 
-def test_time_out_keeps_what_was_printed() -> None:
+def test_time_out_shows_what_was_printed_before() -> None:
     assert render_tool_response(make_result(Status.TIMEOUT, stdout="step 1\n")) == (
         "Tool call failure\n"
         "reason: time-out error, it did not end within its time limit\n"
@@ -63,7 +65,7 @@ def test_time_out_keeps_what_was_printed() -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), [(11, "SIGSEGV"), (9, "SIGKILL"), (40, "40")])
-def test_signals_have_their_names(number: int, name: str) -> None:
+def test_signals_are_shown_by_their_names(number: int, name: str) -> None:
     assert render_tool_response(make_result(Status.SIGNALED, signal=number), with_time=False) == (
         f"Tool call failure\nreason: execution error, ended by signal {name}"
     )
@@ -78,20 +80,20 @@ def test_compile_errors_show_the_compiler() -> None:
 
 
 @pytest.mark.parametrize("status", [status for status in Status if status is not Status.OK])
-def test_every_failure_holds_the_word_by_which_failed_calls_are_told(status: Status) -> None:
+def test_the_reason_of_every_failure_contains_the_word_error(status: Status) -> None:
     first, second, *_ = render_tool_response(make_result(status)).splitlines()
 
     assert first == "Tool call failure"
     assert "error" in second
 
 
-def test_the_middle_is_left_out_and_said_to_be() -> None:
+def test_a_note_replaces_the_middle_of_a_long_output() -> None:
     assert render_tool_response(make_result(stdout="abcdefghij"), max_characters=5, with_time=False) == (
         "Tool call success\nstdout: ab\n... [5 characters left out] ...\nhij"
     )
 
 
-def test_what_the_sandbox_cut_is_said_to_be_cut() -> None:
+def test_a_note_says_that_the_sandbox_cut_the_output_off() -> None:
     assert render_tool_response(
         make_result(stdout="abc", stdout_bytes=1000, stdout_truncated=True), with_time=False
     ) == ("Tool call success\nstdout: abc\n... [cut off: 1000 bytes were written]")

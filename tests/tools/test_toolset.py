@@ -1,4 +1,4 @@
-"""Tools files, functions, environments, replay and search: what calls give back, and what is said of a wrong file."""
+"""Tools files, functions, environments, replay and search: observations of calls, and messages about wrong files."""
 
 import asyncio
 import json
@@ -25,7 +25,7 @@ FUNCTIONS = "tests.support.tool_functions"
 
 
 class Counter(Environment):
-    """Counts; one of its calls breaks."""
+    """Counts up; two of its tools fail."""
 
     closed: list["Counter"] = []  # noqa: RUF012
 
@@ -54,11 +54,11 @@ class Counter(Environment):
 
 
 class Shelf(Environment):
-    """Its methods block; the most that worked at once are counted."""
+    """An environment with blocking methods, which records how many of them ran at once."""
 
     def __init__(self, metadata: JsonObject) -> None:
         self.items: list[str] = []
-        self.num_at_work = self.most_at_work = 0
+        self.num_running = self.max_running = 0
 
     @tool
     def put(
@@ -68,16 +68,16 @@ class Shelf(Environment):
 
         The policy does not read this paragraph.
         """
-        self.num_at_work += 1
-        self.most_at_work = max(self.most_at_work, self.num_at_work)
+        self.num_running += 1
+        self.max_running = max(self.max_running, self.num_running)
         time.sleep(0.1)
-        self.num_at_work -= 1
+        self.num_running -= 1
         self.items += [item] * amount
         return {name: self.items.count(name) for name in {*self.items, *workspace.metadata}}
 
     @tool
-    def most(self) -> int:
-        return self.most_at_work
+    def max_running_at_once(self) -> int:
+        return self.max_running
 
 
 class LabelledShelf(Shelf):
@@ -87,7 +87,7 @@ class LabelledShelf(Shelf):
 
 
 class Menu(Environment):
-    """Has the tools that the row names."""
+    """An environment whose tools are named in the row."""
 
     def __init__(self, metadata: JsonObject) -> None:
         self.dishes = metadata["dishes"]
@@ -104,7 +104,7 @@ class Menu(Environment):
         return f"{call.name} {call.arguments}"
 
 
-class Unhinted(Environment):
+class WithoutTypeHint(Environment):
     @tool
     def look(self, place) -> str:  # type: ignore[no-untyped-def]
         return str(place)
@@ -132,7 +132,7 @@ def kind(outcome: CallOutcome) -> ErrorKind | None:
     return outcome.observation.error
 
 
-def test_a_functions_schema_is_its_signature() -> None:
+def test_the_schema_of_a_function_comes_from_its_signature() -> None:
     tool = FunctionTool(tool_functions.add)
 
     assert tool.schema == {
@@ -153,36 +153,36 @@ def test_a_functions_schema_is_its_signature() -> None:
     }
 
 
-def test_the_workspace_is_no_argument_of_the_policys() -> None:
+def test_the_schema_leaves_the_workspace_out() -> None:
     function = FunctionTool(tool_functions.note).schema["function"]
 
     assert isinstance(function, dict)
     assert function["parameters"]["properties"] == {"text": {"type": "string"}}  # type: ignore[call-overload,index]
 
 
-def unhinted(a):  # type: ignore[no-untyped-def]
+def no_type_hint(a):  # type: ignore[no-untyped-def]
     return a
 
 
-def greedy(*values: int) -> int:
+def variadic(*values: int) -> int:
     return sum(values)
 
 
-def opaque(place: Path, lock: Lock) -> str:
+def no_json_schema(place: Path, lock: Lock) -> str:
     return f"{place} {lock}"
 
 
-def dangling(place: "Plaace") -> str:  # type: ignore[name-defined]  # noqa: F821
+def unknown_type(place: "Plaace") -> str:  # type: ignore[name-defined]  # noqa: F821
     return str(place)
 
 
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        (unhinted, "tool unhinted: parameter 'a' needs a type hint"),
-        (greedy, "tool greedy: parameter 'values' cannot be given by name"),
-        (opaque, "tool opaque: parameter 'lock' has a type without a JSON schema: Unable to generate"),
-        (dangling, "tool dangling: a type hint cannot be resolved: name 'Plaace' is not defined"),
+        (no_type_hint, "tool no_type_hint: parameter 'a' needs a type hint"),
+        (variadic, "tool variadic: parameter 'values' cannot be given by name"),
+        (no_json_schema, "tool no_json_schema: parameter 'lock' has a type without a JSON schema: Unable to generate"),
+        (unknown_type, "tool unknown_type: a type hint cannot be resolved: name 'Plaace' is not defined"),
     ],
 )
 def test_a_function_without_a_schema_is_refused(function: Any, message: str) -> None:
@@ -190,7 +190,7 @@ def test_a_function_without_a_schema_is_refused(function: Any, message: str) -> 
         FunctionTool(function)
 
 
-def test_tool_stands_above_methods_alone() -> None:
+def test_the_tool_decorator_refuses_anything_but_a_method() -> None:
     with pytest.raises(ConfigError, match="@tool must stand directly above a method, got a property"):
         tool(property(lambda self: 1))  # type: ignore[type-var]
 
@@ -199,15 +199,21 @@ def test_tool_stands_above_methods_alone() -> None:
     ("yaml", "message"),
     [
         ("- tool: pyhton", r"tools\.yaml, entry 0: unknown tool 'pyhton'; known: bash, jupyter_code, python_code_with"),
-        ("- {}", r"entry 0: must begin with tool \(bash, jupyter_code, .*\), function, environment or rows"),
+        ("- {}", r"entry 0: must have one of the keys tool \(bash, .*\), function, environment or rows, got \{\}"),
         ("tool: bash", "must be a list of tools, each beginning with `- `, got dict"),
         ("- tool: bash\n  seconds: 3", "entry 0: tool bash.seconds: unknown key; known: max_characters, memory_mib"),
         ("- tool: bash\n  wall_seconds: 0", "entry 0: tool bash.wall_seconds: Input should be greater than 0"),
         ("- function: no_such_module:f", "tool module 'no_such_module' cannot be imported"),
         (f"- function: {FUNCTIONS}:nobody", "has no 'nobody'"),
         ("- function: add", r"must be 'package\.module:name'"),
-        (f"- environment: {FUNCTIONS}:add", f"entry 0: {FUNCTIONS}:add is no subclass of Environment"),
-        (f"- environment: {__name__}:Unhinted", "environment Unhinted, tool look: parameter 'place' needs a type hint"),
+        (
+            f"- environment: {FUNCTIONS}:add",
+            f"entry 0: {FUNCTIONS}:add is no subclass of verl_pivot.tools.contract.Environment",
+        ),
+        (
+            f"- environment: {__name__}:WithoutTypeHint",
+            "environment WithoutTypeHint, tool look: parameter 'place' needs a type hint",
+        ),
         (f"- environment: {__name__}:Counter\n- environment: {__name__}:Counter", "two tools are called 'increment'"),
         (f"- function: {FUNCTIONS}:add\n- function: {FUNCTIONS}:add", "entry 1: two tools are called 'add'"),
         (f"- function: {FUNCTIONS}:add\n  tells_timeouts: True", "entry 0: .*write `on_timeout: tell_policy` for True"),
@@ -216,7 +222,7 @@ def test_tool_stands_above_methods_alone() -> None:
             "entry 0: on_timeout: Input should be 'mask' or",
         ),
         ("- tool: search\n  index: nowhere", "nowhere holds no search index"),
-        ("- [", "is no YAML"),
+        ("- [", "is not valid YAML"),
     ],
 )
 def test_a_wrong_tools_file_names_the_entry_and_the_remedy(tmp_path: Path, yaml: str, message: str) -> None:
@@ -229,7 +235,7 @@ def test_a_missing_tools_file_is_named(tmp_path: Path) -> None:
         load_toolset(str(tmp_path / "nowhere.yaml"))
 
 
-def test_a_function_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_a_function_may_be_named_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text('def hello(name: str) -> str:\n    """Greet."""\n    return f"Hello {name}"\n')
 
     tools = toolset(tmp_path, f"- function: {tmp_path}/mine.py:hello\n  name: greet\n  description: Say hello.")
@@ -263,12 +269,14 @@ async def test_an_environment_has_its_own_state_and_is_closed_once(tmp_path: Pat
         ("explode", "environment Counter raised OSError: boom"),
         (
             "answer_with_bytes",
-            "environment Counter returned bytes (Object of type bytes is not JSON serializable); return text, or what "
-            "JSON can hold",
+            "environment Counter returned bytes (Object of type bytes is not JSON serializable); return text or a "
+            "JSON value",
         ),
     ],
 )
-async def test_an_environment_that_breaks_is_a_failure_of_the_system(tmp_path: Path, name: str, failure: str) -> None:
+async def test_an_exception_of_an_environment_is_a_failure_of_the_system(
+    tmp_path: Path, name: str, failure: str
+) -> None:
     tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Counter")
 
     outcome = await one_call(tools, ToolCall(name=name, arguments={}))
@@ -276,7 +284,7 @@ async def test_an_environment_that_breaks_is_a_failure_of_the_system(tmp_path: P
     assert (outcome.observation, outcome.failure) == (None, failure)
 
 
-async def test_methods_under_tool_have_schemas_as_functions_have(tmp_path: Path) -> None:
+async def test_schemas_of_environment_methods_come_from_their_signatures(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- environment: {__name__}:LabelledShelf")
 
     async with tools.open({"metadata": '{"cup": 0}'}) as opened:
@@ -289,7 +297,7 @@ async def test_methods_under_tool_have_schemas_as_functions_have(tmp_path: Path)
             ]
         )
 
-    assert [schema["name"] for schema in schemas] == ["put", "most", "label"]  # type: ignore[index,call-overload]
+    assert [schema["name"] for schema in schemas] == ["put", "max_running_at_once", "label"]  # type: ignore[index,call-overload]
     assert schemas[0] == {
         "name": "put",
         "description": "Put items on the shelf.",
@@ -308,7 +316,7 @@ async def test_methods_under_tool_have_schemas_as_functions_have(tmp_path: Path)
     assert (kind(outcomes[2]), "no room for fragile" in text(outcomes[2])) == (ErrorKind.EXECUTION_ERROR, True)
 
 
-async def test_a_method_that_blocks_delays_no_other_rollout_and_never_runs_twice_at_once(tmp_path: Path) -> None:
+async def test_blocking_methods_run_one_at_a_time_and_delay_no_other_rollout(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- environment: {__name__}:Shelf")
     put = ToolCall(name="put", arguments={"item": "vase"})
 
@@ -316,13 +324,13 @@ async def test_a_method_that_blocks_delays_no_other_rollout_and_never_runs_twice
         began = time.monotonic()
         await asyncio.gather(first.toolbox.run([put] * 5), second.toolbox.run([put] * 5))
         seconds = time.monotonic() - began
-        (most,) = await first.toolbox.run([ToolCall(name="most", arguments={})])
+        (outcome,) = await first.toolbox.run([ToolCall(name="max_running_at_once", arguments={})])
 
-    assert text(most) == "1"
-    assert 0.5 <= seconds < 0.9  # each rollout's five calls one after the other, the rollouts side by side
+    assert text(outcome) == "1"
+    assert 0.5 <= seconds < 0.9  # the five calls of a rollout one after the other, both rollouts at once
 
 
-async def test_tools_that_are_known_only_with_the_row_are_listed_and_done_by_call(tmp_path: Path) -> None:
+async def test_tools_of_an_environment_that_depend_on_the_row_are_run_by_its_method_call(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- environment: {__name__}:Menu")
 
     outcome = await one_call(tools, ToolCall(name="soup", arguments={"salt": 1}), metadata='{"dishes": ["soup"]}')
@@ -340,7 +348,7 @@ def deep(levels: int) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "observation"),
     [
         ({"a": float("nan")}, "no JSON form"),
         ({"a": 1, "b": "\ud800"}, "no JSON form"),
@@ -349,19 +357,19 @@ def deep(levels: int) -> list[Any]:
         ({"a": True}, "not of type 'integer'"),
     ],
 )
-async def test_arguments_meant_to_break_the_check_are_the_policys_mistake(
-    tmp_path: Path, arguments: dict[str, Any], told: str
+async def test_arguments_that_break_the_schema_check_are_the_policys_mistake(
+    tmp_path: Path, arguments: dict[str, Any], observation: str
 ) -> None:
-    """Were they failures of the system, a policy could mask what it does badly."""
+    """If they counted as failures of the system, a policy could have its bad rollouts masked."""
     tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add_halves")
 
     outcome = await one_call(tools, ToolCall(name="add_halves", arguments=arguments))
 
     assert kind(outcome) is ErrorKind.INVALID_ARGUMENT
-    assert told in text(outcome)
+    assert observation in text(outcome)
 
 
-async def test_a_timeout_is_told_where_the_arguments_decide(tmp_path: Path) -> None:
+async def test_a_timeout_is_an_error_to_the_policy_with_on_timeout_tell_policy(tmp_path: Path) -> None:
     options = "  timeout_seconds: 0.1\n  on_timeout: tell_policy"
     tools = toolset(tmp_path, f"- function: {FUNCTIONS}:sleep\n{options}")
 
@@ -371,7 +379,7 @@ async def test_a_timeout_is_told_where_the_arguments_decide(tmp_path: Path) -> N
     assert "tool sleep did not answer within 0.1 s" in text(outcome)
 
 
-async def test_after_a_failure_the_other_calls_of_the_turn_are_not_begun(tmp_path: Path) -> None:
+async def test_no_further_call_of_a_turn_begins_after_a_failure_of_the_system(tmp_path: Path) -> None:
     tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Counter")
 
     async with tools.open({}) as trajectory:
@@ -391,7 +399,7 @@ RECORDING = json.dumps(
 REPLAY = {"tools": json.dumps([FIND_ORDER]), "recording": RECORDING}
 
 
-async def test_replay_gives_the_recorded_result_of_a_call_that_does_the_same(tmp_path: Path) -> None:
+async def test_replay_returns_the_recorded_result_of_a_call_with_equal_arguments(tmp_path: Path) -> None:
     tools = toolset(tmp_path, "- rows: replay")
 
     found = await one_call(tools, ToolCall(name="find_order", arguments={"order_id": 18}), **REPLAY)
@@ -408,7 +416,7 @@ async def echo(call: ToolCall, workspace: Workspace) -> Observation:
     return Observation(f"{call.name} {call.arguments} {workspace.metadata}")
 
 
-async def test_a_function_may_answer_for_the_tools_of_rows(tmp_path: Path) -> None:
+async def test_a_function_may_run_the_tools_of_rows(tmp_path: Path) -> None:
     tools = toolset(tmp_path, "- rows: tests.tools.test_toolset:echo")
     row = {"tools": json.dumps([FIND_ORDER]), "metadata": '{"shop": 1}'}
 
@@ -419,10 +427,10 @@ async def test_a_function_may_answer_for_the_tools_of_rows(tmp_path: Path) -> No
     assert kind(refused) is ErrorKind.REFUSED
 
 
-def test_a_row_whose_tools_nobody_answers_for_is_refused(tmp_path: Path) -> None:
+def test_a_row_with_a_tool_that_nothing_can_run_is_refused(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add")
 
-    with pytest.raises(DataError, match=r"the row brings tool 'find_order', and nothing in .* answers for it"):
+    with pytest.raises(DataError, match=r"the row brings tool 'find_order', and no entry of .* can run it"):
         tools.open({"tools": json.dumps([FIND_ORDER])})
 
 
@@ -434,7 +442,7 @@ def test_a_broken_recording_is_refused(tmp_path: Path, recording: str) -> None:
         tools.open({"tools": json.dumps([FIND_ORDER]), "recording": recording})
 
 
-async def test_a_schema_without_properties_takes_what_it_is_given(tmp_path: Path) -> None:
+async def test_a_schema_without_parameters_accepts_a_call_without_arguments(tmp_path: Path) -> None:
     bare = {"type": "function", "function": {"name": "ping"}}
     recording = json.dumps([{"name": "ping", "arguments": {}, "result": "pong"}])
     tools = toolset(tmp_path, "- rows: replay")
@@ -466,7 +474,7 @@ async def test_search_finds_documents_by_their_words(tmp_path: Path) -> None:
     assert kind(empty) is ErrorKind.REFUSED
 
 
-def test_an_index_is_replaced_whole_and_nothing_else_ever_is(tmp_path: Path) -> None:
+def test_an_index_is_replaced_as_a_whole_and_any_other_folder_is_left_alone(tmp_path: Path) -> None:
     documents, mine = tmp_path / "documents.jsonl", tmp_path / "mine"
     documents.write_text('{"text": "one"}\n{"text": "two"}\n')
     mine.mkdir()
@@ -480,15 +488,15 @@ def test_an_index_is_replaced_whole_and_nothing_else_ever_is(tmp_path: Path) -> 
     assert (mine / "thesis.txt").read_text() == "years of work"
 
 
-class Stuck(Environment):
-    """Cannot be closed."""
+class CannotBeClosed(Environment):
+    """An environment whose `close` raises."""
 
     async def close(self) -> None:
         raise OSError("stuck")
 
 
-async def test_an_environment_that_cannot_be_closed_keeps_no_other_open(tmp_path: Path) -> None:
-    both = "- environment: tests.tools.test_toolset:Counter\n- environment: tests.tools.test_toolset:Stuck\n"
+async def test_environments_are_closed_even_if_closing_another_one_fails(tmp_path: Path) -> None:
+    both = "- environment: tests.tools.test_toolset:Counter\n- environment: tests.tools.test_toolset:CannotBeClosed\n"
     Counter.closed.clear()
 
     with pytest.raises(OSError, match="stuck"):
@@ -498,7 +506,7 @@ async def test_an_environment_that_cannot_be_closed_keeps_no_other_open(tmp_path
     assert len(Counter.closed) == 1
 
 
-def test_documents_without_text_are_named_by_their_line(tmp_path: Path) -> None:
+def test_the_message_about_a_document_without_text_names_its_line(tmp_path: Path) -> None:
     documents = tmp_path / "documents.jsonl"
     documents.write_text('{"text": "good"}\n{"title": "bad"}\n')
 

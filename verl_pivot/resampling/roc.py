@@ -48,8 +48,8 @@ def pick_as_released(
 ) -> list[int]:
     """Take the first failures and the cleanest successes, in the group's proportion and without randomness.
 
-    Source: microsoft/rStar, `rstar2_agent/down_sample/roc.py`. That code rounds both numbers, whose sum for an odd `keep`
-    may be off by one and fail its assert. Here the number of failures is rounded, and successes fill the rest.
+    Source: microsoft/rStar, `rstar2_agent/down_sample/roc.py`. That code rounds both numbers, whose sum may be off by
+    one for an odd `keep` and fail its assert. Here the number of failures is rounded, and successes fill the rest.
 
     Args:
         min_failures: Failures that stay at least, if the group has so many.

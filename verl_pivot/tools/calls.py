@@ -1,4 +1,4 @@
-"""Calls of one turn -> CallOutcomes: checked against the schemas, run, retried, and whose fault a failure was."""
+"""Calls of one turn -> CallOutcomes: calls are checked against the schemas, run, and retried after failures."""
 
 import asyncio
 import time
@@ -15,6 +15,7 @@ from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 _MAX_DETAIL = 500
+"""Characters of a failure's description that are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,22 +24,22 @@ class CallOutcome:
 
     call: ToolCall | Malformed
     observation: Observation | None
-    """What the policy reads; None if the system failed."""
+    """Observation that the policy reads; None if the system failed."""
     seconds: float = 0.0
     """Seconds that the call took, retries included."""
     failure: str = ""
-    """What failed, if the system did."""
+    """Description of a failure of the system; "" if nothing failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolbox:
-    """The tools of one rollout, and what they share."""
+    """The tools of one rollout, their shared workspace, and how many calls run at once."""
 
     tools: dict[str, Tool]
     """{name: tool}"""
     workspace: Workspace = field(default_factory=Workspace)
     max_calls_per_turn: int = 16
-    """Calls of one turn that are run; the policy reads that the others were not."""
+    """Calls of one turn that are run; for each further call the policy reads an error."""
     parallel_calls: bool = False
     """Whether the calls of one turn run at once, instead of one after the other."""
 
@@ -47,7 +48,10 @@ class Toolbox:
         return [tool.schema for tool in self.tools.values()]
 
     async def run(self, calls: Sequence[ToolCall | Malformed]) -> list[CallOutcome]:
-        """Run the calls of one turn; their outcomes, in order. After a failure of the system no further call begins."""
+        """Run the calls of one turn and return their outcomes in order.
+
+        Unless calls are parallel, none begins after a failure of the system: there may be fewer outcomes than calls.
+        """
         if self.parallel_calls:
             return list(await asyncio.gather(*(self._run(call, number) for number, call in enumerate(calls))))
         outcomes: list[CallOutcome] = []
@@ -73,9 +77,9 @@ class Toolbox:
         if problem is not None:
             kind = ErrorKind.MISSING_ARGUMENT if problem.is_missing else ErrorKind.INVALID_ARGUMENT
             return _refused(call, kind, problem.detail)
-        return await self._do(call, tool)
+        return await self._outcome(call, tool)
 
-    async def _do(self, call: ToolCall, tool: Tool) -> CallOutcome:
+    async def _outcome(self, call: ToolCall, tool: Tool) -> CallOutcome:
         began = time.monotonic()
         observation, failure = None, ""
         try:
@@ -84,7 +88,7 @@ class Toolbox:
         except ToolError as error:
             observation = Observation(failure_text(str(error)), error.kind)
         except UnicodeEncodeError as error:
-            observation, failure = None, f"tool {call.name} gave back text that is no Unicode: {error.reason}"
+            observation, failure = None, f"tool {call.name} returned text that is not valid Unicode: {error.reason}"
         except SandboxRequestError as error:  # a program of many megabytes, for example
             observation = Observation(failure_text(str(error)), ErrorKind.REFUSED)
         except (ToolFailureError, SandboxError) as error:
@@ -103,7 +107,7 @@ def _problem(call: ToolCall, tool: Tool) -> ArgumentProblem | None:
 
 
 def failure_text(reason: str) -> str:
-    """What the policy reads of a mistake, in the form of rStar2-Agent's tools (`tools.tool_response`)."""
+    """Observation after a mistake of the policy, in the same form as the responses of `tool_response.py`."""
     return f"Tool call failure\nreason: error, {reason}"
 
 
@@ -115,7 +119,7 @@ async def _with_retries(call: ToolCall, tool: Tool, workspace: Workspace) -> Obs
     attempts = AsyncRetrying(
         stop=stop_after_attempt(1 + tool.policy.retries),
         wait=wait_random_exponential(multiplier=0.2, max=5.0),
-        retry=retry_if_exception(_is_worth_another_try),
+        retry=retry_if_exception(_may_be_retried),
         reraise=True,
     )
     async for attempt in attempts:
@@ -127,7 +131,7 @@ async def _with_retries(call: ToolCall, tool: Tool, workspace: Workspace) -> Obs
                 text = f"tool {call.name} did not answer{_within(tool.policy.timeout_seconds)}"
                 if tool.policy.on_timeout is OnTimeout.TELL_POLICY:
                     raise ToolError(text, ErrorKind.TIME_LIMIT) from error
-                raise _HungError(text) from error
+                raise _UnansweredCallError(text) from error
     raise AssertionError("tenacity ends with a result or raises")
 
 
@@ -135,10 +139,10 @@ def _within(seconds: float | None) -> str:
     return " in time" if seconds is None else f" within {seconds:g} s"
 
 
-class _HungError(ToolFailureError):
-    """A tool did not answer in time. Not retried: the call may still be at work."""
+class _UnansweredCallError(ToolFailureError):
+    """A tool did not answer in time. Such a call is not retried, since the first one may still run."""
 
 
-def _is_worth_another_try(error: BaseException) -> bool:
-    is_final = isinstance(error, SessionLostError | _HungError)
+def _may_be_retried(error: BaseException) -> bool:
+    is_final = isinstance(error, SessionLostError | _UnansweredCallError)
     return isinstance(error, ToolFailureError | SandboxError) and not is_final

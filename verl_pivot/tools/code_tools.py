@@ -19,7 +19,10 @@ from verl_pivot.validation import Options
 
 _TIME_LIMITS = frozenset({Status.TIMEOUT, Status.CPU_LIMIT, Status.COMPILE_TIMEOUT})
 _RUN_COMMAND = "__import__('subprocess').run(['bash', '-c', {!r}], stdin=-3, stderr=-2).returncode"
-"""Cell that runs a command: no standard input (-3 is DEVNULL), stderr in stdout (-2 is STDOUT), exit code as value."""
+"""Cell that runs a command without standard input (-3: DEVNULL), with stderr in stdout (-2: STDOUT).
+
+The cell's value is the exit code.
+"""
 
 
 _PROGRAM = text_schema(
@@ -46,9 +49,9 @@ class CodeToolOptions(Options):
     """Seconds that one call may run."""
     memory_mib: Annotated[int, Field(ge=16)] = 1024
     max_characters: Annotated[int, Field(ge=16)] = 4096
-    """Most characters of stdout and of stderr; the rollout's limit in tokens comes on top."""
+    """Most characters of stdout and of stderr each; `pivot.rollout.max_observation_tokens` limits the text further."""
     tell_seconds: bool = True
-    """Whether the policy reads how long its code ran; if not, equal programs give equal texts."""
+    """Whether the policy reads how long its code ran; without it equal programs give equal texts."""
 
     @property
     def limits(self) -> Limits:
@@ -60,9 +63,9 @@ class CodeToolOptions(Options):
 
 
 class _CodeTool(ABC):
-    """What the three tools share."""
+    """Base of the three tools that run code in the sandbox."""
 
-    policy = CallPolicy(timeout_seconds=None)  # the sandbox has a time limit, and its client retries what is harmless
+    policy = CallPolicy(timeout_seconds=None)  # the sandbox limits the time, and its client retries what may run twice
 
     def __init__(self, options: CodeToolOptions, schema: JsonObject) -> None:
         self.schema = schema
@@ -114,7 +117,7 @@ class JupyterCell(_CodeTool):
 
 @register_tool("bash", options=CodeToolOptions)
 class Bash(_CodeTool):
-    """Runs a command in the rollout's folder, whose files stay; each command has a shell of its own."""
+    """Runs a command in the rollout's folder, whose files are kept; each command has a shell of its own."""
 
     def __init__(self, options: CodeToolOptions) -> None:
         super().__init__(options, _BASH)

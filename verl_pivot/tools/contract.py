@@ -1,4 +1,4 @@
-"""What a Tool and an Environment are: arguments of a call -> an Observation, or an error that says whose fault."""
+"""Interfaces of tools and environments: arguments of a call -> an Observation, or an error that says whose fault."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ _TOOL_MARK = "verl_pivot_tool"
 
 
 class ToolError(ValueError):
-    """Raised by a tool for a call that it cannot do as the policy wants it; the policy reads the text and goes on.
+    """Raised by a tool for a call that is the policy's mistake; the policy reads the text and goes on.
 
     A ValueError has the same effect. Any other exception of a tool is a failure of the system and never becomes a
     reward.
@@ -28,7 +28,7 @@ class ToolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one call gave back."""
+    """Result of one call, as the policy reads it."""
 
     text: str
     """Text that the policy reads."""
@@ -37,31 +37,31 @@ class Observation:
 
 
 class OnTimeout(StrEnum):
-    """What follows when a tool does not answer in time."""
+    """Whose fault a timeout is, and so what follows it."""
 
     MASK = "mask"
     """The system failed: the rollout ends and is masked."""
     TELL_POLICY = "tell_policy"
-    """The policy made a mistake: it reads an error and goes on. For tools whose arguments decide how long they work."""
+    """The policy made a mistake: it reads an error and goes on. For tools whose arguments decide the time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
-    """How calls of one tool are made.
+    """Time limit and retries for the calls of one tool.
 
     Example:
         CallPolicy(timeout_seconds=20.0, retries=2)
     """
 
     timeout_seconds: float | None = 60.0
-    """Seconds until a call has timed out; None: no limit, because the tool has its own."""
+    """Seconds after which a call times out; None: no limit, because the tool has its own."""
     retries: int = 0
-    """Further attempts after a failure of the system; 0 where running a call twice could do harm."""
+    """Further attempts after a failure of the system; 0 if running a call twice could do harm."""
     on_timeout: OnTimeout = OnTimeout.MASK
 
 
 class Tool(Protocol):
-    """Something that the policy may call. All rollouts share it, so state belongs in the workspace."""
+    """A tool that the policy may call. All rollouts share it, so its state belongs in the workspace."""
 
     @property
     def schema(self) -> JsonObject:
@@ -70,15 +70,15 @@ class Tool(Protocol):
 
     @property
     def policy(self) -> CallPolicy:
-        """How calls are made: time limit, retries, and what follows a timeout."""
+        """Time limit, retries, and what follows a timeout."""
         ...
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        """Do one call.
+        """Run one call.
 
         Args:
-            arguments: Values that the schema accepts.
-            workspace: What the calls of one rollout share.
+            arguments: Arguments that the schema accepts.
+            workspace: State that the calls of one rollout share.
 
         Raises:
             ToolError: If the call cannot be done, through the policy's fault.
@@ -95,7 +95,7 @@ def tool(method: MethodT) -> MethodT:
     `async` method runs in the event loop, any other in a thread of its own; two calls of one rollout never run at once.
 
     Raises:
-        ConfigError: If it stands above something else than a method.
+        ConfigError: If it decorates anything but a method.
     """
     if not inspect.isfunction(method):
         raise ConfigError(f"@tool must stand directly above a method, got a {type(method).__name__}")
@@ -104,14 +104,14 @@ def tool(method: MethodT) -> MethodT:
 
 
 def tool_methods(environment: type["Environment"]) -> list[Callable[..., Any]]:
-    """Methods under `@tool` in a class and its bases, bases first, in the order of their definition."""
+    """Methods decorated with `@tool` in a class and its bases, bases first, in the order of their definition."""
     names = dict.fromkeys(name for base in reversed(environment.__mro__) for name in vars(base))
     found = (inspect.getattr_static(environment, name) for name in names)
     return [function for function in found if inspect.isfunction(function) and hasattr(function, _TOOL_MARK)]
 
 
 class Environment:
-    """State of one rollout with the tools that act on it. Subclass it and name the class in a tools file.
+    """State of one rollout, with the tools that act on it. Subclass it and name the class in a tools file.
 
     Example:
         class Counter(Environment):
@@ -137,11 +137,11 @@ class Environment:
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """Schemas, in the OpenAI form, of tools that are known only when the state is made; `call` does their calls."""
+        """Schemas, in the OpenAI form, of tools that depend on the row; their calls go to `call`."""
         return ()
 
     async def call(self, call: ToolCall) -> object:
-        """Do one call of one of `tools`; returns and raises what a method under `@tool` may.
+        """Run one call of one of `tools`; may return and raise the same as a method decorated with `@tool`.
 
         Args:
             call: A call whose arguments the schema accepts.
@@ -149,7 +149,7 @@ class Environment:
         Raises:
             ToolError: If the call cannot be done, through the policy's fault.
         """
-        raise ToolFailureError(f"environment {type(self).__name__} has `tools` and no method `call`")
+        raise ToolFailureError(f"environment {type(self).__name__} lists `tools` and has no method `call` to run them")
 
     async def score(self, answer: Message | None) -> Verdict | None:
         """The outcome of the rollout; None leaves it to the reward manager.
@@ -160,4 +160,4 @@ class Environment:
         return None
 
     async def close(self) -> None:
-        """Let go of what the state holds; called once, however the rollout ended."""
+        """Release the resources of the state; called once, however the rollout ended."""

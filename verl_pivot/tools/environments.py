@@ -1,4 +1,4 @@
-"""Environment of one rollout -> its Tools, whose calls run one at a time, and the score of the outcome."""
+"""Environment class -> the Tools of one rollout, whose calls run one at a time, and the score of its outcome."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,28 +17,33 @@ from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentKind:
-    """A class that a tools file names, with the schemas of its methods read once."""
+    """An Environment subclass that a tools file names, with the schemas of its methods."""
 
     environment: type[Environment]
     signatures: tuple[ToolSignature, ...]
-    """Signatures of the methods under `@tool`."""
+    """Signatures of the methods decorated with `@tool`."""
     policy: CallPolicy
 
     @classmethod
     def read(cls, environment: object, name: str, policy: CallPolicy) -> "EnvironmentKind":
-        """Check a class that stands under `name`.
+        """Check a class and read the signatures of its tools.
+
+        Args:
+            environment: The object that the tools file names.
+            name: Its name in the tools file, for messages.
+            policy: Time limit of its calls.
 
         Raises:
-            ConfigError: If it is no Environment, or the signature of a method under `@tool` cannot become a schema.
+            ConfigError: If it is no subclass of Environment, or a method's signature cannot become a schema.
         """
         if not isinstance(environment, type) or not issubclass(environment, Environment):
-            raise ConfigError(f"{name} is no subclass of Environment")
+            raise ConfigError(f"{name} is no subclass of verl_pivot.tools.contract.Environment")
         owner = f"environment {environment.__name__}"
         signatures = [read_signature(method, owner=owner, is_method=True) for method in tool_methods(environment)]
         return cls(environment=environment, signatures=tuple(signatures), policy=policy)
 
     def open(self, metadata: JsonObject) -> "RunningEnvironment":
-        """Make the state for a row."""
+        """Make the state of one rollout from the decoded column `metadata` of its row."""
         return RunningEnvironment(self.environment(metadata), self.signatures, self.policy)
 
 
@@ -48,31 +53,31 @@ class _EnvironmentTool:
 
     schema: JsonObject
     policy: CallPolicy
-    do: Callable[[JsonObject, Workspace], Awaitable[Observation]]
+    run: Callable[[JsonObject, Workspace], Awaitable[Observation]]
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        return await self.do(arguments, workspace)
+        return await self.run(arguments, workspace)
 
 
 class RunningEnvironment:
-    """The state of one rollout. A failure of its code is told apart from a mistake of the policy."""
+    """An environment during one rollout: its tools, its outcome, and its end."""
 
     def __init__(self, environment: Environment, signatures: tuple[ToolSignature, ...], policy: CallPolicy) -> None:
         self._environment = environment
         self._place = f"environment {type(environment).__name__}"
         self._lock = asyncio.Lock()
         methods = [
-            _EnvironmentTool(schema=each.schema, policy=policy, do=partial(self._call_method, each))
+            _EnvironmentTool(schema=each.schema, policy=policy, run=partial(self._call_method, each))
             for each in signatures
         ]
         listed = [
-            _EnvironmentTool(schema=schema, policy=policy, do=partial(self._call_listed, name_of(schema)))
+            _EnvironmentTool(schema=schema, policy=policy, run=partial(self._call_listed, name_of(schema)))
             for schema in environment.tools
         ]
         self.tools: tuple[Tool, ...] = (*methods, *listed)
 
     async def score(self, answer: Message | None) -> Verdict | None:
-        """The outcome; undecided if the environment's own code fails."""
+        """Verdict on the outcome; undecided if the environment's own code fails, None if it decides nothing."""
         try:
             return await self._environment.score(answer)
         except Exception as error:  # noqa: BLE001  the user's own code: whatever it raises never becomes a reward

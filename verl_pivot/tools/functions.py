@@ -1,4 +1,4 @@
-"""Python function -> a Tool: results become text, exceptions a mistake of the policy or a failure of the system."""
+"""Python function -> Tool: its result becomes text, its exception a mistake of the policy or a system failure."""
 
 import asyncio
 import inspect
@@ -19,7 +19,7 @@ MAX_DETAIL = 500
 
 
 class FunctionTool:
-    """A function as a tool, async or not; one that blocks runs in a thread of its own and delays no other rollout.
+    """A function as a tool, async or not. A function that blocks runs in its own thread and delays no other rollout.
 
     The schema comes from the type hints, descriptions from the docstring and from
     `Annotated[int, pydantic.Field(description=...)]`. A parameter of type `Workspace` is filled in and stays hidden.
@@ -45,9 +45,9 @@ class FunctionTool:
 
 
 class BackendTool:
-    """Tool of a row, whose calls a function does: `async def backend(call: ToolCall, workspace: Workspace)`.
+    """Tool that a row brings; a function runs its calls: `async def backend(call: ToolCall, workspace: Workspace)`.
 
-    The function may block, raise and return as that of a `FunctionTool` may.
+    The function may block, raise and return the same as the function of a `FunctionTool`.
     """
 
     def __init__(self, schema: JsonObject, backend: Callable[..., Any], policy: CallPolicy) -> None:
@@ -66,8 +66,8 @@ async def observe(function: Callable[..., Any], values: dict[str, Any], place: s
 
     Args:
         function: The function, async or not.
-        values: Its keyword arguments.
-        place: What it is, for messages: "tool add".
+        values: Keyword arguments of the call.
+        place: Description of the function for messages, such as "tool add".
 
     Raises:
         ToolError: If the function raises it or a ValueError.
@@ -90,11 +90,11 @@ def _as_text(result: object, place: str) -> str:
         return json.dumps(result, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         kind = type(result).__name__
-        raise ToolFailureError(f"{place} returned {kind} ({error}); return text, or what JSON can hold") from error
+        raise ToolFailureError(f"{place} returned {kind} ({error}); return text or a JSON value") from error
 
 
 async def in_thread(function: Callable[..., Any], values: dict[str, Any]) -> Any:
-    """Result of a blocking function; a thread that never ends keeps neither the event loop nor the process alive."""
+    """Call a blocking function in a daemon thread, which keeps neither the event loop nor the process alive."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[object] = loop.create_future()
 

@@ -25,11 +25,11 @@ _tools: Registry[Tool] = Registry(
 
 
 def register_tool(name: str, *, options: type[Options]) -> Callable[[ToolMakerT], ToolMakerT]:
-    """Make a tool known under the name by which a tools file asks for it: `- tool: <name>`.
+    """Register a tool under the name that a tools file uses: `- tool: <name>`.
 
     Args:
         name: A name that no other tool has.
-        options: Type of the tool's options; the decorated class or function makes the tool from an instance of it.
+        options: Type of the tool's options; the decorated class or function takes an instance and makes the tool.
     """
     return _tools.register(name, options=options)
 

@@ -12,21 +12,23 @@ from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 from verl_pivot.verifiers.tool_call_functional import EqualityRules, find_difference
 
 NOT_RECORDED = "nothing is recorded for this call"
-"""What the policy reads of a call without a recorded result."""
+"""Observation of a call without a recorded result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
+    """One call of a recorded trajectory, with its result."""
+
     call: ToolCall
     result: str
-    """Text that the tool gave back."""
+    """Text that the tool returned."""
 
 
 def parse_recording(text: str) -> tuple[RecordedCall, ...]:
     """Read a row's column `recording`: a JSON list of {"name", "arguments", "result"}.
 
     Raises:
-        DataError: If the text is no such list.
+        DataError: If the text is not such a list.
     """
     return tuple(_parse_call(as_object(item, "a recorded call")) for item in as_list(decode_json(text), "recording"))
 
@@ -39,7 +41,10 @@ def _parse_call(item: Mapping[str, Json]) -> RecordedCall:
 
 
 class ReplayTool:
-    """Tool of a row, answered with the result of the first recorded call that does the same."""
+    """Tool that a row brings; it returns the result of the first recorded call with equal arguments.
+
+    Arguments are compared as the verifier `tool_call` compares them.
+    """
 
     policy = CallPolicy()
 

@@ -1,4 +1,4 @@
-"""Tool `search`: BM25 over an index of documents; and the index itself, which `verl-pivot index` writes."""
+"""Tool `search`: a query -> documents, by BM25 over an index; and the writer of that index, `verl-pivot index`."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ with extra("search"):
 
 _STOPWORDS = "en"
 _PARAMETERS = "params.index.json"
-"""File that every index of bm25s has."""
+"""File that every index of bm25s contains."""
 _SCHEMA = text_schema("search", "Search documents by words; the best ones come back.", {"query": "Words to look for."})
 
 
@@ -36,12 +36,12 @@ class SearchToolOptions(Options):
     index: Path
     """Folder that `verl-pivot index` wrote."""
     num_documents: Annotated[int, Field(ge=1, le=100)] = 3
-    """Most documents that one call gives back."""
+    """Most documents that one call returns."""
 
 
 @register_tool("search", options=SearchToolOptions)
 class SearchTool:
-    """Gives back the documents that match a query best, best first; documents without any of its words never."""
+    """Returns the documents that match a query best, best first; none that has no word of the query."""
 
     schema = _SCHEMA
     policy = CallPolicy()
@@ -57,14 +57,14 @@ class SearchTool:
             raise ToolError("the query holds no word to look for")
         number = min(self._num_documents, int(self._index.scores["num_docs"]))
         query = {"query_tokens": tokens, "k": number, "show_progress": False}
-        documents, scores = await in_thread(self._index.retrieve, query)  # a large index takes long
+        documents, scores = await in_thread(self._index.retrieve, query)  # seconds, over a large index
         found = [document for document, score in zip(documents[0], scores[0], strict=True) if score > 0.0]
         return Observation("\n".join(map(_shown, range(1, len(found) + 1), found)) or "no document has these words")
 
 
 @cache
 def load_index(folder: str) -> Any:
-    """Open an index that `write_index` wrote; its documents stay on disk.
+    """Open an index that `write_index` wrote; its documents are read from disk when needed.
 
     Raises:
         ConfigError: If the folder holds no index.
@@ -77,16 +77,16 @@ def load_index(folder: str) -> Any:
 
 
 def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -> int:
-    """Index a file of documents; the number of documents.
+    """Index a file of documents and return their number.
 
     Args:
-        documents: Rows with `text` (or `contents`, as Search-R1 calls it) and, if they have one, `title`.
-        folder: Folder to write; an index that is there stays until the new one is whole.
+        documents: File of rows with `text` (or `contents`, as Search-R1 calls it) and optionally `title`.
+        folder: Folder to write; an older index in it is replaced only when the new one is complete.
         on_done: Called with the number of documents read since the call before.
 
     Raises:
         DataError: If a row is no document.
-        ConfigError: If the folder holds something else than an index.
+        ConfigError: If the folder exists and is no index.
     """
     if folder.exists() and not (folder / _PARAMETERS).is_file():
         raise ConfigError(f"{folder} exists and holds no search index: give another --out")

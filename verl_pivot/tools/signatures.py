@@ -1,4 +1,4 @@
-"""Signature and docstring of a Python function -> schema of a tool, and checked arguments for a call."""
+"""Signature and docstring of a Python function -> the schema of a tool, and checked arguments of its calls."""
 
 import inspect
 from collections.abc import Callable
@@ -16,15 +16,15 @@ from verl_pivot.validation import first_problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSignature:
-    """What a function looks like as a tool."""
+    """Name, schema and parameters of a function that serves as a tool."""
 
     name: str
     schema: JsonObject
-    """In the OpenAI form."""
+    """Schema of the tool, in the OpenAI form."""
     arguments: type[pydantic.BaseModel]
-    """Parameters that the policy fills in, with their types."""
+    """Model of the parameters that the policy fills in."""
     workspace_parameter: str | None
-    """Parameter that gets the rollout's workspace and is hidden from the policy."""
+    """Name of the parameter that gets the rollout's workspace, hidden from the policy; None if there is none."""
 
     def values(self, arguments: JsonObject, workspace: Workspace) -> dict[str, Any]:
         """Keyword arguments for a call of the function.
@@ -50,13 +50,13 @@ def read_signature(
     owner: str = "",
     is_method: bool = False,
 ) -> ToolSignature:
-    """The schema of a function, from its type hints and the first paragraph of its docstring.
+    """Read the signature of a tool from a function's type hints and the first paragraph of its docstring.
 
     Args:
-        function: Any function; a parameter of type `Workspace` is filled in and stays hidden.
+        function: Any function; a parameter of type `Workspace` is filled in and hidden from the policy.
         name: The tool's name, if it is not the function's.
         description: The tool's description, if it is not the docstring's first paragraph.
-        owner: What the function belongs to, for messages: "environment Shop".
+        owner: Class of a method, for messages, such as "environment Shop".
         is_method: Whether the first parameter is `self`.
 
     Raises:
@@ -88,9 +88,11 @@ def _arguments_model(
     workspace, fields = None, {}
     for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"{place}: parameter {parameter.name!r} cannot be given by name; give it one")
+            raise ConfigError(
+                f"{place}: parameter {parameter.name!r} cannot be given by name; make it a plain parameter"
+            )
         if parameter.name not in hints:
-            raise ConfigError(f"{place}: parameter {parameter.name!r} needs a type hint, for the schema")
+            raise ConfigError(f"{place}: parameter {parameter.name!r} needs a type hint, from which the schema is made")
         if hints[parameter.name] is Workspace:
             workspace = parameter.name
             continue
@@ -101,7 +103,7 @@ def _arguments_model(
 
 
 def _checked_field(place: str, name: str, hint: Any, default: object) -> tuple[Any, object]:
-    """Type and default of a parameter, as pydantic takes them."""
+    """Type and default of a parameter, as `pydantic.create_model` takes them."""
     try:
         pydantic.TypeAdapter(hint).json_schema()
     except pydantic.errors.PydanticUserError as error:

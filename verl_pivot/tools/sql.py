@@ -1,4 +1,4 @@
-"""Tool `sql`: a query that only reads -> rows of the database that the dataset's row names, as text; in the sandbox."""
+"""Tool `sql`: a query that only reads -> its rows as text, run in the sandbox on the database of the dataset's row."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from verl_pivot.types import ErrorKind, JsonObject
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.sql_program import query_program, read_answers
 
-_TIME = (Status.TIMEOUT, Status.CPU_LIMIT)
+_TIME_LIMITS = (Status.TIMEOUT, Status.CPU_LIMIT)
 _SCHEMA = text_schema(
     "sql", "Run one SQL query that only reads; its rows come back, one a line.", {"query": "The query."}
 )
@@ -32,12 +32,12 @@ class SqlToolOptions(Options):
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
     """Seconds that a query may run."""
     max_rows: Annotated[int, Field(ge=1, le=10_000)] = 50
-    """Most rows that one call gives back."""
+    """Most rows that one call returns."""
 
 
 @register_tool("sql", options=SqlToolOptions)
 class SqlTool:
-    """Queries a copy of the row's database: the file `metadata.database`, or what SQL in `metadata.script` makes."""
+    """Queries a copy of the row's database: the file `metadata.database`, or a database made by `metadata.script`."""
 
     schema = _SCHEMA
     policy = CallPolicy(timeout_seconds=None)  # the sandbox limits the query
@@ -58,7 +58,7 @@ class SqlTool:
             files, scripts = [self._file(options.folder, database)], []
         else:
             raise ToolFailureError(
-                "tool sql: the row needs metadata.script, or metadata.database and the tool a folder"
+                "tool sql: the row needs metadata.script; or it needs metadata.database, and the tool's entry `folder`"
             )
         return query_program(
             query, dialect=options.dialect, databases=files, scripts=scripts,
@@ -74,7 +74,7 @@ class SqlTool:
 
 
 def _observe(result: Result) -> Observation:
-    if result.status in _TIME:
+    if result.status in _TIME_LIMITS:
         raise ToolError("the query took too long", ErrorKind.TIME_LIMIT)
     answers = read_answers(result)
     if answers is None:

@@ -1,4 +1,4 @@
-"""A Result -> the text that the policy reads in its `<tool_response>`."""
+"""Result of a sandbox run -> the text that the policy reads, in the form of rStar2-Agent's tools."""
 
 from signal import Signals
 
@@ -16,21 +16,21 @@ _REASONS = {
 
 
 def render_tool_response(result: Result, *, max_characters: int = 4096, with_time: bool = True) -> str:
-    """What rStar2-Agent's tools answer (arXiv:2508.20722, section 2.1, and the frame of its released code).
+    """Write a result as rStar2-Agent's tools do (arXiv:2508.20722, section 2.1, and its released code).
 
-    Four responses, a line for each part that is not empty:
+    There are four kinds of response, which have a line for each part that is not empty:
 
     | stdout           | Tool call success, stdout: TEXT, execution time: 0.05s                            |
     | displayed value  | the same; TEXT ends with the repr of the last expression, as a notebook shows it  |
     | error, traceback | Tool call failure, reason: execution error, exit code 1, stdout, stderr: TRACEBACK |
     | time-out         | Tool call failure, reason: time-out error, it did not end within its time limit   |
 
-    Each reason holds the word "error", by which resampling on correct tells failed calls, and no success does by
-    itself. The released code gives failures of programs an empty reason, and its service's time-outs one without it.
+    Every reason contains the word "error", by which the released code of GRPO-RoC counts failed calls. Differs from
+    that code, whose reason is empty for a program that fails and lacks the word for a time-out of its service.
 
     Args:
-        max_characters: Of stdout, stderr and the compiler's output each; the middle is left out, and it says so.
-        with_time: Whether the execution time is told; without it equal programs give equal texts.
+        max_characters: Most characters of stdout, stderr and the compiler's output each; a note replaces the middle.
+        with_time: Whether the execution time is shown; without it equal programs give equal texts.
     """
     value = _cut(result.value or "", 0, max_characters)
     stdout = _cut(result.stdout, result.stdout_bytes if result.stdout_truncated else 0, max_characters)
@@ -63,7 +63,13 @@ def _signal_name(number: int) -> str:
 
 
 def _cut(text: str, num_bytes: int, max_characters: int) -> str:
-    """`text` without its last newline and with its middle left out; `num_bytes` > 0 if the sandbox cut it already."""
+    """`text` without its last newline, shortened in its middle.
+
+    Args:
+        text: Output of a program.
+        num_bytes: Bytes that the program wrote, if the sandbox cut off a part; 0 if `text` is all of it.
+        max_characters: Most characters of `text` that stay.
+    """
     text = text.removesuffix("\n")
     if len(text) > max_characters:
         head = max_characters // 2

@@ -24,7 +24,7 @@ from verl_pivot.user_modules import load_object
 from verl_pivot.validation import Options, validated
 
 RowBackend: TypeAlias = Callable[[Mapping[str, Any]], Callable[[JsonObject], Tool]]
-"""A row -> what makes a Tool of each schema that only the row brings."""
+"""A function of a row, which returns a function that makes a Tool of each schema that only the row brings."""
 
 
 class FunctionEntry(Options):
@@ -32,12 +32,12 @@ class FunctionEntry(Options):
 
     function: str
     name: str | None = None
-    """Name of the tool, if it is not the function's."""
+    """Name of the tool; None: the name of the function."""
     description: str | None = None
-    """Description for the policy, if it is not the docstring's first paragraph."""
+    """Description for the policy; None: the first paragraph of the docstring."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     retries: Annotated[int, Field(ge=0, le=10)] = 0
-    """Further attempts after a failure of the system, for functions that do no harm when they run twice."""
+    """Further attempts after a failure of the system, for functions that may safely run twice."""
     on_timeout: OnTimeout = OnTimeout.MASK
 
     @model_validator(mode="before")
@@ -45,28 +45,28 @@ class FunctionEntry(Options):
     def _refuse_old_key(cls, values: Any) -> Any:
         if "tells_timeouts" in values:
             raise ValueError(
-                "tells_timeouts is called on_timeout: write `on_timeout: tell_policy` for True, and leave it out for "
-                "False"
+                "the key tells_timeouts is named on_timeout: write `on_timeout: tell_policy` for True, and remove it "
+                "for False"
             )
         return values
 
 
 class EnvironmentEntry(Options):
-    """Entry `- environment: package.module:Class`: a state for each rollout, with its tools and its outcome."""
+    """Entry `- environment: package.module:Class`: an Environment, of which each rollout gets an instance."""
 
     environment: str
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
 
 
 class RowsEntry(Options):
-    """Entry `- rows: replay`, or `- rows: package.module:backend`: what does the calls of tools that rows bring."""
+    """Entry `- rows: replay` or `- rows: package.module:backend`: runs the calls of tools that only rows bring."""
 
     rows: str
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
 
 
 class Toolset:
-    """What rollouts may call; read once per process and shared by all of them.
+    """All tools of a tools file; read once per process and shared by all rollouts.
 
     Example:
         toolset = load_toolset("configs/tools/python.yaml")
@@ -80,13 +80,13 @@ class Toolset:
         self._environments: list[EnvironmentKind] = []
         self._row_backend: RowBackend | None = None
         self._names: set[str] = set()
-        """Names of tools that are known without a row."""
+        """Names of all tools that do not depend on a row."""
 
     def add_entry(self, entry: object) -> None:
-        """Add what one entry of a tools file names.
+        """Add the tools of one entry of a tools file.
 
         Raises:
-            ConfigError: If the entry breaks its format, what it names cannot be loaded, or its name is taken.
+            ConfigError: If the entry breaks its format, its tool cannot be loaded, or a name is taken.
         """
         match entry:
             case {"tool": str(name), **options}:
@@ -101,7 +101,10 @@ class Toolset:
             case {"rows": _}:
                 self._row_backend = _row_backend(validated(RowsEntry, entry, ""))
             case _:
-                raise ConfigError(f"must begin with tool ({', '.join(known_tools())}), function, environment or rows")
+                raise ConfigError(
+                    f"must have one of the keys tool ({', '.join(known_tools())}), function, environment or rows, got "
+                    f"{entry!r}"
+                )
 
     def _add_tool(self, tool: Tool) -> None:
         name = name_of(tool.schema)
@@ -114,10 +117,10 @@ class Toolset:
         self._names.add(name)
 
     def check_argument(self, tool: str, argument: str) -> None:
-        """Refuse a pair of tags for a tool or an argument that does not exist, as far as that is known without a row.
+        """Refuse a pair of tags whose tool or argument does not exist, unless a row may bring the tool.
 
         Raises:
-            ConfigError: Naming the tool or the argument, and the tools that exist.
+            ConfigError: If the tool or the argument does not exist; the message lists the tools that do.
         """
         if self._environments or self._row_backend is not None:
             return
@@ -134,12 +137,12 @@ class Toolset:
         """The tools of one rollout; use the result as an asynchronous context manager.
 
         Args:
-            row: Columns as verl hands them over; `tools` (JSON), `metadata` (JSON) and `recording` (JSON) are read.
-            max_calls_per_turn: Calls of one turn that are run; the policy reads that the others were not.
+            row: Columns as verl hands them over, of which `tools`, `metadata` and `recording` are read, all JSON texts.
+            max_calls_per_turn: Calls of one turn that are run; for each further call the policy reads an error.
             parallel_calls: Whether the calls of one turn run at once, instead of one after the other.
 
         Raises:
-            DataError: If the row brings tools whose calls nothing does, or its columns cannot be read.
+            DataError: If the row brings tools that nothing can run, or its columns cannot be read.
         """
         metadata = row.get("metadata")
         decoded = as_object(decode_json(metadata), "metadata") if isinstance(metadata, str) else {}
@@ -160,15 +163,15 @@ class Toolset:
         return RolloutTools(toolbox, environments)
 
     def _row_tools(self, row: Mapping[str, Any], known: Mapping[str, Tool]) -> Iterator[tuple[str, Tool]]:
-        """Tools that only the row brings; a tool that is known already does the calls of its name."""
+        """Tools that only the row brings; a schema under the name of a known tool is left to that tool."""
         schemas = parse_tools(row["tools"]) if isinstance(row.get("tools"), str) else ()
         unknown = [schema for schema in schemas if name_of(schema) not in known]
         if not unknown:
             return
         if self._row_backend is None:
             raise DataError(
-                f"the row brings tool {name_of(unknown[0])!r}, and nothing in {self._place} answers for it: add it "
-                "there, or `- rows: replay`"
+                f"the row brings tool {name_of(unknown[0])!r}, and no entry of {self._place} can run it: add the tool "
+                "there, or `- rows: replay` for recorded results"
             )
         make = self._row_backend(row)
         for schema in unknown:
@@ -176,7 +179,7 @@ class Toolset:
 
 
 class RolloutTools:
-    """The tools of one rollout with its workspace and its environments, all of which are closed at the end."""
+    """The tools of one rollout, with its workspace and its environments, which are closed at the end."""
 
     def __init__(self, toolbox: Toolbox, environments: list[RunningEnvironment]) -> None:
         self.toolbox = toolbox
@@ -186,13 +189,13 @@ class RolloutTools:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        async with AsyncExitStack() as stack:  # closes all, also if one of them cannot be closed
+        async with AsyncExitStack() as stack:  # closes all, even if closing one of them fails
             stack.push_async_callback(self.toolbox.workspace.close)
             for environment in self._environments:
                 stack.push_async_callback(environment.close)
 
     async def score(self, answer: Message | None) -> Verdict | None:
-        """The outcome by the first environment that decides one; None if none does.
+        """Verdict of the first environment that decides the outcome; None if none does.
 
         Args:
             answer: The policy's last message; None if a limit ended the rollout before there was one.
@@ -216,7 +219,7 @@ def load_toolset(path: str) -> Toolset:
     except OSError as error:
         raise ConfigError(f"pivot.rollout.tools: {path} cannot be read: {error.strerror}") from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is no YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {error}") from error
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must be a list of tools, each beginning with `- `, got {type(entries).__name__}")
     toolset = Toolset(path)

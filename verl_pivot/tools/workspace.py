@@ -1,4 +1,4 @@
-"""What the calls of one trajectory share: its row, and one sandbox session, opened at its first use."""
+"""Workspace: what the calls of one trajectory share, which is its metadata, its state and one sandbox session."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,17 +13,17 @@ StateT = TypeVar("StateT")
 
 
 class Workspace:
-    """One per trajectory; closed when it ends, however it ends."""
+    """State of one trajectory that its tools share; closed when the trajectory ends."""
 
     def __init__(self, metadata: JsonObject | None = None) -> None:
         self.metadata: JsonObject = metadata or {}
-        """The row's column of this name, decoded."""
+        """Decoded column `metadata` of the trajectory's row."""
         self._states: dict[type, object] = {}
         self._session: Session | None = None
         self._session_lock = asyncio.Lock()
 
     def state(self, kind: Callable[[], StateT]) -> StateT:
-        """This trajectory's own instance of a class, made at its first use.
+        """This trajectory's own instance of a class, made at the first call.
 
         Example:
             basket = workspace.state(Basket)
@@ -33,14 +33,14 @@ class Workspace:
         return self._states[kind]  # type: ignore[index,return-value]
 
     async def run_cell(self, code: str, limits: Limits) -> Result:
-        """Run a cell in the trajectory's interpreter; of parallel calls one after the other.
+        """Run a cell in the trajectory's interpreter, which the first cell starts; parallel cells wait for each other.
 
         Args:
-            code: Python.
-            limits: Those of the first cell hold for the session; `wall_seconds` of each for itself.
+            code: Python code.
+            limits: Limits of the cell; for the whole session, all but `wall_seconds` are those of the first cell.
 
         Raises:
-            SandboxError: If the system failed; SessionLostError once the variables are gone.
+            SandboxError: If the sandbox failed; SessionLostError if the interpreter and its variables were lost.
         """
         async with self._session_lock:
             if self._session is None:
@@ -48,7 +48,7 @@ class Workspace:
             return await self._session.run(code, wall_seconds=limits.wall_seconds)
 
     async def close(self) -> None:
-        """End the session; harmless to repeat."""
+        """End the session, if there is one."""
         session, self._session = self._session, None
         if session is not None:
             await session.close()

@@ -1,4 +1,4 @@
-"""Whatever a policy writes and whatever it is told back: nothing raises, nothing is lost, counts add up."""
+"""Properties of turns, calls and observations of any content: nothing raises, nothing is lost, counts add up."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def run(calls: list[Any], **options: Any) -> list[CallOutcome]:
 
 @given(TURNS)
 @settings(deadline=None)
-def test_every_turn_can_be_read(text: str) -> None:
+def test_no_parser_raises_on_any_turn(text: str) -> None:
     pair = TagPair(open="<search>", close="</search>", tool="search", argument="query")
 
     async def read() -> None:
@@ -52,7 +52,7 @@ def test_every_turn_can_be_read(text: str) -> None:
 
 @given(st.lists(CALLS, max_size=5), st.booleans(), st.integers(1, 4))
 @settings(deadline=None)
-def test_every_call_has_its_outcome_and_none_is_a_failure(
+def test_every_call_has_an_outcome_and_none_is_a_failure_of_the_system(
     calls: list[ToolCall], parallel: bool, max_calls_per_turn: int
 ) -> None:
     outcomes = run(calls, parallel_calls=parallel, max_calls_per_turn=max_calls_per_turn)
@@ -69,7 +69,7 @@ def test_every_call_has_its_outcome_and_none_is_a_failure(
 
 @given(CALLS)
 @settings(deadline=None)
-def test_a_call_that_is_written_is_read_as_it_was(call: ToolCall) -> None:
+def test_a_written_call_is_read_back_unchanged(call: ToolCall) -> None:
     try:
         text = json.dumps({"name": call.name, "arguments": call.arguments}, allow_nan=False)
     except ValueError:
@@ -85,7 +85,7 @@ def test_a_call_that_is_written_is_read_as_it_was(call: ToolCall) -> None:
 
 @given(st.text(), st.integers(16, 64), st.sampled_from([1, 7, 300]))
 @settings(deadline=None)
-def test_what_is_cut_fits_and_keeps_both_ends(text: str, max_tokens: int, times: int) -> None:
+def test_a_cut_text_fits_its_limit_and_keeps_both_ends(text: str, max_tokens: int, times: int) -> None:
     tokenizer, text = tokenizer_of_bytes(), text * times
 
     cut = cut_to_tokens(text, max_tokens, tokenizer)
@@ -118,7 +118,7 @@ _tokenizers: list[Any] = []
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=6))
-def test_turns_end_behind_their_last_sampled_token(turns: list[tuple[int, int]]) -> None:
+def test_turns_end_just_after_their_last_sampled_token(turns: list[tuple[int, int]]) -> None:
     record, ends = TokenRecord.of_prompt([0]), []
     for sampled, observed in turns:
         record = record.with_turn([*record.token_ids, *[1] * sampled], [*record.mask, *[1] * sampled], None)
