@@ -92,7 +92,7 @@ class DroppedGroups:
 def resampling_metrics(
     groups: Sequence[Group], kept: Mapping[str, Sequence[Rollout]], dropped: DroppedGroups
 ) -> dict[str, float]:
-    """Metrics of one step, as {name: value}; docs/grpo_roc.md says which names are rStar2-Agent's.
+    """Metrics of one step, as {name: value}; names are rStar2-Agent's where its code reports the same.
 
     Args:
         groups: Groups that stay.

@@ -37,7 +37,7 @@ class Observation:
 
 
 class OnTimeout(StrEnum):
-    """Whose fault a timeout is, and so what follows it."""
+    """What follows when a tool does not answer in time."""
 
     MASK = "mask"
     """The system failed: the rollout ends and is masked."""
