@@ -1,4 +1,4 @@
-"""routing.router: who waits and who goes, accounts that balance, servers and clients that fail."""
+"""routing.router: waiting and placement of requests, accounts that balance, servers and clients that fail."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -53,14 +53,14 @@ async def acquire(router: Router, name: str, context: int = 0, *, reports_end: b
 
 
 async def begin(coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-    """Begun, and as far as it comes by itself."""
+    """A task of the coroutine, which has run until it waits for something."""
     task = asyncio.create_task(coroutine)
     for _ in range(5):
         await asyncio.sleep(0)
     return task
 
 
-async def test_a_conversation_waits_until_another_ends_and_is_told_what_that_took() -> None:
+async def test_a_conversation_waits_until_another_ends_and_its_cost_has_the_waiting_time() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "first")
     second = await begin(acquire(router, "second"))
@@ -74,7 +74,7 @@ async def test_a_conversation_waits_until_another_ends_and_is_told_what_that_too
     assert router.end("second", 10).wait_seconds == 7.5
 
 
-async def test_tokens_are_counted_each_prompt_once_and_free_is_the_rest() -> None:
+async def test_committed_tokens_count_each_prompt_once_and_free_tokens_are_the_rest() -> None:
     router = make_router()
     await acquire(router, "v")
     await acquire(router, "w")
@@ -89,12 +89,12 @@ async def test_tokens_are_counted_each_prompt_once_and_free_is_the_rest() -> Non
     assert router.status()["servers"] == {"a": 2, "b": 1}
 
 
-async def test_without_servers_the_error_is_the_text_that_verls_client_waits_on() -> None:
+async def test_without_servers_the_error_has_the_text_on_which_verls_client_retries() -> None:
     with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
         await acquire(make_router(servers=""), "w")
 
 
-async def test_whoever_waits_when_the_last_server_goes_is_told_so() -> None:
+async def test_waiting_requests_fail_when_the_last_server_is_removed() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "first")
     second = await begin(acquire(router, "second"))
@@ -107,14 +107,16 @@ async def test_whoever_waits_when_the_last_server_goes_is_told_so() -> None:
     assert await acquire(router, "second") == "b"
 
 
-async def test_a_request_that_no_engine_could_hold_is_refused_at_once() -> None:
+async def test_a_request_larger_than_every_kv_cache_is_refused_at_once() -> None:
     router = make_router(capacity=500)
 
-    with pytest.raises(EngineError, match=r"601 tokens fits .* no engine, the largest of which holds 500:"):
+    with pytest.raises(
+        EngineError, match=r"601 tokens does not fit .* any engine, the largest of which holds 500 tokens:"
+    ):
         await acquire(router, "w", context=501)
 
 
-async def test_what_waits_goes_to_a_server_that_comes() -> None:
+async def test_waiting_requests_go_to_a_server_that_is_added() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "first")
     second = await begin(acquire(router, "second"))
@@ -124,7 +126,7 @@ async def test_what_waits_goes_to_a_server_that_comes() -> None:
     assert await second == "b"
 
 
-async def test_releases_and_ends_of_what_is_over_or_unknown_change_nothing() -> None:
+async def test_releases_and_ends_of_unknown_or_ended_conversations_are_ignored() -> None:
     router = make_router()
     server = await acquire(router, "w")
     router.release(server, "w")
@@ -140,7 +142,7 @@ async def test_releases_and_ends_of_what_is_over_or_unknown_change_nothing() -> 
     router.audit()
 
 
-async def test_a_cancelled_request_leaves_its_place_in_the_queue() -> None:
+async def test_a_cancelled_request_no_longer_waits() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "first")
     second, third = await begin(acquire(router, "second")), await begin(acquire(router, "third"))
@@ -153,7 +155,7 @@ async def test_a_cancelled_request_leaves_its_place_in_the_queue() -> None:
     assert await third == "a"
 
 
-async def test_the_end_of_a_conversation_that_waits_withdraws_it() -> None:
+async def test_ending_a_waiting_conversation_withdraws_its_request() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "first")
     second, third = await begin(acquire(router, "second")), await begin(acquire(router, "third"))
@@ -166,7 +168,7 @@ async def test_the_end_of_a_conversation_that_waits_withdraws_it() -> None:
         await second
 
 
-async def test_several_requests_of_one_conversation_run_on_one_server_and_count_each() -> None:
+async def test_parallel_requests_of_one_conversation_run_on_one_server_and_each_counts() -> None:
     router = make_router(policy="least_inflight")
 
     servers = [await acquire(router, "w", reports_end=False) for _ in range(3)]
@@ -178,7 +180,7 @@ async def test_several_requests_of_one_conversation_run_on_one_server_and_count_
     assert sum(router.inflight.values()) == 0
 
 
-async def test_a_silent_server_gets_nothing_until_it_answers_and_its_conversations_go_on_elsewhere() -> None:
+async def test_a_silent_server_is_suspended_until_it_answers_and_its_conversations_continue_elsewhere() -> None:
     router = make_router()
     assert await acquire(router, "w") == "a"
     for _ in range(3):
@@ -196,7 +198,7 @@ async def test_a_silent_server_gets_nothing_until_it_answers_and_its_conversatio
     assert router.end("w", 60).num_moves == 1
 
 
-async def test_if_no_server_answers_all_go_on_being_used() -> None:
+async def test_if_no_server_answers_all_stay_in_use() -> None:
     router = make_router()
     for _ in range(9):
         router.observe("a", None)
@@ -205,7 +207,7 @@ async def test_if_no_server_answers_all_go_on_being_used() -> None:
     assert router.status()["suspended"] == []
 
 
-async def test_requests_that_nobody_released_are_found_when_their_server_has_no_work_twice() -> None:
+async def test_unreleased_requests_are_released_when_their_server_reports_no_work_twice() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "lost", reports_end=False)
     waiting = await begin(acquire(router, "next"))
@@ -218,7 +220,7 @@ async def test_requests_that_nobody_released_are_found_when_their_server_has_no_
     assert await waiting == "a"
 
 
-async def test_a_server_that_works_has_lost_nothing() -> None:
+async def test_requests_on_a_server_that_reports_work_are_not_lost() -> None:
     router = make_router(servers="a")
     await acquire(router, "w")
 
@@ -229,7 +231,7 @@ async def test_a_server_that_works_has_lost_nothing() -> None:
     assert router.counts.lost == 0
 
 
-async def test_conversations_that_are_not_heard_of_are_forgotten_unless_they_run() -> None:
+async def test_conversations_without_calls_are_forgotten_unless_a_request_runs() -> None:
     router = make_router(servers="a", capacity=2_200, forget_after_seconds=60)
     await acquire(router, "gone")
     router.release("a", "gone")
@@ -245,27 +247,28 @@ async def test_conversations_that_are_not_heard_of_are_forgotten_unless_they_run
 
 
 class CountingPolicy(LeastInflight):
-    voided = 0
+    num_forgotten = 0
+    """Calls of `forget_prefixes`."""
 
     def forget_prefixes(self) -> None:
-        self.voided += 1
+        self.num_forgotten += 1
 
 
-async def test_newer_weights_than_ever_void_prefixes() -> None:
+async def test_only_newer_weights_than_ever_invalidate_prefixes() -> None:
     policy = CountingPolicy()
     router = Router(policy, Clock(), forget_after_seconds=60)
     router.add_server("a", load())
 
-    voided = []
+    num_forgotten = []
     for step in (None, 3, 3, 4, 4, 3, None, 5):
         await acquire(router, "w")
         router.end("w", 1, step)
-        voided.append(policy.voided)
+        num_forgotten.append(policy.num_forgotten)
 
-    assert voided == [0, 0, 0, 1, 1, 1, 1, 2]
+    assert num_forgotten == [0, 0, 0, 1, 1, 1, 1, 2]
 
 
-async def test_a_capacity_that_changes_or_comes_late_is_taken_in() -> None:
+async def test_a_capacity_that_is_reported_late_is_used() -> None:
     router = make_router(servers="")
     router.add_server("a", None)
     assert router.audit()["a"] == {"committed": 0, "free": None, "capacity": None}
@@ -281,54 +284,55 @@ async def test_a_capacity_that_changes_or_comes_late_is_taken_in() -> None:
     assert await waiting == "a"
 
 
-KINDS = ["acquire", "release", "end", "add", "remove", "silent", "idle", "busy", "later", "void", "cancel"]
+KINDS = ["acquire", "release", "end", "add", "remove", "silent", "idle", "busy", "later", "forget", "cancel"]
 OPERATIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.booleans()), max_size=60)
 
 
 @settings(max_examples=150, deadline=None)
 @given(policy=st.sampled_from(ROUTING_POLICIES), operations=OPERATIONS)
-def test_whatever_comes_accounts_balance_and_nobody_is_left_waiting(
+def test_any_sequence_of_calls_keeps_accounts_balanced_and_leaves_nobody_waiting(
     policy: str, operations: list[tuple[str, int, bool]]
 ) -> None:
-    async def play() -> None:
-        game = Game(policy)
+    async def run() -> None:
+        clients = RandomClients(policy)
         for kind, number, flag in operations:
-            await getattr(game, kind)(f"c{number}", number, flag)
-            await game.settle()
-        await game.come_to_an_end()
+            await getattr(clients, kind)(f"c{number}", number, flag)
+            await clients.settle()
+        await clients.finish()
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    asyncio.run(asyncio.wait_for(run(), 20))
 
 
-class Game:
-    """Clients and servers that do anything at any time."""
+class RandomClients:
+    """Clients and servers that make any call at any time."""
 
     def __init__(self, policy: str) -> None:
         self.router = make_router(policy, servers="ab", capacity=2_500, forget_after_seconds=20)
-        self.held: dict[str, str] = {}
+        self.placed: dict[str, str] = {}
         self.contexts: dict[str, int] = {}
         self.tasks: dict[str, asyncio.Task[str]] = {}
 
     async def settle(self) -> None:
+        """Let tasks run, note which requests got a server, and audit the accounts."""
         for _ in range(2):
             await asyncio.sleep(0)
         for name, task in list(self.tasks.items()):
             if task.done():
                 del self.tasks[name]
                 if not task.cancelled() and task.exception() is None:
-                    self.held[name] = task.result()
+                    self.placed[name] = task.result()
         self.router.audit()
 
     async def acquire(self, name: str, number: int, flag: bool) -> None:
-        if name not in self.held and name not in self.tasks:
+        if name not in self.placed and name not in self.tasks:
             context = self.contexts[name] = self.contexts.get(name, -50) + 50
             self.tasks[name] = await begin(acquire(self.router, name, context, reports_end=flag, number=number % 3))
 
     async def release(self, name: str, number: int, flag: bool) -> None:
-        self.router.release(self.held.pop(name, "abc"[number % 3]), name)
+        self.router.release(self.placed.pop(name, "abc"[number % 3]), name)
 
     async def end(self, name: str, number: int, flag: bool) -> None:
-        self.held.pop(name, None)
+        self.placed.pop(name, None)
         self.contexts.pop(name, None)
         self.router.end(name, number * 100 if flag else None, number)
 
@@ -355,15 +359,15 @@ class Game:
         clock_of(self.router).now += 5.0 * number
         self.router.tick()
 
-    async def void(self, name: str, number: int, flag: bool) -> None:
+    async def forget(self, name: str, number: int, flag: bool) -> None:
         self.router.forget_prefixes()
 
-    async def come_to_an_end(self) -> None:
-        """What runs is released and ended; then whatever waits gets its turn."""
+    async def finish(self) -> None:
+        """Release and end what runs, so that every waiting request gets its turn."""
         self.router.add_server("a", load(2_500))
         for _ in range(100):
-            for name in list(self.held):
-                self.router.release(self.held.pop(name), name)
+            for name in list(self.placed):
+                self.router.release(self.placed.pop(name), name)
                 self.router.end(name, 10)
             clock_of(self.router).now += 30.0
             self.router.tick()

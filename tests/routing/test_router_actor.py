@@ -1,4 +1,4 @@
-"""routing.kv_router: the actor behind verl's own factory and client, over engines whose loads a test decides."""
+"""routing.router_actor: the actor behind verl's own factory and client, with engines whose loads the test sets."""
 
 import asyncio
 import time
@@ -28,7 +28,7 @@ def cluster() -> Iterator[None]:
 
 
 class Engines:
-    """Named by their addresses; each says that it holds `capacity` tokens."""
+    """Fake servers and the handles of their actors, by address."""
 
     def __init__(self, servers: list[FakeServer]) -> None:
         self.servers = servers
@@ -38,6 +38,7 @@ class Engines:
 
 @contextmanager
 def engines(num: int, capacity: object = 10_000) -> Iterator[Engines]:
+    """Fake engines that report a KV cache of `capacity` tokens."""
     rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0, "max_total_num_tokens": capacity}
 
     def answer(path: str, body: object) -> Answer:
@@ -49,7 +50,7 @@ def engines(num: int, capacity: object = 10_000) -> Iterator[Engines]:
 
 
 def make_actor(folder: Path, servers: dict[str, Any], **settings: object) -> Any:
-    """As verl makes it, from a YAML."""
+    """The router's actor, made by verl from a YAML."""
     from verl.workers.rollout.router import get_router_handle
 
     path = folder / "router.yaml"
@@ -85,7 +86,7 @@ def until(condition: Any) -> None:
         time.sleep(0.05)
 
 
-def test_requests_wait_for_room_that_the_engines_themselves_tell(tmp_path: Path) -> None:
+def test_requests_wait_for_room_in_the_kv_cache_that_engines_report(tmp_path: Path) -> None:
     import ray
 
     with engines(2, capacity=1_100) as two:
@@ -105,7 +106,7 @@ def test_requests_wait_for_room_that_the_engines_themselves_tell(tmp_path: Path)
         assert get(third)[0] == first[0]
 
 
-def test_a_dead_engine_gets_nothing_more_and_one_that_is_added_does(tmp_path: Path) -> None:
+def test_a_dead_engine_gets_no_more_requests_and_an_added_one_does(tmp_path: Path) -> None:
     with engines(2) as two, engines(1) as new:
         actor = make_actor(tmp_path, two.handles)
         two.servers[0].stop()
@@ -121,7 +122,7 @@ def test_a_dead_engine_gets_nothing_more_and_one_that_is_added_does(tmp_path: Pa
 
 
 @pytest.mark.parametrize("capacity", [-5, "much", 2**60, None])
-def test_an_engine_that_says_what_cannot_be_is_used_by_its_number_of_conversations(
+def test_an_engine_that_reports_impossible_values_is_used_by_its_number_of_conversations(
     tmp_path: Path, capacity: object
 ) -> None:
     with engines(2, capacity=capacity) as two:
@@ -133,7 +134,7 @@ def test_an_engine_that_says_what_cannot_be_is_used_by_its_number_of_conversatio
         assert {tokens["capacity"] for tokens in get(actor.get_status.remote())["tokens"].values()} == {None}
 
 
-def test_without_engines_the_error_has_verls_own_text(tmp_path: Path) -> None:
+def test_without_engines_the_error_has_the_text_of_verls_own_router(tmp_path: Path) -> None:
     import ray
 
     actor = make_actor(tmp_path, {})
@@ -143,7 +144,7 @@ def test_without_engines_the_error_has_verls_own_text(tmp_path: Path) -> None:
     assert get(actor.get_total_inflight.remote()) == 0
 
 
-def test_a_typo_in_the_yaml_is_told_with_the_keys_that_there_are(tmp_path: Path) -> None:
+def test_a_typo_in_the_yaml_raises_an_error_with_the_known_keys(tmp_path: Path) -> None:
     import ray
 
     actor = make_actor(tmp_path, {}, kv_forecast={"filll": 0.5})
@@ -154,7 +155,7 @@ def test_a_typo_in_the_yaml_is_told_with_the_keys_that_there_are(tmp_path: Path)
         ray.get(actor.get_all_servers.remote(), timeout=60)
 
 
-def test_a_typo_stops_the_launch_already() -> None:
+def test_a_typo_on_the_command_line_stops_the_launch() -> None:
     from hydra import compose, initialize_config_module
 
     from verl_pivot.launch import check_config
@@ -166,8 +167,8 @@ def test_a_typo_stops_the_launch_already() -> None:
         check_config(config, [])
 
 
-def test_thousands_that_wait_do_not_keep_a_release_out(tmp_path: Path) -> None:
-    """Above Ray's default of 1,000 calls at once, at which the first release would never run."""
+def test_thousands_of_waiting_requests_do_not_block_a_release(tmp_path: Path) -> None:
+    """More than 1,000, Ray's default limit of concurrent calls, at which the release would never run."""
     import ray
 
     with engines(1, capacity=1_100) as one:
@@ -184,7 +185,7 @@ def test_thousands_that_wait_do_not_keep_a_release_out(tmp_path: Path) -> None:
         until(lambda: get(actor.get_status.remote())["waiting"] == 0)
 
 
-async def test_verls_own_client_finds_its_way_and_our_loops_tell_the_end(tmp_path: Path) -> None:
+async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tmp_path: Path) -> None:
     import ray
     from verl.workers.rollout.llm_server import LLMServerClient
     from verl.workers.rollout.replica import TokenOutput
@@ -202,14 +203,14 @@ async def test_verls_own_client_finds_its_way_and_our_loops_tell_the_end(tmp_pat
         for num_tokens in (10, 30):
             output = await client.generate(name, prompt_ids=[1] * num_tokens, sampling_params={})
             assert output.token_ids == [7]
-        journey = await end_conversation(client, name, 21, 3)
+        cost = await end_conversation(client, name, 21, 3)
 
-        assert journey is not None
-        assert (journey.num_moves, journey.recomputed_tokens) == (0, 0)
+        assert cost is not None
+        assert (cost.num_moves, cost.recomputed_tokens) == (0, 0)
         status = await asyncio.wrap_future(actor.get_status.remote().future())
         counts = {key: status["counts"][key] for key in ("acquired", "released", "returned", "ended", "ignored")}
         assert counts == {"acquired": 2, "released": 2, "returned": 1, "ended": 1, "ignored": 0}
 
 
-async def test_to_a_router_of_others_nothing_is_told() -> None:
+async def test_nothing_is_reported_to_other_routers() -> None:
     assert await end_conversation(object(), "w", 5, None) is None

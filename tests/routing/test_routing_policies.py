@@ -1,4 +1,4 @@
-"""routing policies and lengths: where requests go, who waits and who moves."""
+"""Routing policies and the length model: the server of each request, what waits and what moves."""
 
 import numpy as np
 import pytest
@@ -38,13 +38,13 @@ def end(
     return [*placed, *policy.end(ConversationEnd(conversation=conversation, response_tokens=tokens, now=now))]
 
 
-def test_static_gives_contiguous_blocks() -> None:
+def test_static_gives_each_server_a_contiguous_block() -> None:
     policy = with_servers(Static(num_conversations=4))
 
     assert [ask(policy, name)[0].server for name in "wxyzx"] == ["a", "a", "b", "b", "a"]
 
 
-def test_least_inflight_stays_until_its_memory_of_sessions_overflows() -> None:
+def test_least_inflight_keeps_a_conversations_server_until_its_memory_overflows() -> None:
     policy = with_servers(LeastInflight(max_sessions=2))
 
     assert [ask(policy, name)[0].server for name in "wx"] == ["a", "b"]
@@ -55,7 +55,7 @@ def test_least_inflight_stays_until_its_memory_of_sessions_overflows() -> None:
     assert ask(policy, "x")[0].server == "a"
 
 
-def test_the_papers_rule_reserves_the_longest_rollout_for_each() -> None:
+def test_kv_admission_reserves_the_longest_rollout_for_each_conversation() -> None:
     policy = with_servers(KvAdmission(budget=1_000), capacity=2_300)
 
     placed = [ask(policy, name) for name in "vwxyz"]
@@ -74,13 +74,13 @@ def test_cache_aware_follows_the_prefix_unless_the_load_is_out_of_balance() -> N
     assert ask(policy, "z")[0].server == "b"
 
 
-def made(name: str) -> RoutingPolicy:
+def routing_policy(name: str) -> RoutingPolicy:
     return with_servers(make_routing_policy(parse_router({"policy": name, "max_response_tokens": 1_000}, "test")))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_conversation_whose_server_is_gone_goes_on_elsewhere_at_once(name: str) -> None:
-    policy = made(name)
+def test_a_conversation_whose_server_is_gone_continues_elsewhere_at_once(name: str) -> None:
+    policy = routing_policy(name)
     ((_, server),) = ask(policy, "w")
     release(policy, "w", server)
 
@@ -91,19 +91,19 @@ def test_a_conversation_whose_server_is_gone_goes_on_elsewhere_at_once(name: str
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_server_that_comes_takes_part(name: str) -> None:
-    policy = with_servers(made(name), "c")
+def test_an_added_server_gets_conversations(name: str) -> None:
+    policy = with_servers(routing_policy(name), "c")
 
     assert "c" in {server for number in range(800) for _, server in ask(policy, f"{number}", group=str(number))}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_end_of_what_is_not_known_changes_nothing(name: str) -> None:
-    assert not made(name).end(ConversationEnd(conversation="nobody", response_tokens=5, now=0.0))
+def test_the_end_of_an_unknown_conversation_changes_nothing(name: str) -> None:
+    assert not routing_policy(name).end(ConversationEnd(conversation="nobody", response_tokens=5, now=0.0))
 
 
 @pytest.mark.parametrize("name", ["kv_admission", "kv_forecast"])
-def test_a_server_that_comes_takes_what_waits(name: str) -> None:
+def test_an_added_server_takes_waiting_conversations(name: str) -> None:
     values = {"policy": name, "max_response_tokens": 1_000}
     policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 1_100)
     assert ask(policy, "w") == [("w", "a")]
@@ -113,7 +113,7 @@ def test_a_server_that_comes_takes_what_waits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["kv_admission", "kv_forecast"])
-def test_whoever_may_have_ended_takes_no_room_and_keeps_its_place(name: str) -> None:
+def test_a_conversation_that_may_have_ended_takes_no_room_and_keeps_its_place(name: str) -> None:
     values = {"policy": name, "max_response_tokens": 1_000}
     policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 1_100)
     ask(policy, "w")
@@ -124,13 +124,13 @@ def test_whoever_may_have_ended_takes_no_room_and_keeps_its_place(name: str) -> 
 
 
 def forecast(capacity: int = 1_500, *, servers: str = "ab", **options: float) -> RoutingPolicy:
-    """Of rollouts that were all 1,000 tokens long: one fits, and half of another."""
-    values = {"fill": 1.0, "deviations": 0.0, "unit": 1, "light_unit": 1, **options}
+    """`kv_forecast` after a step of 1,000 tokens in each rollout; by default a server holds one and a half of them."""
+    values = {"fill": 1.0, "deviations": 0.0, "block_size": 1, "light_block_size": 1, **options}
     policy = KvForecast(budget=1_000, prior=[1_000] * 64, options=ForecastOptions.model_validate(values))
     return with_servers(policy, servers, capacity)
 
 
-def test_fresh_conversations_wait_until_their_forecast_fits() -> None:
+def test_new_conversations_wait_until_their_forecast_fits() -> None:
     policy = forecast()
 
     assert [ask(policy, name, group=name) for name in "wxyz"] == [[("w", "a")], [("x", "b")], [], []]
@@ -139,13 +139,13 @@ def test_fresh_conversations_wait_until_their_forecast_fits() -> None:
     assert end(policy, "w", "a", tokens=1_000) == [("y", "a")]
 
 
-def test_a_request_that_fits_no_server_goes_to_an_empty_one() -> None:
+def test_a_forecast_that_fits_no_server_goes_to_an_empty_one() -> None:
     assert ask(forecast(capacity=50), "w") == [("w", "a")]
 
 
 @pytest.mark.parametrize(("running_share", "placed"), [(0.0, ""), (0.4, ""), (0.5, "x"), (0.75, "xy")])
-def test_where_tools_take_long_more_are_admitted_than_fit(running_share: float, placed: str) -> None:
-    """A turn of 10 seconds and tools of 20: a third of the time runs, so 1.2, 1.5 and 2.25 times the KV is let in."""
+def test_where_tools_are_slow_more_conversations_are_admitted_than_fit(running_share: float, placed: str) -> None:
+    """Turns of 10 s, tools of 20 s: a third of the time is on engines, so 1.2, 1.5 and 2.25 times the KV is allowed."""
     policy = forecast(servers="a", running_share=running_share)
     ask(policy, "w", group="w")
     release(policy, "w", "a", now=10.0)
@@ -155,21 +155,21 @@ def test_where_tools_take_long_more_are_admitted_than_fit(running_share: float, 
     assert ask(policy, "y", group="y", now=30.0) == [("y", "a")][: "y" in placed]
 
 
-def test_rollouts_of_a_prompt_share_a_server_up_to_the_unit() -> None:
-    policy = forecast(capacity=100_000, light_unit=2)
+def test_rollouts_of_a_prompt_share_a_server_up_to_the_block_size() -> None:
+    policy = forecast(capacity=100_000, light_block_size=2)
 
     assert [ask(policy, name)[0].server for name in "uvwxyz"] == ["a", "a", "b", "b", "a", "a"]
 
 
-def test_units_are_larger_where_the_step_before_would_not_fit() -> None:
-    """64 rollouts of 1,000 tokens, on two servers that hold 20,000 each."""
-    policy = forecast(capacity=20_000, light_unit=2, unit=4)
+def test_blocks_are_larger_where_the_step_before_would_not_fit() -> None:
+    """The step before had 64 rollouts of 1,000 tokens; two servers hold 20,000 each."""
+    policy = forecast(capacity=20_000, light_block_size=2, block_size=4)
 
     assert [ask(policy, name)[0].server for name in "uvwxyz"] == ["a", "a", "a", "a", "b", "b"]
 
 
 def test_a_returning_turn_moves_to_a_far_emptier_server_once_nothing_waits() -> None:
-    policy = forecast(capacity=100_000, light_unit=8)
+    policy = forecast(capacity=100_000, light_block_size=8)
     for number in range(8):
         ask(policy, f"c{number}")
     ask(policy, "other", group="h")
@@ -178,8 +178,8 @@ def test_a_returning_turn_moves_to_a_far_emptier_server_once_nothing_waits() -> 
     assert ask(policy, "c0", context=520, now=12.0) == [("c0", "b")]
 
 
-def test_moves_are_capped() -> None:
-    policy = forecast(capacity=100_000, light_unit=8, max_moves=0.0)
+def test_the_number_of_moves_is_limited() -> None:
+    policy = forecast(capacity=100_000, light_block_size=8, max_moves=0.0)
     for number in range(8):
         ask(policy, f"c{number}")
     release(policy, "c0", "a")
@@ -187,8 +187,8 @@ def test_moves_are_capped() -> None:
     assert ask(policy, "c0", context=520, now=12.0) == [("c0", "a")]
 
 
-def test_a_prefix_that_new_weights_have_voided_holds_nobody_back() -> None:
-    policy = forecast(capacity=100_000, light_unit=8, max_moves=0.0)
+def test_a_prefix_that_new_weights_invalidated_does_not_prevent_a_move() -> None:
+    policy = forecast(capacity=100_000, light_block_size=8, max_moves=0.0)
     for number in range(8):
         ask(policy, f"c{number}")
     release(policy, "c0", "a")
@@ -197,8 +197,8 @@ def test_a_prefix_that_new_weights_have_voided_holds_nobody_back() -> None:
     assert ask(policy, "c0", context=520, now=12.0) == [("c0", "b")]
 
 
-def test_the_next_step_knows_how_long_rollouts_were() -> None:
-    """Every length up to 1,000 seemed as likely; after a step of 100 tokens each, many more fit."""
+def test_the_next_step_knows_the_lengths_of_this_one() -> None:
+    """At first every length up to 1,000 is as likely; after a step of 100 tokens each, many more rollouts fit."""
     policy = with_servers(KvForecast(budget=1_000, options=ForecastOptions(deviations=0.0)), "a", 3_000)
 
     def placed_at_once(step: int) -> int:
@@ -212,7 +212,7 @@ def test_the_next_step_knows_how_long_rollouts_were() -> None:
     assert placed_at_once(1) > 1.5 * first
 
 
-def test_survival_counts_running_rollouts_until_where_they_are() -> None:
+def test_survival_counts_running_rollouts_up_to_their_current_length() -> None:
     """Kaplan and Meier: of four one ends at 300, one runs at 600, one ends at 700, one runs at 900."""
     model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 4, prior_weight=1e-9)
     model.add_ended(300)
@@ -223,31 +223,31 @@ def test_survival_counts_running_rollouts_until_where_they_are() -> None:
     assert survival == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.5], abs=1e-6)
 
 
-def test_with_nothing_known_lengths_up_to_the_budget_are_alike() -> None:
+def test_while_no_lengths_are_known_all_up_to_the_budget_are_equally_likely() -> None:
     assert LengthModel(1_024, bin_tokens=256).survival(()) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
 
 
-def test_the_peak_is_at_the_moment_in_which_most_is_held() -> None:
-    """In bins of 256: when the third reaches its end at 1,024 the others are at 512; later it is gone."""
+def test_the_peak_is_the_most_tokens_held_at_once() -> None:
+    """In bins of 256: when the third rollout reaches its end at 1,024 tokens, the others are at 512."""
     model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 64)
 
     assert model.peak([0.0, 0.0, 512.0], 0.0) == pytest.approx(640 + 640 + 1_152)
 
 
 @pytest.mark.parametrize("budget", [100, 512, 1_024, 12_288])
-def test_the_peak_of_lengths_spread_evenly_is_near_a_quarter_whatever_the_budget(budget: int) -> None:
-    """Of many rollouts up to B tokens, B / 2 are the most that half of them hold at once: B / 4 each."""
+def test_the_peak_of_evenly_spread_lengths_is_a_quarter_of_the_budget_each(budget: int) -> None:
+    """Of rollouts up to B tokens, half still run at B / 2 tokens, which is the peak: B / 4 for each rollout."""
     model = LengthModel(budget, prior=[*range(0, budget + 1)])
 
     assert model.peak([0.0] * 100, 0.0) / 100 == pytest.approx(budget / 4, rel=0.05)
 
 
 def test_deviations_raise_the_peak_only_where_lengths_differ() -> None:
-    certain, open_ = (
+    certain, uncertain = (
         LengthModel(1_024, bin_tokens=256, prior=[1_024] * 64),
         LengthModel(1_024, bin_tokens=256, prior=[128, 1_024] * 32),
     )
 
     assert certain.peak([0.0] * 4, 2.0) == certain.peak([0.0] * 4, 0.0)
-    assert open_.peak([0.0] * 4, 2.0) > open_.peak([0.0] * 4, 0.0)
-    assert np.isfinite(open_.peak([5_000.0], 1.0))
+    assert uncertain.peak([0.0] * 4, 2.0) > uncertain.peak([0.0] * 4, 0.0)
+    assert np.isfinite(uncertain.peak([5_000.0], 1.0))

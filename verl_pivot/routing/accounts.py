@@ -1,4 +1,4 @@
-"""Accounts of a router: KV tokens that conversations hold on each server, and counts of what happened."""
+"""Accounts of a router: the KV tokens that conversations hold on each server, and counts of events."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -26,13 +26,13 @@ class RouterCounts:
     ended: int = 0
     """Conversations whose end was reported."""
     returned: int = 0
-    """Turns that got the server which has their prefix."""
+    """Turns that got the server of the turn before, which has their prefix."""
     moves: int = 0
     """Turns that got another server than the turn before."""
     recomputed_tokens: int = 0
     """Tokens of conversations that were computed again because of a move."""
     forgotten: int = 0
-    """Conversations that were taken for over after `forget_after_seconds` without a call."""
+    """Conversations that counted as ended after `forget_after_seconds` without a call."""
     lost: int = 0
     """Requests that were never released although their server had no work."""
     ignored: int = 0
@@ -40,7 +40,7 @@ class RouterCounts:
 
 
 class Accounts:
-    """KV tokens that are committed on each server: running totals, which `check` compares with a recount."""
+    """Running totals of the KV tokens that conversations hold on each server; `check` compares them with a recount."""
 
     def __init__(self) -> None:
         self._holdings: dict[str, dict[str, Holding]] = {}
@@ -89,8 +89,10 @@ class Accounts:
         recount: dict[str, dict[str, Holding]] = {server: {} for server in self._holdings}
         for server, conversation, holding in placed:
             recount[server][conversation] = holding
-        assert recount == self._holdings
+        assert recount == self._holdings, f"recounted {recount}, kept {self._holdings}"
         for server, holdings in recount.items():
             prompts = {holding.group: holding.prompt_tokens for holding in holdings.values()}
             total = sum(holding.context_tokens for holding in holdings.values()) + sum(prompts.values())
-            assert total == self._committed[server], (server, total, self._committed[server])
+            assert total == self._committed[server], (
+                f"{server}: recounted {total}, kept {self._committed[server]} tokens"
+            )

@@ -96,11 +96,11 @@ class KvAdmission:
     """
 
     def __init__(self, *, budget: int) -> None:
-        """`budget` is the number of tokens that a response may have."""
+        """`budget` is the most tokens of a response, observations included."""
         self._budget = budget
         self._capacities: dict[str, int] = {}
         self._live: dict[str, set[str]] = {}
-        """{server: its conversations that count against the number admitted}."""
+        """{server: its conversations that count towards the number that it takes}."""
         self._places: dict[str, str] = {}
         self._waiting: OrderedDict[str, TurnRequest] = OrderedDict()
 
@@ -190,18 +190,18 @@ class CacheAware:
     ) -> None:
         self._inflight: dict[str, int] = {}
         self._seen_tokens: dict[str, int] = {}
-        """{server: tokens that it has had to compute}."""
+        """{server: prompt and conversation tokens that it is expected to have prefilled}."""
         self._cache_threshold = cache_threshold
-        self._abs, self._rel = balance_abs_threshold, balance_rel_threshold
+        self._balance_abs_threshold, self._balance_rel_threshold = balance_abs_threshold, balance_rel_threshold
         self._places: dict[str, _CachedConversation] = {}
         self._prompts: dict[str, str] = {}
-        """{group: the server that has its prompt}."""
+        """{group: the server that is expected to have its prompt cached}."""
         self._group_sizes: Counter[str] = Counter()
         """{group: its conversations that have not ended}."""
 
     def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         least, most = min(self._inflight.values()), max(self._inflight.values())
-        if most - least > self._abs and most > self._rel * least:
+        if most - least > self._balance_abs_threshold and most > self._balance_rel_threshold * least:
             server = min(self._inflight, key=self._inflight.__getitem__)
         else:
             server = self._by_prefix(request)

@@ -1,18 +1,18 @@
-"""How our agent loops report the end of a conversation to the router, through the client that verl gives them."""
+"""Reports of our agent loops to the router that a conversation has ended, through verl's client."""
 
 from typing import Any
 from uuid import uuid4
 
 from verl_pivot.data.rollout_records import RoutingCost
 
-REPORTS_END = "+tells-end"
+REPORTS_END = "+reports-end"
 """Ending of the request ids of conversations whose agent loop calls `end_conversation`."""
 
 
 def new_request_id() -> str:
-    """A request id for all turns of one conversation, whose agent loop has to call `end_conversation` in the end.
+    """A new request id for all turns of one conversation, whose agent loop must call `end_conversation` when it ends.
 
-    To a router other than ours it is a request id like any other.
+    For other routers than ours it is a request id like any other.
     """
     return uuid4().hex + REPORTS_END
 
@@ -25,7 +25,7 @@ def reports_end(request_id: str) -> bool:
 async def end_conversation(
     client: Any, request_id: str, response_tokens: int, global_step: int | None
 ) -> RoutingCost | None:
-    """Report that a conversation is over, which frees its place on the engine.
+    """Report that a conversation has ended, which frees its place on the engine.
 
     Args:
         client: verl's `LLMServerClient`, which holds the handle of the router's actor.

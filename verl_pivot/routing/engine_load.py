@@ -12,7 +12,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class _RankLoad(BaseModel):
-    """Load of one data-parallel rank, in SGLang's words."""
+    """Load of one data-parallel rank, with SGLang's names."""
 
     num_running_reqs: _Count
     num_waiting_reqs: _Count
@@ -21,6 +21,8 @@ class _RankLoad(BaseModel):
 
 
 class _LoadsResponse(BaseModel):
+    """Answer of a server's `/v1/loads`."""
+
     loads: Annotated[list[_RankLoad], Field(min_length=1)]
 
 

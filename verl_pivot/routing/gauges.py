@@ -20,7 +20,7 @@ _ROUTER_GAUGES = {
 
 
 class RouterGauges:
-    """Gauges `verl_pivot_router_<name>`; a count of the router keeps its name."""
+    """Prometheus gauges `verl_pivot_router_<name>`; those of RouterCounts have the names of its fields."""
 
     def __init__(self) -> None:
         self._gauges: dict[str, Gauge] = {}
@@ -40,7 +40,7 @@ class RouterGauges:
 
 
 def router_values(status: RouterStatus) -> dict[str, float]:
-    """{gauge: value} of the whole router."""
+    """{gauge: value} for the gauges of the whole router."""
     engines, inflight = status["engines"].values(), status["servers"].values()
     values: dict[str, float] = {
         "waiting": status["waiting"],
@@ -55,7 +55,7 @@ def router_values(status: RouterStatus) -> dict[str, float]:
 
 
 def server_values(status: RouterStatus) -> dict[str, dict[str, float]]:
-    """{server: {gauge: value}}."""
+    """{server: {gauge: value}} for the gauges of each server."""
     values: dict[str, dict[str, float]] = {
         server: {"inflight": status["servers"][server], "committed_tokens": tokens["committed"]}
         for server, tokens in status["tokens"].items()

@@ -18,26 +18,27 @@ class ForecastOptions(Options):
     fill: float = Field(default=0.85, gt=0.0, le=1.0)
     """Share of a server's KV cache that the forecast may reach."""
     deviations: float = Field(default=0.75, ge=0.0)
-    """Standard deviations of the forecast that are added to its mean."""
+    """Number of standard deviations that are added to the mean of the forecast."""
     running_share: float = Field(default=0.6, ge=0.0, le=1.0)
     """Share of the live conversations that should be on an engine while the others wait for tools. Where tools take
     longer, more conversations are admitted than fit the KV cache; 0 never admits more than fit."""
-    unit: int = Field(default=8, ge=1)
-    """Rollouts of a prompt sent to one server, where they share the prompt's KV, before the next server is chosen."""
-    light_unit: int = Field(default=4, ge=1)
-    """The same number where the KV caches are not expected to fill, so that every server gets a mix of prompts."""
+    block_size: int = Field(default=8, ge=1)
+    """Rollouts of a prompt sent to one server in a row, where they share the prompt's KV. The next block of that prompt
+    may go to another server."""
+    light_block_size: int = Field(default=4, ge=1)
+    """`block_size` where the KV caches are not expected to fill, so that every server gets a mix of prompts."""
     move_ratio: float = Field(default=1.25, ge=1.0)
-    """Ratio of a server's conversations to those of the emptiest server from which a returning turn moves there."""
+    """Least ratio of a server's conversations to those of the emptiest server at which a returning turn moves there."""
     max_moves: float = Field(default=0.5, ge=0.0)
-    """Moves per rollout, on average."""
+    """Most moves per rollout, on average."""
     learn_every: int = Field(default=64, ge=1)
     """Ended conversations between two updates of the length forecast."""
     max_remembered: int = Field(default=50_000, ge=1)
-    """Ended conversations after which a new step is assumed, where rollouts never all end at the same time."""
+    """Ended conversations after which a new step is assumed, in case there is always some rollout under way."""
 
 
-class _Unit(NamedTuple):
-    """The rollouts of one prompt that were sent to one server in a row."""
+class _PromptBlock(NamedTuple):
+    """Rollouts of one prompt that were sent to one server in a row."""
 
     server: str
     num_rollouts: int
@@ -57,7 +58,7 @@ class KvForecast:
     def __init__(self, *, budget: int, prior: Sequence[int] = (), options: ForecastOptions | None = None) -> None:
         """
         Args:
-            budget: Tokens that a response may have.
+            budget: Most tokens of a response, observations included.
             prior: [num_rollouts] response lengths of the step before the first one; later steps use their own.
             options: None for the defaults.
         """
@@ -66,12 +67,12 @@ class KvForecast:
         self._lengths = LengthModel(budget, prior=prior)
         self._places: dict[str, str] = {}
         self._parked: dict[str, LiveConversation] = {}
-        """Conversations whose last turn may be over: no KV is counted for them, and their server is remembered."""
-        self._units: dict[str, _Unit] = {}
-        """{group: its newest unit}."""
+        """Conversations whose newest turn may be the last: they keep their server, but their KV is not counted."""
+        self._blocks: dict[str, _PromptBlock] = {}
+        """{group: its newest block}."""
         self._waiting = WaitingRequests()
-        self._is_pressed = False
-        """Whether the KV caches are expected to fill in this step."""
+        self._has_pressure = False
+        """Whether the KV caches are expected to fill in this step, or have filled."""
         self._cache_epoch = 0
         self._num_moves = 0
         self._num_begun = 0
@@ -80,7 +81,7 @@ class KvForecast:
     def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         if request.conversation in self._places:
             return (self._go_on(request),)
-        if request.context_tokens:  # its server is gone
+        if request.context_tokens:  # a conversation that has begun, on a server that is gone
             return (self._begin(request, self._emptiest()),)
         if not self._places and not self._waiting:
             self._begin_step()
@@ -106,8 +107,8 @@ class KvForecast:
         live = self._parked.pop(end.conversation, None) or server.remove(end.conversation)
         if end.response_tokens is not None:
             server.learn_rate(live, end.response_tokens)
-        known = end.response_tokens
-        self._lengths.add_ended(int(live.tokens(server.rate, end.now)) if known is None else known)
+        estimate = int(live.tokens(server.rate, end.now))
+        self._lengths.add_ended(estimate if end.response_tokens is None else end.response_tokens)
         if self._is_time_to_learn():
             self._lengths.update(tokens for each in self._servers.values() for tokens in each.tokens(end.now))
         return self._admit_to(name, end.now)
@@ -120,7 +121,7 @@ class KvForecast:
         del self._servers[name]
         self._parked = {each: live for each, live in self._parked.items() if self._places[each] != name}
         self._places = {each: server for each, server in self._places.items() if server != name}
-        self._units = {group: unit for group, unit in self._units.items() if unit.server != name}
+        self._blocks = {group: block for group, block in self._blocks.items() if block.server != name}
         return self._admit_anywhere(now)
 
     def forget_prefixes(self) -> None:
@@ -128,11 +129,11 @@ class KvForecast:
 
     def _begin_step(self) -> None:
         """Forecast from the lengths of the step that has just ended."""
-        self._units.clear()
+        self._blocks.clear()
         if self._lengths.num_ended:
             self._lengths = self._lengths.next_step()
         capacity = sum(server.capacity for server in self._servers.values())
-        self._is_pressed = self._lengths.prior_tokens > self._options.fill * capacity
+        self._has_pressure = self._lengths.prior_tokens > self._options.fill * capacity
 
     def _is_time_to_learn(self) -> bool:
         """Whether to update the length forecast: after every few ends at first, then every `learn_every` ends."""
@@ -154,16 +155,19 @@ class KvForecast:
         else:
             self._time_shares.learn(self._servers[place].live[name], request.now)
         live = self._servers[place].live[name]
-        if (emptier := self._emptier(place, live)) is not None:
-            self._servers[emptier].add(name, self._servers[place].remove(name))
-            self._places[name] = place = emptier
+        if (destination := self._server_to_move_to(place, live)) is not None:
+            self._servers[destination].add(name, self._servers[place].remove(name))
+            self._places[name] = place = destination
             self._num_moves += 1
         live.context_tokens, live.turn_began_at, live.turn_seconds = request.context_tokens, request.now, None
         live.cache_epoch = self._cache_epoch
         return Placement(name, place)
 
-    def _emptier(self, place: str, live: LiveConversation) -> str | None:
-        """The server to move to, or None: any emptier one if the prefix is lost anyway, else a far emptier one."""
+    def _server_to_move_to(self, place: str, live: LiveConversation) -> str | None:
+        """The server that a returning turn moves to, or None if it stays where it is.
+
+        A conversation without a cached prefix moves to any emptier server, others only to a far emptier one.
+        """
         emptiest = self._emptiest()
         here, there = len(self._servers[place].live), len(self._servers[emptiest].live)
         if here <= there + 1:
@@ -175,26 +179,27 @@ class KvForecast:
         return emptiest if here >= self._options.move_ratio * there else None
 
     def _admit_anywhere(self, now: float) -> list[Placement]:
-        """Admit waiting conversations in order, each to its unit's server or the emptiest, until one does not fit."""
+        """Admit waiting conversations in order, each to its block's server or the emptiest, until one does not fit."""
         placed = []
         while self._waiting and self._servers:
             request = self._first()
-            name = self._server_of_unit(request.group, self._emptiest())
+            name = self._server_of_block(request.group, self._emptiest())
             if not self._fits(name, request, now):
-                self._is_pressed = True
+                self._has_pressure = True
                 break
             placed.append(self._admit(request, name, now))
         return placed
 
     @property
-    def _unit_size(self) -> int:
-        return self._options.unit if self._is_pressed else self._options.light_unit
+    def _block_size(self) -> int:
+        return self._options.block_size if self._has_pressure else self._options.light_block_size
 
-    def _server_of_unit(self, group: str, emptiest: str) -> str:
-        unit = self._units.get(group, _Unit(emptiest, 0))
-        max_live = len(self._servers[emptiest].live) + self._unit_size
-        is_open = unit.num_rollouts < self._unit_size and len(self._servers[unit.server].live) <= max_live
-        return unit.server if is_open else emptiest
+    def _server_of_block(self, group: str, emptiest: str) -> str:
+        """The server for the next rollout of a prompt: that of its newest block while the block is open."""
+        block = self._blocks.get(group, _PromptBlock(emptiest, 0))
+        max_live = len(self._servers[emptiest].live) + self._block_size
+        is_open = block.num_rollouts < self._block_size and len(self._servers[block.server].live) <= max_live
+        return block.server if is_open else emptiest
 
     def _admit_to(self, name: str, now: float) -> list[Placement]:
         """Admit waiting conversations to a server that has room again, until the next one does not fit."""
@@ -207,9 +212,9 @@ class KvForecast:
         return placed
 
     def _next_for(self, name: str) -> TurnRequest:
-        """The next request for a server: first of a prompt that already has some rollouts there."""
+        """The next request for a server: preferably one of a prompt that has some rollouts there."""
         for group, count in self._servers[name].groups.items():
-            if count < self._options.unit and (request := self._waiting.first_in_group(group)):
+            if count < self._options.block_size and (request := self._waiting.first_in_group(group)):
                 return request
         return self._first()
 
@@ -227,8 +232,8 @@ class KvForecast:
     def _room(self, server: ServerState) -> float:
         """Tokens that the forecast of a server may reach.
 
-        Where conversations wait for tools most of the time, this is more than the server's KV cache: engines stay busy,
-        and compute again what they evicted of the conversations that waited.
+        Where conversations wait for tools most of the time, this is more than the server's KV cache. Engines stay busy,
+        and compute the evicted prefixes of waiting conversations again.
         """
         return self._options.fill * server.capacity * max(1.0, self._options.running_share / self._time_shares.running)
 
@@ -238,9 +243,9 @@ class KvForecast:
 
     def _admit(self, request: TurnRequest, name: str, now: float) -> Placement:
         self._waiting.remove(request)
-        unit = self._units.get(request.group, _Unit(name, 0))
-        is_same = unit.server == name and unit.num_rollouts < self._unit_size
-        self._units[request.group] = _Unit(name, unit.num_rollouts + 1 if is_same else 1)
+        block = self._blocks.get(request.group, _PromptBlock(name, 0))
+        is_same = block.server == name and block.num_rollouts < self._block_size
+        self._blocks[request.group] = _PromptBlock(name, block.num_rollouts + 1 if is_same else 1)
         return self._begin(replace(request, now=now), name)
 
     def _begin(self, request: TurnRequest, name: str) -> Placement:

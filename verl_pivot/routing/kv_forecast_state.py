@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from verl_pivot.routing.routing_policy import TurnRequest
 
 _FIRST_RATE = 25.0
-"""Tokens per second of one running turn that are assumed until a server has shown its own speed."""
+"""Tokens per second of one running turn, assumed until turns on the server have ended."""
 _RATE_MEMORY = 0.9
-"""Factor by which each turn that ends fades the earlier ones in a server's speed."""
+"""Weight of the earlier turns in a server's speed, applied each time a turn ends."""
 _SHARE_MEMORY = 0.99
-"""The same for the share of time on engines: about the last hundred turns count."""
+"""Weight of the earlier turns in the share of time on engines: about the last hundred turns count."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -89,14 +89,14 @@ class ServerState:
 
 @dataclass(slots=True)
 class TimeShares:
-    """How conversations divide their time between turns on engines and tools, over the recent turns."""
+    """Shares of the conversations' time that they spend on engines and with tools, over the recent turns."""
 
     _turn_seconds: float = 0.0
     _total_seconds: float = 0.0
 
     @property
     def running(self) -> float:
-        """Share of time on engines; 1 until some conversation has come back from its tools."""
+        """Share of time on engines; 1 until a conversation has come back from its tools."""
         return self._turn_seconds / self._total_seconds if self._turn_seconds else 1.0
 
     def learn(self, live: LiveConversation, now: float) -> None:
@@ -107,7 +107,7 @@ class TimeShares:
 
 
 class WaitingRequests:
-    """Requests of conversations that have not begun: groups in the order of arrival, within each group likewise."""
+    """Requests of conversations that have not begun, by group; groups and their requests are in order of arrival."""
 
     def __init__(self) -> None:
         self._by_group: OrderedDict[str, OrderedDict[str, TurnRequest]] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Response lengths of the rollouts so far -> how many KV tokens the rollouts in flight will need at most."""
+"""Response lengths of the rollouts so far -> forecast of the most KV tokens that running rollouts hold at once."""
 
 from collections.abc import Iterable, Sequence
 
@@ -7,15 +7,16 @@ import numpy.typing as npt
 
 _NUM_BINS = 48
 _UNKNOWN_WEIGHT = 8.0
-"""Rollouts that the uniform distribution of lengths counts for, while nothing is known."""
+"""Rollouts that the uniform distribution of lengths counts for while no lengths are known."""
 Floats = npt.NDArray[np.float64]
 
 
 class LengthModel:
-    """Survival function of response lengths, in which rollouts still running count up to their current length.
+    """Survival function of response lengths: the probability that a response is longer than some number of tokens.
 
-    With nothing known, every length up to the budget is equally likely. That is too long for most rollouts, on purpose:
-    a forecast that is too long costs little, one that is too short makes engines evict prefixes.
+    A rollout that still runs counts as one of at least its current length. While no lengths are known, every length up
+    to the budget is equally likely. That is too long for most rollouts, on purpose: a forecast that is too long costs
+    little, one that is too short makes engines evict prefixes.
 
     Source: the estimator of Kaplan and Meier (1958).
     """
@@ -25,7 +26,7 @@ class LengthModel:
     ) -> None:
         """
         Args:
-            budget: Tokens that a response may have.
+            budget: Most tokens of a response, observations included.
             prior: [num_rollouts] response lengths of the previous step.
             prior_weight: Rollouts of this step that the whole previous step counts for. A previous step with fewer
                 rollouts than that counts for as many as it has.

@@ -1,4 +1,4 @@
-"""Turns of many conversations -> servers, as a routing policy decides; failed servers and lost clients included."""
+"""Router: turns of conversations -> servers, as a routing policy decides; handles failed servers and lost clients."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -26,7 +26,7 @@ class _Waiter:
 
 
 class Router:
-    """Assigns servers to turns, lets turns wait, and handles servers and clients that fail; knows neither Ray nor HTTP.
+    """Assigns servers to turns, lets turns wait, and handles servers and clients that fail; uses neither Ray nor HTTP.
 
     All calls come from one event loop. A request that waits is a future, so it blocks no other call.
     """
@@ -127,14 +127,14 @@ class Router:
     # ---- servers
 
     def add_server(self, name: str, load: EngineLoad | None) -> None:
-        """Add a server. A known name is a server that restarted: what ran on it is gone."""
+        """Add a server. A server with a known name has restarted: the requests that ran on it are gone."""
         if name in self._state.servers:
             self.remove_server(name)
         server = self._state.add_server(name, load)
         self._place(self._routing_policy.add_server(name, server.capacity, self._clock()))
 
     def remove_server(self, name: str) -> None:
-        """Remove a server. Clients ask again for what ran there; if it was the last server, waiting requests fail."""
+        """Remove a server. Clients repeat the requests that ran there. If no server is left, waiting requests fail."""
         if name not in self._state.servers:
             self._state.counts.ignored += 1
             return
@@ -160,7 +160,7 @@ class Router:
         self._release_lost(name, server)
 
     def tick(self) -> None:
-        """End conversations without a call for `forget_after_seconds`, unless they run or wait."""
+        """End conversations without a call for `forget_after_seconds` of which no request runs or waits."""
         now = self._clock()
         while self._state.conversations:
             name, conversation = next(iter(self._state.conversations.items()))
@@ -188,11 +188,11 @@ class Router:
         return self._state.inflight
 
     def status(self) -> RouterStatus:
-        """Servers, engines and counts, for people and metrics."""
+        """Servers, loads of their engines and counts of events, for people and metrics."""
         return self._state.status(num_waiting=len(self._waiters))
 
     def audit(self) -> dict[str, TokenAccount]:
-        """{server: its KV tokens}, recounted; takes some milliseconds for thousands of conversations.
+        """{server: its KV tokens}, recounted, which takes some milliseconds for thousands of conversations.
 
         Raises:
             AssertionError: If the running totals differ from the recount, or a running request belongs to nobody.
@@ -207,9 +207,9 @@ class Router:
         largest = max(server.capacity for server in self._state.servers.values())
         if num_tokens > largest:
             raise EngineError(
-                f"a request of {num_tokens} tokens fits the KV cache of no engine, the largest of which holds "
-                f"{largest}: give engines more memory (rollout.gpu_memory_utilization), or rollouts fewer "
-                "tokens (data.max_prompt_length, data.max_response_length)"
+                f"a request of {num_tokens} tokens does not fit the KV cache of any engine, the largest of which holds "
+                f"{largest} tokens: give engines more memory (rollout.gpu_memory_utilization), or allow rollouts "
+                "fewer tokens (data.max_prompt_length, data.max_response_length)"
             )
 
     def _note_call(self, name: str) -> float:
@@ -234,7 +234,7 @@ class Router:
             self._place(self._routing_policy.release(release))
 
     def _finish(self, name: str, conversation: RoutedConversation, response_tokens: int | None) -> None:
-        """End a conversation, and first the requests of it that still run."""
+        """End the requests of a conversation that still run, and then the conversation."""
         while conversation.num_running and conversation.server is not None:
             self._end_request(name, conversation, conversation.server)
         self._state.remove(name)
@@ -265,7 +265,7 @@ class Router:
     # ---- servers that fail
 
     def _suspend(self, name: str) -> None:
-        """Give a server no more requests. What runs there loses its place; its clients will ask again."""
+        """Send a server no more requests. Requests that run there lose their place; their clients will repeat them."""
         server = self._state.servers[name]
         self._state.clear_server(name)
         if not server.is_suspended:
@@ -281,7 +281,7 @@ class Router:
                 self._suspend(name)
 
     def _release_lost(self, name: str, server: RoutedServer) -> None:
-        """Release requests on a server that has reported no work twice since they started: their clients died."""
+        """Release requests on a server that has reported no work twice since they started: their clients have died."""
         if server.load is None or server.load.num_requests:
             server.idle_since = None
             return

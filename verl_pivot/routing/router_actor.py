@@ -1,4 +1,4 @@
-"""KvRouter, the Ray actor behind verl's `rollout.router_config_path`: a Router that polls its engines' loads."""
+"""KvRouter, the Ray actor that verl starts for `rollout.router_config_path`: a Router that polls its engines' loads."""
 
 import asyncio
 import logging
@@ -121,7 +121,7 @@ class KvRouter:
     # ---- engines
 
     async def _start(self) -> None:
-        """Read the loads of the first servers and start polling; whatever needs servers waits for this."""
+        """Read the loads of the first servers and start polling; calls that need servers await this."""
         if self._started is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT, connector=aiohttp.TCPConnector(limit=0))
             self._started = asyncio.create_task(self._add(self._first_servers))
@@ -138,7 +138,7 @@ class KvRouter:
             self._pollers[server] = _background_task(self._poll(server))
 
     async def _poll(self, server: str) -> None:
-        """Poll one server. Each server has its own loop, so hundreds of servers are not read at once."""
+        """Poll one server. Each server has its own task, so hundreds of servers are not read at the same moment."""
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
             self._router.observe(server, await self._read_load(server))
@@ -148,7 +148,8 @@ class KvRouter:
             return await read_load(self._session, server)
         except EngineError as error:
             logger.warning(
-                "%s; its last known capacity counts, and after some failures in a row it gets no more requests", error
+                "%s; the router keeps its last known capacity, and after 3 failures in a row sends it no more requests",
+                error,
             )
             return None
 
@@ -169,4 +170,4 @@ def _background_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
 
 def _log_error(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
-        logger.error("a background task of the router failed; it routes on without it", exc_info=error)
+        logger.error("a background task of the router failed; the router continues without it", exc_info=error)

@@ -26,7 +26,7 @@ class TokenAccount(TypedDict):
 
 
 class RouterStatus(TypedDict):
-    """What `get_status` of the router's actor returns; the first four keys are those of verl's own router."""
+    """Answer of the router actor's `get_status`; the first four keys are those of verl's own router."""
 
     servers: dict[str, int]
     """{server: requests that run on it}."""
@@ -41,9 +41,9 @@ class RouterStatus(TypedDict):
     """Servers that get no requests because they stopped answering."""
     tokens: dict[str, TokenAccount]
     engines: dict[str, dict[str, int]]
-    """{server: EngineLoad as the server reported it last}."""
+    """{server: fields of the EngineLoad that it reported last}."""
     counts: dict[str, int]
-    """RouterCounts."""
+    """Fields of RouterCounts."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class RoutedServer:
 
 
 class RouterState:
-    """Conversations and servers of a router. Decides nothing; `audit` recounts what it keeps in running totals."""
+    """Conversations and servers of a router. It decides nothing; `audit` compares its running totals with a recount."""
 
     def __init__(self) -> None:
         self.servers: dict[str, RoutedServer] = {}
@@ -118,7 +118,7 @@ class RouterState:
         return server
 
     def clear_server(self, name: str) -> None:
-        """Take their place from all conversations of a server, and stop counting their requests."""
+        """Take all conversations of a server off it, and stop counting their requests."""
         for each, conversation in self.conversations.items():
             if conversation.server == name:
                 self._accounts.drop(name, each)
@@ -126,14 +126,14 @@ class RouterState:
         self.servers[name].running.clear()
 
     def remove_server(self, name: str) -> None:
-        """Remove a server that `clear_server` has cleared."""
+        """Remove a server, after `clear_server`."""
         del self.servers[name]
         self._accounts.remove_server(name)
 
     # ---- conversations
 
     def begin(self, name: str, token_ids: Sequence[int], *, reports_end: bool) -> RoutedConversation:
-        """Add a conversation. Its prompt are the tokens of its first request; equal prompts make a group."""
+        """Add a conversation. The tokens of its first request are its prompt; equal prompts make a group."""
         group = blake2b(array("q", token_ids), digest_size=16).hexdigest()
         conversation = RoutedConversation(group=group, prompt_tokens=len(token_ids), reports_end=reports_end)
         self.conversations[name] = conversation
@@ -145,7 +145,7 @@ class RouterState:
         self.conversations.move_to_end(name)
 
     def place(self, name: str, server: str, context_tokens: int) -> None:
-        """Give a conversation its place for the turn that begins with so many tokens after the prompt."""
+        """Give a conversation its place for a turn that begins with `context_tokens` tokens after the prompt."""
         conversation = self.conversations[name]
         conversation.context_tokens = context_tokens
         self._count_return(conversation, server)
@@ -163,7 +163,7 @@ class RouterState:
         self.counts.acquired += 1
 
     def end_request(self, name: str, server: str) -> bool:
-        """Count one request less; returns whether it was the last of the conversation that ran."""
+        """Count one request less; returns whether none of the conversation runs any more."""
         running = self.servers[server].running
         running[name] -= 1
         self.conversations[name].num_running -= 1
@@ -174,7 +174,7 @@ class RouterState:
         return True
 
     def remove(self, name: str) -> None:
-        """Remove a conversation of which no request runs."""
+        """Remove a conversation without running requests."""
         conversation = self.conversations.pop(name)
         if conversation.server is not None:
             self._accounts.drop(conversation.server, name)
@@ -217,7 +217,7 @@ class RouterState:
         return {name: server.token_account(self._accounts.committed(name)) for name, server in self.servers.items()}
 
     def audit(self) -> dict[str, TokenAccount]:
-        """{server: its KV tokens}, recounted; takes some milliseconds for thousands of conversations.
+        """{server: its KV tokens}, recounted, which takes some milliseconds for thousands of conversations.
 
         Raises:
             AssertionError: If the running totals differ from the recount, or a running request belongs to nobody.
@@ -228,5 +228,6 @@ class RouterState:
             if conversation.server is not None
         )
         for name, server in self.servers.items():
-            assert all(self.conversations[each].server == name for each in server.running), name
+            strays = [each for each in server.running if self.conversations[each].server != name]
+            assert not strays, f"requests run on {name}, but their conversations {strays} have their place elsewhere"
         return self.tokens()

@@ -1,4 +1,4 @@
-"""RoutingPolicy, the interface that decides which engine serves a turn: TurnRequest -> Placements, without a clock."""
+"""RoutingPolicy, the interface of what decides which engine serves a turn: TurnRequest -> Placements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ class TurnRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnRelease:
-    """The end of a turn on a server. Its number of tokens becomes known with the next request or the end."""
+    """The end of a turn on a server. The turn's tokens become known with the conversation's next request or end."""
 
     conversation: str
     server: str
     now: float
     may_be_last: bool = False
-    """Whether this may be the conversation's last turn: its agent loop does not report the end."""
+    """Whether this may be the conversation's last turn, since its agent loop does not report the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Placement(NamedTuple):
 
 
 class RoutingPolicy(Protocol):
-    """Decides which server serves each turn and which turns wait. Deterministic; times come with each call.
+    """Decides which server serves each turn and which turns wait. Deterministic; each call passes the time.
 
     Every call returns the requests that are sent to a server now: the new one, others that waited, or none. A
     conversation has one request at a time. Servers may be added and removed at any time, and no request comes in while
@@ -71,7 +71,7 @@ class RoutingPolicy(Protocol):
         ...
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
-        """Remove a server with its cached prefixes. The turns that run there are not released any more."""
+        """Remove a server with its cached prefixes. No release comes for the turns that run there."""
         ...
 
     def forget_prefixes(self) -> None:

@@ -1,4 +1,4 @@
-"""Router YAML or `pivot.router` -> RouterSettings, and the routing policy that they name."""
+"""Content of a router YAML, or of `pivot.router` -> RouterSettings -> the routing policy that they name."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -26,7 +26,7 @@ class LeastInflightOptions(Options):
     """Options of `least_inflight`."""
 
     max_sessions: Annotated[int, Field(ge=1)] | None = 10_000
-    """Conversations whose server is remembered; null remembers all."""
+    """Most conversations whose server is remembered; null remembers all."""
 
 
 class StaticOptions(Options):
@@ -37,7 +37,7 @@ class StaticOptions(Options):
 
 
 class RouterSettings(Options):
-    """Keys of a router's YAML. configs/router/kv_forecast.yaml explains them to users."""
+    """Settings of a router: the keys of its YAML, see configs/router/kv_forecast.yaml."""
 
     router_class: str = "verl_pivot.routing.router_actor.KvRouter"
     """Class of the router actor, which verl reads."""
