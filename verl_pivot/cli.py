@@ -15,6 +15,7 @@ from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.route import route_app
 from verl_pivot.commands.sandbox import sandbox_app
+from verl_pivot.commands.score import score_command
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 
@@ -43,6 +44,7 @@ app.command("doctor")(doctor_command)
 app.command("import")(import_command)
 app.command("filter")(filter_command)
 app.command("profile")(profile_command)
+app.command("score")(score_command)
 app.command("select")(select_command)
 app.command("export")(export_command)
 app.command("index")(index_command)

@@ -10,6 +10,9 @@ _CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _TAG = re.compile(r"</?tool_call>")
 _THINK = re.compile(r"^\s*(?:<think>)?(.*?)</think>", re.DOTALL)
 
+TRUNCATED = Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
+"""What a completion is that was cut off."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnText:
@@ -43,7 +46,7 @@ def parse_action(text: str, *, ended: bool) -> Message | Malformed:
         ended: Whether the policy ended its turn by itself; a turn that was cut off is not an action.
     """
     if not ended:
-        return Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
+        return TRUNCATED
     turn = read_turn(text)
     calls: list[ToolCall] = []
     for call in turn.calls:

@@ -1,0 +1,274 @@
+"""`verl-pivot score`: samples of a real profile file are scored anew, and one action is tried."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tests.support.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory
+from verl_pivot.cli import app
+from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.trajectories import trajectory_as_dict
+from verl_pivot.engines.engine import Sampling
+from verl_pivot.profiling.early_stopping import EarlyStop
+from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
+from verl_pivot.profiling.published import published_profile_header
+from verl_pivot.profiling.writer import open_profile
+from verl_pivot.types import Sample, Trajectory, TurnProfile, Verdict
+
+RIGHT = '<tool_call>{"name": "find_order", "arguments": {"order_id": 17}}</tool_call>'
+AS_TEXT = '<tool_call>{"name": "find_order", "arguments": {"order_id": "17"}}</tool_call>'
+ACCEPTED = Verdict.accept()
+WRONG = Verdict.refuse("wrong_value", "find_order.order_id")
+CUT_OFF = Verdict.refuse(TRUNCATED.reason, TRUNCATED.detail)
+LENIENT = """
+from verl_pivot.types import Message, Turn, Verdict
+from verl_pivot.verifiers.registry import register
+
+@register("lenient")
+async def lenient(action: Message, turn: Turn) -> Verdict:
+    if [call.name for call in action.tool_calls] == [call.name for call in turn.expert.tool_calls]:
+        return Verdict.accept()
+    return Verdict.refuse("other_tools")
+"""
+
+
+def write_trajectories(folder: Path, *trajectories: Trajectory, name: str = "trajectories.jsonl") -> Path:
+    lines = [json.dumps(trajectory_as_dict(trajectory)) + "\n" for trajectory in trajectories or (make_trajectory(),)]
+    (folder / name).write_text("".join(lines))
+    return folder / name
+
+
+def write_profile(
+    trajectories: Path,
+    samples: Sequence[tuple[str, Verdict]],
+    *,
+    trajectory_id: str = "shop-1",
+    early_stop: EarlyStop | None = None,
+) -> Path:
+    """A profile whose only turn is the first one of a trajectory."""
+    settings = ProfileSettings(
+        model="policy", input_sha256=file_sha256(trajectories), num_samples=4, sampling=Sampling(),
+        max_prompt_tokens=100, chat_template_kwargs={}, early_stop=early_stop,
+    )  # fmt: skip
+    path = trajectories.with_name("profile.jsonl")
+    with open_profile(path, settings) as writer:
+        stored = tuple(Sample(text=text, verdict=verdict, num_tokens=9) for text, verdict in samples)
+        writer.append(TurnProfile(trajectory_id=trajectory_id, index=0, samples=stored, num_prompt_tokens=7))
+    return path
+
+
+def score(*arguments: str | Path, stdin: str | bytes = "") -> Result:
+    """The command in this process, since there are many."""
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["score", *map(str, arguments)], input=stdin)
+
+
+def refusal(*arguments: str | Path, stdin: str | bytes = "") -> str:
+    done = score(*arguments, stdin=stdin)
+    assert done.exit_code == 1, done.output
+    assert done.stderr.startswith("error: "), done.stderr
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removeprefix("error: ").strip()
+
+
+def with_module(folder: Path, code: str, name: str) -> Path:
+    path = folder / f"{name}.py"
+    path.write_text(code)
+    return path
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    """Samples: right, right but as text, cut off, a message."""
+    samples = [(RIGHT, ACCEPTED), (AS_TEXT, ACCEPTED), (RIGHT, CUT_OFF), ("Sent.", WRONG)]
+    return write_profile(write_trajectories(tmp_path), samples)
+
+
+def test_the_verifier_that_the_rows_name_finds_the_verdict_that_was_stored_wrong(profile: Path) -> None:
+    """The number as a text is another argument: the stored verdict of sample 1 is not what `tool_call` says."""
+    report = json.loads(score(profile, "--json").stdout)
+
+    assert (report["num_turns"], report["num_samples"], report["num_turned"]) == (1, 4, 1)
+    (turned,) = report["turned"]
+    assert (turned["turn"], turned["sample"], turned["text"]) == ("shop-1:0", 1, AS_TEXT)
+    assert turned["before"] == {"score": 1.0, "reason": "accepted", "detail": ""}
+    assert (turned["after"]["score"], turned["after"]["reason"]) == (0.0, "wrong_type")
+    assert report["reasons_before"] == {"accepted": 2, "truncated": 1, "wrong_value": 1}
+    assert report["reasons_after"] == {
+        "accepted": 1, "wrong_type": 1, "truncated": 1, "message_instead_of_call": 1
+    }  # fmt: skip
+    assert (report["now_mixed"], report["no_longer_mixed"], report["refused_experts"]) == ([], [], {})
+
+
+def test_another_verifier_shows_which_verdicts_turn_and_that_the_turn_is_mixed_no_longer(tmp_path: Path) -> None:
+    profile = write_profile(write_trajectories(tmp_path), [(RIGHT, ACCEPTED), (AS_TEXT, WRONG), (AS_TEXT, WRONG)])
+    module = with_module(tmp_path, LENIENT, "lenient")
+
+    done = score(profile, "--verifier", "lenient", "--verifier-module", module)
+
+    assert done.exit_code == 0, done.output
+    shown = " ".join(done.stdout.split())
+    assert "Verdicts that turn, 1 of 1" in shown
+    assert "│ shop-1:0 │ 1,2 │ 0 wrong_value -> 1 accepted │" in shown
+    assert "│ accepted │ 1 │ 3 │ +2 │" in shown
+    assert "│ wrong_value │ 2 │ 0 │ -2 │" in shown
+    assert "│ turns mixed │ 1 │ 0 │ -1 │" in shown
+    assert "2 of 3 verdicts turn." in shown
+    assert "0 turns become mixed, so that they can be pivots; 1 are mixed no longer (shop-1:0)." in shown
+    assert "The expert's own action gets full score at 1 of 1 turns." in shown
+
+
+def test_a_sample_that_was_cut_off_stays_cut_off_whatever_the_verifier(profile: Path, tmp_path: Path) -> None:
+    module = with_module(tmp_path, LENIENT.replace("lenient", "lenient_too"), "lenient_too")
+
+    report = json.loads(score(profile, "--verifier", "lenient_too", "--verifier-module", module, "--json").stdout)
+
+    assert report["reasons_after"] == {"accepted": 2, "other_tools": 1, "truncated": 1}
+
+
+def test_trajectories_alone_show_whether_the_verifier_accepts_the_experts(tmp_path: Path) -> None:
+    said = score(write_trajectories(tmp_path), "--verifier", "qa").stdout
+
+    assert said.splitlines()[:3] == [
+        "2 turns, none with samples: only the experts' own actions were scored.",
+        "The expert's own action gets full score at 0 of 2 turns.",
+        "  broken_gold: 2, such as turn shop-1:0: the expert makes a call",
+    ]
+
+
+def test_a_profile_that_stopped_early_says_what_that_means(tmp_path: Path) -> None:
+    plan = EarlyStop(filter="pivots", stages=(2, 4))
+    profile = write_profile(write_trajectories(tmp_path), [(RIGHT, ACCEPTED), ("Sent.", WRONG)], early_stop=plan)
+
+    assert "other verdicts might have drawn more samples" in score(profile).stdout
+
+
+def test_one_turn_shows_every_sample(profile: Path) -> None:
+    shown = " ".join(score(profile, "--turn", "shop-1:0").stdout.split())
+
+    assert "Turn shop-1:0, verifier tool_call" in shown
+    assert "│ expert │ │ 1 accepted │ │ find_order({'order_id': 17}) │" in shown
+    assert "│ 2 │ 0 truncated │ 0 truncated │" in shown
+
+
+@pytest.mark.parametrize(
+    ("action", "said"),
+    [
+        (RIGHT, ["score   1", "reason  accepted"]),
+        ("It is on its way.", ["score   0", "reason  message_instead_of_call"]),
+        ("<tool_call>{</tool_call>", ["score   0", "reason  malformed_call"]),
+        ("[1, 2]", ["score   0", "reason  message_instead_of_call"]),
+        (json.dumps(CALL.as_dict()), ["score   1", "reason  accepted"]),
+        ('{"tool_calls": [{"function": {"name": "x", "arguments": "{}"}}]}', ["score   0", "reason  wrong_tool"]),
+    ],
+)
+def test_one_action_is_tried_from_stdin_as_text_or_as_a_message(profile: Path, action: str, said: list[str]) -> None:
+    done = score(profile, "--turn", "shop-1:0", "--action", "-", stdin=action + "\n")
+
+    assert done.exit_code == 0, done.output
+    assert done.stdout.splitlines()[:3] == ["Turn shop-1:0, verifier tool_call", *said]
+    assert score(profile, "--turn", "shop-1:0", "--action", action).stdout == done.stdout
+
+
+def test_an_action_can_be_tried_before_there_is_a_profile(tmp_path: Path) -> None:
+    done = score(write_trajectories(tmp_path), "--turn", "shop-1:0", "--action", RIGHT, "--json")
+
+    assert json.loads(done.stdout) == {
+        "turn": "shop-1:0", "verifier": "tool_call", "score": 1.0, "reason": "accepted", "detail": ""
+    }  # fmt: skip
+
+
+def test_ids_with_colons_and_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    odd = make_trajectory(id="a:b [red]:1", messages=(SYSTEM, USER, CALL, RESULT, ANSWER))
+    profile = write_profile(write_trajectories(tmp_path, odd), [("[/bold]", ACCEPTED)], trajectory_id=odd.id)
+
+    assert "a:b [red]:1:0" in score(profile).stdout
+    assert "[/bold]" in score(profile, "--turn", "a:b [red]:1:0").stdout
+
+
+def test_the_trajectories_are_found_beside_the_profile_under_any_name(profile: Path, tmp_path: Path) -> None:
+    (tmp_path / "trajectories.jsonl").rename(tmp_path / "shop.jsonl")
+    write_trajectories(tmp_path, make_trajectory(id="other"))
+
+    assert json.loads(score(profile, "--json").stdout)["num_samples"] == 4
+
+
+def test_trajectories_that_are_missing_or_others_are_refused(profile: Path, tmp_path: Path) -> None:
+    others = write_trajectories(tmp_path, make_trajectory(id="other"))
+
+    assert refusal(profile) == (
+        f"no .jsonl file beside {profile} is what the profile was measured on; name the trajectories.jsonl with "
+        "--trajectories"
+    )
+    assert refusal(profile, "--trajectories", others).startswith(
+        f"{profile} was measured on another file than {others}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return [][0]", "raised IndexError: list index out of range at turn shop-1:0 ("),
+        ("return 1.0", "returned 1.0 at turn shop-1:0; return Verdict.accept(),"),
+        ("return None", "returned None at turn shop-1:0; return Verdict.accept(),"),
+        ("import json; json.loads('{')", "raised JSONDecodeError: Expecting property name"),
+    ],
+)
+def test_a_verifier_that_breaks_is_told_with_its_place(profile: Path, tmp_path: Path, body: str, said: str) -> None:
+    name = f"broken_{abs(hash(body))}"
+    code = LENIENT.split("    if ")[0].replace("lenient", name) + f"    {body}\n"
+    module = with_module(tmp_path, code, name)
+
+    message = refusal(profile, "--verifier", name, "--verifier-module", module)
+
+    assert message.startswith(f"verifier '{name}' {said}")
+    assert "raised" not in message or f"({module}, line 7, in {name})" in message
+
+
+def test_a_verifier_without_async_is_told_so(profile: Path, tmp_path: Path) -> None:
+    code = LENIENT.replace("async def lenient", "def lenient").replace("lenient", "not_async")
+    module = with_module(tmp_path, code, "not_async")
+
+    message = refusal(profile, "--verifier", "not_async", "--verifier-module", module)
+
+    assert message == "verifier 'not_async' cannot be awaited; write `async def` before it"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--verifier-options", "{}x"], "--verifier-options: not JSON"),
+        (["--verifier-options", '{"mode": "bfcl"}'], "--verifier-options are for --verifier; name the verifier too"),
+        (["--verifier", "tool_cal"], "unknown verifier 'tool_cal'; known: "),
+        (["--verifier", "tool_call", "--verifier-options", '{"rule": 1}'], "verifier tool_call.rule: unknown key"),
+        (["--action", "-"], "--action is tried at one turn: name the turn with --turn"),
+        (["--turn", "shop-1:7"], "there is no turn 'shop-1:7' in "),
+        (["--turn", "shop-1:0", "--action", " "], "--action is empty; give a text, such as"),
+        (["--turn", "shop-1:0", "--action", '{"role": "user", "content": "Hi"}'], "--action must be a message of the"),
+        (["--turn", "shop-1:0", "--action", '{"content": 1}'], "--action is no message: content must be text"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_one_sentence(profile: Path, arguments: list[str], said: str) -> None:
+    assert refusal(profile, *arguments).startswith(said)
+
+
+def test_files_that_hold_no_actions_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    published = tmp_path / "published.jsonl"
+    published.write_text(published_profile_header("0" * 64) + "\n")
+    (tmp_path / "notes.txt").write_text("Hello\n")
+
+    assert "published without the actions that got them" in refusal(published)
+    assert refusal(tmp_path / "none.jsonl").endswith(
+        "none.jsonl cannot be read: No such file or directory; give the profile.jsonl of `verl-pivot profile`, or a "
+        "trajectories.jsonl"
+    )
+    assert "line 1 is not a trajectory" in refusal(tmp_path / "notes.txt")
+    assert "cannot be read: Is a directory" in refusal(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_refused(profile: Path) -> None:
+    assert refusal(profile, "--turn", "shop-1:0", "--action", "-", stdin=b"\xff\xfe").startswith(
+        "--action - is not UTF-8"
+    )

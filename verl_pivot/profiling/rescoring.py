@@ -1,0 +1,200 @@
+"""StoredTurns and a verifier -> RescoringReport: which verdicts turn, and what that does to the selection."""
+
+import asyncio
+import inspect
+import sysconfig
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import verl_pivot
+from verl_pivot.data.actions import parse_action
+from verl_pivot.errors import PivotError, VerifierError
+from verl_pivot.profiling.stored_samples import StoredTurn, was_truncated
+from verl_pivot.profiling.summary import TurnOutcome, outcome
+from verl_pivot.types import JsonObject, Malformed, Message, Sample, Turn, TurnProfile, Verdict
+from verl_pivot.verifiers.registry import get_verifier
+
+_LIBRARIES = (
+    str(Path(verl_pivot.__file__).parent),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Folders of code that is not the user's."""
+
+
+class VerifierChoice(NamedTuple):
+    """Verifier that takes the place of the one that each trajectory names."""
+
+    name: str
+    options: JsonObject
+
+    def at(self, turn: Turn) -> Turn:
+        """The turn with this verifier."""
+        return replace(turn, verifier=self.name, verifier_options=self.options)
+
+
+class TurnedVerdict(NamedTuple):
+    """A sample that now gets another score."""
+
+    turn_id: str
+    sample: int
+    """Number of the sample at its turn, from 0."""
+    text: str
+    before: Verdict
+    after: Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescoredTurn:
+    """Verdicts of one turn's samples as they are stored and as they are now."""
+
+    turn: Turn
+    before: tuple[Sample, ...]
+    after: tuple[Sample, ...]
+    """[num_samples] in the order of `before`."""
+    expert: Verdict
+    """Verdict of the expert's own action, which gets full score from a verifier that fits the turn."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RescoringReport:
+    """Counts over the turns that were scored anew."""
+
+    num_turns: int = 0
+    num_samples: int = 0
+    turned: list[TurnedVerdict] = field(default_factory=list)
+    reasons_before: Counter[str] = field(default_factory=Counter)
+    """[reason] samples."""
+    reasons_after: Counter[str] = field(default_factory=Counter)
+    outcomes_before: Counter[TurnOutcome] = field(default_factory=Counter)
+    """[outcome] turns with samples."""
+    outcomes_after: Counter[TurnOutcome] = field(default_factory=Counter)
+    now_mixed: list[str] = field(default_factory=list)
+    """Ids of turns whose scores differ now and did not before: they can become pivots."""
+    no_longer_mixed: list[str] = field(default_factory=list)
+    refused_experts: Counter[str] = field(default_factory=Counter)
+    """[reason] turns at which the verifier gives the expert's own action less than full score."""
+    refused_expert_examples: dict[str, str] = field(default_factory=dict)
+    """[reason] the first such turn, with the verifier's detail."""
+
+    def add(self, rescored: RescoredTurn) -> None:
+        """Count one turn."""
+        self.num_turns += 1
+        self._add_expert(rescored.turn, rescored.expert)
+        if not rescored.before:
+            return
+        self.num_samples += len(rescored.before)
+        self.reasons_before.update(sample.verdict.reason for sample in rescored.before)
+        self.reasons_after.update(sample.verdict.reason for sample in rescored.after)
+        before, after = _outcome(rescored.turn, rescored.before), _outcome(rescored.turn, rescored.after)
+        self.outcomes_before[before] += 1
+        self.outcomes_after[after] += 1
+        if (before is TurnOutcome.MIXED) != (after is TurnOutcome.MIXED):
+            (self.now_mixed if after is TurnOutcome.MIXED else self.no_longer_mixed).append(rescored.turn.id)
+        self.turned += [
+            TurnedVerdict(rescored.turn.id, number, old.text, old.verdict, new.verdict)
+            for number, (old, new) in enumerate(zip(rescored.before, rescored.after, strict=True))
+            if old.verdict.score != new.verdict.score
+        ]
+
+    def _add_expert(self, turn: Turn, verdict: Verdict) -> None:
+        if verdict.score != 1.0:
+            self.refused_experts[verdict.reason] += 1
+            example = f"turn {turn.id}: {verdict.detail or verdict.reason}"
+            self.refused_expert_examples.setdefault(verdict.reason, example)
+
+
+async def rescore(
+    stored: Iterable[StoredTurn], choice: VerifierChoice | None, *, concurrency: int, on_turn: Callable[[], None]
+) -> RescoringReport:
+    """Score the stored samples of every turn, and the expert's own action; turns are counted in their order.
+
+    Args:
+        stored: Turns with their samples.
+        choice: Verifier for all turns; None takes the one that each turn names.
+        concurrency: Turns to score at the same time.
+        on_turn: Called after each finished turn.
+
+    Raises:
+        VerifierError: If a verifier raises or gives no Verdict, naming the turn and the place in its code.
+        PivotError: If a turn's verifier does not exist or takes other options.
+    """
+    report = RescoringReport()
+    waiting: deque[asyncio.Task[RescoredTurn]] = deque()
+    try:
+        for each in stored:
+            waiting.append(asyncio.create_task(rescore_turn(each, choice)))
+            if len(waiting) >= concurrency:
+                report.add(await waiting.popleft())
+                on_turn()
+        while waiting:
+            report.add(await waiting.popleft())
+            on_turn()
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    return report
+
+
+async def rescore_turn(stored: StoredTurn, choice: VerifierChoice | None) -> RescoredTurn:
+    """Score the samples of one turn, all at once."""
+    turn = stored.turn if choice is None else choice.at(stored.turn)
+    asked = (score_action(sample.text, turn, ended=not was_truncated(sample)) for sample in stored.samples)
+    expert, *verdicts = await asyncio.gather(score_action(turn.expert, turn), *asked)
+    after = (
+        Sample(text=sample.text, verdict=verdict, num_tokens=sample.num_tokens)
+        for sample, verdict in zip(stored.samples, verdicts, strict=True)
+    )
+    return RescoredTurn(turn=turn, before=stored.samples, after=tuple(after), expert=expert)
+
+
+async def score_action(action: str | Message, turn: Turn, *, ended: bool = True) -> Verdict:
+    """Verdict of one action, as in training; a failure of the verifier's code is told with its place.
+
+    Args:
+        action: Text of a completion without its end-of-turn token, or the message itself.
+        turn: The turn that the action is of; it names the verifier.
+        ended: Whether the policy ended its turn by itself.
+
+    Raises:
+        VerifierError: If the verifier raises or gives no Verdict.
+        PivotError: If the turn's verifier does not exist or takes other options.
+    """
+    verifier = get_verifier(turn.verifier, turn.verifier_options)
+    parsed = parse_action(action, ended=ended) if isinstance(action, str) else action
+    if isinstance(parsed, Malformed):
+        return Verdict.refuse(parsed.reason, parsed.detail)
+    try:
+        coming = verifier(parsed, turn)
+        verdict = await coming if inspect.isawaitable(coming) else coming
+    except PivotError:
+        raise
+    except Exception as error:  # the user's own code, whose failure must name its place
+        raise VerifierError(
+            f"verifier {turn.verifier!r} raised {type(error).__name__}: {error} at turn {turn.id} ({_place_of(error)})"
+        ) from error
+    if not inspect.isawaitable(coming):
+        raise VerifierError(f"verifier {turn.verifier!r} cannot be awaited; write `async def` before it")
+    if not isinstance(verdict, Verdict):
+        raise VerifierError(
+            f"verifier {turn.verifier!r} returned {verdict!r:.80} at turn {turn.id}; return Verdict.accept(), "
+            "Verdict.refuse(reason) or Verdict.undecided(reason)"
+        )
+    return verdict
+
+
+def _place_of(error: Exception) -> str:
+    """File, line and function of the user's code in which an exception arose, or of ours if none is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+
+
+def _outcome(turn: Turn, samples: tuple[Sample, ...]) -> TurnOutcome:
+    profile = TurnProfile(trajectory_id=turn.trajectory_id, index=turn.index, samples=samples, num_prompt_tokens=None)
+    return outcome(profile)
