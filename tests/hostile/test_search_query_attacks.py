@@ -83,7 +83,7 @@ async def test_other_words_that_find_the_same_documents_are_paid(tmp_path: Path)
     ("options", "message"),
     [
         ({"mode": "documents"}, "needs a corpus"),
-        ({"corpus": "/nowhere.jsonl"}, "'words' has none"),
+        ({"corpus": "/nowhere.jsonl"}, "mode 'words' takes none"),
         ({"mode": "documents", "corpus": "/nowhere.jsonl"}, "corpus /nowhere.jsonl is no file"),
         ({"argument": "search"}, "must be 'tool.argument'"),
     ],

@@ -29,7 +29,7 @@ from verl_pivot.verifiers.code_asserts import parse_assert, parse_plain_value
         ("assert f([1, 2] * 3) == -1", ("f([1, 2] * 3)",), [-1], [1]),
     ],
 )
-def test_what_is_the_candidates_is_asked_and_the_rest_is_checked_here(
+def test_the_programs_expressions_go_to_the_sandbox_and_the_rest_is_checked_outside(
     text: str, expressions: tuple[str, ...], right: list[object], wrong: list[object]
 ) -> None:
     check = parse_assert(text)
@@ -58,7 +58,7 @@ def test_what_is_the_candidates_is_asked_and_the_rest_is_checked_here(
         "assert [*f(1)] == [1]",
     ],
 )
-def test_what_could_not_be_checked_outside_is_refused(text: str) -> None:
+def test_an_assert_that_cannot_be_checked_outside_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"assert|checked outside"):
         parse_assert(text)
 
@@ -73,12 +73,12 @@ def test_a_comparison_that_raises_does_not_hold() -> None:
 @pytest.mark.parametrize(
     "text", ["f()", "__import__('os')", "[1", "<object at 0x1>", "x", "[" * 500 + "]" * 500, "1" * 9999]
 )
-def test_only_plain_values_are_values(text: str) -> None:
+def test_a_repr_of_anything_but_a_plain_value_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"plain value|malformed|digits"):
         parse_plain_value(text)
 
 
-def test_nan_and_infinity_are_plain() -> None:
+def test_nan_and_infinity_are_plain_values() -> None:
     assert parse_plain_value("[inf, -inf]") == [math.inf, -math.inf]
     assert math.isnan(parse_plain_value("{'a': nan}")["a"])
 

@@ -66,7 +66,7 @@ async def test_a_program_is_judged_by_its_tests(language: str) -> None:
     assert refused.detail.startswith("test 2 of 3")
 
 
-async def test_a_program_that_does_not_compile_says_so() -> None:
+async def test_a_program_that_does_not_compile_is_refused_with_the_compilers_message() -> None:
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not installed")
 

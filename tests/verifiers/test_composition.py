@@ -1,4 +1,4 @@
-"""verifiers.composition: which verifiers are asked, whose verdict stands, and what is undecided."""
+"""verifiers.composition: which verifiers are asked, which verdict is final, and what is undecided."""
 
 import pickle
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ async def ask(kind: str, *parts: Json) -> Verdict:
     return await get_verifier(kind, {"verifiers": list(parts)})(CALL, make_turn())
 
 
-async def test_the_first_verdict_stands_and_nobody_else_is_asked() -> None:
+async def test_no_verifier_is_asked_after_a_final_verdict() -> None:
     verdict = await ask("first_decided", {"name": "none"}, {"name": "zero"}, {"name": "one"})
 
     assert (verdict.score, verdict.reason) == (0.0, "said_zero")
@@ -55,19 +55,19 @@ async def test_the_first_verdict_stands_and_nobody_else_is_asked() -> None:
         ("one", "refusal", 0.5),
     ],
 )
-async def test_a_verifier_may_decide_only_one_way(first: str, decides: str, score: float) -> None:
+async def test_a_verifier_may_decide_only_acceptances_or_only_refusals(first: str, decides: str, score: float) -> None:
     verdict = await ask("first_decided", {"name": first, "decides": decides}, {"name": "half"})
 
     assert verdict.score == score
 
 
-async def test_where_nobody_decides_the_verdict_says_what_each_said() -> None:
+async def test_an_undecided_verdict_quotes_the_reason_of_each_verifier() -> None:
     verdict = await ask("first_decided", {"name": "none"}, {"name": "zero", "decides": "acceptance"})
 
     assert verdict == Verdict(score=None, reason="nobody_decided", detail="none: said_none; zero: said_zero")
 
 
-async def test_strict_then_functional_accepts_what_either_does() -> None:
+async def test_strict_then_functional_accepts_what_either_accepts() -> None:
     strict: Json = {"name": "tool_call", "options": {"mode": "strict"}, "decides": "acceptance"}
 
     verdict = await ask("first_decided", strict, {"name": "tool_call"})
@@ -85,7 +85,9 @@ async def test_strict_then_functional_accepts_what_either_does() -> None:
         ([("one", 1.0), ("none", 1e-9)], None, "said_none"),
     ],
 )
-async def test_the_weighted_mean(parts: list[tuple[str, float]], score: float | None, reason: str) -> None:
+async def test_weighted_gives_the_mean_of_the_scores_or_is_undecided(
+    parts: list[tuple[str, float]], score: float | None, reason: str
+) -> None:
     verdict = await ask("weighted", *({"name": name, "weight": weight} for name, weight in parts))
 
     assert (verdict.score, verdict.reason) == (score, reason)
@@ -101,12 +103,12 @@ async def test_the_weighted_mean(parts: list[tuple[str, float]], score: float | 
         ([{"name": "tool_call", "wieght": 2.0}], "wieght: unknown key; known: (decides, )?name, options"),
     ],
 )
-def test_a_part_that_cannot_be_is_refused(kind: str, parts: list[Json], message: str) -> None:
+def test_a_part_with_wrong_options_is_refused(kind: str, parts: list[Json], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         get_verifier(kind, {"verifiers": parts})
 
 
-async def test_they_survive_pickle() -> None:
+async def test_combined_verifiers_survive_pickle() -> None:
     verifier = get_verifier("first_decided", {"verifiers": [{"name": "tool_call"}]})
 
     copy = pickle.loads(pickle.dumps(verifier))

@@ -20,7 +20,7 @@ SHELL: JsonObject = {"mode": "execution"}
 
 
 class FakeSandbox:
-    """Runs nothing: a command prints its own text, and every query finds one row."""
+    """Sandbox that runs nothing: a command prints its own text, and every query finds one row."""
 
     def __init__(self) -> None:
         self.num_programs = 0
@@ -37,7 +37,7 @@ class FakeSandbox:
         return results
 
     async def shared(self) -> "FakeSandbox":
-        """Stands in for `shared_sandbox`."""
+        """Replacement of `shared_sandbox`."""
         return self
 
 

@@ -1,4 +1,4 @@
-"""Laws of every verifier that runs no program: any action gets a verdict, and the expert's own is never refused."""
+"""Every verifier that runs no program gives any action a verdict, and never refuses the expert's own action."""
 
 import asyncio
 

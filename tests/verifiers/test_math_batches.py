@@ -42,8 +42,8 @@ async def test_a_pair_that_takes_long_is_ended_and_the_others_are_answered() -> 
     assert last == {"ended": "time_limit"}
 
 
-async def test_pairs_whose_program_ends_together_are_asked_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together they may take too much memory; here they have too little time even to load."""
+async def test_pairs_whose_common_program_fails_are_compared_again_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In practice pairs may take too much memory together; here the program has too little time to load."""
     monkeypatch.setattr(math_batches, "_LOAD_SECONDS", 0.01)
     monkeypatch.setattr(math_batches, "_SHARED_SECONDS", 0.01)
 
@@ -52,8 +52,8 @@ async def test_pairs_whose_program_ends_together_are_asked_again_one_by_one(monk
     assert [result["same"] for result in answers] == [True, False]
 
 
-async def test_a_library_that_is_missing_is_the_systems_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_missing_library_is_an_error_of_the_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(math_batches, "_RUNNER", "import no_such_library")
 
-    with pytest.raises(SandboxError, match=r"math-verify cannot be asked: error: [\s\S]*no_such_library"):
+    with pytest.raises(SandboxError, match=r"math-verify cannot be run: error: [\s\S]*no_such_library"):
         await compare(FormulaPair("42", "41", 6, 8.0))

@@ -48,8 +48,8 @@ async def test_a_rollout_gets_the_reward_that_nemo_gym_gave_it(index: int) -> No
 
 
 @pytest.mark.parametrize("index", range(5))
-async def test_a_rollout_of_text_where_a_call_was_due_gets_nothing(index: int) -> None:
-    """These rows name neither tools nor the expert's call, so any call stands for it."""
+async def test_a_rollout_of_text_where_the_expert_calls_scores_0(index: int) -> None:
+    """These rows have neither tools nor the expert's call, so any call takes its place."""
     row = rollouts("swe_pivot")[index]
 
     verdict = await get_verifier("tool_call", {"mode": "name_only"})(sampled(row), make_turn(expert=CALL))

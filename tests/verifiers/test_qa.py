@@ -1,4 +1,4 @@
-"""verifiers.qa and extract_answer: scores by hand, and answers that try to be paid without being right."""
+"""verifiers.qa and extract_answer: scores computed by hand, and attacks."""
 
 import pytest
 from hypothesis import given
@@ -41,7 +41,9 @@ ANSWERS: list[tuple[str, str, str, float, float]] = [
 
 
 @pytest.mark.parametrize(("answer", "accepted", "normalisation", "exact", "f1"), ANSWERS)
-async def test_metrics_by_hand(answer: str, accepted: str, normalisation: str, exact: float, f1: float) -> None:
+async def test_scores_are_those_computed_by_hand(
+    answer: str, accepted: str, normalisation: str, exact: float, f1: float
+) -> None:
     text, expert = f"I think so.<answer>{answer}</answer>", f"<answer>{accepted}</answer>"
 
     assert (await judge(text, expert, normalisation=normalisation)).score == exact
@@ -81,7 +83,7 @@ async def test_an_attack_is_refused(attack: str) -> None:
     assert len(verdict.detail) <= 200
 
 
-def test_the_page_shows_them() -> None:
+def test_the_documentation_lists_every_attack() -> None:
     rows = [f"| {attack} | `{reason}` |" for attack, (_, reason) in ATTACKS.items()]
 
     missing = [row for row in rows if row not in PAGE.read_text()]
@@ -89,7 +91,7 @@ def test_the_page_shows_them() -> None:
     assert missing == [], "\n".join(rows)
 
 
-async def test_contains_wants_the_words_together_and_not_a_list_of_everything() -> None:
+async def test_contains_needs_the_words_in_a_row_in_a_short_answer() -> None:
     expert = "<answer>New York</answer>"
 
     assert (await judge("<answer>It is New York, USA</answer>", expert, metric="contains")).score == 1.0
@@ -102,7 +104,7 @@ async def test_contains_wants_the_words_together_and_not_a_list_of_everything() 
 @pytest.mark.parametrize(
     "expert", ["", "no tags", "<answer></answer>", "<answer>東京</answer>", "<answer>...</answer>"]
 )
-async def test_an_accepted_answer_of_which_nothing_is_left_is_broken(expert: str) -> None:
+async def test_an_accepted_answer_without_words_leaves_the_row_undecided(expert: str) -> None:
     verdict = await judge("<answer>東京</answer>", expert, normalisation="l0")
 
     assert (verdict.score, verdict.reason) == (None, "broken_gold")
@@ -129,7 +131,7 @@ async def test_a_call_is_no_answer() -> None:
         ("", "all", None),
     ],
 )
-def test_where_an_answer_is(text: str, place: AnswerPlace, answer: str | None) -> None:
+def test_the_answer_is_extracted_from_its_place(text: str, place: AnswerPlace, answer: str | None) -> None:
     found = extract_answer(text, place)
 
     assert (None if isinstance(found, Verdict) else found) == answer

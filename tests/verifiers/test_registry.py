@@ -1,4 +1,4 @@
-"""verifiers.registry: shipped verifiers, verifiers of the user's own, and refusals of what does not fit."""
+"""verifiers.registry: shipped verifiers, verifiers of the user's own, and refused names and options."""
 
 import pickle
 import re
@@ -43,7 +43,7 @@ def test_an_unknown_name_is_refused_with_the_known_ones_and_the_remedy() -> None
         ("weighted", {"verifiers": [{"name": "qa"}, {"name": "shell"}]}),
     ],
 )
-async def test_every_builtin_verifier_survives_pickle_and_decides_nothing_of_another_sort_of_expert(
+async def test_every_shipped_verifier_survives_pickle_and_is_undecided_about_an_expert_of_another_kind(
     name: str, options: JsonObject
 ) -> None:
     """The row's expert makes a call of find_order."""
@@ -54,7 +54,7 @@ async def test_every_builtin_verifier_survives_pickle_and_decides_nothing_of_ano
     assert verdict.score in (None, 0.0)
 
 
-async def test_the_builtin_verifier_survives_pickle() -> None:
+async def test_the_verifier_of_tool_calls_survives_pickle() -> None:
     copy = pickle.loads(pickle.dumps(get_verifier("tool_call", {"mode": "name_only"})))
 
     turn = make_turn()
@@ -109,7 +109,7 @@ def test_a_verifier_without_options_refuses_any(tmp_path: Path) -> None:
         get_verifier("plain", {"mode": "strict"})
 
 
-async def test_a_file_of_ones_own_registers_its_verifier(tmp_path: Path) -> None:
+async def test_a_users_file_registers_its_verifier(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN)
 

@@ -37,7 +37,7 @@ async def judge(command: str, expert: str, setup: str = SETUP) -> Verdict:
         ("mv docs/old.md docs/new.md", "cp docs/old.md docs/new.md; rm docs/old.md"),
     ],
 )
-async def test_another_way_to_the_same_effect_is_paid(expert: str, command: str) -> None:
+async def test_another_command_with_the_same_effect_is_accepted(expert: str, command: str) -> None:
     verdict = await judge(command, expert)
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail

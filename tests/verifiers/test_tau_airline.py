@@ -121,12 +121,12 @@ def test_no_pair_that_does_something_else_is_accepted(options: JsonObject) -> No
 @pytest.mark.parametrize(
     ("options", "num_accepted"), [({"mode": "strict"}, 0), ({}, 0), (PROSE, 14), ({"mode": "name_only"}, 21)]
 )
-def test_of_21_pairs_that_do_the_same_so_many_are_accepted(options: JsonObject, num_accepted: int) -> None:
-    """The rest are six sums in another writing and one summary in other words, which only a judge can tell."""
+def test_number_of_the_21_equivalent_pairs_that_each_mode_accepts(options: JsonObject, num_accepted: int) -> None:
+    """The rest are six sums that are written differently and one summary in other words, for a judge."""
     assert accepted(labelled("same"), **options) == num_accepted
 
 
-def test_by_names_alone_every_pair_is_the_same() -> None:
+def test_name_only_accepts_every_pair() -> None:
     assert accepted(labelled("different"), mode="name_only") == 151
 
 

@@ -62,7 +62,7 @@ async def test_a_near_miss_is_refused_with_its_reason(
     assert (verdict.score, verdict.reason, verdict.detail) == (0.0, reason, detail)
 
 
-async def test_one_call_cannot_stand_for_two_equal_ones() -> None:
+async def test_one_call_does_not_match_two_equal_ones() -> None:
     verdict = await tool_call(say("", FIND, REFUND), make_turn(expert=say("", FIND, FIND)))
 
     assert (verdict.score, verdict.reason) == (0.0, "wrong_tool")

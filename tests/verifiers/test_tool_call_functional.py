@@ -154,7 +154,7 @@ SCHEMAS: list[Json] = [
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
-async def test_a_schema_that_is_none_says_nothing(schema: Json) -> None:
+async def test_an_invalid_schema_is_ignored(schema: Json) -> None:
     tool: JsonObject = {"type": "function", "function": {"name": "book", "parameters": schema}}
     turn = make_turn(expert=act({"x": 1}), tools=(tool,))
     verifier = get_verifier("tool_call", {"enums": True, "dates": True})
@@ -170,7 +170,7 @@ def nested(depth: int) -> Json:
     return value
 
 
-async def test_what_is_nested_too_deeply_is_refused_and_such_an_expert_is_no_measure() -> None:
+async def test_deeply_nested_arguments_are_refused_and_undecided_if_they_are_the_experts() -> None:
     deep = await judge({"x": nested(900)}, {"x": 1})
     broken = await judge({"x": 1}, {"x": nested(900)})
 
@@ -178,7 +178,7 @@ async def test_what_is_nested_too_deeply_is_refused_and_such_an_expert_is_no_mea
     assert (broken.score, broken.reason) == (None, "broken_gold")
 
 
-async def test_arguments_that_hold_themselves_are_refused() -> None:
+async def test_arguments_that_contain_themselves_are_refused() -> None:
     loop: list[Json] = []
     loop.append(loop)
 
@@ -217,7 +217,7 @@ async def test_functional_equality_is_symmetric(one: JsonObject, other: JsonObje
 
 
 @given(arguments, st.randoms(use_true_random=False))
-async def test_the_order_of_keys_says_nothing(expert: JsonObject, rng: object) -> None:
+async def test_the_order_of_keys_does_not_matter(expert: JsonObject, rng: object) -> None:
     items = list(expert.items())
     rng.shuffle(items)  # type: ignore[attr-defined]
 

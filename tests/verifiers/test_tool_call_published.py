@@ -66,7 +66,9 @@ async def test_nemo_gym_texts_pass_from_the_threshold_on(
 
 
 @pytest.mark.parametrize(("actual", "expert", "share_of_words"), WORDS)
-async def test_nemo_gym_texts_turn_at_exactly_their_share(actual: str, expert: str, share_of_words: float) -> None:
+async def test_nemo_gym_accepts_texts_up_to_exactly_their_share_of_words(
+    actual: str, expert: str, share_of_words: float
+) -> None:
     assert await accepts(actual, expert, share_of_words)
     assert not await accepts(actual, expert, min(1.0, share_of_words + 1e-9))
 
@@ -132,14 +134,16 @@ TOOLRL: list[tuple[list[ToolCall], list[ToolCall], float]] = [
 
 
 @pytest.mark.parametrize(("calls", "expert", "expected_reward"), TOOLRL)
-async def test_toolrl_pays_by_parts(calls: list[ToolCall], expert: list[ToolCall], expected_reward: float) -> None:
+async def test_toolrl_rewards_each_part_that_is_right(
+    calls: list[ToolCall], expert: list[ToolCall], expected_reward: float
+) -> None:
     verdict = await get_verifier("tool_call", {"mode": "toolrl"})(act(*calls, text="."), turn_of(*expert))
 
     assert reward(share(calls, expert)) == pytest.approx(expected_reward)
     assert verdict.score == share(calls, expert)
 
 
-async def test_toolrl_pays_the_same_for_anything_where_no_call_is_expected() -> None:
+async def test_toolrl_scores_every_action_the_same_where_the_expert_makes_no_call() -> None:
     verifier = get_verifier("tool_call", {"mode": "toolrl"})
 
     for action in (act(text="hi"), act(call("f"))):
@@ -210,7 +214,7 @@ async def test_accepted_values_are_the_listed_ones(arguments: JsonObject, is_acc
 
 
 @pytest.mark.parametrize("accepted", [{}, {"f": {}, "g": {}}, {"f": [1]}, {"f": {"x": 1}}, {"f": None}])
-async def test_accepted_values_that_are_none_leave_the_row_undecided(accepted: JsonObject) -> None:
+async def test_malformed_accepted_values_leave_the_row_undecided(accepted: JsonObject) -> None:
     verdict = await get_verifier("tool_call", {"mode": "accepted_values", "accepted": [accepted]})(
         act(call("f")), turn_of()
     )

@@ -12,7 +12,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class AskedOnce(Generic[KeyT, AnswerT]):
-    """Answers by key. While a key is being answered, its task is shared; afterwards its answer is kept.
+    """Cache of answers by key. While a key is being answered, its task is shared; afterwards its answer is kept.
 
     Tasks are shared within one event loop, answers by all loops of the process. An error is raised in every caller
     that waits for it and is not kept: the next caller asks again.

@@ -36,7 +36,7 @@ class CodeOptions(Options):
     """Options of the verifier `code`. A row gives either `tests` or `asserts`."""
 
     language: str = "python"
-    """Language of the sandbox's; see `verl-pivot sandbox serve --languages`."""
+    """Language of the program, one that the sandbox has; see `verl-pivot sandbox serve --languages`."""
     tests: tuple[IoTest, ...] = ()
     asserts: tuple[str, ...] = ()
     """Asserts for a Python program, such as `assert f(2) == [4]`; code_asserts.py says what an assert may hold."""
@@ -47,6 +47,7 @@ class CodeOptions(Options):
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
     """Seconds for each test, for all asserts together, and for compiling."""
     memory_mib: Annotated[int, Field(ge=16, le=65536)] = 1024
+    """Memory of the program, in MiB."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -63,7 +64,7 @@ class CodeOptions(Options):
 
 @register("code", options=CodeOptions)
 class CodeVerifier:
-    """Runs the program in the sandbox, and compares what it gives outside.
+    """Runs the program in the sandbox, and compares its outputs and values outside.
 
     What a test expects never enters the sandbox, where the program could find it.
     """
@@ -88,7 +89,7 @@ class CodeVerifier:
         return self._verdict(outcomes)
 
     async def _run_tests(self, code: str) -> list[Verdict]:
-        """Outcomes of the tests. The first runs alone: most programs that fail fail it, and need not run the others."""
+        """Outcomes of the tests. The first test runs alone: most wrong programs fail it and need not run the others."""
         tests = self._options.tests
         programs = [self._program(code, stdin=test.stdin, args=test.args) for test in tests]
         outcomes = _outcomes(tests[:1], await execute(programs[:1]))

@@ -22,11 +22,11 @@ _OUTSIDE_NODES = (
     *(ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict),
     *(ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context, ast.Add, ast.Sub, ast.Div),
 )
-"""Nodes that are evaluated outside. Products are not among them: with the program's number one could fill memory."""
+"""Nodes that are evaluated outside. Products are not among them: one with the program's number can fill memory."""
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError)
 _NUMBERS = {"nan": math.nan, "inf": math.inf}
 _NAME_PREFIX = "value_"
-"""Names that stand in a check for the values of its expressions: value_0, value_1."""
+"""Prefix of the names that stand in a check for the values of its expressions: value_0, value_1."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +80,8 @@ class _Splitter(ast.NodeTransformer):
             arguments = [self.visit(each) for each in node.args]
             keywords = [ast.keyword(arg=each.arg, value=self.visit(each.value)) for each in node.keywords]
             return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=arguments, keywords=keywords)
-        # Not all(...), isinstance(...) and the like, which are the test's: evaluated in the sandbox, their True would
-        # be the program's word.
+        # Builtins such as all(...) or isinstance(...) belong to the test: in the sandbox, the program could forge their
+        # result.
         if isinstance(node, _PROGRAM_NODES) and (is_conversion or name not in dir(builtins)):
             self.expressions.append(ast.unparse(node))
             return ast.Name(id=f"{_NAME_PREFIX}{len(self.expressions) - 1}", ctx=ast.Load())

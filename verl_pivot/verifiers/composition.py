@@ -21,7 +21,7 @@ class VerifierPart(Options):
 
 class FirstDecidedPart(VerifierPart):
     decides: Literal["both", "acceptance", "refusal"] = "both"
-    """Verdicts of this verifier that stand; after any other the next verifier is asked."""
+    """Verdicts of this verifier that are final; after any other the next verifier is asked."""
 
 
 class WeightedPart(VerifierPart):
@@ -42,13 +42,13 @@ class WeightedOptions(Options):
 
 @register("first_decided", options=FirstDecidedOptions)
 class FirstDecidedVerifier:
-    """The first verdict that stands. List the verifiers from the cheapest to the most expensive.
+    """Gives the first verdict that is final. List the verifiers from the cheapest to the most expensive.
 
     Example:
         {"verifiers": [{"name": "tool_call", "options": {"mode": "strict"}, "decides": "acceptance"},
                        {"name": "tool_call"}]}
 
-    Undecided if no verdict stands.
+    Undecided if no verdict is final.
     """
 
     def __init__(self, options: FirstDecidedOptions) -> None:
@@ -59,13 +59,13 @@ class FirstDecidedVerifier:
         reasons: list[str] = []
         for part, verifier in zip(self._parts, self._verifiers, strict=True):
             verdict = await verifier(action, turn)
-            if _stands(verdict, part):
+            if _is_final(verdict, part):
                 return verdict
             reasons.append(f"{part.name}: {verdict.reason}")
         return Verdict.undecided(Reason.NOBODY_DECIDED, "; ".join(reasons))
 
 
-def _stands(verdict: Verdict, part: FirstDecidedPart) -> bool:
+def _is_final(verdict: Verdict, part: FirstDecidedPart) -> bool:
     if verdict.score is None:
         return False
     return part.decides == "both" or (verdict.score == 1.0) == (part.decides == "acceptance")
@@ -73,7 +73,7 @@ def _stands(verdict: Verdict, part: FirstDecidedPart) -> bool:
 
 @register("weighted", options=WeightedOptions)
 class WeightedVerifier:
-    """The weighted mean of the scores; undecided if one verifier is. All verifiers are asked at once."""
+    """Gives the weighted mean of the scores; undecided if one verifier is. All verifiers are asked at the same time."""
 
     def __init__(self, options: WeightedOptions) -> None:
         self._parts = options.verifiers
@@ -92,7 +92,7 @@ class WeightedVerifier:
 
 
 def _common_reason(verdicts: Sequence[Verdict]) -> str:
-    """Accepted, partial, or the first verifier's reason where all scores are 0."""
+    """Reason of a mean: accepted, partial, or the first verifier's reason where all scores are 0."""
     if all(verdict.score == 1.0 for verdict in verdicts):
         return Reason.ACCEPTED
     return Reason.PARTIAL if any(verdict.score for verdict in verdicts) else verdicts[0].reason

@@ -25,7 +25,7 @@ class EditOptions(Options):
     levels: NeMo Gym's swe_pivot, which looks at no file, for comparison; see edit_nemo_gym.py.
     """
     files: dict[str, str] = Field(default_factory=dict)
-    """{path: text before the call}, with the file that the expert edits at least."""
+    """Text before the call by path, at least of the file that the expert edits."""
     level: Annotated[int, Field(ge=0, le=2)] = 0
     """What mode `levels` compares: 0 the tool (as in PivotRL for SWE), 1 also its target, 2 also its text."""
     is_continuous: bool = False
@@ -34,7 +34,10 @@ class EditOptions(Options):
 
 @register("edit", options=EditOptions)
 class EditVerifier:
-    """Compares one call with one. A call that changes no file (view, undo_edit, other tools) must be the same call."""
+    """Compares the action's only call with the expert's.
+
+    A call that changes no file (view, undo_edit, other tools) must be the same call.
+    """
 
     def __init__(self, options: EditOptions) -> None:
         self._options = options
@@ -88,4 +91,8 @@ class EditVerifier:
         is_comment = same_file(path, self._options.files.get(path, ""), expert_text)
         is_same_text = edited.text.rstrip() == expert_text.rstrip()
         is_same = is_same_text if is_comment else same_file(path, edited.text, expert_text)
-        return Verdict.accept() if is_same else refuse(Reason.WRONG_OUTPUT, "another file")
+        return (
+            Verdict.accept()
+            if is_same
+            else refuse(Reason.WRONG_OUTPUT, "the file differs from the one that the expert leaves")
+        )

@@ -48,12 +48,12 @@ _ADAPTER: TypeAdapter[EditCommand] = TypeAdapter(Annotated[EditCommand, Field(di
 
 
 class EditedFile(NamedTuple):
-    """Result of an edit: exactly one of the fields is None."""
+    """Result of an edit; exactly one of the fields is None."""
 
     text: str | None
     """Text of the file afterwards."""
     problem: str | None
-    """Why the editor would refuse."""
+    """Reason for which the editor would refuse the edit."""
 
 
 def parse_edit(arguments: JsonObject) -> EditCommand | None:
@@ -68,11 +68,11 @@ def parse_edit(arguments: JsonObject) -> EditCommand | None:
 
 
 def apply_edit(edit: WritingCommand, files: Mapping[str, str]) -> EditedFile:
-    """Text of the edited file, or why the editor would refuse.
+    """Text of the edited file, or the reason for which the editor would refuse the edit.
 
     Args:
         edit: The command.
-        files: {path: text before}.
+        files: Text before the edit, by path.
     """
     if isinstance(edit, CreateCommand):
         return EditedFile(None, "the file exists already") if edit.path in files else EditedFile(edit.file_text, None)

@@ -11,16 +11,16 @@ from difflib import SequenceMatcher
 from verl_pivot.types import Json, ToolCall
 
 _MAX_CHARS = 2000
-"""Characters of each text whose similarity is measured."""
+"""Characters of each text that are compared, from its start."""
 _FULL_SIMILARITY, _NO_SIMILARITY = 0.8, 0.4
 """Similarity from which level 2 pays in full, and below which it pays nothing."""
 _MIN_OVERLAP = 0.8
 """Overlap from which two ranges of lines are the same target."""
 _MIN_COMMAND_SIMILARITY = 0.3
 _NUM_PATH_PARTS, _NUM_SHELL_PATH_PARTS = 2, 3
-"""Last parts of a path that are compared."""
+"""Number of last parts of a path that are compared."""
 _MAX_PENALTY, _MAX_PENALTY_CHARS = 0.1, 500
-"""Share taken off the continuous score for long texts, and the characters from which all of it is."""
+"""Largest share taken off the continuous score for long texts, and the characters from which on all of it is."""
 _PATH = re.compile(r"[\w.~-]*/[\w./~-]+")
 _TEXTS = ("old_str", "new_str", "file_text")
 

@@ -23,10 +23,9 @@ def extract_program(action: Message, argument: ToolArgument | None) -> str | Ver
     """The program, query or command of an action, or a refusal.
 
     Args:
-        action: The policy's or the expert's.
-        argument: Where the action's only call holds it; None for the last fenced code block of the text. Of several
-            blocks the last one counts, as readers of such texts take it; it alone is executed, so that nothing is
-            gained by giving many.
+        action: Action of the policy or of the expert.
+        argument: Argument of the action's only call that holds it; None for the last fenced code block of the text.
+            Earlier blocks are ignored, so that giving many gains nothing.
     """
     found = _last_code_block(action) if argument is None else extract_argument(action, argument)
     if isinstance(found, Verdict):
@@ -35,7 +34,7 @@ def extract_program(action: Message, argument: ToolArgument | None) -> str | Ver
         return refuse(Reason.NO_ANSWER)
     if len(found) > MAX_CHARS:
         return refuse(Reason.TOO_LONG, f"{len(found)} characters")
-    return refuse(Reason.WRONG_TYPE, "half a character") if _LONE_SURROGATE.search(found) else found
+    return refuse(Reason.WRONG_TYPE, "half a character (a lone surrogate)") if _LONE_SURROGATE.search(found) else found
 
 
 def extract_argument(action: Message, argument: ToolArgument) -> str | Verdict:

@@ -31,7 +31,7 @@ class JudgeOptions(Options):
     """Name of the environment variable that holds the endpoint's key."""
     kind: Literal["equivalence", "rubric", "checklist"] = "equivalence"
     """
-    equivalence: whether it is the same as the expert's, asked in both orders; both answers must say so.
+    equivalence: whether the action is the same as the expert's, asked in both orders; both answers must say so.
     rubric: 0 to 10 points by `criterion`, divided by 10.
     checklist: the mean over `items` of Yes 1, In progress 0.5 and No 0.
     """
@@ -42,10 +42,10 @@ class JudgeOptions(Options):
     num_state_messages: Annotated[int, Field(ge=0, le=100)] = 3
     """Last messages of the conversation that the judge is shown."""
     max_concurrency: Annotated[int, Field(ge=1)] = 16
-    """Requests that one process has under way at a time."""
+    """Most requests of one process at a time."""
     requests_per_minute: Annotated[float, Field(gt=0.0)] = 6000.0
     max_retries: Annotated[int, Field(ge=0, le=20)] = 4
-    """Times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
+    """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     max_tokens: Annotated[int, Field(ge=16)] = 1024
     """Tokens of the judge's longest answer."""
@@ -53,7 +53,9 @@ class JudgeOptions(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if bool(self.items) != (self.kind == "checklist"):
-            raise ValueError("a checklist has items, and nothing else has")
+            raise ValueError(
+                f"kind 'checklist' needs items, and no other kind takes them; got {self.kind!r} with {len(self.items)}"
+            )
         return self
 
     def endpoint(self) -> Endpoint:
@@ -65,9 +67,9 @@ _verdicts: AskedOnce[tuple[JudgeOptions, str, str, str], Verdict] = AskedOnce(_M
 
 @register("judge", options=JudgeOptions)
 class JudgeVerifier:
-    """Asks the judge once for all that it is shown and keeps its verdict; a judge that is down decides nothing.
+    """Asks the judge once about equal texts and keeps its verdict; undecided if the judge does not answer.
 
-    A call where the expert speaks is refused without asking, and so is a message where the expert makes a call.
+    A call where the expert writes a message is refused without asking, as is a message where the expert makes a call.
     """
 
     def __init__(self, options: JudgeOptions) -> None:
@@ -128,7 +130,7 @@ class JudgeVerifier:
 
 
 def _refusal_without_judge(action: Message, expert: Message, sampled: str) -> Verdict | None:
-    """The refusal of an action that needs no judge; None if the judge has to be asked."""
+    """Refusal of an action for which no judge is needed; None if the judge has to be asked."""
     if bool(action.tool_calls) != bool(expert.tool_calls):
         return refuse(Reason.CALL_INSTEAD_OF_MESSAGE if action.tool_calls else Reason.MESSAGE_INSTEAD_OF_CALL)
     if not sampled.strip():

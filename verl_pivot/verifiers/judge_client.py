@@ -21,7 +21,7 @@ with extra("judge"):
 
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
 _MAX_ATTEMPTS = 3
-"""Times that a model is asked until its answer has the form asked for."""
+"""Number of times that a model is asked until its answer has the required form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Endpoint:
     max_concurrency: int
     requests_per_minute: float
     max_retries: int
-    """Times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
+    """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: float
     max_tokens: int
 
@@ -45,7 +45,7 @@ async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: typ
 
     Raises:
         VerifierError: If the endpoint does not answer, or never in this form.
-        ConfigError: If the key is missing.
+        ConfigError: If the environment variable of the key is not set.
     """
     connection = await _connection(endpoint).get()
     problem = ""
@@ -67,7 +67,9 @@ class _EndpointConnection:
         key = os.environ.get(endpoint.api_key_variable, "")
         if not key:
             name = endpoint.api_key_variable
-            raise ConfigError(f"the judge's key is missing; set {name} (to anything where none is needed)")
+            raise ConfigError(
+                f"the judge's key is missing; set {name} in the environment (to any text if the endpoint needs no key)"
+            )
         self._endpoint = endpoint
         self._client = AsyncOpenAI(
             base_url=endpoint.base_url,

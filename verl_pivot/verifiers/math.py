@@ -32,10 +32,13 @@ class MathOptions(Options):
 
 @register("math", options=MathOptions)
 class MathVerifier:
-    """All or nothing. Several different answers, or several formulas in one box, are no answer."""
+    """Compares one answer with the expert's; the score is 0 or 1.
+
+    Several different answers, or several formulas in one box, count as no answer.
+    """
 
     def __init__(self, options: MathOptions) -> None:
-        require("math_verify", "math")  # the programs that compare formulas import it
+        require("math_verify", "math")  # imported by the program in the sandbox
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
@@ -72,7 +75,7 @@ def _row_answer(answer: str) -> str | Verdict:
 
 
 def _one_formula(text: str) -> str | Verdict:
-    """The formula without the dollars around it; dollars inside would make several, of which the parser takes one."""
+    """The formula without the dollars around it. Dollars inside make several, of which the parser would take one."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] == "$":
         text = text.strip("$").strip()

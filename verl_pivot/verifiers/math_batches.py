@@ -17,14 +17,14 @@ _PLAN, _VERDICTS = "plan.json", "verdicts.json"
 _LINGER_SECONDS = 0.005
 """Seconds for which pairs are gathered before their program starts."""
 _MAX_PAIRS = 64
-"""Pairs in one program."""
+"""Most pairs in one program."""
 _SHARED_SECONDS = 0.5
 """Seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
 _LOAD_SECONDS = 20.0
 """Seconds that math-verify may take to load."""
 
 _TOGETHER = "together"
-"""How pairs end whose program ended, where nobody knows which of the pairs ended it."""
+"""End of each pair of a program that failed, since it is not known which pair made it fail."""
 
 PairResult: TypeAlias = dict[str, Any]
 """{"has_expert", "has_answer", "same"} or {"ended": reason}; see runners/compare_math.py."""
@@ -46,7 +46,7 @@ class _WaitingPair(NamedTuple):
 
 
 class MathBatches:
-    """Pairs of one event loop, gathered for some milliseconds and compared by one program."""
+    """Gathers the pairs of one event loop for some milliseconds and compares them in one program."""
 
     def __init__(self) -> None:
         self._waiting: list[_WaitingPair] = []
@@ -61,7 +61,7 @@ class MathBatches:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def compare(self, pair: FormulaPair) -> PairResult:
-        """Compare one pair, together with those that come at the same time.
+        """Compare one pair, together with pairs that come at the same time.
 
         Raises:
             SandboxError: If the sandbox could not run the comparison.
@@ -121,7 +121,7 @@ async def _run(pairs: Sequence[FormulaPair]) -> list[PairResult]:
         return [{"ended": _TOGETHER}] * len(pairs)
     if result.status is Status.MEMORY_LIMIT:
         return [{"ended": Reason.MEMORY_LIMIT}]
-    raise SandboxError(f"math-verify cannot be asked: {result.status}: {result.stderr.strip()[-300:]}")
+    raise SandboxError(f"math-verify cannot be run: {result.status}: {result.stderr.strip()[-300:]}")
 
 
 math_batches = LoopLocal(MathBatches)

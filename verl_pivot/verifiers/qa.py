@@ -34,6 +34,7 @@ class QaOptions(Options):
     answers: tuple[str, ...] = ()
     """Accepted answers; if empty, the answer in the expert's action."""
     max_words: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Words of the longest answer that metric `contains` searches."""
 
 
 @register("qa", options=QaOptions)

@@ -21,7 +21,7 @@ REASONS = {
     Status.COMPILE_ERROR: Reason.COMPILE_ERROR,
     Status.COMPILE_TIMEOUT: Reason.COMPILE_ERROR,
 }
-"""Why a program's action is refused, by the status that the program ended with; Status.OK is no such reason."""
+"""Reason for which an action is refused, by the status with which its program ended; Status.OK has none."""
 
 
 async def execute(programs: Sequence[Program]) -> list[Result]:
@@ -35,5 +35,5 @@ async def execute(programs: Sequence[Program]) -> list[Result]:
 
 
 def sandbox_failed(error: SandboxError) -> Verdict:
-    """The sandbox failed, which says nothing about the action."""
+    """Verdict that the sandbox failed, which says nothing about the action."""
     return undecided(Reason.SANDBOX_FAILED, str(error))

@@ -24,7 +24,7 @@ MAX_CHARS = 1000
 """Characters of the longest query."""
 _SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 _WORD = re.compile(r"\w+")
-_LITTLE_WORD = re.compile(r"an?|the|of|[io]n|at|to|for|and|or|by|with|from|as|is|are|was|were|be|its?")
+_FUNCTION_WORD = re.compile(r"an?|the|of|[io]n|at|to|for|and|or|by|with|from|as|is|are|was|were|be|its?")
 
 
 class SearchQueryOptions(Options):
@@ -34,11 +34,11 @@ class SearchQueryOptions(Options):
     """Argument that holds the query, as "tool.argument"; None for the text in <search> (Search-R1)."""
     mode: Literal["words", "documents"] = "words"
     """
-    words: share of the words that both queries have, of all words that either has.
+    words: share of the words that both queries have, of all words that either has, without articles, prepositions etc.
     documents: share of the expert's `num_documents` best documents in `corpus` (BM25) that the query finds too.
     """
     min_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.6
-    """Share from which a query is accepted."""
+    """Least share with which a query is accepted."""
     corpus: Path | None = None
     """File of JSON lines, one document each, with its text in "text"."""
     num_documents: Annotated[int, Field(ge=1, le=100)] = 3
@@ -46,7 +46,7 @@ class SearchQueryOptions(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.mode == "documents") != (self.corpus is not None):
-            raise ValueError("mode 'documents' needs a corpus, and 'words' has none")
+            raise ValueError("mode 'documents' needs a corpus, and mode 'words' takes none")
         if self.corpus is not None and not self.corpus.is_file():
             raise ValueError(f"corpus {self.corpus} is no file")
         return self
@@ -54,7 +54,7 @@ class SearchQueryOptions(Options):
 
 @register("search_query", options=SearchQueryOptions)
 class SearchQueryVerifier:
-    """Compares one query with one. Several different queries in a text are no query."""
+    """Compares the action's query with the expert's. Several different queries in one text count as none."""
 
     def __init__(self, options: SearchQueryOptions) -> None:
         self._options = options
@@ -96,11 +96,11 @@ class SearchQueryVerifier:
 
 
 def _words(query: str) -> Counter[str]:
-    return Counter(word for word in _WORD.findall(query.casefold()) if not _LITTLE_WORD.fullmatch(word))
+    return Counter(word for word in _WORD.findall(query.casefold()) if not _FUNCTION_WORD.fullmatch(word))
 
 
 def _shared_words(words: Counter[str], expert: Counter[str]) -> float:
-    """Jaccard's measure of two multisets of words, in [0, 1]."""
+    """Jaccard similarity of two multisets of words, in [0, 1]."""
     return (words & expert).total() / (words | expert).total()
 
 

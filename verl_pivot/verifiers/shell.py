@@ -32,7 +32,7 @@ class ShellOptions(Options):
     """
     form: equal but for spaces, quoting, comments and, in common commands, the order of flags; see shell_forms.py.
     execution: both run in sandboxes of their own, after `setup`; the same output, exit code and files.
-    similarity: edit similarity of at least `threshold`, as published for the terminal domain, for comparison; it takes
+    similarity: edit similarity of at least `threshold`, as published for the terminal domain, for comparison; accepts
     `rm -r build` for `rm -r built`.
     """
     threshold: Annotated[float, Field(ge=0.5, le=1.0)] = 0.95
@@ -48,7 +48,7 @@ _expert_effects: AskedOnce[tuple[ShellOptions, str], str | Verdict] = AskedOnce(
 
 @register("shell", options=ShellOptions)
 class ShellVerifier:
-    """Compares two commands.
+    """Compares the action's command with the expert's.
 
     Source of mode `similarity`: PivotRL (arXiv:2603.21383, appendix A.2) and NeMo Gym's terminal environments.
     """
@@ -104,7 +104,7 @@ class ShellVerifier:
 
 
 def compare_lines(command: str, expert: str) -> Verdict:
-    """Compare two lines for bash by their forms; if bash would not take the expert's, only that very line is right."""
+    """Compare two lines for bash by their forms; if bash would not take the expert's, only an equal line is right."""
     if command.strip() == expert.strip():
         return Verdict.accept()
     form, expert_form = form_of(command), form_of(expert)

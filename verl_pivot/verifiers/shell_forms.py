@@ -1,4 +1,4 @@
-"""A line for bash -> its form: the line without what says nothing, such as spaces, quoting and the order of flags.
+"""A line for bash -> its form: the line without what has no effect, such as spaces, quoting and the order of flags.
 
 Two lines of one form do the same; of two lines with different forms nothing is known. Order of flags and spelling of
 paths are left out only for the commands in _COMMANDS; the arguments of other commands stay as they are.
@@ -32,14 +32,14 @@ _DOTS = re.compile(r"(?<=/)(?:\./)+|(?<=/)/+")
 
 
 class _FlagRules(NamedTuple):
-    """Knowledge of a command's short flags and operands."""
+    """Short flags and operands of a command."""
 
-    free: str = ""
-    """Flags whose order says nothing as long as a call has no other flags; none of them excludes another."""
+    unordered: str = ""
+    """Flags whose order has no effect as long as a call has no other flags; none of them excludes another."""
     valued: str = ""
     """Flags that take a value."""
-    free_valued: str = ""
-    """Flags with a value whose place says nothing, if each is given once per call."""
+    unordered_valued: str = ""
+    """Flags with a value whose position has no effect, if each is given once per call."""
     has_paths: bool = True
     """Whether every operand is a path."""
 
@@ -47,20 +47,20 @@ class _FlagRules(NamedTuple):
 _COMMANDS = {
     "cat": _FlagRules("nsETv"),
     "cd": _FlagRules(),
-    "cp": _FlagRules("rRpvuaf", valued="St", free_valued="t"),
+    "cp": _FlagRules("rRpvuaf", valued="St", unordered_valued="t"),
     "df": _FlagRules("hTi", valued="Bt"),
-    "du": _FlagRules("hscax", valued="Bdt", free_valued="d"),
-    "grep": _FlagRules("inrlcvwxoqsHE", valued="ABCDdefm", free_valued="ABCem", has_paths=False),
-    "head": _FlagRules("z", valued="cn", free_valued="n"),
+    "du": _FlagRules("hscax", valued="Bdt", unordered_valued="d"),
+    "grep": _FlagRules("inrlcvwxoqsHE", valued="ABCDdefm", unordered_valued="ABCem", has_paths=False),
+    "head": _FlagRules("z", valued="cn", unordered_valued="n"),
     "ls": _FlagRules("lahRrdsiFt", valued="ITw"),
-    "mkdir": _FlagRules("pv", valued="m", free_valued="m"),
-    "mv": _FlagRules("vuf", valued="St", free_valued="t"),
+    "mkdir": _FlagRules("pv", valued="m", unordered_valued="m"),
+    "mv": _FlagRules("vuf", valued="St", unordered_valued="t"),
     "rm": _FlagRules("rRdvf"),
     "rmdir": _FlagRules("pv"),
-    "sort": _FlagRules("rnufbsz", valued="koStT", free_valued="ktoS", has_paths=False),
-    "tail": _FlagRules("fz", valued="cns", free_valued="ns"),
-    "touch": _FlagRules("acm", valued="drt", free_valued="drt"),
-    "uniq": _FlagRules("cdiu", valued="fsw", free_valued="fsw", has_paths=False),
+    "sort": _FlagRules("rnufbsz", valued="koStT", unordered_valued="ktoS", has_paths=False),
+    "tail": _FlagRules("fz", valued="cns", unordered_valued="ns"),
+    "touch": _FlagRules("acm", valued="drt", unordered_valued="drt"),
+    "uniq": _FlagRules("cdiu", valued="fsw", unordered_valued="fsw", has_paths=False),
     "wc": _FlagRules("lwcmL"),
 }
 
@@ -110,18 +110,18 @@ def _command_form(node: Node) -> Form:
     if rules is None or not all(isinstance(each, str) for each in arguments):
         return ("command", *assignments, name, *arguments)
     flags, operands = _split_arguments([str(each) for each in arguments], rules)
-    flags = sorted(flags) if _is_free(flags, rules) else flags
+    flags = sorted(flags) if _is_order_without_effect(flags, rules) else flags
     return ("command", *assignments, name, ("flags", *flags), *operands)
 
 
-def _is_free(flags: list[str], rules: _FlagRules) -> bool:
-    """Whether the order of the flags says nothing.
+def _is_order_without_effect(flags: list[str], rules: _FlagRules) -> bool:
+    """Whether the order of the flags has no effect.
 
-    It matters where two flags exclude each other, of which the last one counts, and where one is given twice.
+    It has one where two flags exclude each other, of which the last one counts, and where a flag is given twice.
     """
-    valued = [flag[1] for flag in flags if flag[1] in rules.free_valued]
-    others = [flag[1:] for flag in flags if flag[1] not in rules.free_valued]
-    return len(set(valued)) == len(valued) and all(letter in rules.free for letter in others)
+    valued = [flag[1] for flag in flags if flag[1] in rules.unordered_valued]
+    others = [flag[1:] for flag in flags if flag[1] not in rules.unordered_valued]
+    return len(set(valued)) == len(valued) and all(letter in rules.unordered for letter in others)
 
 
 class _Arguments(NamedTuple):
@@ -164,7 +164,7 @@ def _plain_path(text: str) -> str:
 
 
 def _word_form(node: Node) -> Form:
-    """Text of a word without its quotes where bash only takes them off; else its parts."""
+    """Text of a word without its quotes where bash only removes them; else its parts."""
     if node.type == "raw_string":
         return _text(node)[1:-1]
     if node.type in ("word", "number"):

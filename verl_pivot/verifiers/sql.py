@@ -34,8 +34,8 @@ class SqlOptions(Options):
     scripts: tuple[str, ...] = ()
     """SQL scripts, each of which makes one database."""
     num_perturbed: Annotated[int, Field(ge=0, le=16)] = 4
-    """Altered copies of each database. Rows are missing and values exchanged there, so that a query which has the
-    expert's rows written into it fails."""
+    """Number of altered copies of each database. Rows are missing and values exchanged there, so that a query which has
+    the expert's rows written into it fails."""
     seed: int = 0
     """Seed of the alterations."""
     argument: ToolArgument | None = None
@@ -43,7 +43,7 @@ class SqlOptions(Options):
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
     """Seconds for one query on all databases."""
     max_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
-    """Rows that a query may give on one database."""
+    """Most rows that a query may give on one database."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

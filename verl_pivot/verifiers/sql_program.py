@@ -31,10 +31,10 @@ def query_program(
         dialect: SQL of the query and kind of the databases.
         databases: Database files.
         scripts: SQL scripts, each of which makes one database.
-        num_perturbed: Altered copies of each database, on which the query is run too.
+        num_perturbed: Number of altered copies of each database, on which the query is run too.
         seed: Seed of the alterations.
         wall_seconds: Seconds for all databases together.
-        max_rows: Rows that the query may give on one database; more are an error.
+        max_rows: Most rows that the query may give on one database; more are an error.
 
     Raises:
         SandboxRequestError: If the files are too large to send.
@@ -59,7 +59,7 @@ def query_program(
 def read_answers(result: Result) -> Answers | None:
     """The answers of a query's program; None if it failed or wrote more than can be fetched.
 
-    No code of the policy's runs beside the program's own, so that what it wrote can be trusted.
+    The policy's query cannot run code in the program, so that what the program wrote can be trusted.
     """
     if result.status is not Status.OK or _ANSWERS not in result.files:
         return None

@@ -15,7 +15,7 @@ _SORTED_DIGITS = 6
 
 
 def same_rows(first: Rows, second: Rows, *, is_ordered: bool) -> bool:
-    """Whether both have the same rows, each as often. Order of columns counts, their names do not."""
+    """Whether both have the same rows, each equally often. The order of columns counts, their names do not."""
     if len(first) != len(second):
         return False
     if not is_ordered:

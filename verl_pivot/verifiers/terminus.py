@@ -1,4 +1,4 @@
-"""Verifier `terminus`: a batch of keystrokes for a terminal against the expert's, in both formats of Terminus."""
+"""Verifier `terminus`: keystrokes for a terminal are right if they do what the expert's do; both Terminus formats."""
 
 import json
 from difflib import SequenceMatcher
@@ -15,40 +15,40 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 MAX_CHARS = 100_000
 """Characters of the longest batch."""
 _MAX_SIMILAR_CHARS = 5_000
-"""Characters of the longest keystrokes whose similarity is measured, which takes time with the square of the length."""
+"""Characters of the longest keystrokes whose similarity is measured, in time with the square of their length."""
 _Seconds = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
 
 
-class _Command1(Options):
+class _Terminus1Command(Options):
     keystrokes: StrictStr
     is_blocking: StrictBool
     timeout_sec: _Seconds
 
 
-class _Batch1(Options):
+class _Terminus1Batch(Options):
     """Action in the format of Terminus 1."""
 
     state_analysis: StrictStr
     explanation: StrictStr
-    commands: tuple[_Command1, ...]
+    commands: tuple[_Terminus1Command, ...]
     is_task_complete: StrictBool
 
 
-class _Command2(Options):
+class _Terminus2Command(Options):
     keystrokes: StrictStr
     duration: _Seconds = 1.0
 
 
-class _Batch2(Options):
+class _Terminus2Batch(Options):
     """Action in the format of Terminus 2."""
 
     analysis: StrictStr
     plan: StrictStr
-    commands: tuple[_Command2, ...]
+    commands: tuple[_Terminus2Command, ...]
     task_complete: StrictBool = False
 
 
-Batch: TypeAlias = _Batch1 | _Batch2
+Batch: TypeAlias = _Terminus1Batch | _Terminus2Batch
 
 
 class TerminusOptions(Options):
@@ -76,7 +76,9 @@ class TerminusVerifier:
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        expert = _parse_batch(turn.expert.content, _Batch1) or _parse_batch(turn.expert.content, _Batch2)
+        expert = _parse_batch(turn.expert.content, _Terminus1Batch) or _parse_batch(
+            turn.expert.content, _Terminus2Batch
+        )
         if expert is None or turn.expert.tool_calls:
             return broken_expert("the expert's action is no batch of Terminus")
         if action.tool_calls:
@@ -96,19 +98,19 @@ def _parse_batch(text: str, form: type[Batch]) -> Batch | None:
     if len(text) > MAX_CHARS:
         return None
     try:
-        return form.model_validate(json.loads(text, object_pairs_hook=_object_without_doubles))
+        return form.model_validate(json.loads(text, object_pairs_hook=_object_with_unique_names))
     except (ValueError, ValidationError, RecursionError):
         return None
 
 
-def _object_without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_with_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len({name for name, _ in pairs}) < len(pairs):
         raise ValueError("a name is given twice")
     return dict(pairs)
 
 
 def _is_complete(batch: Batch) -> bool:
-    return batch.is_task_complete if isinstance(batch, _Batch1) else batch.task_complete
+    return batch.is_task_complete if isinstance(batch, _Terminus1Batch) else batch.task_complete
 
 
 def _by_form(batch: Batch, expert: Batch) -> Verdict:
@@ -117,9 +119,9 @@ def _by_form(batch: Batch, expert: Batch) -> Verdict:
         return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(lines)} commands, the expert's {len(expert_lines)}")
     for line, expert_line in zip(lines, expert_lines, strict=True):
         if line.endswith("\n") != expert_line.endswith("\n"):
-            return refuse(Reason.WRONG_VALUE, f"{line[:200]!r}, and {expert_line[:200]!r}")
+            return refuse(Reason.WRONG_VALUE, f"{line[:200]!r}, the expert sends {expert_line[:200]!r}")
         if line != expert_line:
-            # Keys without a line's end are not executed, and have no form.
+            # Keys that do not end a line are not executed, and have no form.
             is_line = expert_line.endswith("\n")
             verdict = compare_lines(line, expert_line) if is_line else refuse(Reason.WRONG_VALUE, line[:200])
             if verdict.score != 1.0:

@@ -1,4 +1,4 @@
-"""Verifier `tool_call`: an action is right if its calls do what the expert's do, by our rule or by a published one."""
+"""Verifier `tool_call`: an action is right if its calls do what the expert's do, by one of several rules."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ class ToolCallOptions(Options):
     tool_call_toolrl.py.
     """
     number_tolerance: Annotated[float, Field(ge=0.0, lt=0.1)] = 1e-6
-    """As in EqualityRules, like the next six; for mode `functional`."""
+    """This option and the next six are those of EqualityRules, for mode `functional`."""
     dates: bool = False
     paths: bool = False
     enums: bool = False
@@ -60,10 +60,10 @@ class ToolCallOptions(Options):
 
 @register("tool_call", options=ToolCallOptions)
 class ToolCallVerifier:
-    """All or nothing, except in mode `toolrl`. Where the expert writes text, any text is right and a call is wrong.
+    """Compares the action's calls with the expert's; the score is 0 or 1, except in mode `toolrl`.
 
-    This is PivotRL's rule of call against talk for conversational tool use (section 4). Parallel calls are compared
-    without their order, each with a partner of its own.
+    Where the expert writes text, any text is right and a call is wrong, as in PivotRL for conversational tool use
+    (section 4). Parallel calls are compared without their order, each with a partner of its own.
     """
 
     def __init__(self, options: ToolCallOptions) -> None:
@@ -93,8 +93,8 @@ class ToolCallVerifier:
 
     def _functional(self, action: Message, turn: Turn) -> Verdict:
         expert_calls = turn.expert.tool_calls
-        if _is_silent(turn.expert):
-            return broken_expert("the expert neither calls nor speaks")
+        if _is_empty(turn.expert):
+            return broken_expert("the expert's action has neither a call nor text")
         if not all(equal(call.arguments, call.arguments) for call in expert_calls):
             return broken_expert("the expert's arguments hold NaN, which equals nothing")
         if (verdict := _call_against_message(action, expert_calls)) is not None:
@@ -157,8 +157,8 @@ def _exact(value: object) -> object:
 
 def _name_only(action: Message, turn: Turn) -> Verdict:
     expert_calls = turn.expert.tool_calls
-    if _is_silent(turn.expert):
-        return broken_expert("the expert neither calls nor speaks")
+    if _is_empty(turn.expert):
+        return broken_expert("the expert's action has neither a call nor text")
     if (verdict := _call_against_message(action, expert_calls)) is not None:
         return verdict
     if len(action.tool_calls) != len(expert_calls):
@@ -169,14 +169,14 @@ def _name_only(action: Message, turn: Turn) -> Verdict:
 
 
 def _toolrl(action: Message, turn: Turn) -> Verdict:
-    """Where no call is due, R is 0 whatever the policy does: the score is 0.5 for R from -3 to 3."""
+    """Compare by ToolRL's rule. Where the expert makes no call, R is 0 for every action, and the score 0.5."""
     expert_calls = turn.expert.tool_calls
     share = tool_call_toolrl.share(action.tool_calls, expert_calls) if expert_calls else 0.5
     reason = Reason.ACCEPTED if share == 1.0 else Reason.PARTIAL
     return Verdict(score=share, reason=reason, detail=f"R_correct {tool_call_toolrl.reward(share):.3f}")
 
 
-def _is_silent(expert: Message) -> bool:
+def _is_empty(expert: Message) -> bool:
     return not expert.tool_calls and not expert.content
 
 
@@ -208,9 +208,9 @@ def _nearest_difference(
 
     Args:
         calls: [num_calls] the policy's.
-        partners: Indexes of the calls that are paired.
-        expert: A call of the expert's without a partner.
-        find: Finds the difference.
+        partners: [num_expert_calls] index of the partner of each, None where there is none.
+        expert: Call of the expert's without a partner.
+        find: Finds the difference between two calls.
     """
     unpaired = [call for index, call in enumerate(calls) if index not in partners]
     found = find(next((call for call in unpaired if call.name == expert.name), unpaired[0]), expert)
@@ -219,7 +219,7 @@ def _nearest_difference(
 
 
 def _parameters_by_name(tools: Sequence[JsonObject]) -> Mapping[str, JsonObject]:
-    """{tool: JSON schema of its arguments}"""
+    """JSON schema of each tool's arguments, by the tool's name."""
     found = {}
     for tool in tools:
         function = tool.get("function")

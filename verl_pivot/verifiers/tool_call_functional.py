@@ -1,4 +1,4 @@
-"""Our rule for calls: whether a tool would do the same with two calls, by the JSON schema of its arguments."""
+"""Functional rule for calls: whether a tool would do the same with both, by the JSON schema of its arguments."""
 
 import math
 import posixpath
@@ -39,11 +39,11 @@ class EqualityRules:
     paths: bool = False
     """Whether spellings of one path are the same: a/./b, a//b, a/c/../b."""
     enums: bool = False
-    """Whether spellings of an enum's member are the same that differ in case or surrounding space."""
+    """Whether spellings of an enum's member that differ in case or surrounding space are the same."""
     free_text: frozenset[str] = frozenset()
     """Arguments "tool.argument" that hold prose, which is compared by similarity."""
     min_similarity: float = 0.8
-    """Normalised edit similarity from which prose is the same, in [0, 1]."""
+    """Least normalised edit similarity, in [0, 1], of prose that is the same."""
     unordered: frozenset[str] = frozenset()
     """Arguments "tool.argument" that hold arrays without an order, beside those with uniqueItems in the schema."""
 
@@ -67,7 +67,7 @@ def find_difference(
 def match_all(
     expert: Sequence[ExpertT], actual: Sequence[ActualT], fits: Callable[[ExpertT, ActualT], bool]
 ) -> list[int | None]:
-    """[num_expert] index of each one's partner in a largest possible matching; None for one without a partner."""
+    """[num_expert] index of the partner of each in a largest possible matching; None without a partner."""
     matrix = [[fits(one, other) for other in actual] for one in expert]
     if len(expert) == 1:
         return [matrix[0].index(True) if any(matrix[0]) else None]

@@ -15,8 +15,8 @@ def share(calls: Sequence[ToolCall], expert_calls: Sequence[ToolCall]) -> float:
     """S / S_max, in [0, 1]; 1 for calls that are fully equal.
 
     Args:
-        calls: [num_calls] the policy's.
-        expert_calls: [num_expert_calls] the expert's, not empty.
+        calls: [num_calls] calls of the policy.
+        expert_calls: [num_expert_calls] calls of the expert, not empty.
     """
     max_credit = 1.0 + sum(1.0 + len(expert.arguments) for expert in expert_calls)
     credit = _jaccard((call.name for call in calls), (expert.name for expert in expert_calls))
@@ -42,7 +42,7 @@ def _credit(call: ToolCall, expert: ToolCall) -> float:
 
 
 def _jaccard(one: Iterable[str], other: Iterable[str]) -> float:
-    """Jaccard's measure of two multisets, in [0, 1]; 1 for two empty ones."""
+    """Jaccard similarity of two multisets, in [0, 1]; 1 for two empty ones."""
     first, second = Counter(iter(one)), Counter(iter(other))
     union = (first | second).total()
     return (first & second).total() / union if union else 1.0

@@ -1,11 +1,11 @@
-"""Reason codes of the verdicts that our verifiers give, and constructors that bound a verdict's detail."""
+"""Reason codes of the verdicts that the shipped verifiers give, and constructors that bound a verdict's detail."""
 
 from enum import StrEnum
 
 from verl_pivot.types import Verdict
 
 MAX_DETAIL_CHARS = 500
-"""Details quote the policy's text and other programs' messages, which may be of any length."""
+"""Characters of the longest detail; details quote texts of the policy and of programs, which may be of any length."""
 
 
 class Reason(StrEnum):
@@ -64,21 +64,21 @@ class Reason(StrEnum):
 
 
 def refuse(reason: Reason, detail: str = "") -> Verdict:
-    """The action is wrong."""
+    """Verdict that the action is wrong."""
     return Verdict.refuse(reason, detail[:MAX_DETAIL_CHARS])
 
 
 def undecided(reason: Reason, detail: str) -> Verdict:
-    """The verifier cannot tell: the row is broken, or a system that it needs failed."""
+    """Verdict that the verifier cannot tell: the row is broken, or a system that it needs failed."""
     return Verdict.undecided(reason, detail[:MAX_DETAIL_CHARS])
 
 
 def broken_expert(detail: str) -> Verdict:
-    """The row's expert action cannot be compared with."""
+    """Verdict that nothing can be compared with the row's expert action."""
     return undecided(Reason.BROKEN_EXPERT, detail)
 
 
 def graded(score: float, detail: str = "") -> Verdict:
-    """The action is right (score 1), right in part, or wrong (score 0)."""
+    """Verdict with a score: right (1), right in part, or wrong (0)."""
     reason = Reason.ACCEPTED if score == 1.0 else Reason.PARTIAL if score else Reason.WRONG_VALUE
     return Verdict(score=score, reason=reason, detail=detail[:MAX_DETAIL_CHARS])
