@@ -1,4 +1,4 @@
-"""How the suite runs: soaks on demand only, the tests of a file in one process, all launches one after the other."""
+"""Settings of the suite: soaks on demand only, tests of one file in one process, all launches one after the other."""
 
 import pytest
 from hypothesis import settings

@@ -52,11 +52,11 @@ def test_a_target_is_reached_at_its_bound_and_beyond() -> None:
     assert reached == [True, False, True, True, False, True]
 
 
-def test_a_value_without_target_is_neither_reached_nor_missed() -> None:
+def test_a_value_without_a_target_neither_reaches_nor_misses_it() -> None:
     assert make_row().is_reached is None
 
 
-def test_what_could_not_be_measured_is_not_reached() -> None:
+def test_a_value_that_could_not_be_measured_does_not_reach_its_target() -> None:
     assert make_row(None).is_reached is False
 
 
@@ -76,7 +76,7 @@ def test_at_least_the_share_does_not_exceed_its_percentile(values: list[float], 
     assert sum(value <= found for value in values) >= share * len(values) - 1e-9
 
 
-def test_a_ratio_of_rounds_does_not_see_a_load_that_comes_and_goes() -> None:
+def test_a_load_that_comes_and_goes_cancels_out_of_a_ratio_of_rounds() -> None:
     assert median([100.0, 10.0, 50.0]) == 50.0
     assert median_ratio([100.0, 10.0, 50.0], [20.0, 2.0, 10.0]) == 5.0
 
@@ -117,7 +117,7 @@ def test_a_soak_runs_each_kind_once_and_then_by_weight() -> None:
     assert names.count("ok") > names.count("science") > names.count("stdin") > names.count("javascript")
 
 
-def test_in_full_it_measures_what_the_targets_are_stated_for() -> None:
+def test_the_default_sizes_are_those_that_the_targets_are_stated_for() -> None:
     sizes = BenchSizes()
 
     assert (sizes.num_calls, sizes.num_clients, sizes.num_sleepers, sizes.num_soak) == (45_000, 64, 1000, 10_000)

@@ -120,7 +120,7 @@ async def test_urls_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -
             assert (await sandbox.run("print 1")).stdout == "1"
 
 
-async def test_what_the_system_failed_at_is_tried_again() -> None:
+async def test_failures_of_the_system_are_tried_again() -> None:
     backend = FakeBackend()
     async with serving(backend) as service, make_sandbox(service) as sandbox:
         result = await sandbox.run("break-once", stdin="a")
@@ -138,7 +138,7 @@ async def test_a_program_that_breaks_the_sandbox_is_given_up() -> None:
     assert len(backend.started) == 4
 
 
-async def test_after_the_deadline_the_error_says_what_was_tried() -> None:
+async def test_after_the_deadline_the_error_names_the_attempts() -> None:
     nowhere = f"http://127.0.0.1:{free_port()}"
     async with make_sandbox(nowhere) as sandbox:
         with pytest.raises(
@@ -205,7 +205,7 @@ async def test_one_failure_ends_the_rest_of_its_batch() -> None:
     assert backend.killed == ["hang", "hang"]
 
 
-async def test_a_service_that_is_full_gets_less_and_every_call_its_result() -> None:
+async def test_a_full_service_gets_fewer_requests_and_every_call_gets_its_result() -> None:
     backend = FakeBackend(num_slots=4)
     async with serving(backend, limits=ServiceLimits(max_queued=8)) as service:
         sandboxes = [make_sandbox(service, seed=seed) for seed in range(8)]
@@ -220,7 +220,7 @@ async def test_a_service_that_is_full_gets_less_and_every_call_its_result() -> N
     assert Counter(program.code for program in backend.started) == Counter(code for part in codes for code in part)
 
 
-async def test_64_clients_lose_and_double_nothing() -> None:
+async def test_64_clients_get_each_result_once() -> None:
     backend, rng = FakeBackend(num_slots=16), random.Random(0)
     async with serving(backend) as service:
         sandboxes = [make_sandbox(service, seed=seed) for seed in range(64)]
@@ -286,7 +286,7 @@ async def test_a_batch_that_breaks_off_is_completed_by_id() -> None:
 
 
 @pytest.mark.parametrize("body", [b"hello\n", b'{"id": 1}\n', b'{"id": "0"}\n', b"\xff\n", b""])
-async def test_an_answer_that_is_none_is_a_failure_of_the_node(body: bytes) -> None:
+async def test_an_answer_that_cannot_be_read_is_a_failure_of_the_node(body: bytes) -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
 
@@ -414,7 +414,7 @@ async def test_sessions_are_opened_where_there_is_room() -> None:
     assert nodes == {free.url.removeprefix("http://")}
 
 
-async def test_no_session_before_the_deadline_says_why() -> None:
+async def test_the_error_of_a_session_that_no_node_opened_says_why() -> None:
     async with serving(FakeBackend(), max_sessions=0) as full, make_sandbox(full) as sandbox:
         with pytest.raises(SandboxError, match=r"no answer within 0.3 s in 1 attempts; .*of 0 at most; close some"):
             await sandbox.open(deadline_seconds=0.3)

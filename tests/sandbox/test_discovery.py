@@ -43,7 +43,7 @@ def test_changes_are_by_url_and_token() -> None:
     assert [(node.url, node.token) for node in found.new] == [("http://a", "two"), ("http://c", "two")]
 
 
-def test_a_token_is_not_shown() -> None:
+def test_the_text_of_a_node_or_listing_hides_the_token() -> None:
     assert "secret" not in f"{Node('http://a', 'secret')} {Listing(urls=(), token='secret')}"
 
 
@@ -63,7 +63,7 @@ async def test_calls_move_to_the_nodes_that_are_listed_when_one_dies() -> None:
     assert len(second.started) == 20
 
 
-async def test_what_runs_on_a_node_that_is_no_longer_listed_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_programs_on_a_node_that_is_no_longer_listed_may_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(discovery_module, "REFRESH_SECONDS", 0.01)
     monkeypatch.setattr(discovery_module, "SHORTEST_REFRESH_SECONDS", 0.01)
     async with serving(FakeBackend()) as service, serving(FakeBackend()) as other:
@@ -104,7 +104,7 @@ async def test_a_call_waits_for_the_first_node_and_says_when_there_is_none() -> 
             assert (await call).stdout == "1"
 
 
-async def test_what_is_given_goes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving(FakeBackend()) as given, serving(FakeBackend()) as from_environment:
         monkeypatch.setenv(URLS_VARIABLE, from_environment.url)
         monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)

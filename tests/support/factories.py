@@ -1,4 +1,4 @@
-"""Values with defaults; a test names only what it is about."""
+"""Factories of trajectories, turns and profiles with defaults, so that a test names only the fields it is about."""
 
 from collections.abc import Sequence
 

@@ -12,7 +12,7 @@ from verl_pivot.types import Json, JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the server says; a status of 0 hangs up without a word."""
+    """One answer of the server; a status of 0 closes the connection without an answer."""
 
     body: "Json | bytes"
     status: int = 200
@@ -20,6 +20,8 @@ class Answer:
 
 @dataclass(slots=True, kw_only=True)
 class FakeServer:
+    """A server that runs, and the requests that it got."""
+
     url: str
     requests: list[JsonObject] = field(default_factory=list)
     """Bodies of the POST requests, in the order in which they came."""
@@ -27,23 +29,23 @@ class FakeServer:
 
 
 @contextmanager
-def fake_server(answer: Callable[[str, JsonObject], Answer]) -> Iterator[FakeServer]:
-    """Serve `answer(path, body)` until the block ends or `stop` is called."""
+def fake_server(respond: Callable[[str, JsonObject], Answer]) -> Iterator[FakeServer]:
+    """Answer requests by `respond(path, body)` until the block ends or `stop` is called."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._reply(answer(self.path, {}))
+            self._reply(respond(self.path, {}))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.requests.append(body)
-            self._reply(answer(self.path, body))
+            self._reply(respond(self.path, body))
 
-        def _reply(self, said: Answer) -> None:
-            if said.status == 0:
+        def _reply(self, answer: Answer) -> None:
+            if answer.status == 0:
                 return
-            data = said.body if isinstance(said.body, bytes) else json.dumps(said.body).encode()
-            self.send_response(said.status)
+            data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+            self.send_response(answer.status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)

@@ -1,4 +1,4 @@
-"""One small row of every shape that a reader knows, and what is read from it."""
+"""A small row of every shape that the readers of foreign formats know, and the trajectory that is read from it."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Example:
     tools: tuple[JsonObject, ...] = ()
     passed: bool | None = None
     task: str | None = None
-    """What the split follows; None where no column says it."""
+    """Task by which train and validation are split; None where no column names it."""
 
 
 ARGUMENTS: JsonObject = {"order_id": 17}
@@ -155,7 +155,7 @@ def chat_messages(*items: tuple[str, str]) -> list[Json]:
 
 
 def call_metadata(call_id: str, **more: Json) -> JsonObject:
-    """What OpenHands notes beside an action and the observation that answers it."""
+    """Fields that OpenHands writes beside an action and the observation that answers it."""
     message: JsonObject = {
         "role": "assistant",
         "content": "",

@@ -1,4 +1,4 @@
-"""Stock verl launch commands, run as a user would: a subprocess with an empty environment."""
+"""Commands of verl-pivot and launches of stock verl, run as a user does: in a subprocess, with an empty environment."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECOND
 
 
 def training(model: Path, pivots: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
-    """Overrides of a tiny run; the method and the place come beside them."""
+    """Overrides of a tiny training; the caller adds those of the method and of the machine."""
     micro = "micro_batch_size_per_gpu"
     return [
         f"data.train_files={pivots}",
@@ -50,7 +50,7 @@ def training(model: Path, pivots: Path, *, batch_size: int, n: int, num_steps: i
 
 
 def step_metrics(output: str) -> dict[int, dict[str, float]]:
-    """What verl's console logger printed of each step."""
+    """{step: {metric: value}} as verl's console logger printed them."""
     number = r"(?:np\.\w+\()?(-?[\d.]+(?:e[-+]?\d+)?)\)?"
     return {
         int(step): {name: float(value) for name, value in re.findall(rf" ([\w/@-]+):{number}(?= |$)", line)}

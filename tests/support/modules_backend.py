@@ -1,4 +1,4 @@
-"""The default backend of the sandbox, which also tells what its service has imported."""
+"""Default backend of the sandbox that can also list the modules which its service has imported."""
 
 import sys
 

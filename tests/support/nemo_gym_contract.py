@@ -1,6 +1,7 @@
-"""What NeMo Gym asks of a row of its pivot environments, as rules that a row keeps or breaks.
+"""Rules that a row of NeMo Gym's pivot environments must keep.
 
-Its row contract, the models of its single-step tool-use environment and OpenAI's types of the Responses API.
+They follow its row contract, the models of its single-step tool-use environment, and OpenAI's types of the Responses
+API.
 """
 
 import json
@@ -21,7 +22,7 @@ TYPES = {"message", "reasoning", "function_call", "function_call_output"}
 
 
 def broken_rules(row: dict[str, Any]) -> set[str]:
-    """Names of the rules that a row breaks; none, and NeMo Gym takes it."""
+    """Names of the rules that a row breaks; NeMo Gym takes a row that breaks none."""
     params, agent_ref = row.get("responses_create_params"), row.get("agent_ref")
     broken = set(_broken_action(row.get("expected_action"), params))
     if not isinstance(agent_ref, dict) or agent_ref.get("type") != "responses_api_agents" or not agent_ref.get("name"):

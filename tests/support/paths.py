@@ -1,4 +1,4 @@
-"""Where the tests find the project's own files, and data that are not part of it."""
+"""Paths of the project, and of data beside it that are not part of it."""
 
 from pathlib import Path
 

@@ -15,7 +15,7 @@ PARTITION = "train"
 
 @contextmanager
 def transfer_queue() -> Iterator[None]:
-    """On a Ray of its own."""
+    """Run a TransferQueue on a Ray of its own until the block ends."""
     import ray
     import transfer_queue as tq
     from hydra import compose, initialize_config_module
@@ -34,7 +34,7 @@ def transfer_queue() -> Iterator[None]:
 
 
 def sampler_kwargs(folder: object = None, **resampling: object) -> DictConfig:
-    """As the method's config fills them in."""
+    """Keyword arguments of the sampler, as the config of the method fills them in."""
     return OmegaConf.create(
         {
             "poll_interval": 0.01,
@@ -48,7 +48,7 @@ def sampler_kwargs(folder: object = None, **resampling: object) -> DictConfig:
 
 
 def announce(uids: Sequence[str], step: int = 1) -> None:
-    """Prompts that are handed out."""
+    """Write prompts whose rollouts have not ended yet."""
     import transfer_queue as tq
 
     tags = [{"is_prompt": True, "status": "pending", "global_steps": step} for _ in uids]
@@ -56,7 +56,7 @@ def announce(uids: Sequence[str], step: int = 1) -> None:
 
 
 def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2, code: str = "1 + 2") -> dict[str, Any]:
-    """Extra fields of one row, by the tool loop and the reward manager; a score of None is undecided."""
+    """Extra fields that the tool loop and the reward manager write into one row; a score of None is undecided."""
     calls = [
         CallRecord(
             turn=number, name="jupyter_code", arguments={"code": code}, num_tokens=3, seconds=0.1,
@@ -76,7 +76,7 @@ def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2,
 
 
 def finish(uid: str, rollouts: Sequence[dict[str, Any]], step: int = 1, status: str = "finished") -> None:
-    """A group's rows, and that it is done."""
+    """Write the rows of a group, and mark the group as finished."""
     import transfer_queue as tq
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
@@ -91,7 +91,7 @@ def finish(uid: str, rollouts: Sequence[dict[str, Any]], step: int = 1, status: 
 
 
 def rows_left() -> list[str]:
-    """Keys of rollouts in the queue."""
+    """Keys of the rollouts that are in the queue."""
     import transfer_queue as tq
 
     return sorted(key for key in (tq.kv_list() or {}).get(PARTITION, {}) if "_" in key)

@@ -25,13 +25,13 @@ def make_record(**changes: Any) -> RolloutRecord:
 
 
 def dump_line(uid: str, score: float | None = 1.0, **changes: Any) -> str:
-    """One line of a dump."""
+    """One line of a dump of rollouts."""
     rollout = DumpedRollout.of(make_record(**changes), uid=uid, score=score, is_kept=True)
     return json.dumps(rollout.as_dict()) + "\n"
 
 
 def write_dump(path: Path, records: Mapping[str, RolloutRecord]) -> Path:
-    """A dump of {uid: record}, as the replay buffer writes it."""
+    """Write a dump of {uid: record}, as the replay buffer does."""
     write_rollouts(
         path, [DumpedRollout.of(record, uid=uid, score=1.0, is_kept=True) for uid, record in records.items()]
     )

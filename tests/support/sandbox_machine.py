@@ -1,4 +1,4 @@
-"""Whether this machine can run sandboxes, and a backend for tests that do."""
+"""Mark for tests that need a machine with sandboxes, and a backend for them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager

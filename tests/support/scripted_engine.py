@@ -1,4 +1,4 @@
-"""The tool loop over a scripted engine; verl's agent loop, tokenizer and continuous tokens are real."""
+"""Agent loop of tool rollouts over an engine whose answers a test scripts; verl's own parts of the loop are real."""
 
 import asyncio
 import atexit
@@ -29,7 +29,7 @@ class Said:
 
 @dataclass
 class ScriptedClient:
-    """What `LLMServerClient` is to an agent loop; answers in order, with a logprob of -0.5 for every token."""
+    """Stands in for verl's `LLMServerClient`: gives the answers in order, with a logprob of -0.5 for every token."""
 
     tokenizer: Any
     script: Sequence[Said | str]
@@ -59,7 +59,7 @@ class ScriptedClient:
 
 @cache
 def rollout_config(model: Path, *overrides: str) -> DictConfig:
-    """The stock trainer's config with our method."""
+    """Config of the stock trainer with the method tool_rollout."""
     groups = tuple(override for override in overrides if override.startswith("+"))
     values = [override for override in overrides if override not in groups]
     chosen = OmegaConf.from_dotlist([f"actor_rollout_ref.model.path={model}", *values])
@@ -107,5 +107,5 @@ def row(text: str = "Add 2 and 3.", **columns: Any) -> dict[str, Any]:
 
 
 def call(name: str, **arguments: Any) -> str:
-    """A call as Hermes writes it."""
+    """Text of one tool call in the Hermes format."""
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"

@@ -1,4 +1,4 @@
-"""A Qwen2 checkpoint small enough for a test: byte tokens, a Hermes tool template, head size 64."""
+"""Qwen2 checkpoints small enough for tests and benchmarks: byte tokens, a Hermes tool template, head size 64."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -29,7 +29,7 @@ CHAT_TEMPLATE = """\
 
 
 def write_tokenizer(folder: Path, corpus: Iterable[str] = ()) -> Path:
-    """Tokenizer and config, no weights: enough to render prompts. A corpus gives it 4,000 tokens of several bytes."""
+    """Write a tokenizer and config without weights, enough to render prompts; a corpus adds 4,000 longer tokens."""
     from transformers import PreTrainedTokenizerFast, Qwen2Config
 
     tokenizer = Tokenizer(models.BPE())
@@ -67,13 +67,13 @@ def write_tokenizer(folder: Path, corpus: Iterable[str] = ()) -> Path:
 def write_model(
     folder: Path, *, seed: int = 0, corpus: Iterable[str] = (), sizes: Mapping[str, int] | None = None
 ) -> Path:
-    """A whole checkpoint with random weights, drawn wide so that greedy decoding has no near ties.
+    """Write a checkpoint with random weights, drawn wide so that greedy decoding has no near ties.
 
     Args:
-        folder: Where it goes.
-        seed: Of the weights.
+        folder: Folder for the checkpoint.
+        seed: Seed of the weights.
         corpus: Texts that the tokenizer learns from.
-        sizes: Of Qwen2's config, where they are other than the smallest.
+        sizes: Fields of Qwen2's config that replace the smallest sizes.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -87,13 +87,13 @@ def write_model(
 
 
 def teach(folder: Path, token_ids: list[int], mask: list[int], *, num_steps: int = 80) -> Path:
-    """Let a checkpoint learn one conversation by heart.
+    """Train a checkpoint until it repeats one conversation.
 
     Args:
-        folder: As `write_model` wrote it.
+        folder: Folder with a checkpoint of `write_model`.
         token_ids: [num_tokens] of the conversation.
-        mask: [num_tokens] 1 where the policy says them.
-        num_steps: Of AdamW.
+        mask: [num_tokens] 1 for tokens of the policy, 0 for all others.
+        num_steps: Steps of AdamW.
     """
     import torch
     from transformers import AutoModelForCausalLM
@@ -113,5 +113,5 @@ def teach(folder: Path, token_ids: list[int], mask: list[int], *, num_steps: int
 
 
 def set_end_tokens(folder: Path, token_ids: list[int]) -> None:
-    """A generation config with several end-of-turn tokens, as Qwen and Llama have."""
+    """Write a generation config with several end-of-turn tokens, as Qwen and Llama have."""
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": token_ids}))

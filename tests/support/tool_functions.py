@@ -1,4 +1,4 @@
-"""Tools of the tests: some work, each of the others breaks in its own way."""
+"""Functions that tests and benchmarks use as tools: some work, and each of the others fails in its own way."""
 
 import asyncio
 import threading

@@ -23,7 +23,7 @@ LOAD_HALF_LIFE_SECONDS = 1.0
 
 @dataclass(slots=True)
 class Window:
-    """Number of requests that may be in flight: one more per window of answers, half after a refusal (AIMD)."""
+    """Number of requests that may be in flight: one more after each window of answers, half after a refusal (AIMD)."""
 
     size: float
     halved_at: float = float("-inf")

@@ -21,12 +21,12 @@ LINGER_SECONDS = 0.002
 MAX_OUTSTANDING = 8192
 """Most calls without an outcome; further ones wait in `submit`."""
 MAX_BATCHES = 128
-"""Most connections to one node; then batches get fuller."""
+"""Most connections to one node; when they are in use, programs wait and batches get fuller."""
 MAX_PROGRAM_BYTES = MAX_BODY_BYTES - 4096
 MAX_SANDBOX_ERRORS = 4
 """Sandbox failures with one program until it is given up, since the program may be what breaks the sandbox."""
 MAX_NOTES = 4
-"""Latest attempts that an error names."""
+"""Most attempts that an error names, the latest ones."""
 
 
 @dataclass(slots=True, eq=False)

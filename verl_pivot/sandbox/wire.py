@@ -179,7 +179,7 @@ def decode(body: bytes, kind: type[ValueT], what: str) -> ValueT:
 
 def decode_limits(raw: msgspec.Raw) -> Limits:
     """Decode limits; raises SandboxRequestError if one is unknown or out of range."""
-    return Limits(**_given(decode(bytes(raw), _WireLimits, "limits")))
+    return Limits(**_given(decode(bytes(raw), _WireLimits, "the field limits")))
 
 
 def check_envelope(client: str, request_id: str, deadline_seconds: float) -> None:

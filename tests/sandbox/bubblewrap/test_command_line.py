@@ -157,7 +157,7 @@ def test_a_commands_descriptors_are_closed_with_it() -> None:
 
 
 @needs_sandbox
-def test_a_program_sees_exactly_this() -> None:
+def test_a_program_sees_these_folders_and_processes_and_no_others() -> None:
     done = run(hardened("python", "-c", LOOK))
 
     seen = json.loads(done.stdout)
@@ -256,7 +256,7 @@ def test_an_environment_whose_python_leads_elsewhere_is_refused_with_the_remedy(
         PythonView.of(str(tmp_path / "bin" / "python"))
 
 
-def test_what_is_no_python_is_refused() -> None:
+def test_a_file_that_is_no_python_is_refused() -> None:
     with pytest.raises(ConfigError, match="/bin/false does not run as a Python interpreter"):
         PythonView.of("/bin/false")
 

@@ -147,7 +147,7 @@ def test_the_restart_keeps_arguments_options_environment_and_descriptors(tmp_pat
         ("no-such", "user 'no-such' does not exist"),
     ],
 )
-def test_a_user_that_cannot_be_is_refused(user: str, message: str) -> None:
+def test_a_user_that_does_not_exist_or_is_root_is_refused(user: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         become(user)
 
@@ -190,5 +190,5 @@ def test_an_ordinary_user_that_its_namespace_calls_root_is_no_root() -> None:
 
 
 @pytest.mark.skipif(is_root(), reason="root would be restarted")
-def test_an_ordinary_user_stays_who_it_is() -> None:
+def test_an_ordinary_user_stays_the_same_user() -> None:
     drop_root()

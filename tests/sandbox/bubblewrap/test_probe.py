@@ -92,7 +92,7 @@ def test_each_obstacle_has_its_remedy(observed: Observed, part: str) -> None:
     assert part in remedy(observed)
 
 
-def test_the_summary_names_an_old_version_and_why_its_hole_is_not_ours() -> None:
+def test_the_summary_names_an_old_version_and_why_its_vulnerability_does_not_matter() -> None:
     assert judge(MACHINE).summary == (
         "tier T1, bubblewrap 0.8.0 (CVE-2026-87766: not affected, nothing that a program wrote is ever mounted), "
         "Landlock ABI 7"

@@ -34,7 +34,7 @@ from verl_pivot.sandbox.service.bwrap_backend import BwrapExecBackend
         (Program(code="int main() { return *(volatile int*)0; }", language="c"), Status.SIGNALED, None, 11),
     ],
 )
-async def test_the_status_says_how_it_ended(
+async def test_the_status_says_how_the_program_ended(
     program: Program, status: Status, exit_code: int | None, signal: int | None
 ) -> None:
     result = await run(program)
@@ -61,7 +61,7 @@ time.sleep(60)
 
 @needs_sandbox
 @pytest.mark.parametrize("code", [SHARED_MEMORY, MANY_PROCESSES])
-async def test_memory_that_no_rlimit_counts_meets_the_watchdog(code: str) -> None:
+async def test_the_watchdog_counts_memory_that_no_rlimit_counts(code: str) -> None:
     result = await run(Program(code=code, limits=Limits(memory_bytes=128 * MIB)))
 
     assert result.status is Status.MEMORY_LIMIT
@@ -102,7 +102,7 @@ async def test_too_many_files_end_the_program() -> None:
 
 
 @needs_sandbox
-async def test_a_compiler_that_finds_no_end_is_stopped(tmp_path: Path) -> None:
+async def test_a_compiler_that_does_not_end_is_stopped(tmp_path: Path) -> None:
     (tmp_path / "slow.yaml").write_text(
         "slow: {file: main, compile: [sleep, '60'], run: [sh, main], compile_limits: {wall_seconds: 0.2}}"
     )
@@ -169,7 +169,9 @@ open("large", "wb").truncate(9 << 20)
         (Program(code="", language="cobol"), "unknown language 'cobol'"),
     ],
 )
-async def test_what_cannot_be_laid_out_is_the_callers_fault(program: Program, message: str) -> None:
+async def test_files_that_cannot_be_written_before_the_start_are_the_callers_fault(
+    program: Program, message: str
+) -> None:
     before = len(os.listdir("/proc/self/fd"))
 
     with pytest.raises(SandboxRequestError, match=message):
@@ -268,6 +270,6 @@ async def test_sessions_are_refused_with_the_remedy() -> None:
             await backend.open_session("a", limits=Limits(), network=Network.NONE)
 
 
-async def test_before_its_start_it_runs_nothing() -> None:
+async def test_a_backend_runs_nothing_before_its_start() -> None:
     with pytest.raises(SandboxError, match="the backend is not running"):
         await BwrapExecBackend(BackendSettings(backend="bwrap_exec")).run(Program(code=""))

@@ -128,7 +128,7 @@ def answer_from_a_worker() -> str:
 
 @pytest.mark.slow
 @needs_sandbox
-def test_calls_outlive_a_node_and_spread_over_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_outlive_a_node_and_spread_over_the_nodes_that_are_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (URLS_VARIABLE, TOKEN_VARIABLE, NAME_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     options = ("--lanes", "1", "--slots", "4")
@@ -173,7 +173,7 @@ def test_without_a_cluster_the_command_says_at_once_what_to_do() -> None:
 
 
 @pytest.mark.slow
-def test_what_goes_to_ray_survives_pickle() -> None:
+def test_values_that_go_to_ray_survive_pickle() -> None:
     from verl_pivot.sandbox.cluster.ray_supervisor import RayNodes
     from verl_pivot.sandbox.ray_discovery import RayDiscovery
 

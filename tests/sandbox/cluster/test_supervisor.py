@@ -42,7 +42,7 @@ def test_a_node_that_left_is_forgotten() -> None:
     assert plan({}, {"a": make_place(phase=Phase.SERVING)}, 0.0) == PlacementPlan(forget=("a",), start=(), end=())
 
 
-def test_nothing_is_done_where_something_is_under_way_or_well() -> None:
+def test_nothing_is_done_for_a_service_that_serves_starts_or_ends() -> None:
     for phase in (Phase.STARTING, Phase.SERVING, Phase.ENDING):
         assert plan({"a": "10.0.0.1"}, {"a": make_place(phase=phase)}, 1e9) == NOTHING
 
@@ -86,7 +86,7 @@ def test_a_failed_node_is_tried_at_once_when_somebody_asks() -> None:
     assert place.problem == "no bubblewrap"
 
 
-def test_only_a_service_that_was_stable_has_made_up_for_its_failures() -> None:
+def test_failures_are_forgotten_only_after_a_stable_time() -> None:
     place = make_place(num_failures=3)
     place.serves("http://a", HEALTH, 100.0)
     place.check_passed(HEALTH, 100.0 + STABLE_SECONDS - 1.0)

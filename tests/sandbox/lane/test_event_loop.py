@@ -12,7 +12,7 @@ def full_pipe() -> tuple[int, int]:
     return read_end, write_end
 
 
-def test_an_event_of_a_closed_file_does_not_reach_the_one_that_has_its_number_now() -> None:
+def test_an_event_of_a_closed_file_does_not_reach_the_file_that_has_its_number() -> None:
     loop, called = EventLoop(), []
     pipes = [full_pipe(), full_pipe()]
     empty = os.pipe()
@@ -34,7 +34,7 @@ def test_an_event_of_a_closed_file_does_not_reach_the_one_that_has_its_number_no
             os.close(fd)
 
 
-def test_what_is_forgotten_and_registered_again_is_called_the_next_time() -> None:
+def test_a_descriptor_that_is_forgotten_and_registered_again_is_called_the_next_time() -> None:
     loop, called = EventLoop(), []
     read_end, write_end = full_pipe()
     loop.on_readable(read_end, lambda: called.append("first"))

@@ -40,6 +40,6 @@ def test_a_frame_longer_than_agreed_is_refused_before_it_is_read() -> None:
         (b"\xff", "must be JSON"),
     ],
 )
-def test_what_is_no_object_is_refused(body: bytes, reason: str) -> None:
+def test_a_frame_that_is_no_json_object_is_refused(body: bytes, reason: str) -> None:
     with pytest.raises(FrameError, match=reason):
         Decoder(max_bytes=1 << 20).feed(struct.pack(">I", len(body)) + body)

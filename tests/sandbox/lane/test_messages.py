@@ -43,7 +43,7 @@ def language(zygote: str | None, compile: tuple[str, ...] | None) -> Language:
 
 
 @pytest.mark.parametrize(("message", "shown"), [(messages.LimitFields, Limits), (messages.SessionFields, SessionState)])
-def test_fields_are_those_of_what_the_user_sees(message: type, shown: type) -> None:
+def test_messages_have_the_fields_of_the_types_that_users_see(message: type, shown: type) -> None:
     assert get_type_hints(message) == {field.name: field.type for field in fields(shown)}
 
 

@@ -23,7 +23,7 @@ async def run_all(programs: list[Program], **settings: int) -> list[Result]:
         await backend.stop()
 
 
-async def test_programs_that_together_want_too_much_memory_all_end_well() -> None:
+async def test_programs_that_together_want_too_much_memory_all_end_with_status_ok() -> None:
     limits = Limits(memory_bytes=200 * MIB, wall_seconds=20.0)
     programs = [Program(code=FILL.format(mib=150, seconds=0.5), limits=limits)] * 6  # 900 MiB together, of 400
 
@@ -90,7 +90,7 @@ async def test_a_cancelled_run_ends_its_processes_and_frees_its_place() -> None:
 
 
 @pytest.mark.parametrize("network", Network)
-async def test_every_network_runs(network: Network) -> None:
+async def test_programs_run_with_every_network(network: Network) -> None:
     (result,) = await run_all([Program(code="print(4)", network=network)])
 
     assert result.stdout == "4\n"

@@ -42,12 +42,12 @@ def decide(code: bytes, number: int, *arguments: int, arch: int = X86_64) -> int
         *ENTERING.items(),
     ],
 )
-def test_what_opens_the_kernel_is_refused(name: str, number: int) -> None:
+def test_system_calls_that_lead_into_the_kernel_are_refused(name: str, number: int) -> None:
     assert decide(seccomp.filter_bytes(), number) == ERRNO | errno.EPERM, name
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 9, 39, 41, 56, 59, 60, 61, 62, 157, 231, 257, 318, 334])
-def test_what_programs_live_on_is_allowed(number: int) -> None:
+def test_system_calls_that_programs_need_are_allowed(number: int) -> None:
     assert decide(seccomp.filter_bytes(), number, 1) == ALLOW
 
 
@@ -83,7 +83,7 @@ def test_other_architectures_are_killed_and_x32_does_not_exist() -> None:
 
 
 @given(NUMBERS, st.integers(min_value=0, max_value=2**64 - 1), st.integers(min_value=0, max_value=2**64 - 1))
-def test_the_zygotes_filter_and_the_programs_are_together_the_whole(number: int, first: int, second: int) -> None:
+def test_the_filters_of_zygote_and_program_together_are_the_whole_filter(number: int, first: int, second: int) -> None:
     zygote = decide(seccomp.zygote_filter_bytes(), number, first, second)
     program = decide(seccomp.program_filter_bytes(), number, first, second)
 
@@ -92,7 +92,7 @@ def test_the_zygotes_filter_and_the_programs_are_together_the_whole(number: int,
 
 
 @given(NUMBERS)
-def test_a_zygote_keeps_only_what_leads_into_a_pod(number: int) -> None:
+def test_a_zygote_may_make_only_the_calls_that_enter_a_pod_beside_those_of_programs(number: int) -> None:
     keeps = decide(seccomp.zygote_filter_bytes(), number) == ALLOW
     loses = decide(seccomp.filter_bytes(), number) != ALLOW
 

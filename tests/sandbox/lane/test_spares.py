@@ -40,7 +40,7 @@ def spares(running: Service) -> tuple[int, ...]:
     return parts(running).programs
 
 
-async def test_the_next_process_waits_once_a_program_came_twice(running: Service) -> None:
+async def test_a_spare_process_waits_after_two_programs_of_one_kind(running: Service) -> None:
     await run_in_turn(running, "print(1)", "print(1)")
 
     assert len(spares(running)) == 1
@@ -81,7 +81,7 @@ async def test_limits_are_those_of_the_program_and_not_of_the_one_before(running
     assert "MemoryError" in refused[0].stderr
 
 
-async def test_a_smaller_folder_is_not_the_one_that_was_made_ahead(running: Service) -> None:
+async def test_a_program_with_a_smaller_tmp_does_not_get_a_pod_made_for_a_larger_one(running: Service) -> None:
     fill = "with open('/tmp/large', 'wb') as file:\n    file.write(bytes(3 << 20))\nprint('written')"
 
     usual = await run_in_turn(running, "print(1)", "print(1)", fill)

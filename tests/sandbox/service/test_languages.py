@@ -25,11 +25,11 @@ def known(languages: LanguageTable) -> set[str]:
     return {*languages.available, *languages.missing}
 
 
-def test_ours_are_these_five() -> None:
+def test_the_package_describes_five_languages() -> None:
     assert known(load_languages(python=VIEW)) == {"python", "bash", "javascript", "c", "cpp"}
 
 
-def test_ones_own_file_changes_single_fields_adds_languages_and_takes_some_away(tmp_path: Path) -> None:
+def test_a_users_file_changes_single_fields_and_adds_and_removes_languages(tmp_path: Path) -> None:
     languages = load(tmp_path, "python: {zygote: standard}\nlua: {file: main.lua, run: [sh, main.lua]}\nbash: null\n")
 
     assert known(languages) == {"python", "javascript", "c", "cpp", "lua"}

@@ -64,7 +64,7 @@ def test_room_is_made_by_the_newest_work_of_the_longest_queue() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["push", "pop", "remove", "drop"])), max_size=80))
-def test_queue_loses_and_doubles_nothing(steps: list[tuple[str, str]]) -> None:
+def test_each_work_leaves_the_queue_once(steps: list[tuple[str, str]]) -> None:
     queue: FairQueue[str] = FairQueue()
     pushed: list[str] = []
     gone: list[str] = []

@@ -292,7 +292,7 @@ async def test_a_client_with_much_work_does_not_keep_another_from_its_turn() -> 
     assert len(codes) == len(set(codes)) == 67
 
 
-async def test_a_full_queue_takes_from_the_client_that_has_most() -> None:
+async def test_a_full_queue_refuses_a_request_of_the_client_that_has_most() -> None:
     backend = FakeBackend(num_slots=1)
     async with serving(backend, limits=ServiceLimits(max_queued=10)) as service:
         greedy = asyncio.create_task(
@@ -387,7 +387,7 @@ async def test_a_connection_that_closes_takes_its_work_with_it() -> None:
     assert len(backend.started) == 2
 
 
-async def test_a_connection_that_closes_leaves_what_another_waits_for() -> None:
+async def test_a_connection_that_closes_leaves_requests_that_another_waits_for() -> None:
     backend = FakeBackend()
     async with serving(backend) as service:
         gone, stays = (asyncio.create_task(ask(service, item("a", "sleep 0.3"))) for _ in range(2))
@@ -398,7 +398,7 @@ async def test_a_connection_that_closes_leaves_what_another_waits_for() -> None:
     assert backend.killed == []
 
 
-async def test_cancel_ends_what_waits_and_what_runs() -> None:
+async def test_cancel_ends_waiting_and_running_requests() -> None:
     backend = FakeBackend(num_slots=1)
     async with serving(backend) as service, http(service) as session:
         requests = asyncio.create_task(
@@ -413,7 +413,7 @@ async def test_cancel_ends_what_waits_and_what_runs() -> None:
     assert backend.killed == ["hang"]
 
 
-async def test_stop_refuses_what_waits_and_lets_what_runs_end() -> None:
+async def test_stop_refuses_waiting_requests_and_lets_running_programs_end() -> None:
     backend = FakeBackend(num_slots=1)
     service = Service(ServiceSettings(token=TOKEN, drain_seconds=5.0), backend)
     await service.start()
@@ -429,7 +429,7 @@ async def test_stop_refuses_what_waits_and_lets_what_runs_end() -> None:
     assert backend.is_stopped
 
 
-async def test_stop_ends_what_runs_too_long() -> None:
+async def test_stop_ends_programs_that_run_too_long() -> None:
     backend = FakeBackend()
     async with serving(backend) as service:
         requests = asyncio.create_task(ask(service, item("run", "hang")))
@@ -455,7 +455,7 @@ async def test_clients_that_send_slowly_or_nothing_do_not_hold_up_others() -> No
     assert status_line == b"HTTP/1.1 408 Request Timeout\r\n"
 
 
-async def test_a_client_that_does_not_read_is_hung_up_on() -> None:
+async def test_the_connection_of_a_client_that_does_not_read_is_closed() -> None:
     backend = FakeBackend(num_slots=64)
     async with serving(backend, write_seconds=0.2) as service:
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port, limit=1024)
@@ -505,7 +505,7 @@ async def test_a_session_keeps_its_cells_and_its_branch_a_copy() -> None:
     assert closed["failure"]["kind"] == "session_not_found"
 
 
-async def test_the_epoch_travels_both_ways() -> None:
+async def test_a_cell_for_an_earlier_epoch_is_lost_and_one_for_the_new_epoch_runs() -> None:
     async with serving(FakeBackend()) as service, http(service) as session:
         await open_session(session, "s")
         killed = await run_cell(session, "s", "kill", id="1")
@@ -568,7 +568,7 @@ async def test_sessions_are_opened_once_and_bounded() -> None:
     assert list(backend.sessions) == ["s"]
 
 
-async def test_a_session_closed_for_being_idle_is_told_as_lost() -> None:
+async def test_a_session_that_was_closed_because_it_was_idle_counts_as_lost() -> None:
     backend = FakeBackend()
     async with serving(backend, session_idle_seconds=0.01) as service, http(service) as session:
         await open_session(session, "s")

@@ -1,4 +1,4 @@
-"""What the parts of the bench share: its sizes, a backend in this process, a service, and progress bars."""
+"""Sizes, backend, service and progress bars, which all parts of the bench share."""
 
 import asyncio
 import random

@@ -31,7 +31,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the ids of all descendants. An orphan is still one: PID 1 of its namespace adopts it."""
+    """Yield the ids of all descendants, orphans included, whose parent becomes PID 1 of their namespace."""
     waiting = child_pids(pid)
     while waiting:
         current = waiting.pop()

@@ -28,8 +28,8 @@ def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
     """Fork as syscalls.fork does, with a child in the pod's pid namespace that is still a direct child of the caller.
 
     Args:
-        shim_pidfd: Of the pod's first process.
-        own_pidfd: Of the caller; leads its later forks back to its own pid namespace.
+        shim_pidfd: Descriptor of the pod's first process.
+        own_pidfd: Descriptor of the caller, by which its later forks are in its own pid namespace again.
 
     Raises:
         OSError: If the shim has ended or no process can be made.

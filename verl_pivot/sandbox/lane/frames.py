@@ -8,14 +8,14 @@ from typing import Any, Generic, TypeVar
 MessageT = TypeVar("MessageT")
 
 READY_NUMBER = 0
-"""Number of a lane's first answer, which no request asked for: every zygote is ready to fork."""
+"""Number of a lane's first answer, which belongs to no request: it says that every zygote is ready to fork."""
 
 _LENGTH = struct.Struct(">I")
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class FrameError(ValueError):
-    """The other side sent something that is not a frame."""
+    """Error for bytes from the other side that are not a frame."""
 
 
 def encode(message: Mapping[str, object]) -> bytes:

@@ -69,9 +69,9 @@ class Interpreter:
     on_end: Callable[["Interpreter", str], None]
     """Called with the reason when the process has ended, or was never started."""
     process: PodProcess | None = None
-    """None for a branch, which its parent forked instead of a zygote."""
+    """Process that a zygote forked; None for a branch, which its parent forked."""
     pidfd: int | None = None
-    """None until its first message."""
+    """Descriptor of the process; None until its first message."""
     pid: int | None = None
     schedstat: int | None = None
     """Descriptor of its scheduling statistics; None without /proc."""
@@ -92,7 +92,7 @@ class Interpreter:
         self.on_end(self, reason)
 
     def on_zygote_lost(self) -> None:
-        """Give up a process that may never have been forked; one that has said something goes on without its zygote."""
+        """Give up a process that may never have been forked; one that has sent a message goes on without its zygote."""
         if self.pidfd is None:
             self.on_end(self, "the zygote of the lane died")
 

@@ -53,11 +53,11 @@ class LaneSession:
         self._has_proc = has_proc
         self._cell: RunningCell | None = None
         self._on_started: OnStarted | None = None
-        """Gets the answer to the request that an interpreter is started for."""
+        """Receiver of the answer to the request that an interpreter is started for."""
         self._forks: dict[int, LaneSession] = {}
         self._num_forks = 0
         self.last_reason = "the interpreter ended"
-        """Why the latest interpreter is gone."""
+        """Reason for which the latest interpreter is gone."""
 
     @property
     def pid(self) -> int | None:
@@ -255,7 +255,7 @@ class LaneSession:
         )
 
     def _close_cell(self, interpreter: Interpreter, cell: RunningCell) -> "OutputFields":
-        """Forget the cell, which has ended; its output."""
+        """Forget the cell, which has ended; returns its output."""
         self._cell = None
         cell.timer.cancel()
         for output in interpreter.outputs:

@@ -7,7 +7,7 @@ The lane's modules import this one for the type checker alone: making its types 
 from typing import Literal, TypeAlias, TypedDict
 
 EncodedFiles: TypeAlias = dict[str, str]
-"""File name -> content in base64."""
+"""{file name: content in base64}."""
 
 ProgramKind: TypeAlias = Literal["python", "exec"]
 """python: the forked interpreter runs the code itself. exec: it executes a command."""
@@ -154,7 +154,7 @@ class RequestFrame(TypedDict):
     """One message from the service to a lane."""
 
     number: int
-    """Counts requests of this lane from 1."""
+    """Number of the request, counted from 1 in each lane."""
     request: LaneRequest
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a zygote imports as little as possible
     from collections.abc import Callable
 
 INTERRUPTED = -1
-"""Stands for an exit code: Python ends an interrupted program by SIGINT itself."""
+"""Value in place of an exit code, for a program that is to end by SIGINT, as Python ends an interrupted one."""
 MAIN = "main.py"
 MAIN_PATH = "/tmp/main.py"
 _FLUSH_FAILED = 120
@@ -115,7 +115,7 @@ def _exit_code(error: SystemExit) -> int:
 
 
 def _report(error: BaseException) -> int:
-    """Report an exception through sys.excepthook, which a program may have replaced; the exit code."""
+    """Report an exception through sys.excepthook, which a program may have replaced; returns the exit code."""
     exit_code = INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     trace = error.__traceback__ = _without_own_frames(error.__traceback__)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
@@ -142,7 +142,7 @@ def _without_own_frames(trace: types.TracebackType | None) -> types.TracebackTyp
 
 
 def _finalized(exit_code: int) -> int:
-    """Shut down as the interpreter does, but keep the modules that the zygote had loaded; the exit code."""
+    """Shut down as the interpreter does, but keep the modules that the zygote had loaded. Returns the exit code."""
     threading = sys.modules.get("threading")
     if threading is not None:
         _guarded(lambda: _end_threads(threading), threading)
@@ -175,7 +175,7 @@ def _drop_modules() -> None:
 
 
 def _flushed(stream: object) -> bool:
-    """Whether the last output could be written."""
+    """Write the last output; returns whether that was possible."""
     try:
         if not getattr(stream, "closed", False):
             stream.flush()  # type: ignore[attr-defined]

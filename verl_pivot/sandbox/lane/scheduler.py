@@ -86,7 +86,7 @@ class Scheduler:
         self._reserved: dict[int, int] = {}
         """Number of each restarted run -> bytes set aside for it."""
         self.watched_sessions: Callable[[], Sequence[Watched]] = tuple
-        """Gives the pods of sessions, which are watched too."""
+        """Function that returns the pods of sessions, whose memory is watched too."""
 
     def add(self, run: Run) -> None:
         self._waiting.append(run)

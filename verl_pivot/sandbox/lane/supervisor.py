@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
 _READ_BYTES = 64 * 1024
-"""Larger reads would each allocate memory of their own."""
+"""Most bytes of one read: for a larger one, memory would be allocated each time."""
 _OOM_SCORE = 500
-"""When the machine runs out of memory, the kernel ends lanes before the trainer."""
+"""Value for oom_score_adj: when the machine runs out of memory, the kernel ends lanes before the trainer."""
 
 
 class Lane:

@@ -65,7 +65,7 @@ class Zygote:
         self._seccomp = syscalls.SeccompFilter(program_filter_bytes())
         self._data_bytes = data_bytes() if has_proc else 0
         self._children: dict[int, int] = {}
-        """pidfd -> process id."""
+        """{pidfd: process id} of the children that have not ended."""
         self._events = select.epoll()
 
     def serve(self) -> "tuple[ProgramTask | CellsTask, int] | None":
@@ -104,7 +104,7 @@ class Zygote:
             return None
 
     def _adopt(self, number: int, pid: int) -> int:
-        """Remember a child and report it; its pidfd."""
+        """Remember a child and report it; returns its pidfd."""
         child = os.pidfd_open(pid)
         self._children[child] = pid
         self._send(("forked", number, pid))
@@ -136,7 +136,7 @@ class Zygote:
         reseed()
 
     def _take_task(self) -> "tuple[ProgramTask | CellsTask, int]":
-        """Wait for the order, set up its streams, limits and files; the task, and the last descriptor to keep."""
+        """Wait for the order and set up streams, limits and files; returns the task and the last descriptor to keep."""
         received = receive(self._orders)
         self._orders.detach()
         if received is None:

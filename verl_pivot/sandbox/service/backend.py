@@ -1,4 +1,4 @@
-"""Backend: what runs programs on one node. The contract, the settings, and the names of those that ship."""
+"""Contract of a backend, which runs the programs of one node; its settings, and the names of the two that ship."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Backend(Protocol):
     """Programs and cells that may run at once; more wait in the service's queue."""
 
     async def start(self) -> None:
-        """Return when it can run programs."""
+        """Make everything ready; returns when programs can run."""
         ...
 
     async def run(self, program: Program) -> Result: ...

@@ -27,7 +27,7 @@ from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_l
 
 _SHIM = Path(__file__).parents[1] / "bubblewrap" / "shim.py"
 _NUM_SHIMS = 1
-"""The shim counts as a process of the sandbox too."""
+"""Processes of a sandbox beside those of the program: its shim."""
 _SIGXCPU, _SIGKILL = 24, 9
 _PAGE_BYTES = 4096
 
@@ -225,7 +225,7 @@ def _tmp_files(program: Program, language: Language) -> list[DataFile]:
 
 
 def _plan(program: Program, language: Language) -> bytes:
-    """Plan for the shim. By marshal, which needs no import: the same Python reads it."""
+    """Plan for the shim, encoded by marshal: the shim, which runs on the same Python, decodes it without an import."""
     compile_step = None
     if language.compile is not None:
         compile_step = _step(language.compile, language.compile_limits, language)

@@ -1,4 +1,4 @@
-"""WebSockets of sessions: each message is a cell, each answer its line; one costs a third of a POST.
+"""WebSockets of sessions: each message is a cell, and each answer a line; a cell costs a third of a POST request.
 
 Message and answer are those of POST /v1/sessions/{id}/run, which also takes cells larger than MAX_CELL_BYTES.
 """

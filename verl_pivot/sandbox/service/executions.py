@@ -37,11 +37,11 @@ class Execution:
     start: Start
     arrived: float = field(default_factory=time.monotonic)
     outboxes: list[Outbox] = field(default_factory=list)
-    """Outboxes of the HTTP requests that wait for it."""
+    """Outboxes of the HTTP requests that wait for the outcome."""
     task: asyncio.Task[Outcome | Failure] | None = None
-    """None until it runs."""
+    """Task that runs the request; None while it waits."""
     stopped_for: Failure | None = None
-    """Why it was stopped; None if it was not."""
+    """Reason for which the request was stopped; None if it was not."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -101,7 +101,7 @@ class ExecutionTable:
         outbox.put(encode_line(request_id, failure))
 
     def leave(self, outbox: Outbox, client: str, ids: Iterable[str]) -> None:
-        """Stop those of these requests for which no other outbox waits: the reader of this one has gone."""
+        """Give up an outbox whose reader has gone: stop those of its requests for which no other outbox waits."""
         for request_id in ids:
             execution = self._live.get((client, request_id))
             if execution is not None and outbox in execution.outboxes:
@@ -110,14 +110,14 @@ class ExecutionTable:
                 self._stop(execution, Failure(kind=FailureKind.CANCELLED, message="the connection was closed"))
 
     def cancel(self, client: str, ids: Iterable[str]) -> int:
-        """Stop those of these requests that are not answered yet; their number."""
+        """Stop those of these requests that are not answered yet; returns how many they are."""
         found = [live for request_id in ids if (live := self._live.get((client, request_id)))]
         for execution in found:
             self._stop(execution, Failure(kind=FailureKind.CANCELLED, message="cancelled by the client"))
         return len(found)
 
     async def drain(self, seconds: float) -> None:
-        """Accept nothing more, send back what waits, and stop what has not ended after `seconds`."""
+        """Accept no more requests, refuse those that wait, and stop those that have not ended after `seconds`."""
         self._draining = True
         while self._queue:
             self._conclude(self._queue.pop(), _shutting_down())
@@ -163,14 +163,15 @@ class ExecutionTable:
         return None
 
     def _make_room(self, client: str) -> bool:
-        """Send back the newest request of the client with the most, unless that is `client`; whether one was sent back.
+        """Refuse a request that waits, to make room for one of `client`; returns whether one was refused.
 
-        So no client can fill the queue for the others.
+        It is the newest request of the client with the most, if that is another client and has more than `client` would
+        have. So no client can fill the queue for the others.
         """
-        pushed_out = self._queue.pop_newest_of_longest(than=self._queue.num_waiting(client) + 1)
-        if pushed_out is None:
+        refused = self._queue.pop_newest_of_longest(than=self._queue.num_waiting(client) + 1)
+        if refused is None:
             return False
-        self._conclude(pushed_out, _overloaded("the queue is full, and this client has the most requests in it", 0.0))
+        self._conclude(refused, _overloaded("the queue is full, and this client has the most requests in it", 0.0))
         return True
 
     def _start_next(self) -> None:

@@ -136,7 +136,7 @@ class LaneProcess:
         return bool(done)
 
     def _send(self, request: LaneRequest) -> int:
-        """Send a request; its number."""
+        """Send a request; returns its number."""
         self._num_requests += 1
         frame: RequestFrame = {"number": self._num_requests, "request": request}
         if not self._answer_reader.done():

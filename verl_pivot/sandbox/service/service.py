@@ -62,7 +62,7 @@ class Service:
         return f"http://{self._settings.host}:{self.port}"
 
     async def start(self) -> None:
-        """Return when it answers requests.
+        """Start the backend and listen; returns when requests are answered.
 
         Raises:
             ConfigError: If it cannot listen on its host and port.
