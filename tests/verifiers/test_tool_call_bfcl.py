@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the leaderboard's dat
 
 
 def rows(name: str) -> Iterator[tuple[str, list[JsonObject]]]:
-    """(id, one object of accepted values per call that is due)"""
+    """(id, one object of accepted values per call of the expert)"""
     for line in (DATA / f"possible_answer_BFCL_v4_{name}.json").read_text().splitlines():
         row = json.loads(line)
         yield row["id"], row["ground_truth"]

@@ -21,7 +21,7 @@ def turn_of(*calls: ToolCall, text: str = "") -> Turn:
 
 
 async def accepts(actual: Json, expert: Json, threshold: float = 0.1) -> bool:
-    """Whether NeMo Gym's rule takes one argument for another."""
+    """Whether NeMo Gym's rule accepts one argument in place of the expert's."""
     verifier = get_verifier("tool_call", {"mode": "nemo_gym", "threshold": threshold})
     return (await verifier(act(call("f", x=actual)), turn_of(call("f", x=expert)))).score == 1.0
 

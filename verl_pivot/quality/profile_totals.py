@@ -67,7 +67,7 @@ def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
     if measured_on(path) != file_sha256(trajectories):
         raise DataError(
             f"{path} was measured on another file than {trajectories}, or on what was in it before; "
-            "profile these trajectories anew, to another --out"
+            "profile these trajectories again, to another --out"
         )
     return totals_of(iter_profiles(path))
 

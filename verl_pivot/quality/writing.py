@@ -44,7 +44,7 @@ def write_outcome(
     """Write the lines that stay, unchanged, the reasons for the others, the report and the picture.
 
     Raises:
-        DataError: If no trajectory stays, in which case the reasons and the report are written all the same; or if
+        DataError: If no trajectory stays, in which case the reasons and the report are written nevertheless; or if
             the file changed since it was read.
         ConfigError: If an output cannot be written.
     """

@@ -103,7 +103,7 @@ def _check_profile(profile: Path, trajectories: Path) -> None:
     if measured_on(profile) != file_sha256(trajectories):
         raise DataError(
             f"{profile} was measured on another file than {trajectories}, or on what was in it before; "
-            "profile these trajectories anew, to another --out"
+            "profile these trajectories again, to another --out"
         )
 
 

@@ -53,7 +53,7 @@ def extract_argument(action: Message, argument: ToolArgument) -> str | Verdict:
 
 
 def extract_answer(text: str, place: AnswerPlace) -> str | Verdict:
-    """The answer that a text gives at `place`, or a refusal; several different answers are none."""
+    """The answer that a text gives at `place`, or a refusal; several different answers count as none."""
     found = [text] if place == "all" else _ANSWER.findall(text) if place == "answer_tag" else _boxed(text)
     answers = {answer.strip() for answer in found}
     if not answers or answers == {""}:

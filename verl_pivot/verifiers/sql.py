@@ -30,7 +30,7 @@ class SqlOptions(Options):
 
     dialect: Literal["sqlite", "duckdb"] = "sqlite"
     databases: tuple[Path, ...] = ()
-    """Database files, at most 8 MiB together, on the machine that gives the verdicts."""
+    """Database files, at most 8 MiB together, on the machine that the verifier runs on."""
     scripts: tuple[str, ...] = ()
     """SQL scripts, each of which makes one database."""
     num_perturbed: Annotated[int, Field(ge=0, le=16)] = 4

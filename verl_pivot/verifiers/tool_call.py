@@ -38,10 +38,10 @@ class ToolCallOptions(Options):
     min_similarity: Annotated[float, Field(ge=0.5, le=1.0)] = 0.8
     unordered: frozenset[ToolArgument] = frozenset()
     threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
-    """Share of words from which mode `nemo_gym` takes two texts for equal; in NVIDIA's configurations 0.1 for
+    """Share of words from which mode `nemo_gym` takes two texts as equal; in NVIDIA's configurations 0.1 for
     conversations, 0.3 for search, 0 for SWE."""
     accepted: tuple[dict[str, Any], ...] = ()
-    """Accepted values for mode `accepted_values`, one object per call that is due; empty where a message is due."""
+    """Accepted values for mode `accepted_values`, one object per call of the expert; empty where it writes a message."""
     message_judge: dict[str, Any] | None = None
     """Options of the verifier `judge`, which then decides on a message where the expert writes one; None: any text is
     right."""

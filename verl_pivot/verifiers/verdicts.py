@@ -52,7 +52,7 @@ class Reason(StrEnum):
     OUTPUT_LIMIT = "output_limit"
 
     BROKEN_EXPERT = "broken_gold"
-    """Undecided: the row has no expert's action that another one could be compared with."""
+    """Undecided: the row's expert action is missing or unusable, so that nothing can be compared with it."""
     EXPERT_TIME_LIMIT = "gold_time_limit"
     """Undecided: the expert's action takes too long here."""
     JUDGE_FAILED = "judge_failed"
