@@ -41,7 +41,7 @@ class ToolCallOptions(Options):
     """Share of words from which mode `nemo_gym` takes two texts as equal; in NVIDIA's configurations 0.1 for
     conversations, 0.3 for search, 0 for SWE."""
     accepted: tuple[dict[str, Any], ...] = ()
-    """Accepted values for mode `accepted_values`, one object per call of the expert; empty where it writes a message."""
+    """Accepted values for mode `accepted_values`, one object per call of the expert; empty where it writes text."""
     message_judge: dict[str, Any] | None = None
     """Options of the verifier `judge`, which then decides on a message where the expert writes one; None: any text is
     right."""

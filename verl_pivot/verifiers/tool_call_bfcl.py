@@ -1,9 +1,9 @@
 """Rule of the Berkeley Function-Calling Leaderboard: every argument of a call is one of its listed values.
 
-The row's `accepted` holds one object per call of the expert: {tool: {argument: [value, ...]}}. An empty text in the list
-means that the argument may be left out, and is no value itself. In an accepted value that is an object, each key has
-such a list again. Stricter than the leaderboard's checker, which accepts an empty text for an argument that may be left
-out, and ignores case, spaces and punctuation of texts.
+The row's `accepted` holds one object per call of the expert: {tool: {argument: [value, ...]}}. An empty text in the
+list means that the argument may be left out, and is no value itself. In an accepted value that is an object, each key
+has such a list again. Stricter than the leaderboard's checker, which accepts an empty text for an argument that may be
+left out, and ignores case, spaces and punctuation of texts.
 """
 
 from collections.abc import Mapping
