@@ -384,8 +384,8 @@ def test_mistaken_files_are_refused_and_nothing_is_written(tmp_path: Path) -> No
         "with its --prompt-key"
     )
     assert refusal("hard-set", problems, "--rollouts", texts, *out) == (
-        f"{texts}, line 1 is no rollout (Object missing required field `prompt_id`): give a file of the folder 'tools' "
-        "in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version"
+        f"{texts}, line 1 is not a rollout (Object missing required field `prompt_id`): give a file of the folder "
+        "'tools' in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version"
     )
     assert refusal("hard-set", problems, "--rollouts", empty, *out) == (
         f"{empty} is empty; leave it out, or write it again"

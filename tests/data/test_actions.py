@@ -1,4 +1,4 @@
-"""rollout.actions: what is an action, and why the rest is not."""
+"""data.actions: which completions are actions, and why the others are malformed."""
 
 import json
 
@@ -12,11 +12,11 @@ from verl_pivot.types import Malformed, Message, Role, ToolCall
 REFUND = '<tool_call>\n{"name": "refund", "arguments": {"order_id": 17}}\n</tool_call>'
 
 
-def test_text_is_a_message() -> None:
+def test_text_without_calls_is_a_message() -> None:
     assert parse_action(" Done. ", ended=True) == Message(role=Role.ASSISTANT, content="Done.")
 
 
-def test_calls_are_read_in_order_and_leave_the_text() -> None:
+def test_calls_are_read_in_order_and_cut_out_of_the_text() -> None:
     action = parse_action(f"First.\n{REFUND}\n{REFUND.replace('17', '18')}", ended=True)
 
     assert action == Message(
@@ -30,13 +30,13 @@ def test_calls_are_read_in_order_and_leave_the_text() -> None:
 
 
 @pytest.mark.parametrize("opening", ["<think>\n", ""])  # some templates end the prompt with the opening tag
-def test_thinking_is_apart_and_calls_in_it_do_not_count(opening: str) -> None:
+def test_thinking_becomes_reasoning_and_calls_in_it_do_not_count(opening: str) -> None:
     action = parse_action(f"{opening}maybe {REFUND}?</think>Done.", ended=True)
 
     assert action == Message(role=Role.ASSISTANT, content="Done.", reasoning=f"maybe {REFUND}?")
 
 
-def test_a_completion_that_was_cut_off_is_no_action() -> None:
+def test_a_completion_that_was_cut_off_is_not_an_action() -> None:
     action = parse_action(REFUND, ended=False)
 
     assert isinstance(action, Malformed)
@@ -66,14 +66,14 @@ def test_a_broken_call_is_malformed_and_never_a_message(text: str) -> None:
 
 
 @given(st.text(), st.booleans())
-def test_any_text_is_an_action_or_says_why_not(text: str, ended: bool) -> None:
+def test_any_text_is_an_action_or_malformed(text: str, ended: bool) -> None:
     action = parse_action(text, ended=ended)
 
     assert isinstance(action, Message | Malformed)
 
 
 @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text()))
-def test_arguments_survive_the_format(arguments: dict[str, bool | int | str | None]) -> None:
+def test_arguments_are_read_as_they_were_written(arguments: dict[str, bool | int | str | None]) -> None:
     block = json.dumps({"name": "refund", "arguments": arguments}).replace("<", "\\u003c")
 
     action = parse_action(f"<tool_call>{block}</tool_call>", ended=True)

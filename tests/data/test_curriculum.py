@@ -1,4 +1,4 @@
-"""data.curriculum: which pivot is drawn next, from the rewards so far."""
+"""data.curriculum: which pivot is drawn next, given the rewards of past groups."""
 
 import json
 from collections import Counter
@@ -12,13 +12,13 @@ from verl_pivot.data.curriculum import Curriculum, CurriculumOptions, PivotRecor
 from verl_pivot.errors import ConfigError, DataError
 
 FLAT, MIXED = (1.0, 1.0), (0.0, 1.0)
-QUIET = CurriculumOptions(reprofile_every=0)
+NO_REPROFILING = CurriculumOptions(reprofile_every=0)
 
 
 def make_curriculum(
     num_pivots: int = 6,
     *,
-    options: CurriculumOptions = QUIET,
+    options: CurriculumOptions = NO_REPROFILING,
     variances: Sequence[float | None] | None = None,
     identity: str = "a",
     seed: int = 0,
@@ -39,12 +39,12 @@ def draw(curriculum: Curriculum, num_draws: int) -> list[int]:
     return [curriculum.draw() for _ in range(num_draws)]
 
 
-def test_mean_and_variance_are_those_of_the_group() -> None:
+def test_the_variance_of_a_group_is_the_population_variance() -> None:
     assert mean_and_variance([0.0, 0.0, 0.0, 1.0]) == (0.25, 0.1875)
     assert mean_and_variance([0.1] * 3)[1] == 0.0
 
 
-def test_a_visit_moves_the_running_numbers_by_one_minus_decay() -> None:
+def test_a_visit_moves_the_running_mean_and_variance_by_one_minus_decay() -> None:
     record = PivotRecord(mean=0.5, variance=0.25)
     options = CurriculumOptions(decay=0.25, retire_variance=0.0625)
 
@@ -54,7 +54,7 @@ def test_a_visit_moves_the_running_numbers_by_one_minus_decay() -> None:
     assert record == PivotRecord(mean=0.59375, variance=0.203125, num_visits=2, num_flat_visits=0, last_step=7)
 
 
-def test_without_a_profile_the_first_visit_is_the_running_number() -> None:
+def test_without_a_profile_the_first_visit_sets_the_running_mean_and_variance() -> None:
     record = PivotRecord()
 
     record.update([0.0, 1.0], 1, CurriculumOptions(decay=0.9))
@@ -62,7 +62,7 @@ def test_without_a_profile_the_first_visit_is_the_running_number() -> None:
     assert (record.mean, record.variance) == (0.5, 0.25)
 
 
-def test_flat_visits_in_a_row_retire_and_a_mixed_one_brings_back() -> None:
+def test_flat_visits_in_a_row_retire_a_pivot_and_a_mixed_visit_makes_it_active() -> None:
     curriculum = make_curriculum()
     retired = []
 
@@ -73,7 +73,7 @@ def test_flat_visits_in_a_row_retire_and_a_mixed_one_brings_back() -> None:
     assert retired == [False, False, False, True, True, False]
 
 
-def test_a_single_reward_says_nothing() -> None:
+def test_groups_with_fewer_than_two_rewards_are_left_out() -> None:
     curriculum = make_curriculum(options=CurriculumOptions(retire_visits=1))
 
     curriculum.observe(1, [(0, [1.0]), (1, [])])
@@ -81,7 +81,7 @@ def test_a_single_reward_says_nothing() -> None:
     assert curriculum.records[:2] == [PivotRecord(), PivotRecord()]
 
 
-def test_without_shuffle_an_epoch_is_in_the_files_order() -> None:
+def test_without_shuffle_an_epoch_is_in_the_order_of_the_file() -> None:
     curriculum = make_curriculum(4, shuffle=False)
 
     assert draw(curriculum, 3) == [0, 1, 2]
@@ -90,7 +90,7 @@ def test_without_shuffle_an_epoch_is_in_the_files_order() -> None:
     assert draw(curriculum, 7) == [3, 0, 2, 3, 0, 2, 0]
 
 
-def test_a_pivot_that_retires_leaves_the_epoch_under_way() -> None:
+def test_a_pivot_that_retires_is_removed_from_the_current_epoch() -> None:
     curriculum = make_curriculum(6, options=CurriculumOptions(retire_visits=1), shuffle=False)
     assert draw(curriculum, 2) == [0, 1]
 
@@ -99,8 +99,8 @@ def test_a_pivot_that_retires_leaves_the_epoch_under_way() -> None:
     assert draw(curriculum, 4) == [2, 3, 5, 0]
 
 
-def test_the_heavier_come_early_and_the_flat_last() -> None:
-    """Of weights 0.5, 0.1 and 0 the first is drawn first in 5 of 6 epochs."""
+def test_pivots_of_larger_weight_tend_to_come_earlier_and_weight_0_comes_last() -> None:
+    """With weights 0.5, 0.1 and 0 the pivot of weight 0.5 is drawn first in 5 of 6 epochs."""
     firsts: Counter[int] = Counter()
     for seed in range(600):
         order = draw(make_curriculum(variances=[0.0, 0.01, 0.25], seed=seed), 3)
@@ -110,7 +110,7 @@ def test_the_heavier_come_early_and_the_flat_last() -> None:
     assert abs(firsts[2] / 600 - 5 / 6) < 0.05
 
 
-def test_the_exponent_0_treats_all_alike() -> None:
+def test_with_exponent_0_all_weights_are_equal() -> None:
     curriculum = make_curriculum(variances=[0.0, 0.01, None], options=CurriculumOptions(weight_exponent=0.0))
 
     assert [curriculum.weight(pivot) for pivot in range(3)] == [1.0, 1.0, 1.0]
@@ -124,14 +124,14 @@ def test_the_longest_unvisited_retired_pivots_fill_an_epoch_up_to_a_batch() -> N
     assert draw(curriculum, 3) == [0, 1, 3]
     curriculum.observe(5, [(3, FLAT), (0, FLAT), (1, FLAT)])
 
-    assert draw(curriculum, 3) == [0, 2, 4]  # all are retired: training goes on with those that rested longest
+    assert draw(curriculum, 3) == [0, 2, 4]  # all are retired: training goes on with those unvisited longest
 
 
-def test_fewer_pivots_than_a_batch_are_drawn_over_and_over() -> None:
+def test_fewer_pivots_than_a_batch_are_drawn_repeatedly() -> None:
     assert draw(make_curriculum(2, batch_size=5, shuffle=False), 5) == [0, 1, 0, 1, 0]
 
 
-def test_re_profiling_visits_a_share_of_the_retired_those_that_were_unvisited_longest() -> None:
+def test_re_profiling_visits_a_share_of_the_retired_pivots_longest_unvisited_first() -> None:
     options = CurriculumOptions(retire_visits=1, reprofile_every=5, reprofile_share=0.5)
     curriculum = make_curriculum(20, options=options)
     assert sorted(draw(curriculum, 20)) == list(range(20))
@@ -146,7 +146,7 @@ def test_re_profiling_visits_a_share_of_the_retired_those_that_were_unvisited_lo
     assert len(set(rest)) == 14
 
 
-def test_probes_come_within_as_many_draws_as_there_were_since_the_last_re_profiling() -> None:
+def test_re_profiled_pivots_are_drawn_within_as_many_draws_as_since_the_last_re_profiling() -> None:
     options = CurriculumOptions(retire_visits=1, reprofile_every=1, reprofile_share=0.5)
     for seed in range(50):
         curriculum = make_curriculum(100, options=options, seed=seed)
@@ -155,7 +155,7 @@ def test_probes_come_within_as_many_draws_as_there_were_since_the_last_re_profil
         assert len(set(draw(curriculum, 6)) & set(seen)) == 2
 
 
-def test_a_probe_with_mixed_rewards_is_active_again() -> None:
+def test_a_re_profiled_pivot_with_mixed_rewards_is_active_again() -> None:
     options = CurriculumOptions(retire_visits=1, reprofile_every=2, reprofile_share=0.25)
     curriculum = make_curriculum(4, options=options, batch_size=1, shuffle=False)
     draw(curriculum, 4)
@@ -168,7 +168,7 @@ def test_a_probe_with_mixed_rewards_is_active_again() -> None:
     assert draw(curriculum, 4) == [0, 1, 2, 3]
 
 
-def test_several_batches_of_one_step_re_profile_once() -> None:
+def test_a_step_with_several_batches_re_profiles_once() -> None:
     options = CurriculumOptions(retire_visits=1, reprofile_every=3, reprofile_share=0.25)
     curriculum = make_curriculum(8, options=options, batch_size=1)
     draw(curriculum, 8)
@@ -193,7 +193,7 @@ def test_re_profiling_takes_no_more_than_its_share_of_the_draws() -> None:
     assert len(curriculum.state_dict()["queue"]) == 18 - 4 + 2
 
 
-def test_the_metrics_say_what_still_teaches() -> None:
+def test_the_metrics_count_active_retired_and_solved_pivots() -> None:
     curriculum = make_curriculum(4, variances=[0.25, 0.25, None, None], options=CurriculumOptions(retire_visits=1))
     draw(curriculum, 1)
 
@@ -208,12 +208,12 @@ def test_the_metrics_say_what_still_teaches() -> None:
     }
 
 
-def test_a_state_of_other_pivots_is_refused() -> None:
+def test_the_state_of_a_curriculum_over_other_pivots_is_refused() -> None:
     with pytest.raises(DataError, match=r"belongs to other pivots than those of data\.train_files"):
         make_curriculum(identity="a").load_state_dict(make_curriculum(identity="b").state_dict())
 
 
-def test_options_are_those_of_the_config() -> None:
+def test_options_are_read_from_the_config() -> None:
     assert parse_options({}) == CurriculumOptions(enabled=False)
     assert parse_options({"enabled": True, "decay": 0, "retire_visits": 3}).retire_visits == 3
 
@@ -230,7 +230,7 @@ def test_options_are_those_of_the_config() -> None:
         ({"retire_variance": float("nan")}, r"pivot\.curriculum\.retire_variance: .*, got nan"),
     ],
 )
-def test_options_that_cannot_work_are_refused(section: dict[str, object], message: str) -> None:
+def test_unknown_and_impossible_options_are_refused(section: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_options(section)
 
@@ -255,7 +255,7 @@ NUM_LEVELS = 4
 
 
 def train(curriculum: Curriculum, num_steps: int, *, first: int = 1) -> list[list[int]]:
-    """[num_steps] the batches; a pivot's rewards are mixed in some of the steps, by a rule of pivot and step."""
+    """[num_steps] batches of pivots; a pivot's rewards are mixed if pivot + step is a multiple of NUM_LEVELS."""
     batches = []
     for step in range(first, first + num_steps):
         batches.append(draw(curriculum, curriculum.batch_size))
@@ -264,8 +264,8 @@ def train(curriculum: Curriculum, num_steps: int, *, first: int = 1) -> list[lis
 
 
 @given(CURRICULA, st.integers(0, 12))
-def test_an_epoch_has_every_active_pivot_and_rests_the_retired(curriculum: Curriculum, num_steps: int) -> None:
-    """And a batch at least; its first ones may be left from the epoch before."""
+def test_an_epoch_holds_every_active_pivot_once_and_at_least_a_batch(curriculum: Curriculum, num_steps: int) -> None:
+    """The first pivots of an epoch may be left over from the epoch before."""
     train(curriculum, num_steps)
     epoch, left, batch = curriculum.state_dict()["epoch"], [], []
     while curriculum.state_dict()["epoch"] == epoch:
@@ -287,9 +287,7 @@ def test_no_batch_holds_a_pivot_twice(curriculum: Curriculum, num_steps: int) ->
 
 @settings(deadline=None)
 @given(CURRICULA, st.integers(0, 10), st.integers(1, 10))
-def test_a_state_through_json_goes_on_as_if_nothing_had_happened(
-    curriculum: Curriculum, before: int, after: int
-) -> None:
+def test_a_curriculum_restored_from_json_draws_the_same_pivots(curriculum: Curriculum, before: int, after: int) -> None:
     train(curriculum, before)
     state = json.loads(json.dumps(curriculum.state_dict()))
     other = Curriculum(
@@ -309,8 +307,10 @@ def test_a_state_through_json_goes_on_as_if_nothing_had_happened(
 
 @settings(deadline=None)
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 3), st.sampled_from([0.1, 0.5]))
-def test_no_pivot_is_left_out_for_ever(num_flat: int, batch_size: int, every: int, share: float) -> None:
-    """Three pivots stay mixed, the others flat. Neither do probes starve epochs, nor epochs the probes."""
+def test_active_and_retired_pivots_are_both_visited_again_and_again(
+    num_flat: int, batch_size: int, every: int, share: float
+) -> None:
+    """Three pivots stay mixed, the others flat; neither re-profilings nor epochs take all draws."""
     options = CurriculumOptions(retire_visits=1, reprofile_every=every, reprofile_share=share)
     curriculum = make_curriculum(3 + num_flat, options=options, batch_size=batch_size)
     num_steps = 2 * (3 + num_flat) + 20 * num_flat + 10 * every

@@ -1,4 +1,4 @@
-"""The curriculum inside verl: its dataloader saves and restores it, and the stock trainer draws by it."""
+"""The curriculum inside verl: verl's dataloader saves and restores it, and the stock trainer draws pivots with it."""
 
 import io
 import json
@@ -39,19 +39,19 @@ async def seesaw(action, turn):
     solved = turn.metadata["solved"] or calls[turn.trajectory_id] % 2
     return Verdict(score=float(solved), reason=verdict.reason)
 """
-"""A verifier that compares as `tool_call` does, for its reasons, and decides by the row and the number of calls."""
+"""Verifier with the reasons of `tool_call`; scores of solved rows are 1, those of others alternate between 1 and 0."""
 
 
 @pytest.fixture(autouse=True)
-def of_this_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has one training dataset, and tests of replay buffers may come after these."""
+def no_earlier_training_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the training dataset of other tests, since a process has only one."""
     monkeypatch.setattr("verl_pivot.data.dataset._training_curricula", [])
 
 
 def write_pivots(
     path: Path, *, num_pivots: int = 10, prefix: str = "question", turns: Sequence[dict[str, Any]] = ()
 ) -> Path:
-    """Every other pivot is solved: all of its rewards are 1, those of the others alternate between 1 and 0.
+    """Write pivots of which every other one is solved: all its rewards are 1, those of the others alternate.
 
     Args:
         path: File to write.
@@ -106,7 +106,7 @@ def data_config(train: Path, *overrides: str) -> Any:
 
 
 class Training:
-    """verl's dataloader over our dataset, and a replay buffer that sees every other pivot solved."""
+    """verl's dataloader over our dataset, with a curriculum that observes every other pivot as solved."""
 
     def __init__(self, config: Any) -> None:
         from torchdata.stateful_dataloader import StatefulDataLoader
@@ -125,7 +125,7 @@ class Training:
         )
 
     def steps(self, first: int) -> Iterator[list[int]]:
-        """The pivots of each step, over as many epochs as are asked for."""
+        """Yield the pivots of each step, over as many epochs as the caller reads."""
         from verl_pivot.data.dataset import training_curriculum
 
         curriculum = training_curriculum()
@@ -147,8 +147,8 @@ def through_file(state: object) -> Any:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_resumed_run_draws_what_the_uninterrupted_one_would(tmp_path: Path, shuffle: bool) -> None:
-    """Whatever the step that it was killed after: within an epoch, at its end, before and after a re-profiling."""
+def test_a_resumed_run_draws_the_same_pivots_as_an_uninterrupted_one(tmp_path: Path, shuffle: bool) -> None:
+    """A run may be killed after any step: within an epoch, at its end, before and after a re-profiling."""
     config = data_config(write_pivots(tmp_path / "train.parquet"), f"data.shuffle={shuffle}",
                          "pivot.curriculum.reprofile_every=5")  # fmt: skip
     uninterrupted = Training(config)
@@ -163,10 +163,11 @@ def test_a_resumed_run_draws_what_the_uninterrupted_one_would(tmp_path: Path, sh
         assert list(islice(resumed.steps(step + 1), 14 - step)) == drawn[step:]
 
     assert {pivot for pivots in drawn[6:] for pivot in pivots} >= {1, 3, 5, 7, 9}
-    assert sum(pivot % 2 == 0 for pivots in drawn[6:] for pivot in pivots) < 8  # probes; in verl's order about 16
+    num_solved_draws = sum(pivot % 2 == 0 for pivots in drawn[6:] for pivot in pivots)
+    assert num_solved_draws < 8  # re-profilings only; about 16 in verl's own order
 
 
-def test_validation_rows_come_in_their_own_order(tmp_path: Path) -> None:
+def test_validation_rows_come_in_the_order_of_the_file(tmp_path: Path) -> None:
     from verl.trainer.ppo.utils import create_rl_dataset
 
     config = data_config(write_pivots(tmp_path / "train.parquet"))
@@ -196,7 +197,7 @@ def test_a_checkpoint_of_other_pivots_is_refused(tmp_path: Path) -> None:
         ("pivot.curriculum.retire_visits=0", r"pivot\.curriculum\.retire_visits: .* greater than or equal to 1, got 0"),
     ],
 )
-def test_what_cannot_work_stops_before_anything_starts(tmp_path: Path, override: str, message: str) -> None:
+def test_impossible_settings_stop_the_run_before_training(tmp_path: Path, override: str, message: str) -> None:
     config = data_config(write_pivots(tmp_path / "train.parquet"), override)
 
     with pytest.raises(ConfigError, match=message):
@@ -211,8 +212,8 @@ def test_rows_without_a_profile_column_are_refused(tmp_path: Path) -> None:
         Training(data_config(path, "data.filter_overlong_prompts=False"))
 
 
-def drawn_in(folder: Path) -> dict[int, set[int]]:
-    """{step: pivots} as verl's own dump of the rollouts has them."""
+def drawn_by_step(folder: Path) -> dict[int, set[int]]:
+    """{step: pivots} in verl's own dump of the rollouts."""
     steps = {}
     for path in folder.glob("*.jsonl"):
         inputs = [json.loads(line)["input"] for line in path.read_text().splitlines()]
@@ -222,7 +223,7 @@ def drawn_in(folder: Path) -> dict[int, set[int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Four steps of the stock trainer on ten pivots in batches of four, five of them solved at their first visit."""
+    """Run of four steps of the stock trainer on ten pivots in batches of four; five pivots are solved."""
 
     folder: Path
     pivots: Path
@@ -230,7 +231,7 @@ class Launch:
 
 
 def airline_texts() -> list[str]:
-    """What was said in real trajectories; nothing where the data are not there."""
+    """Texts of real trajectories; empty if the data are not there."""
     if not TAU.is_dir():
         return []
     rows = map(json.loads, (TAU / "gpt-4o-airline.jsonl").read_text().splitlines())
@@ -238,7 +239,7 @@ def airline_texts() -> list[str]:
 
 
 def airline_turns(folder: Path, model: Path) -> list[dict[str, Any]]:
-    """Every twentieth of the rows that import and select make of those trajectories."""
+    """Every twentieth row of the pivots that import and select make of those trajectories."""
     if not TAU.is_dir():
         return []
     trajectories, pivots = folder / "airline.jsonl", folder / "airline.parquet"
@@ -253,7 +254,7 @@ def airline_turns(folder: Path, model: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """The launch that the tests below look at, on real turns where their data are there. Every token ends the turn."""
+    """Launch that the tests below examine, on real turns if their data are there. Every token ends the turn."""
     folder = tmp_path_factory.mktemp("curriculum")
     model = write_model(folder / "model", corpus=airline_texts())
     set_end_tokens(model, list(range(json.loads((model / "config.json").read_text())["vocab_size"])))
@@ -280,7 +281,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
     return Launch(folder=folder, pivots=pivots, done=done)
 
 
-def test_the_stock_trainer_retires_solved_pivots_and_its_checkpoint_goes_on_with_the_same_ones(
+def test_the_stock_trainer_retires_solved_pivots_and_its_checkpoint_resumes_with_the_same_draws(
     launched: Launch,
 ) -> None:
     import torch
@@ -294,7 +295,7 @@ def test_the_stock_trainer_retires_solved_pivots_and_its_checkpoint_goes_on_with
     checkpoint = launched.folder / "checkpoints" / "global_step_2" / "data.pt"
     resumed.loader.load_state_dict(torch.load(checkpoint, weights_only=False))
 
-    drawn = drawn_in(launched.folder / "rollouts")
+    drawn = drawn_by_step(launched.folder / "rollouts")
     assert sorted(drawn) == [1, 2, 3, 4]
     assert len(drawn[1] | drawn[2]) == 8
     assert drawn[4] < {1, 3, 5, 7, 9}

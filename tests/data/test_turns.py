@@ -1,3 +1,5 @@
+"""data.turns: pivot candidates of a trajectory, the split, and fingerprints."""
+
 from dataclasses import replace
 
 from hypothesis import given
@@ -8,7 +10,7 @@ from verl_pivot.data.turns import PROVENANCE, fingerprints, split_key, split_of,
 from verl_pivot.types import Message, Role, ToolCall
 
 
-def test_every_assistant_turn_is_a_candidate_after_everything_before_it() -> None:
+def test_every_assistant_turn_is_a_candidate_with_all_messages_before_it_as_state() -> None:
     trajectory = make_trajectory(verifier="shop", metadata={"seed": 3})
 
     first, second = turns(trajectory)
@@ -26,20 +28,20 @@ def test_parallel_calls_are_one_action() -> None:
     assert turn.expert == both
 
 
-def test_a_greeting_without_a_state_is_counted_but_no_candidate() -> None:
+def test_a_greeting_without_a_state_is_counted_but_not_a_candidate() -> None:
     (turn,) = turns(make_trajectory(messages=(ANSWER, USER, CALL)))
 
     assert (turn.index, turn.state) == (1, (ANSWER, USER))
 
 
-def test_only_the_last_turn_is_the_experts_where_the_source_gives_one_action() -> None:
+def test_with_expert_turns_last_only_the_last_turn_is_a_candidate() -> None:
     (turn,) = turns(replace(make_trajectory(), expert_turns="last"))
 
     assert (turn.index, turn.expert) == (1, ANSWER)
 
 
 def test_the_split_is_the_same_on_every_machine() -> None:
-    # By hand: `printf 0:shop-5 | sha256sum` begins with 1f, and 0x1f / 0x100 < 0.3.
+    # Checked by hand: `printf 0:shop-5 | sha256sum` begins with 1f, and 0x1f / 0x100 < 0.3.
     held_out = [i for i in range(12) if split_of(f"shop-{i}", seed=0, validation_share=0.3) == "validation"]
 
     assert held_out == [5, 7, 8, 10]
@@ -61,7 +63,7 @@ def test_the_share_is_met_to_within_sampling_error_for_each_seed() -> None:
         assert abs(num - 400) < 4 * (4000 * 0.1 * 0.9) ** 0.5
 
 
-def test_the_split_follows_the_task_that_the_import_noted() -> None:
+def test_the_split_follows_the_task_that_the_import_recorded() -> None:
     assert split_key("run-1", {}) == "run-1"
     assert split_key("run-1", {PROVENANCE: {"split_by": "task-9"}}) == "task-9"
 
@@ -76,7 +78,7 @@ def test_a_fingerprint_ignores_ids_of_calls_and_the_experts_thinking() -> None:
     assert last("a", "hm") == last("b", None)
 
 
-def test_a_fingerprint_tells_state_tools_verifier_and_action_apart() -> None:
+def test_a_fingerprint_depends_on_state_tools_verifier_and_action() -> None:
     trajectory = make_trajectory(messages=(SYSTEM, USER, CALL))
     others = [
         replace(trajectory, messages=(USER, CALL)),
@@ -91,7 +93,7 @@ def test_a_fingerprint_tells_state_tools_verifier_and_action_apart() -> None:
     assert fingerprints(replace(trajectory, id="shop-2", metadata={"file": "x"})) == fingerprints(trajectory)
 
 
-def test_each_turn_has_a_fingerprint_of_its_own_and_the_last_one_may_stand_alone() -> None:
+def test_each_candidate_has_its_own_fingerprint() -> None:
     trajectory = make_trajectory(messages=(SYSTEM, USER, CALL, RESULT, ANSWER))
 
     first, second = fingerprints(trajectory)

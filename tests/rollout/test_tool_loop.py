@@ -480,7 +480,7 @@ async def test_a_reward_for_half_of_the_turns_is_refused(tmp_path: Path) -> None
     output = await play(make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add")))
     output.turn_rewards = [0.25]
 
-    with pytest.raises(ValueError, match="1 turn rewards, 2 turns"):
+    with pytest.raises(ValueError, match="one reward for each of 2 turns, got 1"):
         output.as_dict()
 
 

@@ -20,7 +20,7 @@ class AnsweredCall(NamedTuple):
 
 
 def answered_calls(messages: Sequence[Message]) -> list[AnsweredCall]:
-    """[num_calls] every call in order. Results are matched as in the import: by id if both have one, else by name."""
+    """[num_calls] every call in order with its result, which is matched by id if both have one, else by name."""
     found: list[AnsweredCall] = []
     turn = -1
     for position, message in enumerate(messages):
@@ -28,10 +28,10 @@ def answered_calls(messages: Sequence[Message]) -> list[AnsweredCall]:
             turn += 1
             results = _results_after(messages, position)
             for call in message.tool_calls:
-                at = next((at for at in results if is_result_of(messages[at], call)), None)
-                if at is not None:
-                    results.remove(at)
-                found.append(AnsweredCall(turn, position, call, None if at is None else messages[at]))
+                match = next((result for result in results if is_result_of(messages[result], call)), None)
+                if match is not None:
+                    results.remove(match)
+                found.append(AnsweredCall(turn, position, call, None if match is None else messages[match]))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Curriculum: rewards of the groups so far -> the pivot to draw next; pivots without variance are retired."""
+"""Curriculum: rewards of past groups -> the pivot to draw next; pivots whose rewards stop varying are retired."""
 
 import math
 import random
@@ -14,7 +14,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.validation import Options, validated
 
 _UNMEASURED_VARIANCE = 0.25
-"""Largest variance of a reward in [0, 1]; assumed for pivots without a profile, which are thus drawn early."""
+"""Largest variance of a reward in [0, 1], assumed for pivots without a profile, so that they are drawn early."""
 
 
 class CurriculumOptions(Options):
@@ -29,17 +29,19 @@ class CurriculumOptions(Options):
 
     enabled: bool = False
     decay: float = Field(0.0, ge=0.0, lt=1.0)
-    """Weight that the running mean and variance keep at each visit of a pivot; 0 uses the last group alone."""
+    """Weight of the old value in the running mean and variance at each visit; 0 uses the last group alone."""
     retire_variance: float = Field(0.0, ge=0.0)
     """Running variance up to which a visit counts as flat."""
     retire_visits: int = Field(2, ge=1)
     """Number of flat visits in a row after which a pivot is retired."""
     weight_exponent: float = Field(1.0, ge=0.0)
-    """Weight = running standard deviation ** exponent; heavier pivots tend to come earlier in an epoch, 0: no order."""
+    """Exponent of the weight, which is running standard deviation ** exponent. Pivots of larger weight tend to come
+    earlier in an epoch; with 0 all weights are equal."""
     reprofile_every: int = Field(10, ge=0)
-    """Steps between two re-profilings of the retired pivots; 0: never."""
+    """Training steps between two re-profilings of the retired pivots; 0: never."""
     reprofile_share: float = Field(0.1, gt=0.0, le=0.5)
-    """Share of the retired pivots that a re-profiling visits, longest unvisited first; also its share of all draws."""
+    """Share of the retired pivots that a re-profiling visits, longest unvisited first; also the largest share of all
+    draws that re-profilings may take."""
 
 
 def parse_options(section: Mapping[str, Any]) -> CurriculumOptions:
@@ -56,12 +58,13 @@ class PivotRecord:
     """Statistics of one pivot's rewards."""
 
     mean: float | None = None
-    """Running mean of the rewards; before the first visit the profile's. None: never measured."""
+    """Running mean of the rewards; before the first visit the mean in the profile. None: never measured."""
     variance: float | None = None
-    """Running variance within a group; before the first visit the profile's. None: never measured."""
+    """Running variance within a group; before the first visit the variance in the profile. None: never measured."""
     num_visits: int = 0
+    """Groups that were sampled at this pivot."""
     num_flat_visits: int = 0
-    """Visits in a row, up to the last one, at which the rewards did not vary."""
+    """Latest visits in a row after which the running variance was at most `retire_variance`."""
     last_step: int = 0
     """Training step of the last visit; 0 before the first."""
 
@@ -80,7 +83,7 @@ class PivotRecord:
 class Curriculum:
     """Draws pivots in epochs: each active pivot once, in an order that depends only on seed, epoch and records.
 
-    No batch holds a pivot twice: a rest of an epoch that is less than a batch begins the next epoch. Where fewer
+    No batch holds a pivot twice: pivots left at the end of an epoch, fewer than a batch, begin the next epoch. If fewer
     pivots than a batch are active, the longest unvisited retired ones fill the batch, so that training can go on.
     """
 
@@ -99,7 +102,7 @@ class Curriculum:
         Args:
             records: [num_pivots] statistics of each pivot from its profile.
             options: When pivots are retired and tried again.
-            identity: Digest of the pivots and their order; a saved state of other pivots is refused.
+            identity: Digest of the pivots and their order; a saved state with another digest is refused.
             seed: Seed of the order of every epoch.
             shuffle: False draws each epoch in the order of the file; re-profiled pivots are still put at random places.
             batch_size: Pivots per training step.
@@ -141,6 +144,7 @@ class Curriculum:
             self._reprofile(step)
 
     def is_retired(self, pivot: int) -> bool:
+        """Whether the pivot is drawn only by re-profilings, or to fill a batch."""
         return self.records[pivot].num_flat_visits >= self.options.retire_visits
 
     def weight(self, pivot: int) -> float:
@@ -150,7 +154,7 @@ class Curriculum:
         return math.pow(deviation, self.options.weight_exponent)
 
     def metrics(self) -> dict[str, float]:
-        """Metrics of how many pivots are still active; the mean variance is over measured pivots."""
+        """Metrics of active and retired pivots; the mean variance is over the pivots that were measured."""
         retired = [self.records[pivot] for pivot in self._retired()]
         variances = [record.variance for record in self.records if record.variance is not None]
         return {
@@ -162,7 +166,7 @@ class Curriculum:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """State that later draws depend on beside the arguments, as JSON values."""
+        """State of the draws as JSON values; with it, an equally constructed curriculum goes on with the same draws."""
         return {
             "identity": self._identity,
             "epoch": self._epoch,
@@ -206,13 +210,13 @@ class Curriculum:
     def _reprofile(self, step: int) -> None:
         """Queue one visit of retired pivots, spread over as many draws as there were since the last re-profiling."""
         num_draws = self._num_drawn - self._reprofiled_at_draw
-        max_probes = int(self.options.reprofile_share * num_draws)
-        if max_probes == 0:
+        max_visits = int(self.options.reprofile_share * num_draws)
+        if max_visits == 0:
             return
         retired, queued = self._retired(), set(self._queue)
-        num_probes = min(max_probes, math.ceil(self.options.reprofile_share * len(retired)))
+        num_visits = min(max_visits, math.ceil(self.options.reprofile_share * len(retired)))
         rng = random.Random(f"{self.seed}/{self._epoch}/{step}")
-        for pivot in [pivot for pivot in retired if pivot not in queued][:num_probes]:
+        for pivot in [pivot for pivot in retired if pivot not in queued][:num_visits]:
             self._queue.insert(rng.randint(0, min(num_draws, len(self._queue))), pivot)
         self._reprofiled_at_step = step
         self._reprofiled_at_draw = self._num_drawn

@@ -15,7 +15,7 @@ from verl_pivot.data.pivots import AGENT_NAME
 from verl_pivot.errors import ConfigError, DataError
 
 _training_curricula: list[Curriculum] = []
-"""The curriculum of the training dataset, at most one: verl builds it in the process that holds the replay buffer."""
+"""[0 or 1] curriculum of the training dataset, which verl builds in the process that holds the replay buffer."""
 
 
 def training_curriculum() -> Curriculum | None:
@@ -27,7 +27,8 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
     """verl's dataset for pivots; rows of other files, such as benchmarks for validation, stay as verl reads them."""
 
     curriculum: Curriculum | None = None
-    """Curriculum that draws the training rows: verl 0.9.1 accepts no sampler of ours, so its positions are ignored."""
+    """Curriculum that draws the training rows. verl 0.9.1 accepts no custom sampler, so this dataset ignores the
+    positions that verl's sampler asks for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -40,7 +41,7 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         self.state_dict, self.load_state_dict = self.curriculum.state_dict, self.curriculum.load_state_dict
 
     def _read_files_and_tokenize(self) -> None:
-        """Read the files as verl does, but refuse an empty one with a sentence.
+        """Read the files as verl does, but refuse a file without rows.
 
         Raises:
             DataError: If a file has no rows.

@@ -66,9 +66,9 @@ class RawRow:
 
 
 def read_rows(path: Path) -> Iterator[RawRow]:
-    """Yield every row of a file: JSON lines without the blank ones, a JSON array, one JSON object, or parquet.
+    """Yield every row of a file, which holds JSON lines, a JSON array, one JSON object, or parquet.
 
-    JSON may be compressed (.gz, .bz2, .zst, .lz4).
+    Blank lines are left out. JSON may be compressed (.gz, .bz2, .zst, .lz4).
 
     Raises:
         DataError: If the file is missing, empty or cannot be read.

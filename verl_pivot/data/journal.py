@@ -1,4 +1,4 @@
-"""Journal of a long job in `<out>.unfinished`: after kill -9 the job goes on and ends with the same bytes."""
+"""Journal of a long job in `<out>.unfinished`: after kill -9 the job goes on, and its output has the same bytes."""
 
 import fcntl
 import hashlib
@@ -55,7 +55,8 @@ class Journal:
         file = (self.folder / name).open("ab")
         if file.tell() < size:
             raise ConfigError(
-                f"{self.folder / name} has {file.tell()} bytes, {size} were written: delete {self.folder} to begin anew"
+                f"{self.folder / name} has {file.tell()} bytes, but {size} were written: delete {self.folder} to begin "
+                "anew"
             )
         file.truncate(size)
         self._files[name] = file

@@ -6,22 +6,23 @@ from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject
 
 MAX_DEPTH = 64
-"""Levels of nesting up to which a value is compared and shown."""
+"""Levels of nesting up to which a value is compared and printed."""
 
 
 class BadRowError(DataError):
-    """One row breaks its format; rejected rows are counted by `reason`, a short code in snake_case."""
+    """Error of one row that breaks its format; the import rejects the row and goes on."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
+        """Short code in snake_case, by which rejected rows are counted."""
 
 
 def _refuse_constant(name: str) -> Json:
     raise ValueError(f"{name} is not a JSON value")
 
 
-# Made once, since json.dumps and json.loads make a new one for each value.
+# Made once: json.dumps and json.loads would make a new encoder or decoder for each value with these options.
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _SORTING_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, sort_keys=True)
@@ -51,7 +52,7 @@ def encode_json(value: Json, *, sort_keys: bool = False) -> str:
     """One line of JSON that every JSON reader accepts: without NaN and without text that UTF-8 cannot hold.
 
     Raises:
-        BadRowError: If the value cannot be written so.
+        BadRowError: If the value has no such form.
     """
     try:
         text = (_SORTING_ENCODER if sort_keys else _ENCODER).encode(value)

@@ -1,4 +1,4 @@
-"""JSON of chat messages in OpenAI's form <-> Message, and the checks of a whole conversation."""
+"""Chat messages as JSON in OpenAI's form <-> Message, and the checks of a whole conversation."""
 
 from collections.abc import Sequence
 
@@ -25,10 +25,12 @@ def parse_message(obj: Json) -> Message:
     if role is None:
         raise BadRowError("unknown_role", f"role {message.get('role')!r}; known: {', '.join(sorted(_ROLES))}")
     if unsupported := [key for key in _UNSUPPORTED if message.get(key)]:
-        raise BadRowError("unsupported_content", f"a message with {unsupported[0]!r}; only text and calls are read")
+        raise BadRowError("unsupported_content", f"a message has {unsupported[0]!r}; only text and calls are read")
     reasoning, calls = _reasoning(message), as_list(message.get("tool_calls"), "tool_calls")
     if role is not Role.ASSISTANT and (calls or reasoning is not None):
-        raise BadRowError("unknown_role", f"tool calls or reasoning in a message of role {role.value!r}")
+        raise BadRowError(
+            "unknown_role", f"only an assistant message has tool calls or reasoning, got role {role.value!r}"
+        )
     return Message(
         role=role,
         content=text_of(message.get("content"), may_be_none=role in (Role.ASSISTANT, Role.TOOL)),
@@ -93,7 +95,7 @@ def text_of(content: Json, *, may_be_none: bool) -> str:
 
 
 def check_conversation(messages: Sequence[Message]) -> None:
-    """Refuse a conversation that no expert and its tools can have had.
+    """Refuse messages that cannot be one conversation of an expert with its tools.
 
     Raises:
         BadRowError: If it has no assistant turn, two in a row, an empty one, or a tool result without its call.
@@ -101,7 +103,11 @@ def check_conversation(messages: Sequence[Message]) -> None:
     if not messages:
         raise BadRowError("no_messages", "the list of messages is empty")
     if all(message.role is not Role.ASSISTANT for message in messages[1:]):
-        raise BadRowError("no_assistant_turn", f"{len(messages)} messages, and none after the first is the assistant's")
+        raise BadRowError(
+            "no_assistant_turn",
+            f"a conversation needs an assistant message after the first message, got {len(messages)} messages without "
+            "one",
+        )
     open_calls: list[ToolCall] = []
     previous: Role | None = None
     for number, message in enumerate(messages):
@@ -118,16 +124,16 @@ def _check_action(message: Message, previous: Role | None, number: int) -> None:
     if previous is Role.ASSISTANT:
         raise BadRowError("consecutive_assistant", f"messages {number - 1} and {number} are both the assistant's")
     if not message.content and not message.tool_calls:
-        raise BadRowError("empty_action", f"message {number} of the assistant has neither text nor calls")
+        raise BadRowError("empty_action", f"message {number} is the assistant's and has neither text nor calls")
 
 
 def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> None:
-    """Remove the call that this result answers from the open ones: by id if both have one, else the first by name."""
+    """Remove the call that this result answers from the open calls: by id if both have one, else the first by name."""
     answered = next((call for call in open_calls if is_result_of(message, call)), None)
     if answered is None:
         what = message.tool_call_id or message.name or "a call"
-        raise BadRowError("tool_result_without_call", f"message {number} answers {what}, and no such call is open")
-    # By identity: parallel calls may be equal.
+        raise BadRowError("tool_result_without_call", f"message {number} answers {what}, but no such call is open")
+    # Compared by identity, since parallel calls may be equal.
     open_calls[:] = [call for call in open_calls if call is not answered]
 
 

@@ -78,7 +78,7 @@ def _results(pool: ProcessPoolExecutor, function: Callable[[T], R], items: Itera
 
 
 def _begin(parent: int, prepare: Callable[[], object] | None) -> None:
-    """Start of a worker process: it leaves Ctrl-C to its parent, and is killed when the parent dies."""
+    """Set up a worker process: it ignores Ctrl-C, which its parent handles, and is killed when the parent dies."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""Selected turns <-> rows of pivots.parquet; nested values are JSON strings, which parquet cannot damage."""
+"""Selected turns <-> rows of pivots.parquet, in which nested values are JSON strings, since parquet alters structs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +19,7 @@ from verl_pivot.types import Json, JsonObject, Trajectory, Turn
 AGENT_NAME = "pivot_turn"
 """Name under which verl finds the agent loop of `rollout.pivot_turn`, which samples one turn."""
 AGENT_NAME_IN_FILE = f"{AGENT_NAME} (rows of verl-pivot: install verl-pivot and add +method=pivotrl to the command)"
-"""Name in the file: stock verl prints the unknown name when it refuses a row; PivotDataset puts the real name."""
+"""Agent name in the file. Stock verl does not know it and prints it with this remedy; PivotDataset replaces it."""
 
 SCHEMA = pyarrow.schema(
     [
@@ -48,7 +48,7 @@ _ROWS_PER_GROUP = 512
 
 
 class PivotNumbers(NamedTuple):
-    """Numbers that a selection adds to a turn; those of the profile are None if no sample was decided."""
+    """Numbers that a selection adds to a turn; those of the profile are None if it has no decided sample."""
 
     split: Split
     pass_rate: float | None = None
@@ -86,7 +86,7 @@ def pivot_rows(
 
 
 def _recording(calls: Sequence[AnsweredCall], position: int) -> str:
-    """Calls with their results for `tools.replay`: first those from the turn on, then those before it."""
+    """Calls with their results for `tools.replay` as JSON: first those from the turn on, then those before it."""
     later = [each for each in calls if each.position >= position]
     recorded: list[Json] = [
         {"name": each.call.name, "arguments": each.call.arguments, "result": each.result.content}
@@ -160,7 +160,9 @@ def writing_pivots(path: Path) -> Iterator[PivotWriter]:
         yield writer
         writer.flush()
         parquet.close()
-    except BaseException:  # also Ctrl-C: whatever ended the block is raised again, not what closing adds on a full disk
+    except (
+        BaseException
+    ):  # Ctrl-C too; the error of the block is raised again, not one that closing adds on a full disk
         with suppress(OSError, pyarrow.ArrowException):
             parquet.close()
         parquet.is_open = False

@@ -1,4 +1,4 @@
-"""Dump of rollouts (`<rollout_data_dir>/tools/<step>.jsonl`) <-> DumpedRollouts, one line of JSON each."""
+"""DumpedRollout <-> a line of `<rollout_data_dir>/tools/<step>.jsonl`, the dump of a step's rollouts with tools."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -15,7 +15,7 @@ class DumpedRollout(RolloutRecord, frozen=True, kw_only=True):
     """One line of a dump: the record of a rollout, its score, and whether the update saw it."""
 
     uid: str
-    """Key of the row in verl, `<group>_<session>_<part>`, under which verl's own dump of the step has the text."""
+    """Key of the row in verl, `<group>_<session>_<part>`; verl's own dump of the step holds the text under this key."""
     score: float | None
     """Score of the outcome; None if it is undecided."""
     is_kept: bool = msgspec.field(name="kept")
@@ -28,17 +28,17 @@ class DumpedRollout(RolloutRecord, frozen=True, kw_only=True):
 
     @property
     def group(self) -> str:
-        """verl's name of the group: rollouts of one prompt in one step share it."""
+        """Name of the group in verl, which the rollouts of one prompt in one step share."""
         return self.uid.split("_")[0]
 
     @property
     def id(self) -> str:
-        """`<group>_<session>`: rows that are parts of one rollout share it."""
+        """Name of the rollout, `<group>_<session>`, which rows that are parts of one rollout share."""
         return self.uid.rsplit("_", 1)[0]
 
 
 def write_rollouts(path: Path, rollouts: Iterable[DumpedRollout], *, append: bool = False) -> None:
-    """Write one line per rollout, in the order of their uids, beside verl's own dump of the step."""
+    """Write one line per rollout, in the order of their uids."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab" if append else "wb") as file:
         file.writelines(_line(rollout) for rollout in sorted(rollouts, key=lambda rollout: rollout.uid))
@@ -56,9 +56,9 @@ def read_rollouts(path: Path) -> Iterator[DumpedRollout]:
     """Read every line of a dump; unknown keys are ignored.
 
     Raises:
-        DataError: If the file cannot be read or is empty, or a line is no rollout; the message names the line.
+        DataError: If the file cannot be read or is empty, or a line is not a rollout; the message names the line.
     """
-    from verl_pivot.data.files import read_rows  # needs the extra `data`, which is not there in training
+    from verl_pivot.data.files import read_rows  # needs the extra `data`, which training need not have
 
     for row in read_rows(path):
         yield _parse(row.raw, str(row.place))
@@ -70,6 +70,6 @@ def _parse(line: bytes | JsonObject, place: str) -> DumpedRollout:
         return msgspec.convert(json.loads(line) if isinstance(line, bytes) else line, DumpedRollout)
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{place} is no rollout ({error}): give a file of the folder 'tools' in trainer.rollout_data_dir or "
+            f"{place} is not a rollout ({error}): give a file of the folder 'tools' in trainer.rollout_data_dir or "
             "trainer.validation_data_dir, written by this version"
         ) from error

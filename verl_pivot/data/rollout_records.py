@@ -32,7 +32,7 @@ class StopReason(StrEnum):
     TOOL_FAILURE = "tool_failure"
     """A tool or the sandbox failed: the rollout is masked."""
     ENGINE_FAILURE = "engine_failure"
-    """The inference engine gave back nothing, several times in a row: the rollout is masked."""
+    """The inference engine returned nothing several times in a row: the rollout is masked."""
 
     @property
     def is_masked(self) -> bool:
@@ -77,18 +77,18 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutingCost(msgspec.Struct, kw_only=True):
-    """What a rollout's way over the engines cost, as the router counted it."""
+    """Cost of the engines that served a rollout, as the router counted it."""
 
     wait_seconds: float = 0.0
     """Seconds that the rollout waited for an engine."""
     num_moves: int = 0
-    """Turns that went on another engine than the turn before."""
+    """Turns that another engine served than the turn before."""
     recomputed_tokens: int = 0
     """Tokens of the conversation that an engine recomputed after such a move."""
 
 
 class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout with tools: what happened in it and why it ended.
+    """Record of one rollout with tools: its calls, tokens and times, and why it ended.
 
     Example:
         RolloutRecord(
@@ -98,7 +98,7 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     prompt_id: str
-    """Short name of the prompt (`data.prompts.prompt_id`), by which dumps and data files find each other."""
+    """Digest of the prompt (`data.prompts.prompt_id`), which links dumps to rows of data files."""
     stop_reason: StopReason
     calls: tuple[CallRecord, ...]
     turn_tokens: tuple[int, ...]
@@ -111,13 +111,14 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     tool_seconds: float
     """Seconds of waiting for tools; of parallel calls the longest counts."""
     num_empty_answers: int = 0
-    """Empty completions of the engine, after each of which it was asked again."""
+    """Empty completions of the engine; the request was repeated after each."""
     num_answers: int | None = None
     """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
     text_differs: bool = False
-    """Whether the chat template renders the conversation otherwise than the tokens, such as without old thinking."""
+    """Whether the chat template renders the conversation differently from the sampled tokens, for example because it
+    drops the thinking of earlier turns."""
     journey: RoutingCost | None = None
-    """Cost of scheduling; None if the router does not count it."""
+    """Cost of routing; None if the router does not count it."""
     failure: str = ""
     """What failed, if the rollout is masked."""
 
@@ -157,6 +158,6 @@ def parse_record(fields: Mapping[str, Any]) -> RolloutRecord:
         return msgspec.convert(fields, RolloutRecord)
     except msgspec.ValidationError as error:
         raise DataError(
-            f"a row's extra_fields[{RECORD_FIELD!r}] is no record of a rollout: {error}; run the agent loop and the "
-            "trainer with the same version of verl-pivot"
+            f"a row's extra_fields[{RECORD_FIELD!r}] is not a record of a rollout: {error}; run the agent loop and "
+            "the trainer with the same version of verl-pivot"
         ) from error

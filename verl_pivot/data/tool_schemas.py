@@ -1,4 +1,4 @@
-"""Tool schemas: parsed from JSON into OpenAI's form, applied to arguments, and checked for damage by parquet."""
+"""Tool schemas: parsing JSON into OpenAI's form, checking arguments, and finding the nulls that parquet adds."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from referencing.exceptions import Unresolvable
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, encode_json
 from verl_pivot.types import Json, JsonObject, Message
 
-_MANGLED = "parquet gave structs of different rows the same keys; store this column as JSON strings and import again"
+_MANGLED = "parquet gives structs of different rows the same keys; store this column as JSON strings and import again"
 
 
 def parse_tools(obj: Json) -> tuple[JsonObject, ...]:
@@ -40,10 +40,10 @@ def _parse_tools(text: str) -> tuple[JsonObject, ...]:
 def _parse_tool(obj: Json) -> JsonObject:
     tool = as_object(obj, "a tool")
     if tool.get("type") not in (None, "function"):
-        raise BadRowError("bad_tools", f"a tool of type {tool['type']!r}; only 'function' is read")
+        raise BadRowError("bad_tools", f"a tool has type {tool['type']!r}; only 'function' is read")
     nested = tool.get("function")
     function = as_object(nested, "tool.function") if nested is not None else {**tool, "type": None}
-    # Null means absent: typed clients write every field that they know.
+    # Null means absent, since typed clients write every field that they know.
     function = {key: value for key, value in function.items() if value is not None}
     name = function.get("name")
     if not isinstance(name, str) or not name:
@@ -102,6 +102,7 @@ class ArgumentProblem(NamedTuple):
     """Why the arguments of a call do not fit the schema of their tool."""
 
     detail: str
+    """Explanation for people."""
     is_missing: bool = False
     """Whether a required argument is missing."""
     is_unusable: bool = False
@@ -111,7 +112,7 @@ class ArgumentProblem(NamedTuple):
 
 
 class ToolSchema:
-    """Parameters of one tool. References are resolved only inside the schema, never over the network."""
+    """Schema of one tool's parameters. References are resolved only inside the schema, never over the network."""
 
     def __init__(self, parameters: JsonObject) -> None:
         self._validator = Draft202012Validator(parameters, registry=Registry())
@@ -169,7 +170,7 @@ def refuse_nulls(value: Json, path: str) -> None:
 
 
 def refuse_foreign_nulls(messages: Sequence[Message], tools: Sequence[JsonObject]) -> None:
-    """Refuse a null argument that its tool does not have: parquet took it over from another call.
+    """Refuse a null in an argument that the tool does not have, which parquet copied from the keys of another call.
 
     Raises:
         BadRowError: If a call has such an argument.

@@ -26,7 +26,7 @@ def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
 
 
 def parse_trajectory(obj: Json) -> Trajectory:
-    """The inverse of `trajectory_as_dict`.
+    """The trajectory in the object of a line; the inverse of `trajectory_as_dict`.
 
     Raises:
         BadRowError: If the value is not such an object.

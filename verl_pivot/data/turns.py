@@ -37,7 +37,7 @@ def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
 
 
 def split_of(trajectory_id: str, *, seed: int, validation_share: float) -> Split:
-    """The split of a trajectory and all its turns; the same in every run and on every machine.
+    """Split of a trajectory with all its turns; it depends only on the arguments.
 
     Neighbouring turns share nearly all of their state, so a split by turns would leak states into validation.
     """
@@ -46,7 +46,7 @@ def split_of(trajectory_id: str, *, seed: int, validation_share: float) -> Split
 
 
 def split_key(trajectory_id: str, metadata: JsonObject) -> str:
-    """Key by which `split_of` splits: the task if the source names one, as its trajectories are alike, else the id."""
+    """Key for `split_of`: the task if the import recorded one, since trajectories of a task are alike, else the id."""
     provenance = metadata.get(PROVENANCE)
     key = provenance.get("split_by") if isinstance(provenance, dict) else None
     return key if isinstance(key, str) else trajectory_id
@@ -55,24 +55,25 @@ def split_key(trajectory_id: str, metadata: JsonObject) -> str:
 def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
     """[num_turns] digests of `turns(trajectory)`, equal for turns with equal state, tools, verifier and action.
 
-    Ids of calls are random and the expert's thinking is never compared, so neither counts.
+    Ids of calls do not count, since they are random, nor does the expert's thinking at the turn, which verifiers never
+    compare.
     """
-    before = hashlib.sha256(_framed([trajectory.verifier, trajectory.verifier_options, list(trajectory.tools)]))
+    before = hashlib.sha256(_json_line([trajectory.verifier, trajectory.verifier_options, list(trajectory.tools)]))
     digests = []
     for position, message in enumerate(trajectory.messages):
-        framed = _framed(_without_ids(message))
+        line = _json_line(_without_ids(message))
         if message.role is Role.ASSISTANT and position > 0:
             action = before.copy()
-            is_plain = message.reasoning is None
+            without_thinking = replace(message, reasoning=None)
             action.update(
-                b"action\n" + (framed if is_plain else _framed(_without_ids(replace(message, reasoning=None))))
+                b"action\n" + (line if message.reasoning is None else _json_line(_without_ids(without_thinking)))
             )
             digests.append(action.digest())
-        before.update(framed)
+        before.update(line)
     return tuple(digests if trajectory.expert_turns == "all" else digests[-1:])
 
 
-def _framed(value: Json) -> bytes:
+def _json_line(value: Json) -> bytes:
     return encode_json(value, sort_keys=True).encode() + b"\n"
 
 

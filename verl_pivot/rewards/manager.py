@@ -1,4 +1,4 @@
-"""PivotRewardManager: verl's reward manager over our verifiers; one finished rollout -> its reward and the reason."""
+"""PivotRewardManager: a finished rollout -> its reward and the reason, from the verifier that its row names."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ from verl_pivot.verifiers.scoring import score_completion
 
 
 class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is untyped here
-    """Scores pivots with the verifier that their row names, and rows of any other file as stock verl does.
+    """Reward manager that scores pivots with the verifier of their row, and rows of any other file as stock verl does.
 
-    An outcome that the rollout itself decided, by its environment or its failure, stands. A rollout that goes on after
-    its pivot is scored by its first turn alone, which answers the pivot.
+    A verdict that the rollout brings along, from its environment or for a failure of the system, is used as it is.
+    Of a rollout that goes on after its pivot only the first turn is scored, since that turn is the action at the pivot.
     """
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
@@ -31,14 +31,14 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         self.end_token_ids = end_token_ids(config.actor_rollout_ref.model.path, tokenizer)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
-        rollout = data[-1]  # of several outputs the last carries the reward
+        rollout = data[-1]  # if a rollout has several outputs, the last one gets the reward
         row = rollout.non_tensor_batch
         extra_fields = row.get("tool_extra_fields") or {}
         record_info = _record_info(extra_fields.get(RECORD_FIELD))
         if (outcome := extra_fields.get(VERDICT_FIELD)) is not None:
             return _reward(msgspec.convert(outcome, Verdict), verifier="outcome", record_info=record_info)
         if row.get("expert") is None:
-            return _with_our_keys(dict(await super().run_single(data)), record_info)
+            return _with_own_keys(dict(await super().run_single(data)), record_info)
         ids = _first_turn(_response_ids(rollout), extra_fields.get(TURN_ENDS_FIELD) or [])
         text, ended = action_text(ids, self.tokenizer, self.end_token_ids)
         verdict = await score_completion(text, ended, row_to_turn(row))
@@ -57,7 +57,7 @@ def _first_turn(response_ids: list[int], turn_ends: Sequence[int]) -> list[int]:
 
 
 def _record_info(fields: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What verl's dumps show of a rollout with tools; nothing for rollouts of other agent loops."""
+    """Columns that verl's dumps show for a rollout with tools; empty for rollouts of other agent loops."""
     if fields is None:
         return {}
     record = parse_record(fields)
@@ -68,16 +68,16 @@ def _record_info(fields: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def _with_our_keys(reward: dict[str, Any], record_info: Mapping[str, Any]) -> dict[str, Any]:
+def _with_own_keys(reward: dict[str, Any], record_info: Mapping[str, Any]) -> dict[str, Any]:
     """A reward of stock verl, with the keys that our replay buffer reads in every row."""
-    ours = {"score": float(reward["reward_score"]), "undecided": 0.0}
-    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **ours, **record_info}}
+    own = {"score": float(reward["reward_score"]), "undecided": 0.0}
+    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **own, **record_info}}
 
 
 def _reward(verdict: Verdict, *, verifier: str, record_info: Mapping[str, Any]) -> dict[str, Any]:
-    """A verdict in verl's shape, with the same keys for every sample.
+    """A verdict as verl's dictionary of a reward, with the same keys for every rollout.
 
-    An undecided reward is NaN: our replay buffer drops the row, and without that buffer the update fails loudly.
+    The reward of an undecided verdict is NaN: our replay buffer drops the row, and without it the update raises.
     """
     score = math.nan if verdict.score is None else verdict.score
     return {

@@ -10,16 +10,16 @@ from verl_pivot.data.rollout_records import TURN_ENDS_FIELD
 
 
 class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untyped here
-    """verl's output with the boundaries of its turns, and a reward for each turn if a method fills them in.
+    """Output of an agent loop with the boundaries of its turns, and a reward for each turn if a method sets them.
 
-    `as_dict` writes turn rewards into `rm_scores`, from which verl makes token-level rewards; the reward of the whole
-    rollout is added on the last token.
+    `as_dict` writes turn rewards into `rm_scores`, from which verl makes token-level rewards. A reward of the whole
+    rollout is added to them on the last token.
     """
 
     turn_ends: list[int] = Field(default_factory=list)
     """[num_turns] positions in the response, each behind the last token that the policy sampled in a turn."""
     turn_rewards: list[float] = Field(default_factory=list)
-    """[num_turns] rewards; empty if turns have none of their own."""
+    """[num_turns] rewards; empty if only the whole rollout has a reward."""
 
     def as_dict(self) -> dict[str, Any]:
         """The row that verl stores, with `turn_ends` in its `extra_fields`.
@@ -28,7 +28,9 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
             ValueError: If there are turn rewards, but not one for each turn.
         """
         if self.turn_rewards and len(self.turn_rewards) != len(self.turn_ends):
-            raise ValueError(f"{len(self.turn_rewards)} turn rewards, {len(self.turn_ends)} turns; give one for each")
+            raise ValueError(
+                f"there must be one reward for each of {len(self.turn_ends)} turns, got {len(self.turn_rewards)}"
+            )
         row: dict[str, Any] = super().as_dict()
         row.pop("turn_ends", None)
         row.pop("turn_rewards", None)
