@@ -24,9 +24,9 @@ from verl_pivot.profiling.profiles import (
     PublishedSettings,
     file_sha256,
     iter_profiles,
-    measured_on,
     parse_profile,
     profile_as_dict,
+    profiled_sha256,
     read_settings,
 )
 from verl_pivot.profiling.published import (
@@ -114,9 +114,9 @@ def test_a_published_profile_is_read_like_a_measured_one_but_has_no_settings(tmp
     path = write_published(trajectories, [(0.0, 1.0), (1.0, 1.0)])
 
     assert path == tmp_path / "trajectories.published-profile.jsonl"
-    assert measured_on(path) == file_sha256(trajectories)
+    assert profiled_sha256(path) == file_sha256(trajectories)
     assert [profile.scores for profile in iter_profiles(path)] == [(0.0, 1.0), (1.0, 1.0)]
-    with pytest.raises(DataError, match="holds scores that were published with its trajectories"):
+    with pytest.raises(DataError, match="holds scores that were published with the trajectories"):
         read_settings(path)
 
 
@@ -133,7 +133,7 @@ def test_profiling_does_not_continue_a_published_profile(tmp_path: Path) -> None
     )
 
     with (
-        pytest.raises(DataError, match="goes on with its own only; choose another --out"),
+        pytest.raises(DataError, match="cannot continue; choose another --out"),
         open_profile(path, settings),
     ):
         raise AssertionError("opened")

@@ -1,3 +1,5 @@
+"""Early stopping changes no decision of a filter, and the estimates of a stopped turn are unbiased, exactly."""
+
 import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
@@ -25,7 +27,7 @@ PLANS = [
 
 
 def drawn(plan: EarlyStop, scores: Sequence[Fraction | None]) -> tuple[Fraction | None, ...]:
-    """What the plan draws where all K would be `scores`."""
+    """Scores that the plan draws of a turn whose K samples would have `scores`."""
     return next(tuple(scores[:n]) for n in plan.stages if plan.ends_at(count_scores(scores[:n])))
 
 
@@ -37,8 +39,13 @@ def outcomes(
         yield scores, math.prod((law[score] for score in scores), start=Fraction(1))
 
 
-def expected(plan: EarlyStop, law: dict[Fraction | None, Fraction]) -> Estimates:
-    """Over all sequences with a decided sample."""
+def expectation(plan: EarlyStop, law: dict[Fraction | None, Fraction]) -> Estimates:
+    """Expectation of the estimates over all sequences with a decided sample.
+
+    Args:
+        plan: Plan of early stopping.
+        law: {score: its probability}.
+    """
     sums, total = [Fraction()] * 3, Fraction()
     for scores, probability in outcomes(plan, law):
         if (estimates := estimate(plan, drawn(plan, scores))) is not None:
@@ -49,14 +56,14 @@ def expected(plan: EarlyStop, law: dict[Fraction | None, Fraction]) -> Estimates
 
 @pytest.mark.parametrize("p", [Fraction(1, 10), Fraction(1, 2), Fraction(6, 7)])
 @pytest.mark.parametrize("plan", PLANS)
-def test_over_all_sequences_the_estimates_are_exactly_those_of_k_samples(plan: EarlyStop, p: Fraction) -> None:
+def test_the_expectation_of_the_estimates_is_exactly_that_of_k_samples(plan: EarlyStop, p: Fraction) -> None:
     k = plan.num_samples
 
-    assert expected(plan, {BINARY[0]: 1 - p, BINARY[1]: p}) == (p, p, p * (1 - p) * (k - 1) / k)
+    assert expectation(plan, {BINARY[0]: 1 - p, BINARY[1]: p}) == (p, p, p * (1 - p) * (k - 1) / k)
 
 
 @pytest.mark.parametrize("plan", [plan for plan in PLANS if plan.num_samples <= 6])
-def test_partial_scores_are_estimated_as_exactly(plan: EarlyStop) -> None:
+def test_estimates_from_partial_scores_are_unbiased(plan: EarlyStop) -> None:
     law: dict[Fraction | None, Fraction] = {
         Fraction(0): Fraction(2, 7),
         Fraction(1, 4): Fraction(1, 7),
@@ -67,14 +74,14 @@ def test_partial_scores_are_estimated_as_exactly(plan: EarlyStop) -> None:
     variance = sum((score**2 * p for score, p in law.items() if score is not None), Fraction()) - mean**2
     k = plan.num_samples
 
-    assert expected(plan, law) == (Fraction(3, 7), mean, variance * (k - 1) / k)
+    assert expectation(plan, law) == (Fraction(3, 7), mean, variance * (k - 1) / k)
 
 
 @pytest.mark.parametrize("plan", [plan for plan in PLANS if plan.num_samples <= 6])
-def test_undecided_samples_bias_no_mean(plan: EarlyStop) -> None:
+def test_undecided_samples_do_not_bias_the_means(plan: EarlyStop) -> None:
     law = {Fraction(0): Fraction(3, 10), Fraction(1): Fraction(1, 2), None: Fraction(1, 5)}
 
-    assert expected(plan, law)[:2] == (Fraction(5, 8), Fraction(5, 8))
+    assert expectation(plan, law)[:2] == (Fraction(5, 8), Fraction(5, 8))
 
 
 def test_the_mean_of_the_drawn_samples_would_be_biased() -> None:
@@ -99,15 +106,15 @@ def plans(draw: st.DrawFn) -> EarlyStop:
 
 @settings(deadline=None)
 @given(plans(), st.fractions(Fraction(1, 20), Fraction(19, 20), max_denominator=20))
-def test_no_plan_biases_the_estimates(plan: EarlyStop, p: Fraction) -> None:
+def test_the_estimates_of_any_plan_are_unbiased(plan: EarlyStop, p: Fraction) -> None:
     k = plan.num_samples
 
-    assert expected(plan, {BINARY[0]: 1 - p, BINARY[1]: p}) == (p, p, p * (1 - p) * (k - 1) / k)
+    assert expectation(plan, {BINARY[0]: 1 - p, BINARY[1]: p}) == (p, p, p * (1 - p) * (k - 1) / k)
 
 
 @settings(deadline=None)
 @given(plans(), st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0, None]), min_size=6, max_size=6))
-def test_what_was_drawn_settles_what_the_filter_says_of_all(plan: EarlyStop, scores: list[float | None]) -> None:
+def test_the_drawn_samples_settle_what_the_filter_decides_on_all(plan: EarlyStop, scores: list[float | None]) -> None:
     def is_kept(samples: Sequence[float | None]) -> bool:
         decided = [score for score in samples if score is not None]
         if plan.filter == "unsolved":

@@ -1,3 +1,5 @@
+"""Profiles: samples and verdicts of every turn in a file that survives kill -9, lost servers and full disks."""
+
 import asyncio
 import json
 import math
@@ -61,7 +63,7 @@ def make_settings(**changes: object) -> ProfileSettings:
 
 
 def make_trajectory(identity: str = "t", num_turns: int = 2, content: str = "Hi.") -> Trajectory:
-    """Its expert always talks: a message scores 1, a call 0, and a turn cut off 0."""
+    """Trajectory whose expert never calls: a sampled message scores 1, a call 0, and a turn that was cut off 0."""
     pair = (Message(role=Role.USER, content=content), Message(role=Role.ASSISTANT, content="Done."))
     return Trajectory(id=identity, messages=pair * num_turns)
 
@@ -76,7 +78,7 @@ def line_of(profile: TurnProfile) -> str:
 
 
 class ByteRenderer:
-    """A token is a byte of the state's text; byte 0 ends a turn."""
+    """Renderer whose tokens are the bytes of the state's text; byte 0 ends a turn."""
 
     def prompt_ids(self, turn: Turn) -> list[int]:
         return list("".join(message.content for message in turn.state).encode())
@@ -91,7 +93,7 @@ def is_prefill(max_new_tokens: int, n: int) -> bool:
 
 
 class ScriptedEngine:
-    """Answers with the texts that `script(number of the request)` gives; None is a failure. Prefills are apart."""
+    """Engine that answers with the texts of `script(number of the request)`, None being a failure; prefills succeed."""
 
     def __init__(self, script: Callable[[int], Sequence[str] | None], url: str = "http://engine") -> None:
         self.url = url
@@ -129,7 +131,7 @@ async def run(
     settings: ProfileSettings | None = None,
     concurrency: int = 4,
 ) -> list[str]:
-    """Profile into `path`; returns the reports of lost engines."""
+    """Profile into `path`; returns the messages about lost engines."""
     lost: list[str] = []
     settings = settings or make_settings()
     with open_profile(path, settings) as writer:
@@ -168,7 +170,7 @@ async def test_a_line_holds_every_sample_with_its_reason_and_the_statistics(tmp_
     assert call["reason"] != message["reason"]
 
 
-async def test_going_on_measures_only_what_is_missing_even_after_a_torn_line(tmp_path: Path) -> None:
+async def test_a_resumed_run_measures_only_missing_turns_even_after_a_torn_line(tmp_path: Path) -> None:
     path, trajectories = tmp_path / "profile.jsonl", [make_trajectory("a"), make_trajectory("b")]
     await run(path, trajectories)
     whole = path.read_bytes()
@@ -223,7 +225,7 @@ async def test_other_settings_are_refused_and_named(tmp_path: Path, changes: dic
 
 
 @pytest.mark.parametrize("content", ["notes", "notes\nmore", '{"id": "t"}\n{"id"', "\n"])
-def test_a_file_of_something_else_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_no_profile_is_refused_and_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "notes.jsonl"
     path.write_text(content)
 
@@ -262,7 +264,7 @@ def test_a_full_disk_is_one_sentence_and_earlier_lines_stay_whole(tmp_path: Path
     assert path.read_bytes() == before
 
 
-def test_a_folder_that_cannot_be_is_one_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_with_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with (
@@ -300,7 +302,7 @@ def test_settings_can_be_read_back(tmp_path: Path) -> None:
     assert read_settings(tmp_path / "profile.jsonl") == settings
 
 
-async def test_an_endpoint_that_dies_leaves_its_turns_to_the_others(tmp_path: Path) -> None:
+async def test_the_turns_of_an_endpoint_that_dies_go_to_the_others(tmp_path: Path) -> None:
     dying = ScriptedEngine(lambda number: half_right(0) if number < 1 else None, "http://dying")
     healthy = ScriptedEngine(half_right, "http://healthy")
     trajectories = [make_trajectory(f"t{i}", num_turns=3) for i in range(4)]
@@ -373,7 +375,7 @@ async def test_a_trajectory_keeps_its_endpoint_and_its_last_turn_goes_first(tmp_
     assert two.prompts == ["BDone.BDone.B", "BDone.B", "B"]
 
 
-async def test_an_overlong_prompt_is_recorded_without_samples(tmp_path: Path) -> None:
+async def test_a_turn_with_an_overlong_prompt_has_a_line_without_samples(tmp_path: Path) -> None:
     engine = ScriptedEngine(half_right)
     path = tmp_path / "profile.jsonl"
 
@@ -385,7 +387,7 @@ async def test_an_overlong_prompt_is_recorded_without_samples(tmp_path: Path) ->
     assert json.loads(path.read_text().splitlines()[-1])["reward_mean"] in (None, 0.5)
 
 
-async def test_the_longest_prompt_of_a_trajectory_goes_ahead_of_all_samples(tmp_path: Path) -> None:
+async def test_the_longest_prompt_of_a_trajectory_is_prefilled_before_all_samples(tmp_path: Path) -> None:
     log: list[str] = []
 
     class Logging(ScriptedEngine):
@@ -401,7 +403,7 @@ async def test_the_longest_prompt_of_a_trajectory_goes_ahead_of_all_samples(tmp_
     assert [entry for entry in log if "sample" in entry] == ["sample 63", "sample 46", "sample 29", "sample 12"]
 
 
-async def test_prompts_that_do_not_begin_alike_go_ahead_one_by_one() -> None:
+async def test_prompts_that_do_not_begin_alike_are_prefilled_one_by_one() -> None:
     engine = ScriptedEngine(half_right)
     pool = EnginePool([engine], lambda message: None)
     prompts = ["A" * 40, "A" * 30 + "think", "B" * 40, "A" * 38]
@@ -412,7 +414,7 @@ async def test_prompts_that_do_not_begin_alike_go_ahead_one_by_one() -> None:
     assert sorted(engine.prompts) == sorted(prompts)
 
 
-async def test_what_a_prefill_found_cached_counts_as_its_first_samples(tmp_path: Path) -> None:
+async def test_cached_tokens_of_a_prefill_count_as_those_of_the_first_sample(tmp_path: Path) -> None:
     class Caching(ScriptedEngine):
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
             num_cached = 2 if is_prefill(sampling.max_new_tokens, n) else len(prompt_ids) - 1
@@ -429,7 +431,7 @@ async def test_what_a_prefill_found_cached_counts_as_its_first_samples(tmp_path:
 
 
 class SteppingEngine(ScriptedEngine):
-    """Draws as many of a turn's texts as it is asked for; a turn's prompt ends with the number of its right ones."""
+    """Engine whose first samples of a turn are right, as many as the prompt's last digit says, the others wrong."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
         num_right, drawn = int(chr(prompt_ids[-1])), sum(map(len, self.drawn))
@@ -448,7 +450,7 @@ class SteppingEngine(ScriptedEngine):
     ("num_right", "num_drawn", "statistics"),
     [("0", [2, 2], (0.0, 0.0)), ("1", [2], (0.5, 0.375)), ("2", [2, 2], (0.5, 0.0)), ("4", [2, 2], (1.0, 0.0))],
 )
-async def test_an_early_stop_draws_no_more_than_it_needs(
+async def test_early_stopping_draws_no_more_samples_than_it_needs(
     tmp_path: Path, num_right: str, num_drawn: list[int], statistics: tuple[float, float]
 ) -> None:
     path, engine = tmp_path / "p.jsonl", SteppingEngine(half_right)
@@ -469,7 +471,7 @@ async def test_an_early_stop_draws_no_more_than_it_needs(
     assert summarize([profile], plan).num_saved == 4 - sum(num_drawn)
 
 
-async def test_a_turn_cut_off_scores_zero_for_that_reason(tmp_path: Path) -> None:
+async def test_a_turn_that_was_cut_off_scores_zero_with_the_reason_truncated(tmp_path: Path) -> None:
     class CutOff(ScriptedEngine):
         async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
             return (Completion(token_ids=(72, 105), text="Hi", ended=False, num_tokens=2),) * n
@@ -480,7 +482,7 @@ async def test_a_turn_cut_off_scores_zero_for_that_reason(tmp_path: Path) -> Non
     assert [(s.text, s.verdict.score, s.verdict.reason) for s in profile.samples] == [("Hi", 0.0, "truncated")] * 2
 
 
-def test_a_turns_seed_hangs_on_the_turn_alone() -> None:
+def test_the_seed_of_a_turn_depends_on_the_turn_and_the_runs_seed_alone() -> None:
     first, second = turns(make_trajectory("a"))
     (other, _) = turns(make_trajectory("b"))
     seeds = [turn_seed(0, first), turn_seed(0, second), turn_seed(0, other), turn_seed(1, first)]
@@ -491,7 +493,7 @@ def test_a_turns_seed_hangs_on_the_turn_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scores", "expected"),
+    ("scores", "member"),
     [
         ([1.0, 1.0], TurnOutcome.ALWAYS_RIGHT),
         ([1.0, None], TurnOutcome.ALWAYS_RIGHT),
@@ -503,8 +505,8 @@ def test_a_turns_seed_hangs_on_the_turn_alone() -> None:
         ([], TurnOutcome.OVERLONG),
     ],
 )
-def test_outcomes(scores: list[float | None], expected: TurnOutcome) -> None:
-    assert outcome(make_profile(scores)) is expected
+def test_the_outcome_of_a_turn_follows_from_its_decided_scores(scores: list[float | None], member: TurnOutcome) -> None:
+    assert outcome(make_profile(scores)) is member
 
 
 def test_the_summary_counts_turns_reasons_and_tokens() -> None:
@@ -533,7 +535,7 @@ scores = st.one_of(st.none(), st.floats(0.0, 1.0))
 
 
 @given(st.lists(scores, max_size=9), st.text(max_size=5))
-def test_what_is_written_is_what_is_read(values: list[float | None], text: str) -> None:
+def test_a_written_profile_is_read_back_unchanged(values: list[float | None], text: str) -> None:
     profile = make_profile(values, identity=text)
 
     line = profile_as_dict(profile)
@@ -557,7 +559,7 @@ def test_clusters_of_one_give_the_ordinary_standard_error(values: list[float]) -
 
 
 @given(st.lists(st.floats(0.0, 1.0), min_size=2, max_size=9), st.integers(1, 8))
-def test_repeating_every_value_within_its_cluster_teaches_nothing(values: list[float], times: int) -> None:
+def test_repeated_values_within_clusters_do_not_shrink_the_standard_error(values: list[float], times: int) -> None:
     once, often = (clustered_mean([TrajectoryCluster(n * value, n) for value in values]) for n in (1, times))
 
     assert often.mean == pytest.approx(once.mean)
@@ -565,7 +567,7 @@ def test_repeating_every_value_within_its_cluster_teaches_nothing(values: list[f
 
 
 async def generate_slowly(health_status: int, *, hung_seconds: float) -> tuple[Completion, ...]:
-    """From a server that answers when it was asked for its health three times."""
+    """Completions of a server that answers after three requests for its health."""
     answered = threading.Semaphore(0)
 
     def answer(path: str, body: JsonObject) -> Answer:
@@ -590,7 +592,7 @@ async def test_a_server_that_neither_answers_nor_is_healthy_hangs() -> None:
         await generate_slowly(503, hung_seconds=0.0)
 
 
-async def test_a_server_that_is_slow_is_waited_for() -> None:
+async def test_a_slow_server_that_is_healthy_is_waited_for() -> None:
     assert len(await generate_slowly(200, hung_seconds=60.0)) == 1
 
 
@@ -598,7 +600,7 @@ async def test_a_server_that_is_slow_is_waited_for() -> None:
 
 
 def sglang_policy(folder: Path, text: str = "Hello.") -> Callable[[str, JsonObject], Answer]:
-    """A server whose first sample is `text` and whose others are calls."""
+    """Answers of a server whose first sample is `text` and whose others are calls."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -613,7 +615,7 @@ def sglang_policy(folder: Path, text: str = "Hello.") -> Callable[[str, JsonObje
 
 
 def sampled(server: FakeServer) -> list[JsonObject]:
-    """Its requests without the prefills."""
+    """Requests to a server without the prefills."""
     return [body for body in server.requests if not is_prefill(*_size(body))]
 
 
@@ -624,7 +626,7 @@ def _size(body: JsonObject) -> tuple[int, int]:
     raise AssertionError(body)
 
 
-def test_the_command_profiles_and_sums_up(tmp_path: Path) -> None:
+def test_the_command_prints_a_summary_and_repeats_it_without_sampling_again(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path / "policy")
     trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory("a"), make_trajectory("b"))
     out = tmp_path / "profile.jsonl"
@@ -660,7 +662,7 @@ def test_the_command_stops_early_and_says_what_it_saved(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stages", ["2,4", "2,x", "1,8", "8,2,8"])
-def test_stages_that_cannot_be_are_refused(tmp_path: Path, stages: str) -> None:
+def test_impossible_stages_are_refused(tmp_path: Path, stages: str) -> None:
     trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory())
     command = ["profile", str(trajectories), "--model", "none", "--out", str(tmp_path / "p.jsonl")]
 
@@ -766,22 +768,22 @@ def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: sign
 
 
 def _heed_interrupts() -> None:
-    """A shell's background job ignores them, and its children with it."""
+    """Let SIGINT end the process, since background jobs of a shell and their children ignore it."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def read_lines(path: Path) -> list[str]:
-    """Whole lines after the first."""
+    """Complete lines after the first."""
     return [line for line in path.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
 
 
-def test_a_writer_is_not_needed_to_read(tmp_path: Path) -> None:
+def test_a_missing_profile_is_refused_with_the_command_that_writes_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none.jsonl cannot be read: No such file.*verl-pivot profile"):
         read_profiles(tmp_path / "none.jsonl")
 
 
 class JitteryEngine(ScriptedEngine):
-    """Answers each request after a while of its own."""
+    """Engine that answers each request after a random number of turns of the event loop."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(half_right)
@@ -802,7 +804,7 @@ def run_to_the_end(path: Path, trajectories: Sequence[Trajectory], engine: Scrip
 
 @settings(deadline=None, max_examples=30)
 @given(st.randoms(use_true_random=False), st.lists(st.floats(0.0, 1.0), max_size=3))
-def test_wherever_a_run_was_cut_its_end_has_the_same_bytes(rng: random.Random, cuts: list[float]) -> None:
+def test_a_finished_profile_has_the_same_bytes_wherever_runs_were_cut(rng: random.Random, cuts: list[float]) -> None:
     trajectories = [make_trajectory(name, num_turns=4) for name in "badc"]
     with tempfile.TemporaryDirectory() as folder:
         whole = run_to_the_end(Path(folder) / "whole.jsonl", trajectories, ScriptedEngine(half_right))
@@ -817,7 +819,7 @@ def test_wherever_a_run_was_cut_its_end_has_the_same_bytes(rng: random.Random, c
     assert keys == list("bbbbaaaaddddcccc")
 
 
-def test_an_ordering_that_is_interrupted_changes_nothing(tmp_path: Path) -> None:
+def test_interrupted_sorting_leaves_the_file_unchanged(tmp_path: Path) -> None:
     path, trajectories = tmp_path / "p.jsonl", [make_trajectory("b"), make_trajectory("a")]
     asyncio.run(run(path, list(reversed(trajectories))))
     before = path.read_bytes()
@@ -837,7 +839,7 @@ def test_an_ordering_that_is_interrupted_changes_nothing(tmp_path: Path) -> None
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.jsonl"]
 
 
-def test_lines_of_other_turns_stay_behind_those_of_the_input(tmp_path: Path) -> None:
+def test_lines_of_other_turns_come_after_those_of_the_input(tmp_path: Path) -> None:
     path, first, second = tmp_path / "p.jsonl", make_trajectory("b"), make_trajectory("a")
     asyncio.run(run(path, [second, first]))
 
@@ -846,7 +848,7 @@ def test_lines_of_other_turns_stay_behind_those_of_the_input(tmp_path: Path) -> 
     assert list(read_profiles(path)) == [("b", 0), ("b", 1), ("a", 1), ("a", 0)]
 
 
-def test_a_file_put_in_order_meanwhile_is_not_written_to(tmp_path: Path) -> None:
+def test_a_file_that_was_replaced_by_sorting_can_be_opened_anew(tmp_path: Path) -> None:
     path = tmp_path / "p.jsonl"
     with open_profile(path, make_settings()) as writer:
         for name in "ab":
@@ -861,7 +863,7 @@ turn_keys = st.tuples(st.text(max_size=3), st.integers(0, 3))
 
 
 @given(st.lists(turn_keys), turn_keys)
-def test_an_index_knows_the_first_line_of_each_turn(keys: list[tuple[str, int]], other: tuple[str, int]) -> None:
+def test_an_index_finds_the_first_line_of_each_turn(keys: list[tuple[str, int]], other: tuple[str, int]) -> None:
     index = LineIndex((key, 10 * number) for number, key in enumerate(keys))
 
     assert [index.line(key) for key in keys] == [keys.index(key) for key in keys]

@@ -44,11 +44,11 @@ async def length(action, turn):
         Path("nodes", ray.get_runtime_context().get_node_id()).touch()
     return Verdict(score=len(action.content) % 3 / 2, reason="length")
 """
-"""Leaves the names of the nodes on which it ran."""
+"""A verifier that leaves a file for each node on which it ran."""
 
 
 def hashing_policy(folder: Path, wait: Callable[[], object]) -> Callable[[str, JsonObject], Answer]:
-    """A server whose samples hang on the prompt's tokens and the seed alone."""
+    """Answers of a server whose samples depend on the prompt's tokens and the seed alone."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -70,7 +70,7 @@ def hashing_policy(folder: Path, wait: Callable[[], object]) -> Callable[[str, J
 
 @contextmanager
 def profiling(folder: Path, url: str, out: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """The command with its output in `log`; ended with the block."""
+    """Run the command with its output in `log`; it is killed when the block ends."""
     command = [sys.executable, "-m", "verl_pivot.cli", "profile", "trajectories.jsonl", "--model", "policy"]
     command += ["--out", out, "--endpoint", url, "--samples", "2", "--concurrency", "18"]
     command += ["--verifier-module", "length.py", *options]
@@ -85,19 +85,19 @@ def profiling(folder: Path, url: str, out: str, *options: str) -> Iterator["subp
 
 
 def num_sampled(server: FakeServer) -> int:
-    """Turns that it was asked to sample; a prompt alone goes ahead of them."""
+    """Number of turns that the server was asked to sample, prefills not counted."""
     return sum(body["sampling_params"][0]["max_new_tokens"] > 1 for body in server.requests)  # type: ignore[index,call-overload,operator]
 
 
 def wait_for_nodes(folder: Path, num_nodes: int, process: "subprocess.Popen[bytes]") -> None:
-    """Until verifiers ran on so many."""
+    """Wait until verifiers have run on so many nodes."""
     while len(list((folder / "nodes").iterdir())) != num_nodes:
         assert process.poll() is None, (folder / "log").read_text()
         time.sleep(0.05)
 
 
 def write_inputs(folder: Path, num_trajectories: int) -> Path:
-    """Six turns each; returns the model."""
+    """Write trajectories of six turns each, a verifier and a tokenizer; returns the folder of the tokenizer."""
     trajectories = [
         replace(make_trajectory(f"t{i}", 6, f"Hi {i}."), verifier="length") for i in range(num_trajectories)
     ]
@@ -125,10 +125,10 @@ def test_a_profile_outlives_a_node_and_is_the_same_as_on_one_machine(tmp_path: P
             assert process.wait() == 0
 
     assert num_before < 600
-    assert num_on_ray <= 618  # those in flight on the node that died were asked for again
+    assert num_on_ray <= 618  # turns in flight on the node that died were requested again
     assert len(read_profiles(tmp_path / "ray.jsonl")) == 600
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
-    assert "workers are left)" in said_on_ray
+    assert "(workers left: " in said_on_ray
     assert "raylet" not in said_on_ray
 
 
@@ -152,7 +152,7 @@ def test_what_goes_to_workers_survives_pickle() -> None:
 
 
 async def measure_with(cause: Exception, *, has_server: bool) -> None:
-    """As where a worker raises it."""
+    """Measure a turn with a worker that raises `cause`."""
     from ray.exceptions import RayTaskError
 
     from verl_pivot.profiling.ray_workers import RayWorker
@@ -176,7 +176,7 @@ async def measure_with(cause: Exception, *, has_server: bool) -> None:
         (ConfigError("no tokenizer"), True, ConfigError("on 10.0.0.7: no tokenizer")),
     ],
 )
-async def test_what_a_worker_raises_is_one_sentence_with_its_place(
+async def test_an_error_of_a_worker_is_one_sentence_that_names_the_node(
     cause: Exception, has_server: bool, expected: Exception
 ) -> None:
     with pytest.raises(type(expected)) as caught:
@@ -186,12 +186,12 @@ async def test_what_a_worker_raises_is_one_sentence_with_its_place(
 
 
 @pytest.mark.slow
-async def test_a_bug_of_a_verifier_shows_where_it_is() -> None:
+async def test_an_exception_of_a_verifier_keeps_the_traceback_of_the_worker() -> None:
     with pytest.raises(KeyError, match="in the worker"):
         await measure_with(KeyError("name"), has_server=True)
 
 
-def test_a_node_keeps_its_own_environment_but_for_places_and_keys() -> None:
+def test_workers_take_over_only_variables_of_places_and_api_keys() -> None:
     environment = {
         "PATH": "/bin",
         "CUDA_VISIBLE_DEVICES": "0",

@@ -1,4 +1,4 @@
-"""Workers that die and join, without Ray."""
+"""The pool of workers on a cluster whose nodes die and join; the cluster is a fake without Ray."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ def make_measured(turn: Turn, **changes: object) -> Measured:
 
 @dataclass
 class FakeWorker:
-    """Dies of the turns, and of the start, that its cluster names."""
+    """Worker that dies at the turns that its cluster names, or when it starts."""
 
     slot: Slot
     cluster: "FakeCluster"
@@ -68,12 +68,15 @@ class FakeWorker:
 
 @dataclass
 class FakeCluster:
+    """Cluster whose nodes the test adds and removes."""
+
     alive: set[Slot]
     deadly: Counter[str] = field(default_factory=Counter)
-    """Id of a turn -> how many workers it ends."""
+    """{id of a turn: number of workers that still die of it}"""
     broken: dict[Slot, Exception] = field(default_factory=dict)
+    """{slot: error with which each of its workers starts}"""
     seconds: float = 0.01
-    """For one turn."""
+    """Seconds that one turn takes."""
     answer: Callable[[Turn], Measured] = make_measured
     made: list[FakeWorker] = field(default_factory=list)
     asked: dict[Slot, list[str]] = field(default_factory=lambda: {A: [], B: [], C: []})
@@ -88,7 +91,7 @@ class FakeCluster:
 
 @dataclass
 class Run:
-    """What came of turns that were measured all at once."""
+    """Results of turns that were measured all at once."""
 
     profiles: list[TurnProfile] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -125,7 +128,7 @@ def turn_ids(*trajectory_ids: str) -> list[str]:
     return [turn.id for turn in turns_of(*trajectory_ids)]
 
 
-async def test_trajectories_spread_and_keep_to_their_worker() -> None:
+async def test_trajectories_are_spread_over_workers_and_stay_with_theirs() -> None:
     cluster = FakeCluster({A, B})
     run = Run()
 
@@ -137,7 +140,7 @@ async def test_trajectories_spread_and_keep_to_their_worker() -> None:
     assert cluster.asked == {A: turn_ids("t", "v", "t"), B: turn_ids("u"), C: []}
 
 
-async def test_a_lost_worker_leaves_its_turns_to_the_others() -> None:
+async def test_the_turns_of_a_lost_worker_are_measured_by_others() -> None:
     cluster = FakeCluster({A, B}, deadly=Counter({"t:1": 1}))
     turns = turns_of("t", "u", "v")
 
@@ -149,7 +152,7 @@ async def test_a_lost_worker_leaves_its_turns_to_the_others() -> None:
     assert run.usage == {("judge", "requests"): 27}
 
 
-async def test_a_place_gets_another_worker() -> None:
+async def test_a_lost_worker_is_replaced() -> None:
     cluster = FakeCluster({A}, deadly=Counter({"t:0": 2}))
 
     run = await measure(cluster, turns_of("t"))
@@ -160,7 +163,7 @@ async def test_a_place_gets_another_worker() -> None:
 
 
 @pytest.mark.parametrize("alive", [{A}, {A, B}, {A, B, C}])
-async def test_a_turn_that_ends_its_workers_is_named_among_those_beside_it(alive: set[Slot]) -> None:
+async def test_the_error_names_the_turn_that_kills_its_workers_and_none_beside_it(alive: set[Slot]) -> None:
     cluster = FakeCluster(alive, deadly=Counter({"u:1": 3}))
 
     with pytest.raises(EngineError, match=r"turn 1 of trajectory 'u' was being measured by 3 workers .* died\): leave"):
@@ -169,7 +172,7 @@ async def test_a_turn_that_ends_its_workers_is_named_among_those_beside_it(alive
     assert all(worker.has_ended or worker.is_dead.is_set() for worker in cluster.made)
 
 
-async def test_a_node_that_joins_is_used_and_one_that_leaves_is_not_missed() -> None:
+async def test_nodes_may_join_and_leave() -> None:
     cluster, run = FakeCluster({A}), Run()
 
     async with pool_of(cluster, run) as pool:
@@ -182,7 +185,7 @@ async def test_a_node_that_joins_is_used_and_one_that_leaves_is_not_missed() -> 
         await asyncio.gather(*map(pool.measure, turns_of("t", "u")))
 
     assert cluster.asked == {A: ["t:0", "t:0", "t:1", "t:2"], B: [*["u:0", "u:1", "u:2"], *turn_ids("t", "u")], C: []}
-    assert run.said == ["node at a has left the cluster (1 workers are left)"]
+    assert run.said == ["node at a has left the cluster (workers left: 1)"]
 
 
 async def test_settings_that_do_not_fit_a_node_end_the_run() -> None:
@@ -192,25 +195,25 @@ async def test_settings_that_do_not_fit_a_node_end_the_run() -> None:
         await measure(cluster, turns_of("t"))
 
 
-async def test_places_that_lose_every_worker_are_given_up() -> None:
+async def test_slots_that_lose_every_worker_are_given_up() -> None:
     cluster = FakeCluster({A, B}, broken={A: WorkerLostError("no memory")})
     one_of_two = await measure(cluster, turns_of("t", num_turns=1) * 40)
     cluster.broken[B] = WorkerLostError("no memory")
 
-    with pytest.raises(EngineError, match="no worker is left: each was lost 3 times in a row"):
+    with pytest.raises(EngineError, match="no worker is left: every slot lost 3 workers in a row"):
         await measure(cluster, turns_of("t"))
 
     assert len(one_of_two.profiles) == 40
     assert cluster.asked[A] == []
 
 
-async def test_the_loss_of_an_endpoint_is_said_once() -> None:
+async def test_the_loss_of_an_endpoint_is_reported_once() -> None:
     cluster = FakeCluster({A}, answer=lambda turn: make_measured(turn, messages=("http://x died",)))
 
     assert (await measure(cluster, turns_of("t"))).said == ["http://x died"]
 
 
-async def test_what_a_worker_raises_ends_the_run() -> None:
+async def test_an_error_of_a_worker_ends_the_run() -> None:
     def refuse(turn: Turn) -> Measured:
         raise EngineError("no endpoint is left")
 
@@ -220,7 +223,7 @@ async def test_what_a_worker_raises_ends_the_run() -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.sampled_from(turn_ids("t", "u", "v", "w")), max_size=2), st.sampled_from([{A}, {A, B}, {A, B, C}]))
-def test_whatever_is_lost_every_turn_is_measured_once(deadly: list[str], alive: set[Slot]) -> None:
+def test_every_turn_is_measured_once_whichever_workers_are_lost(deadly: list[str], alive: set[Slot]) -> None:
     turns = turns_of("t", "u", "v", "w")
 
     run = asyncio.run(measure(FakeCluster(set(alive), deadly=Counter(deadly), seconds=0.001), turns))

@@ -21,7 +21,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.exports.nemo_gym_rows import ReferenceScores, lost_fields, turn_to_nemo_gym
 from verl_pivot.exports.trajectory_rows import openai_row, write_sft
 from verl_pivot.formats.pivots import is_pivot, with_json_strings, with_nested_values
-from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, measured_on
+from verl_pivot.profiling.profiles import TurnKey, file_sha256, iter_profiles, profiled_sha256
 from verl_pivot.types import JsonObject, Trajectory, Turn
 
 _ROWS_AT_ONCE = 256
@@ -124,7 +124,7 @@ def read_scores(profile: Path, source: Path) -> dict[TurnKey, tuple[float, ...]]
     Raises:
         DataError: If the profile cannot be read, or was measured on other trajectories.
     """
-    if not _holds_pivots(source) and measured_on(profile) != file_sha256(source):
+    if not _holds_pivots(source) and profiled_sha256(profile) != file_sha256(source):
         raise DataError(
             f"{profile} was measured on another file than {source}; leave --profile out, or give the profile of that "
             "file"

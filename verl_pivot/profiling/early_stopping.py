@@ -1,4 +1,4 @@
-"""Scores of a turn that is sampled in stages -> whether to stop, and statistics that stopping does not bias."""
+"""Early stopping: scores of the samples so far -> whether to draw more, and statistics that stopping does not bias."""
 
 import math
 from collections import Counter
@@ -15,12 +15,14 @@ from verl_pivot.types import JsonObject, TurnProfile
 
 
 class ScoreCounts(NamedTuple):
-    """How many samples of each kind were drawn."""
+    """Numbers of samples of one turn, by their scores."""
 
     num_wrong: int
+    """Samples with score 0."""
     num_partial: int
     """Samples with a score between 0 and 1."""
     num_right: int
+    """Samples with score 1."""
     num_undecided: int
 
     @property
@@ -29,7 +31,7 @@ class ScoreCounts(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether scores differ; two partial ones may be equal, so they do not count."""
+        """Whether scores differ for sure; two partial scores may be equal, so they alone are not enough."""
         return (self.num_wrong > 0) + (self.num_partial > 0) + (self.num_right > 0) > 1
 
 
@@ -38,7 +40,7 @@ _WRONG, _PARTIAL, _RIGHT, _UNDECIDED = range(4)
 
 
 class Estimates(NamedTuple):
-    """Expected mean over all K samples; exact."""
+    """Unbiased estimates of the statistics of all K samples, as exact fractions."""
 
     pass_rate: Fraction
     reward_mean: Fraction
@@ -47,13 +49,17 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """A closed plan: sample in stages, and stop after one that settles what a filter will say of all K samples."""
+    """Plan of early stopping: a turn is sampled in stages, until it is settled whether a filter keeps the turn.
+
+    The filter decides on all K samples; a stage settles the decision if no further sample can change it.
+    """
 
     filter: Literal["pivots", "unsolved"]
-    """"pivots" keeps turns of mixed scores with a mean below lambda_diff, "unsolved" drops those with K right ones."""
+    """"pivots" keeps mixed turns with a mean score below lambda_diff, "unsolved" turns that are not always right."""
     stages: tuple[int, ...]
-    """Samples drawn by the end of each stage; the last is K."""
+    """Number of samples drawn by the end of each stage; the last is K."""
     lambda_diff: float = 1.0
+    """Bound on the mean score of a pivot, exclusive; not used by "unsolved"."""
 
     def __post_init__(self) -> None:
         if not self.stages or self.stages[0] < 2 or any(before >= after for before, after in pairwise(self.stages)):
@@ -63,10 +69,10 @@ class EarlyStop:
 
     @classmethod
     def parse(cls, obj: JsonObject) -> Self:
-        """The inverse of `dataclasses.asdict`.
+        """Plan of a dictionary that `dataclasses.asdict` made.
 
         Raises:
-            ConfigError: If it is no plan.
+            ConfigError: If a field is missing or has a value that is not allowed.
         """
         match obj:
             case {"filter": "pivots" | "unsolved" as name, "stages": [*stages], "lambda_diff": float() as lambda_diff}:
@@ -76,11 +82,11 @@ class EarlyStop:
 
     @property
     def num_samples(self) -> int:
-        """Samples that the plan draws at most, K."""
+        """Largest number of samples that the plan draws of a turn, K."""
         return self.stages[-1]
 
     def is_settled(self, counts: ScoreCounts) -> bool:
-        """Whether no further sample can change the filter's verdict; less than two scores never settle it."""
+        """Whether no further sample can change the filter's decision; fewer than two scores never settle it."""
         if counts.num_decided < 2:
             return False
         if self.filter == "unsolved":
@@ -92,7 +98,7 @@ class EarlyStop:
         return is_pivot or lowest_mean >= self.lambda_diff
 
     def ends_at(self, counts: ScoreCounts) -> bool:
-        """Whether a turn with these samples gets no more."""
+        """Whether the plan draws no further sample of a turn with these counts."""
         num_drawn = sum(counts)
         return num_drawn == self.num_samples or (num_drawn in self.stages and self.is_settled(counts))
 
@@ -108,15 +114,16 @@ def count_scores(scores: Sequence[float | Fraction | None]) -> ScoreCounts:
 
 
 def estimate(plan: EarlyStop, scores: Sequence[float | Fraction | None]) -> Estimates | None:
-    """Unbiased estimates of what the statistics of K samples estimate; None without a decided sample.
+    """Unbiased estimates of the expected statistics of K samples; None without a decided sample.
 
-    The mean of the drawn samples is biased, since they decided how many were drawn. The first sample is not, nor is its
-    expectation over all orders of the drawn samples in which the plan ends with the last one (Girshick, Mosteller and
-    Savage 1946); likewise half the squared difference of the first two for the variance. We tell three kinds of scores
-    apart in the orders: 0, 1 and those between. Of a single turn the drawn samples say more.
+    The mean of the drawn samples is biased, since their scores decided how many were drawn. The first sample alone is
+    unbiased, and so is its mean over all orders of the drawn samples in which the plan stops exactly after the last
+    one (Girshick, Mosteller and Savage 1946). For the variance the same holds for half the squared difference of the
+    first two samples. Orders are told apart by three kinds of scores: 0, 1 and those between. The estimates are for
+    means over many turns; for a decision about one turn use the drawn samples themselves, which vary less.
 
     Args:
-        plan: That the samples were drawn by.
+        plan: Plan by which the samples were drawn.
         scores: [num_drawn] in any order; None is undecided.
     """
     decided = sorted(Fraction(score) for score in scores if score is not None)
@@ -128,28 +135,28 @@ def _estimate(plan: EarlyStop, decided: tuple[Fraction, ...], num_undecided: int
     if not decided:
         return None
     counts = count_scores([*decided, *[None] * num_undecided])
-    beginnings = _beginnings(plan, counts)
-    num_orders = sum(beginnings.values())
-    of_kind = {
+    num_orders_by_first = _num_orders_by_first_kinds(plan, counts)
+    num_orders = sum(num_orders_by_first.values())
+    scores_by_kind = {
         kind: [score for score in decided if _kind(score) == kind] for kind in {_kind(score) for score in decided}
     }
-    means = {kind: mean(scores) for kind, scores in of_kind.items()}
+    means = {kind: mean(scores) for kind, scores in scores_by_kind.items()}
+    half_squares = {
+        kinds: _half_squared_difference(*(scores_by_kind[kind] for kind in kinds)) for kinds in num_orders_by_first
+    }
     num_full = plan.num_samples - num_undecided  # a full group's variance is (K - 1) / K of the true one on average
     return Estimates(
-        pass_rate=Fraction(sum(number for kinds, number in beginnings.items() if kinds[0] == _RIGHT), num_orders),
-        reward_mean=sum((number * means[kinds[0]] for kinds, number in beginnings.items()), Fraction()) / num_orders,
-        reward_var=sum(
-            (number * _half_square(*(of_kind[kind] for kind in kinds)) for kinds, number in beginnings.items()),
-            Fraction(),
-        )
+        pass_rate=Fraction(sum(num for kinds, num in num_orders_by_first.items() if kinds[0] == _RIGHT), num_orders),
+        reward_mean=sum((num * means[kinds[0]] for kinds, num in num_orders_by_first.items()), Fraction()) / num_orders,
+        reward_var=sum((num * half_squares[kinds] for kinds, num in num_orders_by_first.items()), Fraction())
         / num_orders
         * (num_full - 1)
         / num_full,
     )
 
 
-def _beginnings(plan: EarlyStop, counts: ScoreCounts) -> Counter[tuple[int, ...]]:
-    """[kinds of the first two decided samples] orders of the drawn samples in which the plan does not stop before."""
+def _num_orders_by_first_kinds(plan: EarlyStop, counts: ScoreCounts) -> Counter[tuple[int, ...]]:
+    """{kinds of the first two decided samples: number of orders of the samples in which the plan stops at the last}."""
     orders: dict[tuple[int, ...], Counter[tuple[int, ...]]] = {}
     for state in product(*(range(count + 1) for count in counts)):
         reached = orders[state] = Counter()
@@ -163,8 +170,13 @@ def _beginnings(plan: EarlyStop, counts: ScoreCounts) -> Counter[tuple[int, ...]
     return orders[counts]
 
 
-def _half_square(first: Sequence[Fraction], second: Sequence[Fraction] = ()) -> Fraction:
-    """Mean of (x - y)^2 / 2 over pairs of two samples, x of the one kind and y of the other; 0 of a lone sample."""
+def _half_squared_difference(first: Sequence[Fraction], second: Sequence[Fraction] = ()) -> Fraction:
+    """Mean of (x - y)^2 / 2 over all pairs of a score x of one kind and a score y of another; 0 without a second kind.
+
+    Args:
+        first: Scores of one kind.
+        second: Scores of the other kind; the same object as `first` for pairs within one kind.
+    """
     if not second:
         return Fraction()
     if first is second:
@@ -177,7 +189,7 @@ def _kind(score: Fraction) -> int:
 
 
 class Statistics(NamedTuple):
-    """Numbers of one turn; NaN where no sample was decided."""
+    """Statistics of the scores of one turn; NaN where no sample was decided."""
 
     pass_rate: float
     reward_mean: float
@@ -190,9 +202,9 @@ class Statistics(NamedTuple):
 
 
 def turn_statistics(profile: TurnProfile, early_stop: EarlyStop | None = None) -> Statistics:
-    """Statistics of one turn: of its drawn samples, or unbiased ones of all K samples that a plan might have drawn.
+    """Statistics of one turn: of its samples, or with a plan of early stopping unbiased estimates for all K samples.
 
-    What becomes of the turn is for the drawn samples to say, since the plan stopped when they had settled it.
+    Whether the turn is a pivot is decided by the drawn samples instead: the plan stopped when they had settled that.
     """
     if early_stop is None:
         return Statistics(profile.pass_rate, profile.reward_mean, profile.reward_std, profile.reward_var)

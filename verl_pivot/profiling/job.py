@@ -22,9 +22,9 @@ class RayOptions:
     address: str
     """Address of the cluster, host:port; "auto" is the cluster of this machine."""
     workers_per_node: int
-    """Workers on each node, where all workers share the servers of --endpoint or --openai."""
+    """Workers on each node, if all workers share the servers of --endpoint or --openai."""
     gpus_per_server: int
-    """GPUs of a worker's own server, where none is shared; a node then has as many workers as its GPUs allow."""
+    """GPUs of a worker's own server, if none is shared; a node then has as many workers as its GPUs allow."""
     verifier_modules: tuple[str, ...]
     """Modules that every worker imports, since they register verifiers."""
 
@@ -49,7 +49,7 @@ class ProfileJob:
     server_flags: tuple[str, ...]
     """Extra flags of a server that is started."""
     on_ray: RayOptions | None
-    """None: measure in this process."""
+    """Use of a Ray cluster; None measures in this process."""
 
     def turns(self) -> Iterator[Turn]:
         """Every turn of the trajectories to measure, in the order of the file."""
@@ -59,12 +59,13 @@ class ProfileJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCounts:
-    """Turns of a job."""
+    """Numbers of turns of a job."""
 
     num_turns: int
+    """Turns of all its trajectories."""
     num_left: int
     """Turns that the profile does not hold yet."""
 
 
 TurnProgress: TypeAlias = Callable[[TurnCounts, Totals], AbstractContextManager[Callable[[], None]]]
-"""(turns of the job, what this run has counted so far) -> context with the function to call after each turn."""
+"""(counts of the job, totals of this run) -> context manager that gives the function to call after each turn."""

@@ -1,4 +1,4 @@
-"""Lines of a profile -> LineIndex, which finds the line of a turn; 32 bytes a turn."""
+"""Lines of a profile -> LineIndex, which finds the line of a turn and takes 32 bytes of memory per turn."""
 
 from array import array
 from collections.abc import Iterable
@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUM_BYTES = 16
-"""Bytes of a turn's digest; among ten million turns two have the same one with a chance of 10^-25."""
+"""Bytes of a turn's digest; the chance that any two of ten million turns have the same digest is 10^-25."""
 
 
 class _Turn(msgspec.Struct):
+    """The fields of a line that name its turn."""
+
     trajectory_id: str
     turn_index: int
 
@@ -21,27 +23,31 @@ _DECODER = msgspec.json.Decoder(_Turn)
 
 
 def turn_of(line: bytes) -> tuple[str, int]:
-    """(trajectory_id, turn_index) of a line, whatever else is in it.
+    """(trajectory_id, turn_index) of a line; its other fields are not decoded.
 
     Raises:
-        msgspec.MsgspecError: If it has none.
+        msgspec.MsgspecError: If the line does not name a turn.
     """
     turn = _DECODER.decode(line)
     return turn.trajectory_id, turn.turn_index
 
 
 class LineIndex:
-    """Which turns a file has; `in` asks for a (trajectory_id, turn_index)."""
+    """Index of a profile's lines by their turns; `(trajectory_id, turn_index) in index` says if a turn is there."""
 
     def __init__(self, lines: Iterable[tuple[tuple[str, int], int]]) -> None:
-        """Take every (turn, offset of its line in bytes), in the file's order."""
+        """Index lines.
+
+        Args:
+            lines: (turn, offset of its line in bytes) of every line, in the order of the file.
+        """
         digests, offsets = array("Q"), array("Q")
         for turn, offset in lines:
             digests.frombytes(_digest(turn))
             offsets.append(offset)
         pairs = np.frombuffer(digests, dtype=np.uint64).reshape(-1, 2)
         self._order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-        """[num_lines] lines, by digest; a turn's lines stand in the file's order."""
+        """[num_lines] numbers of the lines, sorted by digest; lines of one turn stay in the order of the file."""
         self._first, self._second = pairs[self._order, 0], pairs[self._order, 1]
         self._offsets: NDArray[np.uint64] = np.frombuffer(offsets, dtype=np.uint64)
 
@@ -52,18 +58,18 @@ class LineIndex:
         return self.line(turn) is not None
 
     def line(self, turn: tuple[str, int]) -> int | None:
-        """Number of the turn's first line, from 0; None where it has none."""
+        """Number of the turn's first line, from 0; None if the file lacks the turn."""
         first, second = np.frombuffer(_digest(turn), dtype=np.uint64)
         begin, end = np.searchsorted(self._first, first), np.searchsorted(self._first, first, side="right")
         (found,) = np.nonzero(self._second[begin:end] == second)
         return int(self._order[begin + found[0]]) if len(found) else None
 
     def offset(self, line: int) -> int:
-        """Where a line begins."""
+        """Offset in bytes of the line with this number."""
         return int(self._offsets[line])
 
     def first_repeat(self) -> int | None:
-        """Number of the first line whose turn has one before it."""
+        """Number of the first line whose turn an earlier line has already; None if no line repeats a turn."""
         same = (self._first[1:] == self._first[:-1]) & (self._second[1:] == self._second[:-1])
         return int(self._order[1:][same].min()) if same.any() else None
 

@@ -17,7 +17,7 @@ from verl_pivot.verifiers.scoring import score_completion
 
 
 class Renderer(Protocol):
-    """What a Profiler needs of `engines.rendering.PromptRenderer`, whose import takes seconds."""
+    """Interface of `engines.rendering.PromptRenderer`, whose import takes seconds."""
 
     def prompt_ids(self, turn: Turn) -> list[int]: ...
 
@@ -25,7 +25,7 @@ class Renderer(Protocol):
 
 
 class TurnMeasurer(Protocol):
-    """What measures turns: a Profiler, or a WorkerPool of several on other machines."""
+    """Interface of what measures turns: a Profiler, or a WorkerPool that has Profilers on other machines."""
 
     async def measure(self, turn: Turn) -> TurnProfile: ...
 
@@ -54,7 +54,7 @@ class Profiler:
     settings: ProfileSettings
     seed: int
     totals: Totals
-    """Takes the sums of what is measured."""
+    """Sums of what is measured, updated with every turn."""
 
     async def measure(self, turn: Turn) -> TurnProfile:
         """Sample and score one turn; a prompt longer than max_prompt_tokens gets no samples.
@@ -87,7 +87,7 @@ class Profiler:
         return (self.settings.num_samples,) if plan is None else plan.stages
 
     async def _sample(self, turn: Turn, prompt_ids: Sequence[int], *, begin: int, end: int) -> list[Sample]:
-        """Samples `begin` to `end` - 1 of the turn; a sample's seed does not depend on the stages."""
+        """Draw and score samples `begin` to `end` - 1 of the turn; a sample's seed does not depend on the stages."""
         sampling = replace(self.settings.sampling, seed=turn_seed(self.seed, turn) + begin)
         completions = await self.pool.generate(turn.trajectory_id, prompt_ids, sampling, end - begin)
         self._count(completions, len(prompt_ids))
@@ -117,13 +117,13 @@ async def profile_turns(
 ) -> None:
     """Measure every turn that the file lacks, and close the measurer.
 
-    Trajectories go in order, and the turns of each from the last one back, since the prefill of the longest prompt
-    serves the shorter ones.
+    Trajectories go in order, and the turns of each from the last to the first: the last one's prompt, which is the
+    longest, is prefilled once and then found in the prefix cache by the others.
 
     Args:
         turns: Every turn of the input, those of one trajectory together.
-        measurer: What samples and scores a turn.
-        writer: Takes each profile as soon as it is finished.
+        measurer: Samples and scores a turn.
+        writer: Gets each profile as soon as it is finished.
         concurrency: Turns to measure at the same time.
         on_turn: Called after each finished turn.
 
@@ -145,19 +145,19 @@ async def profile_turns(
                 if TurnKey(turn.trajectory_id, turn.index) not in writer.done:
                     await slots.acquire()
                     group.create_task(measure(turn))
-    except BaseExceptionGroup as failures:  # of several turns that failed, the first: the others follow from it
+    except BaseExceptionGroup as failures:  # the first of several failures is the cause of the others
         raise failures.exceptions[0] from None
     finally:
         await measurer.close()
 
 
 def _longest_first(turns: Iterable[Turn]) -> Iterator[Turn]:
-    """Turns of each trajectory from the last one back."""
+    """Turns of each trajectory from the last to the first."""
     for _, neighbours in groupby(turns, key=lambda turn: turn.trajectory_id):
         yield from reversed(list(neighbours))
 
 
 def turn_seed(seed: int, turn: Turn) -> int:
-    """Seed of a turn, which depends neither on the order nor on the other turns nor on the number of endpoints."""
+    """Seed of a turn's first sample; it depends on nothing but the turn and the seed of the run."""
     digest = sha256(f"{seed}/{turn.trajectory_id}/{turn.index}".encode()).digest()
     return int.from_bytes(digest[:4]) >> 1

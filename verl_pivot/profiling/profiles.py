@@ -21,7 +21,7 @@ VERSION = 1
 
 
 class TurnKey(NamedTuple):
-    """Which turn of which trajectory; a plain tuple to whoever looks one up."""
+    """Key of a turn in a profile; equal to the plain tuple (trajectory_id, turn_index)."""
 
     trajectory_id: str
     turn_index: int
@@ -29,14 +29,19 @@ class TurnKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSettings:
-    """What all lines of a profile share; a run with others may not go on with the file."""
+    """Settings that all lines of a profile share; a run with other settings cannot continue the file."""
 
     model: str
+    """Checkpoint folder or Hugging Face name of the reference policy."""
     input_sha256: str
+    """Digest of the trajectories file."""
     num_samples: int
+    """Samples of each turn, K."""
     sampling: Sampling
     max_prompt_tokens: int
+    """Longest prompt that is sampled, in tokens."""
     chat_template_kwargs: JsonObject
+    """Variables of the chat template, as verl's `data.apply_chat_template_kwargs` takes them."""
     early_stop: EarlyStop | None = None
     """Plan of early stopping; None draws all samples of every turn."""
 
@@ -45,10 +50,10 @@ class ProfileSettings:
 
     @classmethod
     def parse(cls, obj: Json) -> Self:
-        """The inverse of `as_dict`.
+        """Settings in a dictionary that `as_dict` made.
 
         Raises:
-            BadRowError: If it is anything else.
+            BadRowError: If a field is missing, unknown or has a value of another type.
         """
         settings = as_object(obj, "settings")
         sampling = as_object(settings.get("sampling"), "settings.sampling")
@@ -62,19 +67,20 @@ class ProfileSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSettings:
-    """Settings of a profile made of scores that came with the trajectories; model and sampling are the publisher's."""
+    """Settings of a profile made of scores that came with the trajectories; how they were sampled is not known."""
 
     input_sha256: str
+    """Digest of the trajectories file."""
 
     def as_dict(self) -> JsonObject:
         return {"published": True, "input_sha256": self.input_sha256}
 
     @classmethod
     def parse(cls, obj: Json) -> Self:
-        """The inverse of `as_dict`.
+        """Settings in a dictionary that `as_dict` made.
 
         Raises:
-            BadRowError: If it is anything else.
+            BadRowError: If a field is missing.
         """
         match obj:
             case {"published": True, "input_sha256": str(input_sha256)}:
@@ -92,17 +98,17 @@ def read_profiles(path: Path) -> dict[TurnKey, TurnProfile]:
 
 
 def iter_profiles(path: Path) -> Iterator[TurnProfile]:
-    """`read_profiles` one by one, for files that do not fit into memory."""
+    """Every finished turn of a profile, one by one for files that do not fit into memory; raises as `read_profiles`."""
     index_lines(path)
     for place, _, line in _lines(path):
         yield parse_line(place, line)
 
 
 def index_lines(path: Path) -> LineIndex:
-    """Where each turn's line begins; nothing of a line but its turn is looked at.
+    """Index of a profile's lines by turn; fields of a line other than its turn are not checked.
 
     Raises:
-        DataError: If a line has no turn, or repeats one, naming the line.
+        DataError: If a line names no turn, or the turn of an earlier line; the message names the line.
     """
     index = LineIndex((_turn_of(place, line), offset) for place, offset, line in _lines(path))
     if (repeat := index.first_repeat()) is not None:
@@ -115,17 +121,17 @@ def index_lines(path: Path) -> LineIndex:
 
 
 def read_settings(path: Path) -> ProfileSettings:
-    """How a profile was measured.
+    """Settings with which a profile was measured.
 
     Raises:
-        DataError: If the file is missing, no profile, or one that was published.
+        DataError: If the file is missing or no profile, or holds published scores.
     """
     with _open_to_read(path) as lines:
         return parse_header(next(lines, b""), path)
 
 
-def measured_on(path: Path) -> str:
-    """Digest of the trajectories whose turns a profile is of, measured here or published.
+def profiled_sha256(path: Path) -> str:
+    """Digest of the trajectories file to which a profile belongs, whether it was measured or published.
 
     Raises:
         DataError: If the file is missing or no profile.
@@ -145,7 +151,7 @@ def is_published(path: Path) -> bool:
 
 
 def profile_as_dict(profile: TurnProfile, early_stop: EarlyStop | None = None) -> JsonObject:
-    """The line of one turn; NaN becomes null, and a plan's statistics are those that stopping does not bias."""
+    """Line of one turn, with None for NaN; with early stopping its statistics are unbiased estimates."""
     return {
         "trajectory_id": profile.trajectory_id,
         "turn_index": profile.index,
@@ -156,10 +162,10 @@ def profile_as_dict(profile: TurnProfile, early_stop: EarlyStop | None = None) -
 
 
 def parse_profile(obj: Json) -> TurnProfile:
-    """The inverse of `profile_as_dict`; the statistics are computed again, from the drawn samples.
+    """Profile in a dictionary that `profile_as_dict` made; its statistics are computed again from the samples.
 
     Raises:
-        BadRowError: If it is anything else.
+        BadRowError: If a field is missing or has a value of another type.
     """
     match obj:
         case {
@@ -231,7 +237,7 @@ def _open_to_read(path: Path) -> Iterator[Iterator[bytes]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
-    """(place, offset, line) of every line after the first."""
+    """(place for messages, offset in bytes, line) of every line after the first."""
     with _open_to_read(path) as lines:
         header = next(lines, b"")
         _parse_any_header(header, path)
@@ -245,15 +251,19 @@ def _turn_of(place: str, line: bytes) -> TurnKey:
     try:
         return TurnKey(*turn_of(line))
     except msgspec.MsgspecError:
-        profile = parse_line(place, line)  # says what is wrong
+        profile = parse_line(place, line)  # raises an error that says what is wrong
         return TurnKey(profile.trajectory_id, profile.index)
 
 
 def parse_line(place: str, line: bytes) -> TurnProfile:
-    """The turn of a line after the first.
+    """Profile of one turn in a line after the first.
+
+    Args:
+        place: File and line number, for messages.
+        line: The line.
 
     Raises:
-        DataError: If it is none, naming the place.
+        DataError: If the line is no turn's profile, naming the place.
     """
     try:
         row = decode_json(line)
@@ -265,21 +275,21 @@ def parse_line(place: str, line: bytes) -> TurnProfile:
     except DataError as error:
         raise DataError(
             f"{place} is no turn's profile: {error}; delete that line and run `verl-pivot profile` "
-            "again: it measures the turn anew"
+            "again, which measures the turn again"
         ) from error
 
 
 def parse_header(line: bytes, path: Path) -> ProfileSettings:
-    """Settings of the measured profile whose first line this is.
+    """Settings in the first line of a measured profile.
 
     Raises:
-        DataError: If it is no profile of this version, or one that was published.
+        DataError: If the file is no profile of this version, or holds published scores.
     """
     settings = _parse_any_header(line, path)
     if isinstance(settings, PublishedSettings):
         raise DataError(
-            f"{path} holds scores that were published with its trajectories, and a profile goes on with its own "
-            "only; choose another --out"
+            f"{path} holds scores that were published with the trajectories, which `verl-pivot profile` cannot "
+            "continue; choose another --out"
         )
     return settings
 

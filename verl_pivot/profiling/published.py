@@ -1,4 +1,4 @@
-"""Scores that came with the trajectories -> lines of a profile, which `verl-pivot select --profile` reads."""
+"""Scores that were published with trajectories -> lines of a profile, which `verl-pivot select --profile` reads."""
 
 from pathlib import Path
 
@@ -8,24 +8,25 @@ from verl_pivot.profiling.profiles import KIND, VERSION, PublishedSettings, prof
 from verl_pivot.types import Sample, Trajectory, TurnProfile, Verdict
 
 REASON = "published"
+"""Reason of every verdict in such a profile."""
 
 
 def published_profile_path(trajectories: Path) -> Path:
-    """Where the published scores of a trajectories file go."""
+    """Path of the profile with the published scores of a trajectories file."""
     return trajectories.with_suffix(".published-profile.jsonl")
 
 
 def published_profile_header(input_sha256: str) -> str:
-    """The first line; of the same length for every digest, so that it can be written over once that is known."""
+    """First line of the profile; its length is that of any other digest, so that the digest can be put in later."""
     settings = PublishedSettings(input_sha256=input_sha256)
     return encode_json({"kind": KIND, "version": VERSION, "settings": settings.as_dict()})
 
 
 def published_profile_line(trajectory: Trajectory, scores: tuple[float, ...]) -> str:
-    """The line of the trajectory's last turn; neither the samples' texts nor their lengths were published.
+    """Line of the trajectory's last turn; texts and lengths of the samples, which were not published, are empty or 0.
 
     Args:
-        trajectory: With a turn of the expert's.
+        trajectory: Trajectory with at least one turn.
         scores: [num_samples] in [0, 1], at least one.
     """
     assert scores, trajectory.id

@@ -26,7 +26,7 @@ def measure_on_ray(
     console: Console,
     progress: TurnProgress,
 ) -> float:
-    """Measure the turns that the profile lacks; returns the time.monotonic() at which sampling began.
+    """Measure the turns that the profile lacks; returns the `time.monotonic()` at which sampling began.
 
     Raises:
         ConfigError: If there is no cluster, or the settings do not fit one of its nodes.

@@ -24,7 +24,7 @@ START_SECONDS = 2000.0
 STOP_SECONDS = 15.0
 """Seconds that a worker gets to end its server."""
 MAX_CONCURRENT_CALLS = 100_000
-"""Calls that Ray lets one worker run at once: as good as no limit, since the command limits the turns in flight."""
+"""Calls that Ray lets one worker run at once; practically no limit, since the command limits the turns in flight."""
 
 
 class RayWorker:
@@ -67,7 +67,7 @@ class RayWorker:
             raise WorkerLostError(f"the worker on {self._address} is lost: {first_line}") from error
 
     def _raised(self, error: Exception, cause: object) -> Exception:
-        """What to raise for an error in the worker: our own errors name the node, a bug keeps its remote traceback."""
+        """Exception for an error in the worker: errors of ours name the node, others keep their remote traceback."""
         if not isinstance(cause, PivotError):
             return error
         cause.args = (f"on {self._address}: {cause}",)
@@ -128,7 +128,7 @@ async def ray_worker_pool(
         need = "CPUs" if settings.has_servers else f"{on_ray.gpus_per_server} GPUs for a server; name --endpoint"
         raise ConfigError(f"no node of the Ray cluster has {need}")
     pool = WorkerPool(cluster, totals, usage.update, say)
-    ray._private.worker._worker_logs_enabled = False  # Ray prints a paragraph for each lost worker; `say` has a line
+    ray._private.worker._worker_logs_enabled = False  # Ray prints a paragraph for each lost worker, `say` one line
     try:
         await pool.open()
         yield pool

@@ -1,4 +1,4 @@
-"""ProfileJob -> profile.jsonl: begins or resumes the file, measures the turns it lacks, and sorts its lines."""
+"""ProfileJob -> profile.jsonl: begins or resumes the file, measures the turns that it lacks, and sorts its lines."""
 
 import asyncio
 import time
@@ -22,12 +22,12 @@ from verl_pivot.verifiers.registry import get_verifier
 
 
 class FinishedProfile(NamedTuple):
-    """What a run gives that measured all its turns."""
+    """Result of a run that finished."""
 
     summary: ProfileSummary
     """Summary of the whole file, turns of earlier runs included."""
     seconds: float
-    """Seconds since sampling began; the start of servers and workers comes before."""
+    """Seconds since sampling began, without the start of servers and workers."""
 
 
 def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: TurnProgress) -> FinishedProfile:
@@ -35,8 +35,8 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
 
     Args:
         job: What to measure.
-        totals: Takes the sums of this run.
-        console: Shows what is waited for, and which endpoints are lost.
+        totals: Sums of this run, updated with every turn.
+        console: Shows what the run waits for, and which endpoints are lost.
         progress: Shows how many turns are done.
 
     Raises:
@@ -57,7 +57,7 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
 
 
 def resume_hint(job: ProfileJob, totals: Totals) -> str:
-    """How to go on with a run that did not finish."""
+    """Sentence that says how to go on with a run that did not finish."""
     return f"{totals.num_turns} more turns are finished in {job.out}: run the same command again to go on"
 
 
@@ -80,7 +80,7 @@ def _measure(
     console: Console,
     progress: TurnProgress,
 ) -> float:
-    """Measure in this process or on a Ray cluster; returns the time.monotonic() at which sampling began."""
+    """Measure in this process or on a Ray cluster; returns the `time.monotonic()` at which sampling began."""
     if job.on_ray is not None:
         from verl_pivot.profiling.ray_running import measure_on_ray
 
@@ -104,7 +104,7 @@ def _measure(
 
 @contextmanager
 def _endpoints(job: ProfileJob, console: Console) -> Iterator[tuple[str, ...]]:
-    """URLs of the job's SGLang servers; if it names no server at all, one runs here until the block ends."""
+    """URLs of the job's SGLang servers; if the job names no server, one is started and runs until the block ends."""
     if job.endpoints or job.openai:
         yield job.endpoints
         return

@@ -1,4 +1,4 @@
-"""Addresses of inference servers -> the engines that ask them."""
+"""Addresses of inference servers -> their engines."""
 
 import os
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class OpenAIServer:
 
 
 async def find_openai_server(job: ProfileJob) -> OpenAIServer | None:
-    """The server of --openai, asked for its name of the model; None if the job has no such server.
+    """The server of --openai with the name that it has for the model; None if the job has no such server.
 
     Raises:
         ConfigError: If the server offers several other models.

@@ -1,4 +1,4 @@
-"""TurnProfiles -> ProfileSummary: how many turns can teach anything, and how well the reference policy does."""
+"""TurnProfiles -> ProfileSummary: outcomes of turns, reasons of low scores, and the reference policy's mean reward."""
 
 import math
 from collections import Counter
@@ -12,12 +12,12 @@ from verl_pivot.types import TurnProfile
 
 
 class TurnOutcome(StrEnum):
-    """What the samples of one turn say together."""
+    """Outcome of a turn, as its samples show it together."""
 
     ALWAYS_RIGHT = "always right"
     """Every decided sample has full score."""
     ALWAYS_WRONG = "always wrong"
-    """Every decided sample has the same score, and not a full one: nothing to learn from either."""
+    """Every decided sample has the same score, and not a full one; such a turn teaches nothing either."""
     MIXED = "mixed"
     """Scores differ: the turn can be a pivot."""
     UNDECIDED = "undecided"
@@ -27,7 +27,7 @@ class TurnOutcome(StrEnum):
 
 
 class TrajectoryCluster(NamedTuple):
-    """Values that are alike, such as the rewards within one trajectory."""
+    """Sum and number of the rewards within one trajectory, which tend to be alike."""
 
     total: float
     num_values: int
@@ -37,18 +37,22 @@ class TrajectoryCluster(NamedTuple):
 
 
 class MeanWithError(NamedTuple):
+    """A mean with its standard error; NaN where there are too few values."""
+
     mean: float
     standard_error: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSummary:
+    """Numbers that `verl-pivot profile` prints of a whole profile."""
+
     num_turns: int
     num_by_outcome: dict[TurnOutcome, int]
     reasons: tuple[tuple[str, int], ...]
-    """(reason, number of samples) of everything short of a full score, most frequent first."""
+    """(reason, number of samples) of all samples without a full score, most frequent first."""
     reward: MeanWithError
-    """Mean reward over all decided samples, or over turns where some were stopped early."""
+    """Mean reward over all decided samples; with early stopping the mean over turns of their estimates."""
     num_tokens: int
     """Tokens sampled."""
     num_samples: int
@@ -57,6 +61,7 @@ class ProfileSummary:
 
 
 def outcome(profile: TurnProfile) -> TurnOutcome:
+    """Outcome of one turn."""
     scores = profile.scores
     if not profile.samples:
         return TurnOutcome.OVERLONG
@@ -71,7 +76,8 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
     """Count outcomes and reasons, and average the reward over trajectories as clusters.
 
     Args:
-        early_stop: The plan that the profiles were sampled by.
+        profiles: Profiles of the turns.
+        early_stop: Plan by which they were sampled; None if every turn has all samples.
     """
     outcomes: Counter[TurnOutcome] = Counter()
     reasons: Counter[str] = Counter()
@@ -100,7 +106,7 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
 
 
 def _rewards(profile: TurnProfile, early_stop: EarlyStop | None) -> Sequence[float]:
-    """Scores of the decided samples, or the estimate of a turn that was stopped early."""
+    """Scores of the decided samples; with early stopping the estimated mean of all K samples alone."""
     if early_stop is None or not profile.scores:
         return profile.scores
     return [turn_statistics(profile, early_stop).reward_mean]
@@ -110,10 +116,10 @@ def clustered_mean(clusters: Collection[TrajectoryCluster]) -> MeanWithError:
     """Mean of all values, with a standard error that allows for values of one cluster being alike.
 
     The usual cluster-robust ("sandwich") estimate, sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N;
-    with one value per cluster it is the ordinary s / sqrt(N). NaN where there is too little to say.
+    with one value per cluster it is the ordinary s / sqrt(N). NaN for fewer than two clusters.
 
     Args:
-        clusters: None of them empty.
+        clusters: Clusters of at least one value each.
     """
     num_values = sum(cluster.num_values for cluster in clusters)
     if num_values == 0:

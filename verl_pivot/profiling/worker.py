@@ -26,7 +26,7 @@ _PASSED_END = "_API_KEY"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """What a worker is to do; the same for all workers of a run."""
+    """Settings of the workers of a run, the same for all of them."""
 
     profile: ProfileSettings
     seed: int
@@ -43,7 +43,7 @@ class WorkerSettings:
     python_path: tuple[str, ...]
     """`sys.path` of that command."""
     variables: Mapping[str, str]
-    """Environment variables of that command which workers take over."""
+    """Environment variables of that command that workers take over."""
 
     @property
     def has_servers(self) -> bool:
@@ -52,7 +52,7 @@ class WorkerSettings:
 
 
 def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that say where sandboxes and models are, and API keys; every node keeps its own values of the rest."""
+    """Variables that workers take over: places of sandboxes and models, and API keys. Nodes keep their own others."""
     return {
         name: value
         for name, value in environment.items()
@@ -67,10 +67,10 @@ class ProfileWorker:
         """Take over the command's working directory, environment variables and module path.
 
         Args:
-            settings: What to do.
-            number: Another one for every worker, so that they do not all begin with the same endpoint.
+            settings: Settings of the run.
+            number: Number of the worker, so that workers do not all begin with the same endpoint.
         """
-        if os.path.isdir(settings.folder):  # elsewhere, what needs a relative path names that path when it fails
+        if os.path.isdir(settings.folder):  # on a node without it, opening a relative path fails and names the path
             os.chdir(settings.folder)
         os.environ.update(settings.variables)
         sys.path += [folder for folder in settings.python_path if folder not in sys.path]
@@ -133,6 +133,6 @@ class ProfileWorker:
 
 
 def _rotated(urls: Sequence[str], number: int) -> list[str]:
-    """The same URLs, from another one on for each worker."""
+    """The same URLs in turn, beginning with another one for each worker."""
     first = number % len(urls)
     return [*urls[first:], *urls[:first]]

@@ -14,19 +14,19 @@ from verl_pivot.profiling.profiler import Totals
 from verl_pivot.types import Turn, TurnProfile
 
 CHECK_SECONDS = 2.0
-"""Seconds between two looks at which nodes the cluster has."""
+"""Seconds between two checks of which nodes the cluster has."""
 MAX_ATTEMPTS = 3
-"""Attempts to measure one turn; another one follows only when the worker is lost meanwhile."""
+"""Attempts to measure one turn; a further attempt is made only if the turn's worker was lost."""
 MAX_FAILURES = 3
-"""Workers that one place may lose in a row, with no turn finished between, before it is given up."""
-NUM_HOMES = 10_000
+"""Workers that a slot may lose in a row, with no turn finished between, before it is given up."""
+NUM_ASSIGNMENTS = 10_000
 """Trajectories whose worker is remembered."""
 PATIENCE_SECONDS = 600.0
 """Seconds to wait for a node to join when none is left."""
 
 
 class WorkerLostError(EngineError):
-    """A worker has died, and with it the turns that it was measuring."""
+    """A worker has died, and the turns that it was measuring must be measured again."""
 
 
 class Slot(NamedTuple):
@@ -39,22 +39,22 @@ class Slot(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a worker sends back for one turn."""
+    """Answer of a worker for one turn."""
 
     profile: TurnProfile
     totals: Totals
     """Sums over this turn alone."""
     judge_usage: Mapping[tuple[str, str], int]
-    """What judges used since the worker's last answer, counted as in `verifiers.judge_usage.usage`."""
+    """Requests and tokens of judges since the worker's last answer, as in `verifiers.judge_usage.usage`."""
     messages: tuple[str, ...] = ()
-    """Sentences for people about endpoints that the worker lost."""
+    """Messages for the user about endpoints that the worker lost."""
 
 
 class Worker(Protocol):
-    """A process on some node."""
+    """Worker process on some node."""
 
     async def start(self) -> None:
-        """Return when the worker can measure.
+        """Wait until the worker can measure turns.
 
         Raises:
             WorkerLostError: If another attempt may help.
@@ -92,7 +92,7 @@ class WorkerCluster(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class _Place:
-    """A slot with its worker, if it has one at the moment."""
+    """Slot of the cluster with its worker, if it has one at the moment."""
 
     slot: Slot
     address: str
@@ -111,7 +111,7 @@ class _Place:
 
 
 class WorkerPool:
-    """Keeps a worker in each slot of the cluster from `open` until `close`. A trajectory keeps to one worker."""
+    """Keeps a worker in each slot of the cluster from `open` until `close`; a trajectory's turns go to one worker."""
 
     def __init__(
         self,
@@ -124,11 +124,11 @@ class WorkerPool:
         """Make a pool without workers; `open` starts them.
 
         Args:
-            cluster: Where workers run.
-            totals: Takes the sums of what the workers count.
-            judge_usage: Called with what judges used, after each turn.
-            say: Called with a sentence for people when a worker or an endpoint is lost.
-            check_seconds: Seconds between two looks at the cluster; also the pause before a lost worker is replaced,
+            cluster: Nodes on which workers run.
+            totals: Sums over all workers, updated with every turn.
+            judge_usage: Called after each turn with the requests and tokens of its judges.
+            say: Called with a message for the user when a worker or an endpoint is lost.
+            check_seconds: Seconds between two checks of the cluster; also the pause before a lost worker is replaced,
                 which doubles with each loss in a row.
         """
         self._cluster = cluster
@@ -137,33 +137,35 @@ class WorkerPool:
         self._say = say
         self._check_seconds = check_seconds
         self._places: dict[Slot, _Place] = {}
-        self._homes: LRUCache[str, _Place] = LRUCache(NUM_HOMES)
+        self._assignments: LRUCache[str, _Place] = LRUCache(NUM_ASSIGNMENTS)
         """{trajectory id: the place whose worker measures its turns}"""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
         self._said: set[str] = set()
         self._last_attempt = asyncio.Lock()
-        self._hopeful_at = time.monotonic()
+        """Held by a turn during its last attempt."""
+        self._had_slot_at = time.monotonic()
+        """When some slot could last get a worker."""
 
     async def open(self) -> None:
-        """Start workers; return when the first one is ready.
+        """Start workers, and wait until the first one is ready.
 
         Raises:
             EngineError: If no worker starts.
             PivotError: Whatever a worker raised.
         """
-        self._run(self._keep())
+        self._run(self._keep_workers())
         while not self._ready():
             await self._change()
 
     @property
     def num_places(self) -> int:
-        """Slots of the cluster, whether their worker is ready or not."""
+        """Number of slots of the cluster, with a ready worker or without."""
         return len(self._places)
 
     async def measure(self, turn: Turn) -> TurnProfile:
-        """Sample and score one turn; if its worker is lost, with another one.
+        """Sample and score one turn, again with another worker if its worker is lost.
 
         Raises:
             EngineError: If no worker is left, or the turn itself seems to kill its workers.
@@ -171,8 +173,8 @@ class WorkerPool:
         """
         problem = ""
         for attempt in range(1, MAX_ATTEMPTS + 1):
-            async with self._turnstile(attempt):
-                place = await self._home(turn.trajectory_id)
+            async with self._alone_if_last(attempt):
+                place = await self._assigned(turn.trajectory_id)
                 worker = place.worker
                 assert worker is not None, place
                 place.num_in_flight += 1
@@ -183,7 +185,7 @@ class WorkerPool:
                     self._lose(place, worker, problem)
                 else:
                     place.num_failures = 0
-                    return self._take(measured)
+                    return self._recorded(measured)
                 finally:
                     place.num_in_flight -= 1
         raise EngineError(
@@ -201,19 +203,21 @@ class WorkerPool:
         self._places.clear()
         await asyncio.gather(*(worker.end() for worker in workers))
 
-    def _turnstile(self, attempt: int) -> AbstractAsyncContextManager[None]:
-        """Run last attempts one at a time, so that of many turns on a dying worker the one at fault is found."""
+    def _alone_if_last(self, attempt: int) -> AbstractAsyncContextManager[None]:
+        """Lock for last attempts: one at a time, so that a turn that kills workers is told from the turns beside it."""
         return self._last_attempt if attempt == MAX_ATTEMPTS else nullcontext()
 
-    async def _home(self, trajectory_id: str) -> _Place:
+    async def _assigned(self, trajectory_id: str) -> _Place:
+        """Place of the trajectory's worker, or of the idlest worker if it has none; waits until a worker is ready."""
         while not (ready := self._ready()):
             await self._change()
-        home = self._homes.get(trajectory_id)
-        if home is None or not home.is_ready:
-            home = self._homes[trajectory_id] = min(ready, key=lambda place: place.num_in_flight)
-        return home
+        place = self._assignments.get(trajectory_id)
+        if place is None or not place.is_ready:
+            place = self._assignments[trajectory_id] = min(ready, key=lambda place: place.num_in_flight)
+        return place
 
     def _ready(self) -> list[_Place]:
+        """Places whose worker is ready; raises the error with which the pool failed, if it did."""
         if self._failure is not None:
             raise self._failure
         return [place for place in self._places.values() if place.is_ready]
@@ -226,7 +230,8 @@ class WorkerPool:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _take(self, measured: Measured) -> TurnProfile:
+    def _recorded(self, measured: Measured) -> TurnProfile:
+        """Profile in a worker's answer, whose sums and messages are recorded."""
         for field in fields(Totals):
             setattr(self._totals, field.name, getattr(self._totals, field.name) + getattr(measured.totals, field.name))
         self._judge_usage(measured.judge_usage)
@@ -235,17 +240,18 @@ class WorkerPool:
         return measured.profile
 
     def _say_once(self, message: str) -> None:
-        """Say it unless another worker said it before: each of them notices a lost endpoint by itself."""
+        """Pass a message on unless another worker sent the same: each of them notices a lost endpoint by itself."""
         if message not in self._said:
             self._said.add(message)
             self._say(message)
 
-    async def _keep(self) -> None:
+    async def _keep_workers(self) -> None:
+        """Check the cluster regularly, and start the workers that are missing."""
         while True:
-            self._step(await self._cluster.slots(), time.monotonic())
+            self._update_places(await self._cluster.slots(), time.monotonic())
             await asyncio.sleep(self._check_seconds)
 
-    def _step(self, alive: Mapping[Slot, str], now: float) -> None:
+    def _update_places(self, alive: Mapping[Slot, str], now: float) -> None:
         for slot in self._places.keys() - alive.keys():
             self._forget(slot)
         for slot, address in alive.items():
@@ -253,17 +259,19 @@ class WorkerPool:
             if place.worker is None and not place.is_given_up and place.start_at <= now:
                 place.worker = self._cluster.make(slot, address)
                 self._run(self._start(place, place.worker))
-        self._check_hope(now)
+        self._check_places_left(now)
 
-    def _check_hope(self, now: float) -> None:
+    def _check_places_left(self, now: float) -> None:
         """Raise EngineError if no place is left that could get a worker."""
         places = self._places.values()
         if any(not place.is_given_up for place in places):
-            self._hopeful_at = now
+            self._had_slot_at = now
         elif places:
-            raise EngineError(f"no worker is left: each was lost {MAX_FAILURES} times in a row, as said above")
-        elif now - self._hopeful_at > PATIENCE_SECONDS:
-            raise EngineError(f"no node was left, and none joined within {PATIENCE_SECONDS:.0f} s")
+            raise EngineError(
+                f"no worker is left: every slot lost {MAX_FAILURES} workers in a row, for the reasons above"
+            )
+        elif now - self._had_slot_at > PATIENCE_SECONDS:
+            raise EngineError(f"the Ray cluster has no node left, and none joined within {PATIENCE_SECONDS:.0f} s")
 
     async def _start(self, place: _Place, worker: Worker) -> None:
         try:
@@ -275,7 +283,7 @@ class WorkerPool:
             self._notify()
 
     def _lose(self, place: _Place, worker: Worker, problem: str) -> None:
-        """Free a place of its dead worker; of many turns that notice the loss only the first has an effect."""
+        """Remove a dead worker from its place; of many turns that notice the loss, only the first has an effect."""
         if place.worker is not worker:
             return
         worker.kill()
@@ -283,8 +291,8 @@ class WorkerPool:
         place.start_at = time.monotonic() + self._check_seconds * 2**place.num_failures
         place.num_failures += 1
         num_left = sum(other.is_ready for other in self._places.values())
-        end = ", and its place is given up" if place.is_given_up else ""
-        self._say(f"{problem} ({num_left} workers are left{end})")
+        end = "; its slot is given up" if place.is_given_up else ""
+        self._say(f"{problem} (workers left: {num_left}{end})")
 
     def _forget(self, slot: Slot) -> None:
         place = self._places.pop(slot)
@@ -297,7 +305,7 @@ class WorkerPool:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Keep the error that ended a task: the next turn raises it."""
+        """Keep the error that ended a task, which the next turn raises."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error

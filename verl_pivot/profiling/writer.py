@@ -1,4 +1,4 @@
-"""Finished turns -> profile.jsonl, appended to line by line and resumed after kill -9; put in order at the end."""
+"""Finished turns -> profile.jsonl: appended line by line, resumed after kill -9, and put in order at the end."""
 
 import fcntl
 import os
@@ -28,23 +28,25 @@ from verl_pivot.profiling.profiles import (
 from verl_pivot.types import JsonObject, TurnProfile
 
 _SYNC_SECONDS = 10.0
+"""Seconds between two calls of fsync."""
 
 
 class ProfileWriter:
-    """Appends finished turns, one line each; `done` are those that the file held before."""
+    """Appends finished turns to a profile, one line each."""
 
     def __init__(self, path: Path, descriptor: int, settings: ProfileSettings, done: LineIndex) -> None:
         self.done = done
+        """Turns that the file held when it was opened."""
         self._path = path
         self._descriptor = descriptor
         self._settings = settings
         self._synced_at = time.monotonic()
 
     def append(self, profile: TurnProfile) -> None:
-        """Write one line; it is in the file when this returns.
+        """Write one line, which is in the file when this returns.
 
         Raises:
-            ConfigError: If it cannot be written (full disk); the lines before it stay whole.
+            ConfigError: If the line cannot be written (full disk); the lines before it stay whole.
         """
         _append_line(self._descriptor, self._path, profile_as_dict(profile, self._settings.early_stop))
         if time.monotonic() - self._synced_at > _SYNC_SECONDS:
@@ -52,9 +54,9 @@ class ProfileWriter:
             self._synced_at = time.monotonic()
 
     def put_in_order(self, turns: Iterable[TurnKey]) -> None:
-        """Lines in the order of `turns`, others after them: the file's bytes tell nothing of what finished when.
+        """Sort the lines: those of `turns` in that order, then the others. The bytes then depend on the input alone.
 
-        The last thing to do with a writer. The file is replaced at once, and by nothing if this is interrupted.
+        The writer cannot be used afterwards. The file is replaced in one step; an interruption leaves it unchanged.
 
         Raises:
             ConfigError: If there is no room for a second file.
@@ -74,7 +76,7 @@ class ProfileWriter:
 
 @contextmanager
 def open_profile(path: Path, settings: ProfileSettings) -> Iterator[ProfileWriter]:
-    """Create a profile, or go on with one: a last line that kill -9 tore is cut off.
+    """Create a profile or continue one; a last line that kill -9 left incomplete is cut off.
 
     Raises:
         ConfigError: If the file has other settings, is being written by another process, or cannot be written.
@@ -95,10 +97,10 @@ def open_profile(path: Path, settings: ProfileSettings) -> Iterator[ProfileWrite
 
 
 def _check_settings(path: Path, settings: ProfileSettings) -> None:
-    found, wanted = _flat(read_settings(path)), _flat(settings)
-    names = [name for name in wanted if found[name] != wanted[name]]
+    in_file, here = _flat(read_settings(path)), _flat(settings)
+    names = [name for name in here if in_file[name] != here[name]]
     if names:
-        differing = [f"{name} is {found[name]!r} there and {wanted[name]!r} here" for name in names]
+        differing = [f"{name} is {in_file[name]!r} there and {here[name]!r} here" for name in names]
         raise ConfigError(
             f"{path} was begun with other settings: {'; '.join(differing)}. Choose another --out, or use "
             "the same settings to go on with it"
@@ -106,6 +108,7 @@ def _check_settings(path: Path, settings: ProfileSettings) -> None:
 
 
 def _flat(settings: ProfileSettings) -> dict[str, object]:
+    """{name: value} of the settings and of their sampling parameters."""
     values: dict[str, object] = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "sampling"}
     return values | asdict(settings.sampling)
 
@@ -113,7 +116,7 @@ def _flat(settings: ProfileSettings) -> dict[str, object]:
 def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = os.path.samestat(os.fstat(descriptor), path.stat())  # else it has just been put in order
+        is_free = os.path.samestat(os.fstat(descriptor), path.stat())  # else another process has just replaced the file
     except BlockingIOError:
         is_free = False
     if not is_free:
@@ -123,12 +126,12 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> None:
-    """A file without a finished turn is begun anew, whatever its settings: nothing is lost."""
+    """Continue a file with finished turns after a check of its settings; begin any other file anew."""
     with path.open("rb") as file:
         first, second = file.readline(), file.readline()
     begin = f'{{"kind": "{KIND}"'.encode()
-    torn = not first.endswith(b"\n") and (first.startswith(begin) or begin.startswith(first))
-    if torn or (parse_header(first, path) != settings and not second.endswith(b"\n")):
+    is_torn = not first.endswith(b"\n") and (first.startswith(begin) or begin.startswith(first))
+    if is_torn or (parse_header(first, path) != settings and not second.endswith(b"\n")):
         os.ftruncate(descriptor, 0)
     else:
         _check_settings(path, settings)
@@ -138,7 +141,7 @@ def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> 
 
 
 def _cut_torn_line(descriptor: int) -> None:
-    """Whatever follows the last newline was being written when the process was killed."""
+    """Cut off what follows the last newline, which was being written when the process was killed."""
     end = size = os.fstat(descriptor).st_size
     while end > 0:
         begin = max(0, end - (1 << 20))
@@ -165,13 +168,13 @@ def _append_line(descriptor: int, path: Path, value: JsonObject) -> None:
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"{path} cannot be written: {error.strerror}; the turns finished before are safe in it: free "
+        f"{path} cannot be written: {error.strerror}; turns that are finished stay in the file: free "
         "some space there and run the same command again to go on"
     )
 
 
 def _order(index: LineIndex, turns: Iterable[TurnKey]) -> NDArray[np.uint32]:
-    """[num_lines] the lines of `turns`, then the others."""
+    """[num_lines] numbers of the lines of `turns` in that order, then of the others."""
     order, is_left = array("I"), np.ones(len(index), dtype=bool)
     for turn in turns:
         line = index.line(turn)
@@ -182,7 +185,7 @@ def _order(index: LineIndex, turns: Iterable[TurnKey]) -> NDArray[np.uint32]:
 
 
 def _copy_lines(source: Path, target: Path, offsets: Iterable[int]) -> None:
-    """The first line, then those that begin at `offsets`."""
+    """Write the first line of a file and the lines at `offsets` to another file."""
     with source.open("rb") as lines, target.open("wb") as file:
         file.write(lines.readline())
         for offset in offsets:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from verl_pivot.errors import DataError
-from verl_pivot.profiling.profiles import file_sha256, iter_profiles, measured_on
+from verl_pivot.profiling.profiles import file_sha256, iter_profiles, profiled_sha256
 from verl_pivot.profiling.summary import TurnOutcome, outcome
 from verl_pivot.types import TurnProfile
 
@@ -64,7 +64,7 @@ def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
     Raises:
         DataError: If the profile was measured on another file.
     """
-    if measured_on(path) != file_sha256(trajectories):
+    if profiled_sha256(path) != file_sha256(trajectories):
         raise DataError(
             f"{path} was measured on another file than {trajectories}, or on what was in it before; "
             "profile these trajectories again, to another --out"

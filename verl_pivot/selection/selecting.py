@@ -17,7 +17,7 @@ from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.errors import DataError
 from verl_pivot.extras import extra
-from verl_pivot.profiling.profiles import file_sha256, is_published, measured_on
+from verl_pivot.profiling.profiles import file_sha256, is_published, profiled_sha256
 from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
 from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
 from verl_pivot.selection.plots import draw_pass_rates, pass_rate_counts
@@ -100,7 +100,7 @@ def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
 
 
 def _check_profile(profile: Path, trajectories: Path) -> None:
-    if measured_on(profile) != file_sha256(trajectories):
+    if profiled_sha256(profile) != file_sha256(trajectories):
         raise DataError(
             f"{profile} was measured on another file than {trajectories}, or on what was in it before; "
             "profile these trajectories again, to another --out"
