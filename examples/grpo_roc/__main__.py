@@ -20,13 +20,15 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/grpo-roc"),
-    seeds: Annotated[int, typer.Option(min=1, help="Each has a policy of its own and trains every arm.")] = 3,
-    steps: Annotated[int, typer.Option(min=report.LAST_STEPS, help="Of each training.")] = 30,
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/grpo-roc"),
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Number of seeds; each trains its own policy by all three methods.")
+    ] = 3,
+    steps: Annotated[int, typer.Option(min=report.LAST_STEPS, help="Steps of each training.")] = 30,
 ) -> None:
     """Train a small policy that makes tool errors by GRPO and by both modes of GRPO-RoC, and compare the errors.
 
-    A phase that is finished is not repeated: run it again to go on, `make clean` to start over.
+    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
 
     Example: python -m examples.grpo_roc --seeds 1 --out outputs/grpo-roc-1
     """
@@ -49,12 +51,12 @@ def main(
 
 
 def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -> Arm:
-    """All arms of a seed see the same problems, each of them once."""
+    """One arm of a seed; all arms of a seed see the same problems, each problem once."""
     first = 100_000 * seed
     return Arm(
         name=name,
         model=policy,
-        pivots=write_problems(folder / "problems.parquet", range(first, first + 4000)),
+        rows=write_problems(folder / "problems.parquet", range(first, first + 4000)),
         validation=write_problems(folder / "validation.parquet", range(first + 4000, first + 4008)),
         folder=folder / name,
         seed=seed,

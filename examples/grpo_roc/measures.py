@@ -19,21 +19,21 @@ class Rollout:
     """One decided rollout as it was generated, whether or not the update saw it."""
 
     problem: str
-    """The same in all arms."""
+    """Id of the problem, which is the same in all arms."""
     step: int
     score: float
     num_tokens: int
-    """Of the response, what the tool gave back included."""
+    """Tokens of the response, observations included."""
     num_calls: int
     num_tool_errors: int
 
 
 Seeds: TypeAlias = Sequence[Sequence[Rollout]]
-"""[num_seeds][num_rollouts] of one arm."""
+"""[num_seeds][num_rollouts] rollouts of one arm."""
 
 
 class Share(NamedTuple):
-    """A rollout's part in a measure, which is the sum of `part` over the sum of `whole`."""
+    """Contribution of one rollout to a measure, which is the sum of all `part` / the sum of all `whole`."""
 
     part: float
     whole: float
@@ -49,12 +49,12 @@ MEASURES: Mapping[str, Callable[[Rollout], Share]] = {
     TOKENS: lambda rollout: Share(rollout.num_tokens, 1.0),
     ERRORS: _errors_of_success,
 }
-"""ERRORS is rStar2-Agent's figure 4 (arXiv:2508.20722): of the calls of rewarded trajectories, those that failed."""
+"""ERRORS is figure 4 of rStar2-Agent (arXiv:2508.20722): the share of failed calls in rewarded trajectories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A measure over all seeds, its 95 % interval, and what each seed alone gives."""
+    """A measure over all seeds, its 95 % interval, and its value for each seed alone."""
 
     value: float
     low: float
@@ -84,27 +84,27 @@ def read_steps(folder: Path) -> list[Rollout]:
 
 
 def measure(name: str, rollouts: Sequence[Rollout]) -> float:
-    """One of MEASURES; NaN where there is nothing to measure."""
+    """Value of one of MEASURES; NaN if no rollout contributes to it."""
     shares = [MEASURES[name](rollout) for rollout in rollouts]
     whole = sum(share.whole for share in shares)
     return sum(share.part for share in shares) / whole if whole else float("nan")
 
 
 def estimate(name: str, seeds: Seeds) -> Estimate:
-    """One of MEASURES with its interval."""
+    """Value of one of MEASURES, with its interval."""
     (drawn,) = resamples(name, seeds)
     return _estimate(_pooled(name, seeds), drawn, [measure(name, rollouts) for rollouts in seeds])
 
 
 def gain(name: str, baseline: Seeds, arm: Seeds) -> Estimate:
-    """How much higher the arm's value is than the baseline's, on the same problems."""
+    """Arm's value minus the baseline's, on the same problems."""
     before, after = resamples(name, baseline, arm)
     by_seed = [measure(name, of_arm) - measure(name, of_base) for of_base, of_arm in zip(baseline, arm, strict=True)]
     return _estimate(_pooled(name, arm) - _pooled(name, baseline), after - before, by_seed)
 
 
 def reduction(name: str, baseline: Seeds, arm: Seeds) -> Estimate:
-    """By what share of the baseline's value the arm's is lower, on the same problems."""
+    """Difference of the baseline's and the arm's value as a share of the baseline's, on the same problems."""
     before, after = resamples(name, baseline, arm)
     by_seed = [
         1 - measure(name, of_arm) / measure(name, of_base) for of_base, of_arm in zip(baseline, arm, strict=True)
@@ -122,7 +122,7 @@ def _estimate(value: float, drawn: NDArray[np.float64], by_seed: Sequence[float]
 
 
 def resamples(name: str, *arms: Seeds) -> list[NDArray[np.float64]]:
-    """[num_arms][num_resamples] bootstraps over the problems of all seeds, each with the same problems for all arms."""
+    """[num_arms][num_resamples] values of a bootstrap over the problems of all seeds, the same ones for all arms."""
     sums = [_sums(name, seeds) for seeds in arms]
     problems = sorted(set().union(*sums))
     equal = np.full(len(problems), 1 / len(problems))
@@ -132,7 +132,7 @@ def resamples(name: str, *arms: Seeds) -> list[NDArray[np.float64]]:
 
 
 def _sums(name: str, seeds: Seeds) -> dict[tuple[int, str], Share]:
-    """{(seed, problem): what its rollouts have}, which no resample may tear apart."""
+    """{(seed, problem): sums over its rollouts}; the bootstrap draws a problem with all its rollouts."""
     sums: dict[tuple[int, str], Share] = {}
     for seed, rollouts in enumerate(seeds):
         for rollout in rollouts:
@@ -142,11 +142,11 @@ def _sums(name: str, seeds: Seeds) -> dict[tuple[int, str], Share]:
 
 
 def last_steps(seeds: Seeds, num_steps: int) -> list[list[Rollout]]:
-    """[num_seeds] what the last steps generated."""
+    """[num_seeds] rollouts of the last steps."""
     return [[each for each in rollouts if each.step > rollouts[-1].step - num_steps] for rollouts in seeds]
 
 
 def first_step(arms: Mapping[str, Seeds]) -> list[list[Rollout]]:
-    """[num_seeds] what all arms generated before the first update, which is the base policy's."""
-    of_seed = zip(*arms.values(), strict=True)
-    return [[each for rollouts in seed for each in rollouts if each.step == 1] for seed in of_seed]
+    """[num_seeds] rollouts of all arms in step 1, before the first update: those of the base policy."""
+    by_seed = zip(*arms.values(), strict=True)
+    return [[each for rollouts in seed for each in rollouts if each.step == 1] for seed in by_seed]

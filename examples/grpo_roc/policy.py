@@ -11,18 +11,18 @@ from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teac
 from verl_pivot.types import Trajectory
 
 _VALUES = tuple(map(str, range(MAX_NUMBER + 1)))
-"""One token each."""
+"""Numbers that are one token each."""
 _BETWEEN_PHRASES = re.compile(
     r"<\|[^|]*\|>|(?<=assistant\n)|(?<=<tool_response>\n)|(?=\n</tool_response>)|\d+"
     r"|(?<=\"code\": \")|(?=\"}})|(?<=\\n)|(?<=\()|(?<!\))(?=\))|(?<=\))(?!\))|(?<= )(?=[\^~])|(?<=[\^~])(?=\n)"
 )
-"""Marks of the chat template, numbers, and the places where code can go wrong: what stands between is one token."""
+"""Marks of the chat template, numbers, and the places where code can be wrong; each text between these is one token."""
 FIRST_SFT_SEED = 10_000_000
-"""Of problems that training never sees."""
+"""First seed of the problems for SFT, which training never sees."""
 
 
 def sft_config(seed: int) -> SftConfig:
-    """What decides the base policy's skill."""
+    """Settings of the base policy, which decide its skill."""
     return SftConfig(
         seed=seed,
         num_logs=3000,
@@ -45,5 +45,5 @@ def _lessons(config: SftConfig) -> Lessons:
 
 
 def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
-    """Bytes, numbers, and each phrase that stands between them as one token."""
+    """A tokenizer whose tokens are bytes, numbers, and the phrases between numbers in the transcripts."""
     return learn_tokenizer(transcripts, _VALUES, _BETWEEN_PHRASES)

@@ -1,4 +1,4 @@
-"""Word problems with an integer answer: a seed -> Problem, with code that solves it and code that breaks."""
+"""Word problems with an integer answer: a seed -> Problem, with code that solves it; code -> code that fails."""
 
 import math
 import random
@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 MAX_NUMBER = 199
-"""Of every number in a problem, its code and its answer."""
+"""Largest number in a problem, its code or its answer."""
 Numbers = dict[str, int]
+"""{name in a template: number}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One problem.
+    """One word problem, with right and wrong code for it.
 
     Example:
         Problem(family="power", text="What is 3 to the power of 4 modulo 7?", answer=4, code="print(3 ** 4 % 7)", ...)
@@ -23,14 +24,14 @@ class Problem:
     text: str
     answer: int
     code: str
-    """Prints the answer."""
+    """Program that prints the answer."""
     slip: str
-    """Runs as well, but prints another number."""
+    """Program with a slip in its logic, which runs and prints another number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Family:
-    """Problems that differ in their numbers alone; the templates take them by name."""
+    """Templates of problems that differ only in their numbers."""
 
     text: str
     right: str
@@ -40,18 +41,18 @@ class _Family:
     draw: Callable[[random.Random], Numbers]
     imports: str = ""
     is_ambiguous: bool = False
-    """The text does not say which of the two is meant, a coin does: nobody is right more than half the time."""
+    """Whether the text fits both expressions; then a coin decides which one is right, and no policy is always right."""
 
     def code(self, expression: str, numbers: Numbers) -> str:
         return f"{self.imports}print({expression.format(**numbers)})"
 
     def value(self, expression: str, numbers: Numbers) -> int:
-        """Of our own expressions, which need no sandbox."""
+        """Value of one of this file's own expressions, which need no sandbox."""
         return int(eval(expression.format(**numbers), {"gcd": math.gcd, "lcm": math.lcm}))
 
 
 def _ranges(**ranges: tuple[int, int]) -> Callable[[random.Random], Numbers]:
-    """Each number by itself, uniform between its two limits, both included."""
+    """Draws each number independently and uniformly between its two limits, both included."""
     return lambda rng: {name: rng.randint(*limits) for name, limits in ranges.items()}
 
 
@@ -61,14 +62,14 @@ def _common_factor(rng: random.Random) -> Numbers:
 
 
 def _interval(rng: random.Random) -> Numbers:
-    """From a to b, which is a multiple of m."""
+    """Numbers of an interval from a to b, where b is a multiple of m."""
     m = rng.randint(3, 30)
     a = rng.randint(2, 100)
     return {"m": m, "a": a, "b": m * rng.randint(a // m + 2, MAX_NUMBER // m)}
 
 
 def _steps(rng: random.Random) -> Numbers:
-    """From 0 to n, which is a multiple of a."""
+    """Numbers of the multiples of a up to n, where n is a multiple of a."""
     a = rng.randint(3, 50)
     return {"a": a, "n": a * rng.randint(3, MAX_NUMBER // a), "m": rng.randint(11, MAX_NUMBER)}
 
@@ -131,7 +132,7 @@ FAMILIES: Mapping[str, _Family] = {
 
 
 def make_problem(seed: int) -> Problem:
-    """The same seed always gives the same problem; of an ambiguous one the slip is the other reading."""
+    """The problem of a seed, which is always the same; the slip of an ambiguous problem is its other reading."""
     rng = random.Random(f"problem-{seed}")
     name = rng.choice(list(FAMILIES))
     family = FAMILIES[name]
@@ -147,13 +148,13 @@ def make_problem(seed: int) -> Problem:
 
 
 def break_code(code: str, rng: random.Random) -> str:
-    """The code in one of WAYS_TO_BREAK."""
+    """The code, broken in one of WAYS_TO_BREAK."""
     possible = [name for name in WAYS_TO_BREAK if name != "import" or code.startswith("from")]
     return WAYS_TO_BREAK[rng.choice(possible)](code)
 
 
 def _with_text(code: str) -> str:
-    """The first number as text."""
+    """The code with its first number given as text."""
     return re.sub(r"\d+", lambda number: f"'{number[0]}'", code, count=1)
 
 
@@ -164,4 +165,4 @@ WAYS_TO_BREAK: Mapping[str, Callable[[str], str]] = {
     "text": _with_text,
     "import": lambda code: code.split("\n", 1)[-1],
 }
-"""Wrong syntax, name or type; "import" leaves one out, where there is one."""
+"""Errors of syntax, name or type; "import" leaves out an import, and applies only to code that has one."""

@@ -31,9 +31,9 @@ from examples.grpo_roc.measures import (
 
 BASELINE = "grpo"
 LAST_STEPS = 10
-"""What they generate tells what training came to: problems are always fresh, and no rollout is left out."""
+"""Last training steps, whose rollouts are the evaluation: their problems are new, and no rollout is left out."""
 BIN_STEPS = 5
-"""Of which a point of the plot is the mean."""
+"""Number of steps whose mean is one point of the plot."""
 _PACKAGES = ("verl-pivot", "verl", "sglang", "torch", "transformers", "ray")
 _UNITS = {TOKENS: (1.0, ".0f", "")}
 _PERCENT = (100.0, ".1f", " %")
@@ -41,22 +41,22 @@ _PERCENT = (100.0, ".1f", " %")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything that the example measured."""
+    """All measurements of one run of the example."""
 
     base: dict[str, Estimate]
-    """{measure: of the base policy}."""
+    """{measure: estimate for the base policy}"""
     arms: dict[str, dict[str, Estimate]]
-    """{arm: {measure: of the last steps}}."""
+    """{arm: {measure: estimate for its last steps}}"""
     fewer_errors: dict[str, Estimate]
-    """{arm: by what share of the baseline's tool errors in successes it makes fewer}."""
+    """{arm: reduction of tool errors in successes, as a share of the baseline's}"""
     more_accuracy: dict[str, Estimate]
-    """{arm: how much higher its accuracy is than the baseline's}."""
+    """{arm: its accuracy minus the baseline's}"""
     num_steps: int
     num_seeds: int
 
     @classmethod
     def of(cls, arms: Mapping[str, Seeds]) -> "Summary":
-        """Raises KeyError without the baseline."""
+        """Compute all estimates. Raises KeyError if the baseline is missing."""
         late = {arm: last_steps(seeds, LAST_STEPS) for arm, seeds in arms.items()}
         others = {arm: seeds for arm, seeds in late.items() if arm != BASELINE}
         return cls(
@@ -76,7 +76,9 @@ def write(summary: Summary, arms: Mapping[str, Seeds], seconds: Mapping[str, flo
         "num_steps": summary.num_steps,
         "last_steps": LAST_STEPS,
         "base": {name: each.as_dict() for name, each in summary.base.items()},
-        "arms": {arm: {name: each.as_dict() for name, each in of.items()} for arm, of in summary.arms.items()},
+        "arms": {
+            arm: {name: each.as_dict() for name, each in estimates.items()} for arm, estimates in summary.arms.items()
+        },
         "fewer_errors": {arm: each.as_dict() for arm, each in summary.fewer_errors.items()},
         "more_accuracy": {arm: each.as_dict() for arm, each in summary.more_accuracy.items()},
         "seconds": {phase: round(spent, 1) for phase, spent in seconds.items()},
@@ -87,7 +89,7 @@ def write(summary: Summary, arms: Mapping[str, Seeds], seconds: Mapping[str, flo
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print each arm's values and what sets it apart from the baseline, with 95 % intervals and each seed's below."""
+    """Print each arm's values and its differences from the baseline, with 95 % intervals and the value of each seed."""
     title = f"Steps {summary.num_steps - LAST_STEPS + 1} to {summary.num_steps}, {summary.num_seeds} seeds, sampled"
     table = Table(title=title, title_justify="left")
     for column in ("", *MEASURES, "fewer errors", "more accuracy"):
@@ -95,8 +97,8 @@ def show(summary: Summary, console: Console) -> None:
     table.add_row("before training", *(_cell(name, each) for name, each in summary.base.items()))
     for arm, estimates in summary.arms.items():
         cells = [_cell(name, each) for name, each in estimates.items()]
-        against = [of[arm] for of in (summary.fewer_errors, summary.more_accuracy) if arm in of]
-        table.add_row(arm, *cells, *(_cell(ERRORS, each) for each in against), end_section=True)
+        differences = [each[arm] for each in (summary.fewer_errors, summary.more_accuracy) if arm in each]
+        table.add_row(arm, *cells, *(_cell(ERRORS, each) for each in differences), end_section=True)
     console.print(table)
 
 
@@ -109,7 +111,7 @@ def _cell(name: str, value: Estimate) -> str:
 
 
 def draw(arms: Mapping[str, Seeds], path: Path) -> None:
-    """Each measure over training steps: the mean over seeds, and from the lowest seed to the highest."""
+    """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
     figure, panels = plt.subplots(1, len(MEASURES), figsize=(4.2 * len(MEASURES), 4.2), layout="constrained")
     for panel, name in zip(panels, MEASURES, strict=True):
         for arm, seeds in arms.items():
@@ -129,7 +131,7 @@ def _draw_arm(panel: Axes, name: str, arm: str, seeds: Seeds) -> None:
 
 
 def binned(rollouts: Sequence[Rollout]) -> list[list[Rollout]]:
-    """[num_bins] the rollouts of BIN_STEPS steps each."""
+    """[num_bins] rollouts of BIN_STEPS steps each."""
     bins: list[list[Rollout]] = [[] for _ in range(0, rollouts[-1].step, BIN_STEPS)]
     for rollout in rollouts:
         bins[(rollout.step - 1) // BIN_STEPS].append(rollout)

@@ -17,17 +17,17 @@ ARMS = {
     "grpo_roc_paper": ("pivot.resampling.mode=paper",),
     "grpo_roc_released": ("pivot.resampling.mode=released",),
 }
-"""{name: the overrides in which it differs from the others}."""
+"""{name of the arm: overrides in which it differs from the other arms}"""
 MAX_PROMPT_TOKENS = 64
 MAX_RESPONSE_TOKENS = 224
-"""Of a whole trajectory, what the tool gives back included."""
+"""Tokens of a whole trajectory, observations included."""
 MAX_TURNS = 5
 MAX_TURN_TOKENS = 40
 MAX_OBSERVATION_TOKENS = 64
 
 
 def write_problems(path: Path, seeds: Iterable[int]) -> Path:
-    """One row per problem, which verl's own reward for MATH scores by the answer's box."""
+    """Write one row per problem, which verl's own reward for MATH scores by the boxed answer."""
     rows = [make_row(seed) for seed in seeds]
     path.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
@@ -35,7 +35,7 @@ def write_problems(path: Path, seeds: Iterable[int]) -> Path:
 
 
 def make_row(seed: int) -> JsonObject:
-    """One row, in verl's own columns."""
+    """Row of a problem, in verl's own columns."""
     problem = make_problem(seed)
     return {
         "data_source": "DigitalLearningGmbH/MATH-lighteval",
@@ -51,7 +51,7 @@ class Arm(Training):
     """One training: an arm of the comparison with one seed."""
 
     name: str
-    """Of ARMS."""
+    """Name of the arm, a key of ARMS."""
     validation: Path
 
     @property
@@ -77,5 +77,5 @@ class Arm(Training):
 
     @property
     def rollouts(self) -> Path:
-        """verl's dump of each step, and below it ours in tools/."""
+        """Folder of verl's dump of each step; its folder `tools` has the records of the rollouts."""
         return self.folder / "rollouts"

@@ -1,4 +1,4 @@
-"""A careless programmer's work on problems: seeds -> transcripts, whose observations are the real tool's."""
+"""A careless programmer who solves problems: seeds -> transcripts, with observations of the real tool."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ _CONCURRENCY = 8
 
 
 def record_transcripts(seeds: Sequence[int], *, carelessness: float) -> list[Trajectory]:
-    """One transcript per seed; the same seed and carelessness always give the same one.
+    """One transcript per seed; equal seeds and carelessness give equal transcripts.
 
     Raises:
         RuntimeError: If the sandbox fails.
@@ -32,13 +32,13 @@ def record_transcripts(seeds: Sequence[int], *, carelessness: float) -> list[Tra
 
 
 def plan(problem: Problem, rng: random.Random, carelessness: float) -> list[str]:
-    """The cells that the programmer runs, each after reading what came of the one before; only the last one runs.
+    """Cells that the programmer runs one after the other, of which only the last one succeeds.
 
-    Which logic they follow and whether they run are independent of each other.
+    Whether the logic is right and how many cells fail are independent of each other.
 
     Args:
-        carelessness: Chance that the first cell does not run. A slip in the logic is half as likely, and another
-            broken cell after each failure, up to three in all, a third. At 0.0 each problem is solved at once.
+        carelessness: Chance that the first cell fails. A slip in the logic is half as likely, and another failing cell
+            after each failure, up to three in all, a third as likely. At 0.0 each problem is solved at once.
     """
     code = problem.slip if rng.random() < carelessness / 2 else problem.code
     cells: list[str] = []

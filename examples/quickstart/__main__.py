@@ -28,22 +28,22 @@ from verl_pivot.engines.server import sglang_server  # noqa: E402
 from verl_pivot.engines.sglang_engine import SGLangEngine  # noqa: E402
 
 FIRST_EXPERT_SEED = 100_000
-"""Of tasks that the policy's SFT never saw; held-out tasks come from another world altogether."""
+"""First seed of the expert's tasks, which the policy's SFT never saw; held-out tasks have other names and numbers."""
 VERIFIER = "examples.quickstart.verifier"
 
 console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/quickstart"),
-    seed: Annotated[int, typer.Option(help="Of the policy, the tasks and all sampling.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 35,
-    trajectories: Annotated[int, typer.Option(min=10, help="Of the expert's that are profiled.")] = 120,
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/quickstart"),
+    seed: Annotated[int, typer.Option(help="Seed of the policy, the tasks and all sampling.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 35,
+    trajectories: Annotated[int, typer.Option(min=10, help="Expert trajectories to profile.")] = 120,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
 ) -> None:
     """Make a small policy, find its pivots, train on them with the stock verl trainer and measure the gain.
 
-    A phase that is finished is not repeated: run it again to go on, `make clean` to start over.
+    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
 
     Example: python -m examples.quickstart --seed 1 --out outputs/seed-1
     """
@@ -67,7 +67,7 @@ def main(
 
     training = Training(
         model=policy,
-        pivots=pivots,
+        rows=pivots,
         folder=out / "training",
         seed=seed,
         num_steps=steps,
@@ -89,7 +89,7 @@ def main(
 
 @contextmanager
 def phase(name: str, title: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Announce a phase and take its time."""
+    """Print a phase's title and store the seconds that it takes under its name."""
     console.rule(title, align="left")
     start = time.monotonic()
     yield
@@ -97,7 +97,7 @@ def phase(name: str, title: str, seconds: dict[str, float]) -> Iterator[None]:
 
 
 def find_pivots(out: Path, expert: Path, policy: Path, url: str, seed: int) -> Path:
-    """The data stage, by the commands that a user would type."""
+    """Run import, profile and select by the commands that a user would type; returns the file of pivots."""
     trajectories, profile, pivots = out / "trajectories.jsonl", out / "profile.jsonl", out / "pivots.parquet"
     module = ("--verifier-module", VERIFIER)
     run("import", expert, "--verifier", "shop", "--out", trajectories)
@@ -109,10 +109,10 @@ def find_pivots(out: Path, expert: Path, policy: Path, url: str, seed: int) -> P
 
 
 def run(*arguments: str | Path) -> None:
-    """Show a `verl-pivot` command and run it.
+    """Print a `verl-pivot` command and run it.
 
     Raises:
-        SystemExit: If it fails; it has said why.
+        SystemExit: If the command fails, which has then printed the reason.
     """
     command = ["verl-pivot", *map(str, arguments)]
     console.print(f"$ {' '.join(command)}", highlight=False, markup=False, soft_wrap=True, style="dim")
@@ -123,7 +123,7 @@ def run(*arguments: str | Path) -> None:
 
 
 def train_shown(training: Training) -> None:
-    """Show the command and run it, unless that is done."""
+    """Print the training command and run it, unless its result exists already."""
     console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
     if not training.trained.is_dir():
         train(training)

@@ -1,4 +1,4 @@
-"""Greedy evaluation on held-out tasks: a policy behind `Generate` -> turn accuracy and success of whole tasks."""
+"""Greedy evaluation on held-out tasks: a policy -> accuracy of single turns and success on whole tasks."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, Turn
 from verl_pivot.verifiers.registry import get_verifier
 
 Generate: TypeAlias = Callable[[list[int]], Awaitable[list[int]]]
-"""Prompt ids -> completion ids, greedy, the end token included where the policy wrote it."""
+"""A policy: prompt ids -> completion ids, sampled greedily, with the end token if the policy wrote one."""
 
 MAX_TURNS = 8
 _CONCURRENCY = 32
@@ -28,7 +28,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Accuracy:
-    """A share of successes with its 95 % interval by Wilson's score."""
+    """A share of successes, with its 95 % interval by Wilson's score."""
 
     num_right: int
     num_all: int
@@ -39,11 +39,13 @@ class Accuracy:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson 1927, at 1.96 standard deviations."""
+        """Lower and upper bound by Wilson (1927), at 1.96 standard deviations."""
         z2, n = 1.96**2, self.num_all
         centre = (self.num_right + z2 / 2) / (n + z2)
         half = 1.96 * math.sqrt(self.value * (1 - self.value) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-        return max(0.0, min(centre - half, self.value)), min(1.0, max(centre + half, self.value))  # but for rounding
+        return max(0.0, min(centre - half, self.value)), min(
+            1.0, max(centre + half, self.value)
+        )  # min and max against rounding
 
     def as_dict(self) -> JsonObject:
         low, high = self.interval
@@ -52,12 +54,12 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What a policy can do on held-out tasks."""
+    """Accuracy of a policy on held-out tasks."""
 
     turns: Accuracy
-    """Actions that the verifier `shop` accepts, each from the expert's own state."""
+    """Share of actions that the verifier `shop` accepts, each sampled from a state of the expert."""
     tasks: Accuracy
-    """Whole trajectories of the policy alone that end as the customer wants."""
+    """Share of tasks that the policy solves from beginning to end."""
     tasks_by_family: dict[str, Accuracy]
 
     def as_dict(self) -> JsonObject:
@@ -68,13 +70,13 @@ class Evaluation:
 async def evaluate(
     generate: Generate, tokenizer: PreTrainedTokenizerBase, *, num_tasks: int = 300, num_turn_tasks: int = 100
 ) -> Evaluation:
-    """Evaluate a policy on the first held-out tasks, the same ones every time.
+    """Evaluate a policy on the first held-out tasks, which are always the same.
 
     Args:
-        generate: The policy; called up to 32 times at once.
-        tokenizer: The policy's, with its chat template.
-        num_tasks: Whole tasks to solve.
-        num_turn_tasks: Tasks whose expert's turns are judged one by one.
+        generate: The policy; up to 32 calls run at once.
+        tokenizer: Tokenizer of the policy, with its chat template.
+        num_tasks: Number of whole tasks to solve.
+        num_turn_tasks: Number of tasks whose expert turns are judged one by one.
     """
     policy = _Policy(generate=generate, tokenizer=tokenizer)
     turns = [turn for log in record_logs(range(num_turn_tasks), held_out=True) for turn in expert_turns(log)]
@@ -94,7 +96,7 @@ async def evaluate(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Policy:
-    """Messages in, an action out."""
+    """A policy that takes messages and gives an action."""
 
     generate: Generate
     tokenizer: PreTrainedTokenizerBase
@@ -115,7 +117,7 @@ async def is_right(policy: _Policy, turn: Turn) -> bool:
     """Whether the policy's action does what the expert's does.
 
     Raises:
-        ValueError: If the verifier cannot decide; held-out turns are made by an expert that never errs.
+        ValueError: If the verifier cannot decide, which no held-out turn should cause.
     """
     action = await policy.act(turn.state)
     if isinstance(action, Malformed):
@@ -127,7 +129,7 @@ async def is_right(policy: _Policy, turn: Turn) -> bool:
 
 
 async def solves(policy: _Policy, task: Task) -> bool:
-    """Let the policy work on a task alone, until it speaks to the user or has had eight turns."""
+    """Whether the policy solves a task; it acts until it answers the user, for at most MAX_TURNS turns."""
     messages = list(task.opening)
     with task.open_shop() as shop:
         for _ in range(MAX_TURNS):
@@ -144,7 +146,7 @@ async def solves(policy: _Policy, task: Task) -> bool:
 
 
 async def _all(title: str, jobs: list[Coroutine[None, None, ResultT]], progress: Progress) -> list[ResultT]:
-    """Run the jobs, 32 at once; results in their order."""
+    """Run the jobs, at most 32 at once; returns their results in order."""
     bar = progress.add_task(title, total=len(jobs))
     slots = asyncio.Semaphore(_CONCURRENCY)
 

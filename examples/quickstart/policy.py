@@ -28,7 +28,7 @@ _VALUES = (
     *ITEMS,
     *(f"{number:02}" for number in range(100)),
 )
-"""One token each; names, e-mails and longer numbers are two, each of which training has seen."""
+"""Texts that are one token each; names, e-mails and longer numbers consist of two of these."""
 
 
 def _either(words: Sequence[str]) -> str:
@@ -41,8 +41,9 @@ _BETWEEN_PHRASES = re.compile(
 )
 END = "<|im_end|>"
 MAX_PROMPT_TOKENS = 256
+"""Most tokens of a state, in profile, training and evaluation."""
 MAX_NEW_TOKENS = 32
-"""Of a state and of one action, in profile, training and evaluation alike."""
+"""Most tokens of one action, in profile, training and evaluation."""
 CHAT_TEMPLATE = """\
 {%- macro call(tool_call) %}
 {%- set function = tool_call.function if tool_call.function else tool_call %}
@@ -80,7 +81,7 @@ CHAT_TEMPLATE = """\
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftConfig:
-    """Everything that decides what the base policy can do; part of the cache's key."""
+    """Settings of the base policy and its SFT; a saved policy is used again only with equal settings."""
 
     seed: int = 0
     num_logs: int = 4096
@@ -96,12 +97,13 @@ class SftConfig:
 
 
 class Lessons(NamedTuple):
-    """What a base policy is made from."""
+    """Tokenizer and logs from which a base policy is trained."""
 
     tokenizer: Qwen2Tokenizer
     careful: Sequence[Trajectory]
+    """Logs of good work, which SFT uses first."""
     careless: Sequence[Trajectory]
-    """Learnt last."""
+    """Logs with bad habits, which SFT uses last."""
 
 
 class Example(NamedTuple):
@@ -109,25 +111,25 @@ class Example(NamedTuple):
 
     input_ids: list[int]
     labels: list[int]
-    """[num_tokens] The token itself where the assistant wrote it, -100 elsewhere."""
+    """[num_tokens] the token itself where the assistant wrote it, -100 elsewhere."""
 
 
 class Batch(NamedTuple):
-    """[num_examples, num_tokens] each, padded on the right."""
+    """Input ids and labels, [num_examples, num_tokens] each, padded on the right."""
 
     input_ids: torch.Tensor
     labels: torch.Tensor
 
 
 def build_tokenizer() -> Qwen2Tokenizer:
-    """Bytes, the shop's values, and each phrase that stands between values in its logs as one token."""
+    """A tokenizer whose tokens are bytes, the shop's values, and the phrases between values in the shop's logs."""
     return learn_tokenizer(record_logs(range(300)), _VALUES, _BETWEEN_PHRASES)
 
 
 def learn_tokenizer(
     logs: Sequence[Trajectory], values: Sequence[str], between_phrases: re.Pattern[str]
 ) -> Qwen2Tokenizer:
-    """Bytes, the values, and each phrase of the logs as one token."""
+    """A tokenizer whose tokens are bytes, the values, and the phrases between values in the logs."""
     plain = _make_tokenizer(values)
     text = "".join(_render(plain, log) for log in logs)
     return _make_tokenizer([*values, *sorted(set(between_phrases.split(text)) - {""})])
@@ -155,7 +157,7 @@ def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
 
 
 def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
-    """Tokens of a whole trajectory, with the assistant's turns as labels, end token included."""
+    """Tokens of a whole trajectory; the assistant's turns are labels, each with its end token."""
     input_ids = tokenizer.encode(_render(tokenizer, trajectory), add_special_tokens=False)
     header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END)
@@ -173,7 +175,7 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
 
 
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
-    """A Qwen2 with random weights; heads of 64, which every engine serves."""
+    """A Qwen2 with random weights; its heads have size 64, which every engine supports."""
     torch.manual_seed(config.seed)
     num_heads = config.hidden_size // _HEAD_SIZE
     model = Qwen2ForCausalLM(
@@ -199,9 +201,9 @@ def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalL
 
 @torch.no_grad()
 def _look_back(model: Qwen2ForCausalLM, head: int, rope_theta: float) -> None:
-    """Let a head of the first layer start out looking `head + 1` tokens back, by the biases that RoPE turns.
+    """Set the biases of a head in the first layer so that, through RoPE, it attends to the token `head + 1` back.
 
-    Copying needs such heads, and finds them by itself only after some hundred steps.
+    Copying needs such heads, which training alone finds only after some hundred steps.
     """
     attention = model.model.layers[0].self_attn
     half = _HEAD_SIZE // 2
@@ -213,9 +215,9 @@ def _look_back(model: Qwen2ForCausalLM, head: int, rope_theta: float) -> None:
 
 
 def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Example], config: SftConfig) -> None:
-    """Teach copying on random tokens, then SFT on both kinds of logs, in place.
+    """Train the model in place: first to copy random tokens, then by SFT on careful and then on careless logs.
 
-    Copying comes first because its circuit forms in seconds on short random sequences, and far later on logs.
+    Copying comes first because the model learns it in seconds on short random sequences, and far later on logs.
     """
     batches = _batches(careful, careless, model.config.vocab_size, model.config.pad_token_id, config)
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
@@ -232,24 +234,24 @@ def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Exampl
 
 
 def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
-    """Backward through the mean loss over a batch's labels; the batch comes in parts of like length."""
+    """Add the gradients of the mean loss over a batch's labels; the parts of a batch differ in length."""
     num_labels = sum(int((part.labels[:, 1:] != _IGNORED).sum()) for part in batch)
     for part in batch:
         labels = part.labels[:, 1:]
         kept = labels != _IGNORED
-        # Padding stands on the right, where a causal model never looks: no mask is needed.
+        # Padding is on the right, which a causal model does not attend to: no mask is needed.
         states = model.model(input_ids=part.input_ids).last_hidden_state[:, :-1][kept]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
         loss.backward()
 
 
 def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
-    """Linear over 20 steps, then a cosine to a twentieth."""
+    """Factor of the learning rate by step: linear over 20 steps, then a cosine down to a twentieth."""
     return lambda step: min((step + 1) / 20, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
 
 
 def _copy_batch(num_rows: int, vocab_size: int, generator: torch.Generator) -> Batch:
-    """Random tokens that repeat after a period drawn per row, so that only their content tells what comes next."""
+    """Rows of random tokens, each repeated after its own random period, so that a model must copy to predict them."""
     position = torch.arange(48).unsqueeze(0)
     period = torch.randint(6, 25, (num_rows, 1), generator=generator)
     input_ids = torch.randint(0, vocab_size, (num_rows, 24), generator=generator).gather(1, position % period)
@@ -257,7 +259,7 @@ def _copy_batch(num_rows: int, vocab_size: int, generator: torch.Generator) -> B
 
 
 def _sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Batch]:
-    """Three parts of like length, so that little is padded."""
+    """A batch in parts of similar length, so that little is padded."""
     by_length = sorted(examples, key=lambda example: len(example.input_ids))
     return [_pad(by_length[start : start + part_size], pad_id) for start in range(0, len(by_length), part_size)]
 
@@ -265,7 +267,7 @@ def _sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Bat
 def _batches(
     careful: list[Example], careless: list[Example], vocab_size: int, pad_id: int, config: SftConfig
 ) -> list[list[Batch]]:
-    """Copying alone, then the job done well, then the bad habits."""
+    """All batches in order: copying, then careful logs, then careless logs."""
     generator, rng = torch.Generator().manual_seed(config.seed), random.Random(config.seed)
     copying = [[_copy_batch(40, vocab_size, generator)] for _ in range(config.num_copy_steps)]
     logs = [
@@ -299,10 +301,10 @@ def _shop_lessons(config: SftConfig) -> Lessons:
 
 
 def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftConfig], Lessons]) -> Path:
-    """Train a policy on what `make_lessons` gives, unless `folder` has it already with the same configuration."""
+    """Train a policy on the lessons that `make_lessons` makes, unless `folder` has it with the same configuration."""
     stamp = folder / "sft.json"
-    wanted = json.dumps(asdict(config))
-    if stamp.is_file() and stamp.read_text() == wanted:
+    settings = json.dumps(asdict(config))
+    if stamp.is_file() and stamp.read_text() == settings:
         return folder
     stamp.unlink(missing_ok=True)
     tokenizer, *both = make_lessons(config)
@@ -314,5 +316,5 @@ def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftCon
     )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    stamp.write_text(wanted)  # last: a run that was killed starts over
+    stamp.write_text(settings)  # last, so that a run that was killed starts over
     return folder

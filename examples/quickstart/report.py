@@ -1,4 +1,4 @@
-"""The quickstart's last page: what base and trained policy can do -> a table, a plot and summary.json."""
+"""Evaluations of the base and the trained policy -> a table, a plot and summary.json."""
 
 import json
 import platform
@@ -19,13 +19,13 @@ _PACKAGES = ("verl-pivot", "verl", "sglang", "torch", "transformers", "ray")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Everything that the quickstart measured."""
+    """All measurements of one run of the example."""
 
     seed: int
     base: Evaluation
     trained: Evaluation
     seconds: dict[str, float]
-    """Of each phase, in order."""
+    """{phase: seconds that it took}, in order."""
     steps: Sequence[dict[str, float]]
     """[num_steps] verl's metrics of each training step."""
 
@@ -33,7 +33,14 @@ class Summary:
 def write(
     summary: Summary, folder: Path, *, name: str = "quickstart", title: str = "PivotRL on single actions"
 ) -> None:
-    """Write summary.json and the plot, whose left half has the title."""
+    """Write summary.json and the plot.
+
+    Args:
+        summary: All measurements.
+        folder: Folder to write into.
+        name: Name of the plot's file, without `.png`.
+        title: Title of the plot's left half.
+    """
     content = {
         "seed": summary.seed,
         "base": summary.base.as_dict(),
@@ -47,7 +54,7 @@ def write(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print base against trained, with 95 % intervals."""
+    """Print a table of base and trained policy, with 95 % intervals."""
     table = Table(title=f"Held-out tasks, greedy (seed {summary.seed})", title_justify="left")
     for column in ("", "base", "trained", "points"):
         table.add_column(column, justify="left" if not column else "right")
@@ -71,14 +78,14 @@ def _percent(accuracy: Accuracy) -> str:
 
 
 def draw(summary: Summary, path: Path, title: str) -> None:
-    """Training reward by step, and success by family before and after."""
+    """Plot the training reward by step, and the success by family before and after training."""
     figure, (curve, bars) = plt.subplots(1, 2, figsize=(11, 4.5), width_ratios=(1, 1.4), layout="constrained")
     curve.plot(
         [step["step"] for step in summary.steps],
         [step["critic/score/mean"] for step in summary.steps],
         color="tab:blue",
     )
-    curve.set(xlabel="training step", ylabel="mean reward of what was sampled", ylim=(0, 1), title=title)
+    curve.set(xlabel="training step", ylabel="mean reward of the samples", ylim=(0, 1), title=title)
     families = [f"{family}, unseen" if family in UNSEEN_FAMILIES else family for family in summary.base.tasks_by_family]
     names = ["whole tasks", *families]
     for offset, label, evaluation in ((-0.2, "base", summary.base), (0.2, "trained", summary.trained)):

@@ -1,4 +1,4 @@
-"""A small real shop on SQLite: a seed -> its state, a ToolCall -> CallResult."""
+"""A small shop on SQLite: a seed -> the shop's state, a ToolCall -> CallResult."""
 
 import json
 import random
@@ -55,25 +55,26 @@ TOOLS = tuple(_schema(tool) for tool in _PARAMETERS)
 
 
 class ToolError(ValueError):
-    """The shop refuses a call; the text is what the policy reads."""
+    """The shop refuses a call; the policy reads the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What one call gave back."""
+    """Result of one call."""
 
     text: str
-    """JSON, as the tool message shows it."""
+    """JSON text, as it stands in the tool message."""
     ok: bool
+    """Whether the call was done; False if the shop refused it."""
 
 
 def is_held_out(number: int) -> bool:
-    """Whether a number is kept for held-out tasks: a fifth of all, with every digit at every place."""
+    """Whether a number is kept for held-out tasks: a fifth of all, in which every digit occurs at every place."""
     return sum(map(int, str(number))) % 5 == 0
 
 
 class Shop:
-    """The shop's state and its tools. Close it after use."""
+    """The shop's state and its tools. Use it as a context manager, which closes the database."""
 
     def __init__(self, image: bytes) -> None:
         """Open a private copy of the state in `image`."""
@@ -88,11 +89,11 @@ class Shop:
         self._db.close()
 
     def image(self) -> bytes:
-        """The whole state, to open copies from."""
+        """The whole state, from which other shops can be opened."""
         return self._db.serialize()
 
     def dump(self) -> str:
-        """Both tables as text: equal dumps are equal states."""
+        """Both tables as text; equal dumps mean equal states."""
         customers = self._db.execute("select * from customers order by id").fetchall()
         orders = self._db.execute("select * from orders order by id").fetchall()
         return json.dumps(_plain([customers, orders]))
@@ -108,7 +109,7 @@ class Shop:
         ).fetchall()
 
     def call(self, call: ToolCall) -> CallResult:
-        """Run one call; being refused is a result too."""
+        """Run one call; a refusal is a result and not an exception."""
         try:
             _check_arguments(call)
             return CallResult(text=json.dumps(_plain(self._run(call.name, call.arguments))), ok=True)
@@ -155,7 +156,7 @@ class Shop:
 
 
 def _authorize(action: int, first: str | None, second: str | None, _database: str | None, _trigger: str | None) -> int:
-    """SQLite's authorizer for `run_sql`: read the two tables with a few functions, nothing else."""
+    """SQLite's authorizer for `run_sql`, which allows only reads of the two tables with a few functions."""
     allowed = (
         action == sqlite3.SQLITE_SELECT
         or (action == sqlite3.SQLITE_READ and first in {"customers", "orders"})
@@ -180,7 +181,7 @@ def _check_arguments(call: ToolCall) -> None:
 
 
 def _plain(value: object) -> Json:
-    """Rows as JSON, one spelling per number: 48.0 is 48."""
+    """Rows as JSON values; whole floats become integers, so that 48.0 is written as 48."""
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, dict):
@@ -194,7 +195,7 @@ def _plain(value: object) -> Json:
 
 @lru_cache(maxsize=4096)
 def open_image(seed: int, held_out: bool) -> bytes:
-    """The state that belongs to a seed: five customers with two or three orders each."""
+    """The state of a seed's shop: five customers with two or three orders each."""
     rng = random.Random(f"shop-{seed}-{held_out}")
     names = rng.sample(_pool(NAME_PARTS, held_out), 5)
     handles = rng.sample(_pool(EMAIL_PARTS, held_out), 5)
@@ -230,6 +231,6 @@ def _numbers(first: int, last: int, held_out: bool) -> list[int]:
 
 @lru_cache(maxsize=4)
 def _pool(parts: tuple[tuple[str, ...], tuple[str, ...]], held_out: bool) -> list[str]:
-    """Words of two parts; a fifth of the pairs is held out, every part is on both sides."""
+    """Words made of two parts. A fifth of the pairs is held out; every part occurs among these and among the others."""
     pairs = product(enumerate(parts[0]), enumerate(parts[1]))
     return [start + end for (i, start), (j, end) in pairs if ((i + j) % 5 == 0) is held_out]

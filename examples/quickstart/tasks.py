@@ -1,4 +1,4 @@
-"""Tasks for the shop, and the clerk whose work on them is recorded: a seed -> Task -> one trajectory as JSON."""
+"""Tasks for the shop, and the clerk who works on them: a seed -> Task -> one recorded trajectory."""
 
 import json
 import random
@@ -12,8 +12,8 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajecto
 _WEIGHTS = {"email": 2, "price": 2, "count": 2, "total": 2, "refund_item": 3, "refund_order": 2, "refund_two": 1}
 _UNSEEN_WEIGHTS = {"price_by_email": 2, "refund_part": 1}
 UNSEEN_FAMILIES = tuple(_UNSEEN_WEIGHTS)
-"""Only in held-out tasks, made of parts that training has apart: the question of `price` by a customer who gives
-nothing but an e-mail, and the item of `refund_item` with the amount of `refund_order`."""
+"""Families that only held-out tasks have. Each combines two that training has: the question of `price` with a customer
+who gives only an e-mail, and the item of `refund_item` with the amount of `refund_order`."""
 FAMILIES = (*_WEIGHTS, *UNSEEN_FAMILIES)
 _PRICE_REQUESTS = ("{who} What did the {item} cost?", "{who} Tell me the cost of my {item}.")
 _REQUESTS = {
@@ -42,30 +42,30 @@ class Order:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one customer wants, and how to tell that it was done."""
+    """One customer's request, and the check that it was fulfilled."""
 
     id: str
     family: str
     seed: int
-    """Of the shop's state, together with `held_out`."""
+    """Seed of the shop's state, together with `held_out`."""
     held_out: bool
     request: str
-    """The user's message."""
+    """Message of the user."""
     customer_id: int
     name: str
     email: str
     orders: tuple[Order, ...]
-    """Of that customer, as the shop lists them."""
-    wanted: tuple[Order, ...]
-    """Those that the request is about, in its order."""
+    """All orders of that customer, as the shop lists them."""
+    requested: tuple[Order, ...]
+    """Orders that the request is about, in the order in which it names them."""
     part: int | None
-    """Amount to pay back when it is not the whole order."""
+    """Amount to pay back; None: the whole order."""
     answer: str | None
-    """What the last message must say; None when only the state counts."""
+    """Number or e-mail that the last message must give; None if only the state counts."""
 
     @property
     def metadata(self) -> JsonObject:
-        """What rebuilds the shop and checks the answer."""
+        """Values from which the shop is rebuilt and the answer is checked."""
         return {"seed": self.seed, "held_out": self.held_out, "family": self.family, "answer": self.answer}
 
     @property
@@ -77,13 +77,13 @@ class Task:
         return Shop(open_image(self.seed, self.held_out))
 
     def passed(self, last: Message, state: str) -> bool:
-        """Whether the last message and the final state (`Shop.dump`) are what the customer wants."""
-        said = last.role is Role.ASSISTANT and not last.tool_calls and answer_matches(last.content, self.answer)
-        return said and state == self._wanted_state()
+        """Whether the last message and the final state (`Shop.dump`) fulfil the request."""
+        is_answered = last.role is Role.ASSISTANT and not last.tool_calls and answer_matches(last.content, self.answer)
+        return is_answered and state == self._fulfilled_state()
 
-    def _wanted_state(self) -> str:
+    def _fulfilled_state(self) -> str:
         with self.open_shop() as shop:
-            for order in self.wanted if self.family.startswith("refund") else ():
+            for order in self.requested if self.family.startswith("refund") else ():
                 shop.call(_act("refund", {"order_id": order.id, "amount": self.part or order.amount}).tool_calls[0])
             return shop.dump()
 
@@ -98,12 +98,12 @@ def make_task(seed: int, *, held_out: bool) -> Task:
         orders = tuple(
             Order(item=item, id=order_id, amount=amount) for item, order_id, amount in shop.orders(customer_id)
         )
-    wanted = tuple(rng.sample(orders, 2 if family == "refund_two" else 1))
+    requested = tuple(rng.sample(orders, 2 if family == "refund_two" else 1))
     template = rng.choice(_REQUESTS[family])
-    part = rng.choice(_parts(wanted[0].amount, held_out)) if "{part}" in template else None
+    part = rng.choice(_parts(requested[0].amount, held_out)) if "{part}" in template else None
     who = rng.choice(_WHO_OF.get(family, _WHO)).format(name=name, email=email)
     request = template.format(
-        who=who, name=name, item=wanted[0].item, other=wanted[-1].item, order=wanted[0].id, part=part
+        who=who, name=name, item=requested[0].item, other=requested[-1].item, order=requested[0].id, part=part
     )
     return Task(
         id=f"{'held' if held_out else 'shop'}-{seed}",
@@ -115,9 +115,9 @@ def make_task(seed: int, *, held_out: bool) -> Task:
         name=name,
         email=email,
         orders=orders,
-        wanted=wanted,
+        requested=requested,
         part=part,
-        answer=_answer(family, email, orders, wanted),
+        answer=_answer(family, email, orders, requested),
     )
 
 
@@ -125,11 +125,11 @@ def _parts(amount: int, held_out: bool) -> list[int]:
     return [part for part in range(5, amount) if is_held_out(part) is held_out]
 
 
-def _answer(family: str, email: str, orders: tuple[Order, ...], wanted: tuple[Order, ...]) -> str | None:
+def _answer(family: str, email: str, orders: tuple[Order, ...], requested: tuple[Order, ...]) -> str | None:
     answers = {
         "email": email,
-        "price": str(wanted[0].amount),
-        "price_by_email": str(wanted[0].amount),
+        "price": str(requested[0].amount),
+        "price_by_email": str(requested[0].amount),
         "count": str(len(orders)),
         "total": str(sum(order.amount for order in orders)),
     }
@@ -137,13 +137,13 @@ def _answer(family: str, email: str, orders: tuple[Order, ...], wanted: tuple[Or
 
 
 def record(task: Task, rng: random.Random, *, carelessness: float = 0.0) -> Trajectory:
-    """What the clerk did for one task, as the shop logged it.
+    """Let the clerk work on one task and record the trajectory.
 
     Args:
-        task: What the customer wants.
-        rng: Chooses among equal ways, and where the clerk errs.
-        carelessness: Chance that the clerk guesses an answer; that it takes a wrong order or forgets a refund is an
-            eighth as likely. At 0.0 the clerk is an expert.
+        task: The customer's request.
+        rng: Random generator that chooses among equivalent actions and decides where the clerk makes mistakes.
+        carelessness: Chance that the clerk guesses an answer. A wrong order and a forgotten refund are each an eighth
+            as likely. At 0.0 the clerk is an expert.
     """
     messages = list(task.opening)
     with task.open_shop() as shop:
@@ -159,7 +159,7 @@ def record(task: Task, rng: random.Random, *, carelessness: float = 0.0) -> Traj
 
 
 def record_logs(seeds: range, *, held_out: bool = False, carelessness: float = 0.0) -> list[Trajectory]:
-    """One trajectory per seed; the same seed always gives the same one."""
+    """One trajectory per seed; equal seeds give equal trajectories."""
     return [
         record(make_task(seed, held_out=held_out), random.Random(f"clerk-{seed}"), carelessness=carelessness)
         for seed in seeds
@@ -167,15 +167,15 @@ def record_logs(seeds: range, *, held_out: bool = False, carelessness: float = 0
 
 
 def write_trajectories(path: Path, trajectories: list[Trajectory]) -> None:
-    """Write them as JSONL in the OpenAI format, as `verl-pivot import` reads it."""
+    """Write trajectories as JSONL in the OpenAI format, which `verl-pivot import` reads."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(_row(trajectory)) + "\n" for trajectory in trajectories))
 
 
 def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
-    """The clerk's actions, last one the message to the user."""
+    """Actions of the clerk, the last of which is the message to the user."""
     if task.family == "refund_order":
-        return [_refund(task.wanted[0], task.part, rng, amount_known=False), _say(rng, None)]
+        return [_refund(task.requested[0], task.part, rng, amount_known=False), _say(rng, None)]
     find = _find(task, rng)
     if task.family == "email":
         return [find, _say(rng, task.answer)]
@@ -187,10 +187,10 @@ def _plan(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
 
 
 def _refund_all(task: Task, rng: random.Random, carelessness: float) -> list[Message]:
-    """Look each wanted order up and refund it; now and then a careless clerk takes another one, or forgets."""
+    """Look up and refund each requested order; a careless clerk sometimes takes another order or forgets the refund."""
     actions = []
-    for wanted in task.wanted:
-        order = rng.choice(task.orders) if rng.random() < carelessness / 8 else wanted
+    for requested in task.requested:
+        order = rng.choice(task.orders) if rng.random() < carelessness / 8 else requested
         actions.append(_look_up(task, order, rng))
         if rng.random() >= carelessness / 8:
             actions.append(_refund(order, task.part, rng, amount_known=True))
@@ -214,7 +214,7 @@ def _look_up(task: Task, order: Order, rng: random.Random) -> Message:
 
 
 def _query_answer(task: Task, rng: random.Random) -> Message:
-    of_item, of_customer = f"item = '{task.wanted[0].item}'", f"customer_id = {task.customer_id}"
+    of_item, of_customer = f"item = '{task.requested[0].item}'", f"customer_id = {task.customer_id}"
     if task.family == "count":
         column, where = rng.choice(("count(*)", "count(id)")), of_customer
     elif task.family == "total":
@@ -264,7 +264,7 @@ def _row(trajectory: Trajectory) -> JsonObject:
 
 
 def _openai(message: Message) -> JsonObject:
-    """As the OpenAI API logs it: arguments are a JSON string, and a call has no content."""
+    """A message as the OpenAI API logs it: arguments are a JSON string, and a message with calls has no content."""
     row = message.as_dict()
     if message.tool_calls:
         row["content"] = None

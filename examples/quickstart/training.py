@@ -1,4 +1,4 @@
-"""The quickstart's training: the stock verl command, run as a user runs it, with a progress bar over its log."""
+"""Settings of a training -> the stock verl command, which is run with a progress bar over its log."""
 
 import json
 import re
@@ -22,9 +22,10 @@ class Training:
     """One run of the stock trainer."""
 
     model: Path
-    pivots: Path
+    rows: Path
+    """Parquet file of the training rows."""
     folder: Path
-    """Where checkpoints, log and metrics go."""
+    """Folder for checkpoints, log and metrics."""
     seed: int
     num_steps: int
     learning_rate: float
@@ -33,7 +34,7 @@ class Training:
 
     @property
     def command(self) -> list[str]:
-        """What a user types; on a GPU machine without `+local=cpu` and the tiny sizes."""
+        """The command that a user types; on a machine with GPUs without `+local=cpu` and the small sizes."""
         return [
             *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu"),
             f"data.max_response_length={MAX_NEW_TOKENS}",
@@ -46,14 +47,14 @@ class Training:
 
     @property
     def _micro_batch(self) -> str:
-        """Two groups: little padding, few passes."""
+        """Override for micro-batches of two groups, which need little padding and few passes."""
         return f"micro_batch_size_per_gpu={2 * self.group_size}"
 
     @property
     def sizes(self) -> list[str]:
         """Overrides that do not depend on the method."""
         return [
-            f"data.train_files={self.pivots}",
+            f"data.train_files={self.rows}",
             f"data.train_batch_size={self.batch_size}",
             f"data.seed={self.seed}",
             f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
@@ -95,7 +96,7 @@ def train(training: Training) -> None:
     training.folder.mkdir(parents=True, exist_ok=True)
     with training.log.open("w") as log:
         process = subprocess.Popen(
-            tied_to_parent(*training.command[2:]),  # a killed quickstart must not leave its trainer behind
+            tied_to_parent(*training.command[2:]),  # the trainer ends when the quickstart is killed
             stdout=log,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
@@ -132,7 +133,7 @@ def _follow(training: Training, process: subprocess.Popen[bytes]) -> None:
 
 
 def read_steps(log: Path) -> list[dict[str, float]]:
-    """[num_steps] what verl's console logger printed of each finished training step."""
+    """[num_steps] metrics of each finished training step, from the output of verl's console logger."""
     steps = []
     for step, line in _STEP.findall(log.read_text(errors="replace")):
         metrics = {name: float(value) for name, value in _METRIC.findall(line)}
@@ -146,5 +147,5 @@ def _tail(log: Path) -> str:
 
 
 def shell(command: Sequence[str]) -> str:
-    """The command as one would type it."""
+    """The command in the form in which a user types it, with one argument per line."""
     return " \\\n    ".join(command)

@@ -1,4 +1,4 @@
-"""The verifier `shop`: two actions, each run on its own copy of the rebuilt shop -> Verdict."""
+"""Verifier `shop`: runs the sampled and the expert's action on two copies of the rebuilt shop -> Verdict."""
 
 import json
 import re
@@ -14,20 +14,20 @@ _FACT = re.compile(r"[a-z]+@[a-z.]+[a-z]|\d+(?:\.\d+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """A call's result and the shop's state after it. Equal outcomes are functionally equal calls."""
+    """Result of a call, and the shop's state after the action; calls with equal outcomes are equivalent."""
 
     result: CallResult
     state: str
 
 
 def answer_matches(text: str, answer: str | None) -> bool:
-    """Whether the last number or e-mail in a message is the answer; where none is asked for, any text will do."""
+    """Whether the last number or e-mail in a message is the answer; if `answer` is None, any text is accepted."""
     return bool(text) if answer is None else _FACT.findall(text)[-1:] == [answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Replay:
-    """The shop just before a turn, or why it cannot be rebuilt."""
+    """The shop just before a turn, or the reason why it cannot be rebuilt."""
 
     image: bytes
     broken: str | None
@@ -45,7 +45,7 @@ def _replay(seed: int, held_out: bool, steps: tuple[tuple[str, str, str], ...]) 
 
 @lru_cache(maxsize=4096)
 def _outcomes(image: bytes, calls: tuple[tuple[str, str], ...]) -> tuple[Outcome, ...]:
-    """Run one action's calls, in order, on a copy of the state."""
+    """Run the calls of one action, in order, on a copy of the state."""
     with Shop(image) as shop:
         results = [shop.call(ToolCall(name=name, arguments=json.loads(arguments))) for name, arguments in calls]
         state = shop.dump()
@@ -54,7 +54,7 @@ def _outcomes(image: bytes, calls: tuple[tuple[str, str], ...]) -> tuple[Outcome
 
 @register("shop")
 async def shop(action: Message, turn: Turn) -> Verdict:
-    """Same result and same state afterwards, each action on its own copy of the rebuilt shop."""
+    """Accept an action that gives the same results and the same state as the expert's action."""
     seed, held_out, answer = turn.metadata.get("seed"), turn.metadata.get("held_out"), turn.metadata.get("answer")
     if not isinstance(seed, int) or not isinstance(held_out, bool) or not isinstance(answer, str | None):
         return Verdict.undecided("broken_metadata", "needs seed (int), held_out (bool), answer (text)")
@@ -85,11 +85,11 @@ def _compare_calls(action: Message, image: bytes, expert: tuple[Outcome, ...]) -
     if len(action.tool_calls) != len(expert):
         return Verdict.refuse("wrong_num_calls", f"{len(action.tool_calls)} for {len(expert)}")
     sampled = _outcomes(image, _key(action))
-    for ours, theirs in zip(sampled, expert, strict=True):
-        if not ours.result.ok:
-            return Verdict.refuse("call_failed", ours.result.text)
-        if ours.result != theirs.result:
-            return Verdict.refuse("other_result", f"{ours.result.text} is not {theirs.result.text}")
+    for outcome, expert_outcome in zip(sampled, expert, strict=True):
+        if not outcome.result.ok:
+            return Verdict.refuse("call_failed", outcome.result.text)
+        if outcome.result != expert_outcome.result:
+            return Verdict.refuse("other_result", f"{outcome.result.text} is not {expert_outcome.result.text}")
     if sampled[-1].state != expert[-1].state:
         return Verdict.refuse("other_state", sampled[-1].state)
     return Verdict.accept(reason="same_result_and_state")

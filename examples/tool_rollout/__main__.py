@@ -20,14 +20,14 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder of everything that is written.")] = Path("outputs/tool-rollout"),
-    seed: Annotated[int, typer.Option(help="Of the policy, the tasks and all sampling.")] = 0,
-    steps: Annotated[int, typer.Option(min=1, help="Of training.")] = 40,
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/tool-rollout"),
+    seed: Annotated[int, typer.Option(help="Seed of the policy, the tasks and all sampling.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 40,
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
 ) -> None:
     """Let a small policy work on whole tasks with tools, reward the outcome, and measure the gain.
 
-    A phase that is finished is not repeated: run it again to go on, `make clean` to start over.
+    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
 
     Example: python -m examples.tool_rollout --seed 1 --out outputs/tool-rollout-1
     """
@@ -43,7 +43,7 @@ def main(
     first = FIRST_EXPERT_SEED * (seed + 1)
     training = ToolTraining(
         model=policy,
-        pivots=write_tasks(out / "tasks.parquet", range(first, first + 2000)),
+        rows=write_tasks(out / "tasks.parquet", range(first, first + 2000)),
         validation=write_tasks(out / "validation.parquet", range(32), held_out=True),
         folder=out / "training",
         seed=seed,

@@ -1,4 +1,4 @@
-"""The quickstart's shop as an environment: tools on a state of its own per rollout, and a score for the outcome."""
+"""ShopEnvironment: the quickstart's shop as an environment, with four tools and a score of the outcome."""
 
 from examples.quickstart.tasks import Task, make_task
 from verl_pivot.tools.contract import Environment, Observation, tool
@@ -6,9 +6,9 @@ from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Ver
 
 
 class ShopEnvironment(Environment):
-    """One customer's task in a shop of its own; what the policy changes there lasts as long as the rollout.
+    """One customer's task in a shop of its own, which lives as long as the rollout.
 
-    Methods are `async`: SQLite's connection stays in the thread that opened it.
+    Methods are `async` because a connection of SQLite must stay in the thread that opened it.
     """
 
     def __init__(self, metadata: JsonObject) -> None:
@@ -41,7 +41,7 @@ class ShopEnvironment(Environment):
         return self._call("refund", order_id=order_id, amount=amount)
 
     async def score(self, answer: Message | None) -> Verdict:
-        """Accepts the rollout if the customer is told the right thing and the shop is as it should be."""
+        """Accept the rollout if the last message gives the right answer and the shop has the right state."""
         if answer is None:
             return Verdict.refuse("no_answer")
         passed = self._task.passed(answer, self._shop.dump())

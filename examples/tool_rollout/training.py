@@ -12,13 +12,13 @@ from examples.quickstart.tasks import make_task
 from examples.quickstart.training import Training
 
 MAX_RESPONSE_TOKENS = 384
-"""Of a whole trajectory, what the tools give back included."""
+"""Tokens of a whole trajectory, observations included."""
 MAX_TURNS = 8
 TOOLS = Path(__file__).parent / "tools.yaml"
 
 
 def write_tasks(path: Path, seeds: range, *, held_out: bool = False) -> Path:
-    """One row per task: its first messages, and what rebuilds its shop."""
+    """Write one row per task: its first messages, and the metadata from which its shop is rebuilt."""
     tasks = [make_task(seed, held_out=held_out) for seed in seeds]
     rows = [
         {

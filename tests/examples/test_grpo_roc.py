@@ -1,4 +1,4 @@
-"""The example of GRPO-RoC: its problems, the programmer whose transcripts teach the policy, and what it measures."""
+"""The example grpo_roc: its problems, the transcripts for SFT, the commands of its arms, and its measures."""
 
 import contextlib
 import io
@@ -50,6 +50,7 @@ PROBLEMS = [make_problem(seed) for seed in range(200)]
 
 
 def printed(code: str) -> str:
+    """Standard output of a program."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(code, {})
@@ -88,7 +89,7 @@ def test_broken_code_raises(way: str) -> None:
             printed(WAYS_TO_BREAK[way](code))
 
 
-def test_code_without_an_import_never_lacks_it() -> None:
+def test_code_without_an_import_is_broken_in_the_other_ways_only() -> None:
     rng = random.Random(0)
     broken = {break_code("print(1 + 2)", rng) for _ in range(50)}
     assert broken == {"print(1 + 2", "print(1 + 2))", "pritn(1 + 2)", "print('1' + 2)"}
@@ -98,7 +99,7 @@ def test_a_programmer_who_is_not_careless_solves_each_problem_at_once() -> None:
     assert [plan(problem, random.Random(0), 0.0) for problem in PROBLEMS] == [[each.code] for each in PROBLEMS]
 
 
-def test_logic_and_breaks_are_independent_and_the_last_cell_runs() -> None:
+def test_slips_and_failing_cells_are_independent_and_the_last_cell_succeeds() -> None:
     plans = [plan(PROBLEMS[0], random.Random(seed), 0.6) for seed in range(2000)]
     is_right = [cells[-1] == PROBLEMS[0].code for cells in plans]
     assert {cells[-1] for cells in plans} == {PROBLEMS[0].code, PROBLEMS[0].slip}
@@ -118,7 +119,7 @@ def transcripts() -> list[Trajectory]:
 
 
 @needs_sandbox
-def test_observations_are_what_the_tool_says(transcripts: list[Trajectory]) -> None:
+def test_observations_are_those_of_the_real_tool(transcripts: list[Trajectory]) -> None:
     messages = [message for transcript in transcripts for message in transcript.messages]
     observations = [message.content for message in messages if message.role is Role.TOOL]
     heads = Counter(text.split("\n")[0] for text in observations)
@@ -135,7 +136,7 @@ def test_the_answer_is_what_the_last_cell_printed(transcripts: list[Trajectory])
 
 
 @needs_sandbox
-def test_verls_reward_tells_right_transcripts_from_wrong_ones(transcripts: list[Trajectory]) -> None:
+def test_the_reward_of_verl_accepts_right_transcripts_and_refuses_wrong_ones(transcripts: list[Trajectory]) -> None:
     assert {transcript.passed for transcript in transcripts} == {True, False}
     for seed, transcript in enumerate(transcripts):
         row: Any = make_row(seed)
@@ -170,10 +171,10 @@ def test_only_the_programmers_tokens_are_labels(transcripts: list[Trajectory]) -
     example = encode(tokenizer, transcripts[0])
     labelled = tokenizer.decode([label for label in example.labels if label != -100])
     calls = [message.tool_calls[0] for message in transcripts[0].messages if message.tool_calls]
-    said = [
+    actions = [
         f"<tool_call>\n{json.dumps({'name': call.name, 'arguments': call.arguments})}\n</tool_call>" for call in calls
     ]
-    assert labelled == "".join(f"{text}<|im_end|>" for text in (*said, transcripts[0].messages[-1].content))
+    assert labelled == "".join(f"{text}<|im_end|>" for text in (*actions, transcripts[0].messages[-1].content))
 
 
 @needs_sandbox
@@ -185,7 +186,7 @@ def test_verls_continuous_tokens_equal_the_whole_rendering(transcripts: list[Tra
         dicts = [message.as_dict() for message in transcript.messages]
         whole = encode(tokenizer, transcript).input_ids
         tokens = builder.build_initial_tokens(dicts[:1], tools=tools)
-        for index in range(1, len(dicts) - 1, 2):  # a cell, and what came of it
+        for index in range(1, len(dicts) - 1, 2):  # a cell and its observation
             end = whole.index(tokenizer.eos_token_id, len(tokens)) + 1
             tokens = builder.merge_assistant_tokens(tokens, whole[len(tokens) : end]).token_ids
             tokens = builder.merge_context_tokens(dicts[: index + 1], dicts[: index + 2], tokens, tools=tools).token_ids
@@ -207,12 +208,12 @@ def test_arms_differ_in_their_resampling_alone(tmp_path: Path) -> None:
     assert rest[0] == rest[1] == rest[2]
 
 
-def test_no_problem_of_a_run_comes_twice_and_each_seed_has_its_own(tmp_path: Path) -> None:
+def test_every_problem_occurs_once_over_all_seeds(tmp_path: Path) -> None:
     rows = [
-        pyarrow.parquet.read_table(make_arm("grpo", tmp_path, tmp_path / str(seed), seed, 10).pivots).to_pylist()
+        pyarrow.parquet.read_table(make_arm("grpo", tmp_path, tmp_path / str(seed), seed, 10).rows).to_pylist()
         for seed in range(2)
     ]
-    indices = [row["extra_info"]["index"] for of_seed in rows for row in of_seed]
+    indices = [row["extra_info"]["index"] for rows_of_seed in rows for row in rows_of_seed]
     assert len(indices) == len(set(indices)) == 8000
 
 
@@ -238,14 +239,14 @@ def test_masked_and_undecided_rollouts_are_left_out(tmp_path: Path) -> None:
     ]
 
 
-def test_measures() -> None:
+def test_each_measure_is_a_ratio_of_sums_over_rollouts() -> None:
     rollouts = [make_rollout(calls=2, errors=1), make_rollout(calls=2), make_rollout(0.0, calls=4, errors=4)]
     assert measure(ACCURACY, rollouts) == 2 / 3
     assert measure(TOKENS, rollouts) == 80 / 3
-    assert measure(ERRORS, rollouts) == 1 / 4  # those of the failure do not count
+    assert measure(ERRORS, rollouts) == 1 / 4  # errors of the failed rollout do not count
 
 
-def test_an_interval_is_over_problems() -> None:
+def test_the_bootstrap_draws_problems_and_not_rollouts() -> None:
     rollouts = [
         make_rollout(score, problem=str(problem)) for problem in range(100) for score in [float(problem % 2)] * 8
     ]
@@ -272,7 +273,7 @@ def test_a_gain_is_measured_on_the_same_problems() -> None:
     assert 0.1 < found.low < 0.25 < found.high < 0.4
 
 
-def test_first_and_last_steps() -> None:
+def test_rollouts_of_the_first_and_the_last_steps_are_selected() -> None:
     rollouts = [make_rollout(step=step) for step in (1, 1, 2, 3)]
     assert [each.step for each in last_steps([rollouts], 2)[0]] == [2, 3]
     assert [each.step for each in first_step({"a": [rollouts], "b": [rollouts]})[0]] == [1, 1, 1, 1]
@@ -300,7 +301,7 @@ def test_a_report_is_written_and_shown(tmp_path: Path) -> None:
     assert "50.0 % [50.0, 50.0]" in text
 
 
-def test_bins_of_steps() -> None:
+def test_rollouts_are_binned_by_five_steps() -> None:
     rollouts = [make_rollout(step=step) for step in range(1, 13)]
     steps = [[each.step for each in few] for few in report.binned(rollouts)]
     assert steps == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10], [11, 12]]

@@ -56,7 +56,7 @@ def test_newline_and_tags_are_one_token_each(tokenizer: Qwen2Tokenizer) -> None:
     assert pieces(tokenizer, "<tool_call>\n{") == ["<tool_call>", "\n", "{"]
 
 
-def test_values_are_the_same_tokens_wherever_they_stand(tokenizer: Qwen2Tokenizer) -> None:
+def test_a_value_has_the_same_tokens_in_every_context(tokenizer: Qwen2Tokenizer) -> None:
     names = [start + end for starts, ends in (NAME_PARTS, EMAIL_PARTS) for start, end in product(starts, ends)]
     for value in (*names, *ITEMS, "48", "417"):
         alone = pieces(tokenizer, value)
@@ -71,12 +71,12 @@ def test_a_phrase_between_values_is_one_token(tokenizer: Qwen2Tokenizer) -> None
     assert pieces(tokenizer, "I am Karo. Refund the lamp.") == ["I am ", "Ka", "ro", ".", " Refund the ", "lamp", "."]
 
 
-def test_any_text_comes_back(tokenizer: Qwen2Tokenizer) -> None:
+def test_any_text_is_decoded_as_it_was_encoded(tokenizer: Qwen2Tokenizer) -> None:
     text = 'x\n\n 12 "\u00e9" \u20ac<|im_end|>'
     assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_the_chat_template_reads_as_hermes(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:
+def test_the_chat_template_writes_the_hermes_format(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> None:
     log = next(log for log in logs if log.metadata["family"] == "refund_order")
     user = log.messages[1].content
     call = log.messages[2].tool_calls[0]
@@ -123,7 +123,9 @@ def test_only_the_assistants_tokens_are_labels(tokenizer: Qwen2Tokenizer, logs: 
     assert all(label in (-100, token) for token, label in zip(example.input_ids, example.labels, strict=True))
 
 
-def test_a_policy_is_saved_once_and_loads_as_any_checkpoint(tmp_path: Path, tokenizer: Qwen2Tokenizer) -> None:
+def test_a_policy_is_trained_once_per_configuration_and_loads_as_a_checkpoint(
+    tmp_path: Path, tokenizer: Qwen2Tokenizer
+) -> None:
     folder = make_policy(tmp_path / "policy", TINY)
     written = (folder / "model.safetensors").stat().st_mtime_ns
     loaded = AutoTokenizer.from_pretrained(folder)
@@ -136,7 +138,7 @@ def test_a_policy_is_saved_once_and_loads_as_any_checkpoint(tmp_path: Path, toke
     assert (folder / "model.safetensors").stat().st_mtime_ns != written
 
 
-def test_wilsons_interval() -> None:
+def test_the_interval_is_that_of_wilson() -> None:
     low, high = Accuracy(num_right=8, num_all=10).interval
     assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
     assert Accuracy(num_right=0, num_all=10).interval[0] == 0.0
@@ -144,7 +146,7 @@ def test_wilsons_interval() -> None:
 
 
 def recall(tokenizer: Qwen2Tokenizer, logs: list[Trajectory]) -> dict[tuple[int, ...], list[int]]:
-    """Prompt ids -> the expert's completion, for a policy that answers as the expert did."""
+    """{prompt ids: the expert's completion}, for a policy that acts as the expert did."""
     known = {}
     for log in logs:
         for index, message in enumerate(log.messages):

@@ -1,4 +1,4 @@
-"""examples.quickstart.training: what is read from the trainer's log."""
+"""The quickstart's training: its command, its log, and a failure."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -20,7 +20,7 @@ LINE = (
 def make_training(folder: Path, **changes: object) -> Training:
     values: dict[str, object] = {
         "model": folder / "no-such-model",
-        "pivots": folder / "pivots.parquet",
+        "rows": folder / "pivots.parquet",
         "folder": folder / "training",
         "seed": 0,
         "num_steps": 2,
@@ -52,8 +52,8 @@ def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:
     assert len({argument.partition("=")[0] for argument in command[3:]}) == len(command) - 3
 
 
-class Misspelt(Training):
-    """Stops before Ray starts."""
+class TrainingWithMisspeltKey(Training):
+    """A training whose launch stops before Ray starts."""
 
     @property
     def command(self) -> list[str]:
@@ -65,4 +65,4 @@ def test_a_training_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     values = {field.name: getattr(make_training(tmp_path), field.name) for field in fields(Training)}
 
     with pytest.raises(SystemExit, match=r"training failed; the end of .*training.log:\n[\s\S]*pivot.curiculum"):
-        train(Misspelt(**values))
+        train(TrainingWithMisspeltKey(**values))

@@ -59,7 +59,7 @@ def make_turns(family: str) -> tuple[Turn, ...]:
 # The tools
 
 
-def test_the_same_seed_is_the_same_shop_and_another_is_not() -> None:
+def test_equal_seeds_give_equal_shops_and_other_seeds_others() -> None:
     assert open_image(3, False) == open_image(3, False)
     with Shop(open_image(3, False)) as one, Shop(open_image(4, False)) as other:
         assert one.dump() != other.dump()
@@ -111,7 +111,7 @@ def test_a_refund_changes_the_state_once_and_not_beyond_the_amount() -> None:
         ("run_sql", {"query": "select x'00' from orders"}, "only text and numbers"),
     ],
 )
-def test_a_wrong_call_is_an_error_that_says_why(tool: str, arguments: dict[str, Json], error: str) -> None:
+def test_a_wrong_call_gives_an_error_with_its_reason(tool: str, arguments: dict[str, Json], error: str) -> None:
     assert ask(tool, **arguments) == CallResult(text=json.dumps({"error": error}), ok=False)
 
 
@@ -150,7 +150,7 @@ def test_sql_can_only_read(query: str) -> None:
         "select max(name) from (select '" + "x" * 30_000 + "' as name from customers)",
     ],
 )
-def test_sql_that_would_not_end_or_gives_too_much_is_stopped(query: str) -> None:
+def test_sql_that_runs_too_long_or_returns_too_much_is_stopped(query: str) -> None:
     assert not ask("run_sql", query=query).ok
 
 
@@ -169,7 +169,7 @@ def test_no_argument_breaks_the_shop(text: str, number: int, amount: float) -> N
 # The tasks
 
 
-def test_each_family_comes_up_and_two_only_in_held_out_tasks() -> None:
+def test_every_family_occurs_and_two_only_in_held_out_tasks() -> None:
     training = [make_task(seed, held_out=False) for seed in range(300)]
     held_out = {make_task(seed, held_out=True).family for seed in range(300)}
     assert held_out == set(FAMILIES)
@@ -204,7 +204,7 @@ def test_a_careless_clerk_fails_some_tasks() -> None:
     assert 0.4 < sum(passed) / len(passed) < 0.9
 
 
-def test_equal_ways_differ_between_clerks_and_not_between_runs() -> None:
+def test_clerks_choose_different_equivalent_actions_and_a_seed_always_the_same() -> None:
     task = find_task("refund_item")
     texts = {str(record(task, random.Random(seed)).messages) for seed in range(20)}
     assert len(texts) > 5
@@ -215,12 +215,12 @@ def test_a_task_that_was_not_done_is_not_passed() -> None:
     task = find_task("refund_item")
     with task.open_shop() as opened:
         assert not task.passed(say("Done."), opened.dump())
-        opened.call(call("refund", order_id=task.wanted[0].id))
+        opened.call(call("refund", order_id=task.requested[0].id))
         assert task.passed(say("Done."), opened.dump())
-        assert not task.passed(act("refund", order_id=task.wanted[0].id), opened.dump())
+        assert not task.passed(act("refund", order_id=task.requested[0].id), opened.dump())
 
 
-def test_the_file_is_openai_messages_with_tools(tmp_path: Path) -> None:
+def test_trajectories_are_written_as_openai_messages_with_tools(tmp_path: Path) -> None:
     path = tmp_path / "logs.jsonl"
     logs = record_logs(range(5))
     write_trajectories(path, logs)
@@ -244,10 +244,10 @@ def test_every_expert_action_is_accepted(held_out: bool) -> None:
     assert {judge(turn.expert, turn).score for turn in turns} == {1.0}
 
 
-def test_equal_ways_are_accepted() -> None:
+def test_equivalent_actions_are_accepted() -> None:
     turns = make_turns("refund_item")
     task = find_task("refund_item")
-    order = task.wanted[0]
+    order = task.requested[0]
     for action, turn in [
         (act("run_sql", query=f"select id, name, email from customers where id = {task.customer_id}"), turns[0]),
         (act("find_customer", name=task.name, email=task.email), turns[0]),
@@ -263,7 +263,7 @@ def test_equal_ways_are_accepted() -> None:
 def test_near_misses_are_refused_with_a_reason() -> None:
     turns = make_turns("refund_item")
     task = find_task("refund_item")
-    order = task.wanted[0]
+    order = task.requested[0]
     other = next(each for each in task.orders if each != order)
     for action, turn, reason in [
         (act("find_customer", name="Nobody"), turns[0], "other_result"),
@@ -282,8 +282,8 @@ def test_near_misses_are_refused_with_a_reason() -> None:
 def test_the_same_result_on_another_order_is_another_state() -> None:
     turn = make_turns("refund_item")[2]
     task = find_task("refund_item")
-    other = next(each for each in task.orders if each != task.wanted[0])
-    expert = act("refund", order_id=task.wanted[0].id, amount=5)
+    other = next(each for each in task.orders if each != task.requested[0])
+    expert = act("refund", order_id=task.requested[0].id, amount=5)
     verdict = judge(act("refund", order_id=other.id, amount=5), replace(turn, expert=expert))
     assert (verdict.score, verdict.reason) == (0.0, "other_state")
 
@@ -298,7 +298,7 @@ def test_an_answer_must_say_the_number_last() -> None:
     assert not answer_matches("", None)
 
 
-def test_what_cannot_be_rebuilt_is_undecided() -> None:
+def test_a_turn_that_cannot_be_judged_is_undecided() -> None:
     turn = make_turns("refund_item")[2]
     broken_expert = replace(turn, expert=act("refund", order_id=1))
     other_shop = replace(turn, metadata={**turn.metadata, "seed": 99})
@@ -322,7 +322,7 @@ def test_the_verifier_survives_pickle() -> None:
     assert asyncio.run(verifier(turn.expert, turn)) == judge(turn.expert, turn)
 
 
-def test_a_failed_trajectory_is_marked(tmp_path: Path) -> None:
+def test_the_written_reward_says_whether_the_trajectory_passed(tmp_path: Path) -> None:
     logs: list[Trajectory] = record_logs(range(50), carelessness=0.5)
     write_trajectories(tmp_path / "logs.jsonl", logs)
     rewards = [json.loads(line)["reward"] for line in (tmp_path / "logs.jsonl").read_text().splitlines()]

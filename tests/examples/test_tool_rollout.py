@@ -1,4 +1,4 @@
-"""The shop as an environment: the tools that the quickstart's policy knows, and the outcome of a whole task."""
+"""The shop as an environment: its tools, their observations, and the outcome of a whole task."""
 
 import json
 
@@ -17,12 +17,12 @@ ROW = {"metadata": json.dumps(TASK.metadata)}
 DONE = Message(role=Role.ASSISTANT, content="Done.")
 
 
-def wanted(task: Task) -> Order:
-    (order,) = task.wanted
+def requested(task: Task) -> Order:
+    (order,) = task.requested
     return order
 
 
-async def test_the_policy_reads_the_names_that_it_learnt() -> None:
+async def test_tools_and_parameters_have_the_names_that_the_policy_learnt() -> None:
     """The quickstart's chat template shows names of tools and of their parameters."""
     async with TOOLSET.open(ROW) as tools:
         functions = [schema["function"] for schema in tools.toolbox.schemas]
@@ -32,15 +32,15 @@ async def test_the_policy_reads_the_names_that_it_learnt() -> None:
     assert shown == [(tool["name"], list(tool["parameters"]["properties"])) for tool in known]  # type: ignore
 
 
-async def test_calls_act_on_the_shop_and_refusals_are_told() -> None:
+async def test_calls_act_on_the_shop_and_refusals_are_errors() -> None:
     async with TOOLSET.open(ROW) as tools:
         outcomes = await tools.toolbox.run(
             [
                 ToolCall(name="find_customer", arguments={"name": TASK.name}),
                 ToolCall(name="find_customer", arguments={}),
-                ToolCall(name="list_orders", arguments={"customer_id": TASK.customer_id, "item": wanted(TASK).item}),
+                ToolCall(name="list_orders", arguments={"customer_id": TASK.customer_id, "item": requested(TASK).item}),
                 ToolCall(name="run_sql", arguments={"query": "drop table orders"}),
-                ToolCall(name="refund", arguments={"order_id": wanted(TASK).id, "amount": "much"}),
+                ToolCall(name="refund", arguments={"order_id": requested(TASK).id, "amount": "much"}),
             ]
         )
 
@@ -48,7 +48,7 @@ async def test_calls_act_on_the_shop_and_refusals_are_told() -> None:
     kinds = [None, ErrorKind.REFUSED, None, ErrorKind.REFUSED, ErrorKind.INVALID_ARGUMENT]
     assert [observation.error for observation in observations] == kinds
     assert json.loads(observations[0].text) == [[TASK.customer_id, TASK.name, TASK.email]]
-    assert json.loads(observations[2].text) == [[wanted(TASK).item, wanted(TASK).id, wanted(TASK).amount]]
+    assert json.loads(observations[2].text) == [[requested(TASK).item, requested(TASK).id, requested(TASK).amount]]
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ async def test_calls_act_on_the_shop_and_refusals_are_told() -> None:
         (1, None, Verdict.refuse("no_answer")),
     ],
 )
-async def test_the_outcome_is_the_state_of_the_shop_and_an_answer(
+async def test_the_outcome_depends_on_the_state_of_the_shop_and_on_the_answer(
     refunds: int, answer: Message | None, verdict: Verdict
 ) -> None:
     async with TOOLSET.open(ROW) as tools:
-        await tools.toolbox.run([ToolCall(name="refund", arguments={"order_id": wanted(TASK).id})] * refunds)
+        await tools.toolbox.run([ToolCall(name="refund", arguments={"order_id": requested(TASK).id})] * refunds)
 
         assert await tools.score(answer) == verdict
