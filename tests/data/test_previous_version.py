@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from tests.data.previous_version.make import ByteRenderer, sampled_text
 from tests.data.test_curriculum_training import Training, data_config
 from verl_pivot.cli import app
+from verl_pivot.data import journal
 from verl_pivot.data.journal import input_identity, journal_path
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_dumps import read_rollouts, write_rollouts
@@ -38,11 +39,11 @@ FILES = Path(__file__).parent / "previous_version"
 
 def restore_interrupted_import(out: Path) -> None:
     """Put the journal of the killed import where an import to `out` looks for it."""
-    journal = journal_path(out)
-    journal.mkdir()
+    folder = journal_path(out)
+    folder.mkdir()
     for path in (FILES / "import").glob("unfinished.*"):
-        shutil.copy(path, journal / path.name.removeprefix("unfinished."))
-    with sqlite3.connect(journal / "journal.sqlite") as database:
+        shutil.copy(path, folder / path.name.removeprefix("unfinished."))
+    with sqlite3.connect(folder / "journal.sqlite") as database:
         database.executescript((FILES / "import" / "journal.sql").read_text())
 
 
@@ -54,9 +55,10 @@ def import_input(out: Path) -> list[int]:
 
 
 def test_an_interrupted_import_goes_on_after_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal names its input by path and time of change, which a checkout does not keep."""
+    """The version is still that of the journal; a checkout does not keep the path and time of change of its input."""
     identity = json.loads((FILES / "import" / "input_identity.json").read_text())
     monkeypatch.setattr(importing, "input_identity", lambda path: identity)
+    monkeypatch.setattr(journal, "__version__", "0.1.0")
     out = tmp_path / "trajectories.jsonl"
     restore_interrupted_import(out)
 
@@ -68,10 +70,16 @@ def test_an_interrupted_import_goes_on_after_its_last_commit(tmp_path: Path, mon
     assert not journal_path(out).exists()
 
 
-def test_an_interrupted_import_of_another_input_begins_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", ["0.1.0", "0.2.0"])
+def test_an_interrupted_import_of_another_version_or_input_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    identity = json.loads((FILES / "import" / "input_identity.json").read_text())
+    is_same_input = version != "0.1.0"
+    monkeypatch.setattr(importing, "input_identity", lambda path: identity if is_same_input else input_identity(path))
+    monkeypatch.setattr(journal, "__version__", version)
     out = tmp_path / "trajectories.jsonl"
     restore_interrupted_import(out)
-    assert input_identity(FILES / "input.jsonl") != json.loads((FILES / "import" / "input_identity.json").read_text())
 
     assert import_input(out) == [0, 7]
 

@@ -120,7 +120,7 @@ def estimate(plan: EarlyStop, scores: Sequence[float | Fraction | None]) -> Esti
     unbiased, and so is its mean over all orders of the drawn samples in which the plan stops exactly after the last
     one (Girshick, Mosteller and Savage 1946). For the variance the same holds for half the squared difference of the
     first two samples. Orders are told apart by three kinds of scores: 0, 1 and those between. The estimates are for
-    means over many turns; for a decision about one turn use the drawn samples themselves, which vary less.
+    means over many turns; about a single turn the drawn samples themselves say more.
 
     Args:
         plan: Plan by which the samples were drawn.
@@ -156,7 +156,7 @@ def _estimate(plan: EarlyStop, decided: tuple[Fraction, ...], num_undecided: int
 
 
 def _num_orders_by_first_kinds(plan: EarlyStop, counts: ScoreCounts) -> Counter[tuple[int, ...]]:
-    """{kinds of the first two decided samples: number of orders of the samples in which the plan stops at the last}."""
+    """{kinds of the first two decided samples: number of orders of the samples in which the plan stops at the last}"""
     orders: dict[tuple[int, ...], Counter[tuple[int, ...]]] = {}
     for state in product(*(range(count + 1) for count in counts)):
         reached = orders[state] = Counter()
