@@ -199,7 +199,7 @@ def test_a_lora_run_is_refused_since_the_merger_would_leave_its_adapter_out(tmp_
     huggingface = make_run(tmp_path)
     (huggingface.parent / "lora_train_meta.json").write_text('{"r": 8}')
 
-    with pytest.raises(DataError, match=r"is of a LoRA run.*merge_and_unload"):
+    with pytest.raises(DataError, match=r"holds a LoRA adapter.*merge_and_unload"):
         find_actor(tmp_path)
 
 
@@ -240,10 +240,10 @@ def test_a_model_that_is_there_is_not_written_over_and_half_a_model_is_not_writt
     (huggingface / "tokenizer_config.json").unlink()
 
     assert refusal("next-stage", tmp_path / "run", "--out", tmp_path / "there") == (
-        f"--out {tmp_path}/there is there already: give a new folder, or remove it"
+        f"--out {tmp_path}/there exists already: give a new folder, or remove it"
     )
     assert refusal("next-stage", tmp_path / "run", "--out", tmp_path / "next").startswith(
-        f"the model of {tmp_path}/run/global_step_7/actor is not whole, it lacks tokenizer_config.json: take another "
+        f"the model in {tmp_path}/run/global_step_7/actor is not complete, it lacks tokenizer_config.json: take "
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "there"]
 

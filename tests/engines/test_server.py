@@ -106,7 +106,7 @@ except ImportError:
 
     assert run_python(code, SHIMS, tmp_path).splitlines() == [
         "[1]",
-        "sgl_kernel.kvcacheio.transfer_kv_direct needs an accelerator; leave hierarchical cache off on a CPU",
+        "sgl_kernel.kvcacheio.transfer_kv_direct needs an accelerator; leave SGLang's hierarchical cache off on a CPU",
         "nothing else",
     ]
 

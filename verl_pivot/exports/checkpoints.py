@@ -1,4 +1,4 @@
-"""A checkpoint of the stock trainer -> a Hugging Face model folder, from which the next stage starts."""
+"""Checkpoint of the stock trainer -> a Hugging Face model folder, from which the next training stage starts."""
 
 import json
 import os
@@ -20,30 +20,35 @@ _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
-_OUT_OF_MEMORY = -9
+_KILLED = -9
+"""Exit code of a process that got SIGKILL, which the kernel sends when memory is short."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActorCheckpoint:
-    """The policy as verl saved it at one step."""
+    """Folders of the policy that verl saved at one training step."""
 
     step_folder: Path
-    """`global_step_N`."""
+    """Folder `global_step_N`."""
     huggingface: Path
-    """Has the config, the tokenizer and, with `hf_model` among the saved contents, the weights."""
+    """Folder with the config, the tokenizer and, with `hf_model` among the saved contents, the weights."""
     backend: Literal["fsdp", "megatron"] | None
-    """Backend whose shards have to be merged; None where the whole weights are in the folder `huggingface`."""
+    """Backend whose shards have to be merged; None if the folder `huggingface` holds the whole weights."""
 
     @property
     def actor(self) -> Path:
+        """Folder that verl's merger takes as `--local_dir`."""
         return self.step_folder / "actor"
 
 
 def find_actor(checkpoint: Path) -> ActorCheckpoint:
-    """The policy of a run's last checkpoint, or of the `global_step_N` folder that is given.
+    """The policy in a run's last checkpoint, or in one step's checkpoint.
+
+    Args:
+        checkpoint: Folder of a run (`trainer.default_local_dir`), or a folder `global_step_N` in it.
 
     Raises:
-        DataError: If there is none, or not all of it.
+        DataError: If the checkpoint holds no policy, or only a part of it.
     """
     step_folder = _step_folder(checkpoint)
     actor = step_folder / "actor"
@@ -69,21 +74,21 @@ def find_actor(checkpoint: Path) -> ActorCheckpoint:
 
 
 def write_model(actor: ActorCheckpoint, out: Path, *, trust_remote_code: bool) -> None:
-    """Copy or merge the policy's weights to `out`, which is there whole or not at all.
+    """Copy or merge the policy's weights to the folder `out`, which is written completely or not at all.
 
     Raises:
-        ConfigError: If `out` is there already, or cannot be written.
-        DataError: If the shards cannot be merged or the model is not complete.
+        ConfigError: If `out` exists already, or cannot be written.
+        DataError: If the shards cannot be merged, or the model is not complete.
     """
     with _new_folder(out) as folder:
         if actor.backend is not None:
             _merge(merge_arguments(actor, folder, trust_remote_code=trust_remote_code), out, actor.actor)
-        _take_files(actor.huggingface, folder, with_weights=actor.backend is None)
+        _copy_missing_files(actor.huggingface, folder, with_weights=actor.backend is None)
         _check_complete(folder, actor.actor)
 
 
 def merge_arguments(actor: ActorCheckpoint, target: Path, *, trust_remote_code: bool) -> list[str]:
-    """Arguments of `python -m verl.model_merger`, as verl documents it."""
+    """Command-line arguments of `python -m verl.model_merger`."""
     arguments = ["merge", "--backend", str(actor.backend), "--local_dir", str(actor.actor), "--target_dir", str(target)]
     if actor.backend == "megatron" and _read_json(actor.huggingface / "config.json").get("tie_word_embeddings"):
         arguments.append("--tie-word-embedding")
@@ -124,21 +129,24 @@ def _listed(folder: Path) -> str:
 
 
 def _refuse_adapter(actor: Path) -> None:
-    """verl's merger leaves a LoRA adapter beside the old base weights: the next stage would start from those."""
+    """Refuse the checkpoint of a LoRA run: verl's merger writes the old base weights, with the adapter beside them."""
     manifest = actor / "ckpt_contents.json"
     is_megatron_adapter = manifest.is_file() and '"peft": true' in manifest.read_text()
     if is_megatron_adapter or (actor / "lora_train_meta.json").is_file():
         raise DataError(
-            f"{actor} is of a LoRA run, whose adapter the next reference policy would lack: merge it into the base "
+            f"{actor} holds a LoRA adapter, which the next reference policy would lack: merge it into the base "
             "model with peft's merge_and_unload() and give that folder to actor_rollout_ref.model.path"
         )
 
 
 def _check_shards(actor: Path) -> None:
-    """Each node saves its own ranks: without a common file system a folder has some of them alone."""
+    """Refuse a folder that lacks shards: each node saves those of its own ranks, perhaps on its own file system."""
     world_size = _read_json(actor / "fsdp_config.json").get("world_size")
     if not isinstance(world_size, int):
-        raise DataError(f"{actor / 'fsdp_config.json'} says no world_size: verl's merger cannot tell the shards")
+        raise DataError(
+            f"{actor / 'fsdp_config.json'} has no world_size, so verl's merger cannot find the shards: take another "
+            "step's checkpoint"
+        )
     names = [f"model_world_size_{world_size}_rank_{rank}.pt" for rank in range(world_size)]
     missing = [rank for rank, name in enumerate(names) if not (actor / name).is_file()]
     if len(missing) == world_size:
@@ -163,7 +171,7 @@ def _read_json(path: Path) -> dict[str, object]:
 
 
 def _weight_problem(folder: Path) -> str:
-    """What the weights lack; nothing if they are there."""
+    """Names of the files that the weights lack; empty if the weights are complete."""
     if any(_is_filled(folder / name) for name in _WEIGHTS):
         return ""
     for index in (folder / f"{name}.index.json" for name in _WEIGHTS):
@@ -184,19 +192,19 @@ def _check_complete(folder: Path, source: Path) -> None:
         missing.append(problem)
     if missing:
         raise DataError(
-            f"the model of {source} is not whole, it lacks {', '.join(missing)}: take another step's checkpoint, or "
-            "put what is missing beside its config.json from the model that the training started from"
+            f"the model in {source} is not complete, it lacks {', '.join(missing)}: take another step's checkpoint, or "
+            "copy the missing files from the model that the training started from"
         )
 
 
 @contextmanager
 def _new_folder(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when the block succeeds and goes when it fails."""
+    """Temporary folder that is renamed to `out` when the block succeeds and removed when the block fails."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ConfigError(f"--out {out} is there already: give a new folder, or remove it")
+        raise ConfigError(f"--out {out} exists already: give a new folder, or remove it")
     unfinished = out.with_name(f".{out.name}.unfinished")
     try:
-        shutil.rmtree(unfinished, ignore_errors=True)  # of a command that was killed
+        shutil.rmtree(unfinished, ignore_errors=True)  # a command that was killed may have left it
         unfinished.mkdir(parents=True)
         yield unfinished
         unfinished.rename(out)
@@ -206,10 +214,10 @@ def _new_folder(out: Path) -> Iterator[Path]:
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _take_files(source: Path, target: Path, *, with_weights: bool) -> None:
-    """What `target` does not have yet, such as a model's own code, which the merger leaves out.
+def _copy_missing_files(source: Path, target: Path, *, with_weights: bool) -> None:
+    """Copy the files that `target` lacks, such as a model's own code, which the merger does not write.
 
-    Weights share their bytes with the checkpoint where the file system can; the rest is the user's to edit.
+    Weights are hard links to the checkpoint's if the file system allows it; other files are copies that users may edit.
     """
     for path in (path for path in source.rglob("*") if path.is_file()):
         copy = target / path.relative_to(source)
@@ -230,7 +238,7 @@ def _linked(path: Path, copy: Path) -> bool:
 
 
 def _merge(arguments: list[str], out: Path, actor: Path) -> None:
-    # Where there is an accelerator the shims change nothing; elsewhere transformers cannot be imported without them.
+    # Without an accelerator transformers cannot be imported without the shims; with one they change nothing.
     environment = {**os.environ, "PYTHONPATH": cpu_engine_variables(os.environ)["PYTHONPATH"]}
     merger = subprocess.run(
         tied_to_parent("verl.model_merger", *arguments),
@@ -245,6 +253,6 @@ def _merge(arguments: list[str], out: Path, actor: Path) -> None:
     log = out.with_name(f"{out.name}.merge.log")
     log.write_bytes(merger.stdout)
     lines = merger.stdout.decode(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
-    why = "it was killed, most likely for want of memory" if merger.returncode == _OUT_OF_MEMORY else last
-    raise DataError(f"verl's merger cannot merge {actor}: {why} (all that it said is in {log})")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
+    why = "it was killed, most likely since memory was short" if merger.returncode == _KILLED else last
+    raise DataError(f"verl's merger cannot merge {actor}: {why} (its whole output is in {log})")

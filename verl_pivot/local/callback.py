@@ -1,4 +1,4 @@
-"""Hydra callback of `+local=cpu`: sets environment and platform before main_ppo looks at them."""
+"""Hydra callback of `+local=cpu`: sets the environment variables and verl's platform before main_ppo reads them."""
 
 import os
 from typing import Any
@@ -8,17 +8,21 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
-    """Makes the launching process a CPU one; Ray workers get the same variables by their runtime_env."""
+    """Callback that sets the launching process up for a CPU; Ray workers get the same variables from runtime_env."""
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Export the runtime_env's variables and choose the platform; leave on a machine with an accelerator.
+        """Export the variables of Ray's runtime_env and choose the CPU platform.
 
-        By SystemExit: Hydra turns other exceptions of a callback into warnings.
+        Raises:
+            SystemExit: If the machine has an accelerator. Hydra turns other exceptions of a callback into warnings.
         """
         import torch
 
         if torch.accelerator.is_available():
-            raise SystemExit("verl-pivot: this machine has a GPU and +local=cpu is for those without: remove it")
+            raise SystemExit(
+                "verl-pivot: this machine has an accelerator, but +local=cpu is for machines without one: remove "
+                "+local=cpu from the command"
+            )
         variables = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars, resolve=True)
         assert isinstance(variables, dict), variables
         os.environ.update({str(name): str(value) for name, value in variables.items()})

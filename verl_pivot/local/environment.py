@@ -1,4 +1,4 @@
-"""A process -> one in which SGLang's and torchvision's CUDA wheels work where there is no accelerator."""
+"""Shims and environment variables with which SGLang's and torchvision's CUDA wheels work without an accelerator."""
 
 import os
 import sys
@@ -7,14 +7,16 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 SHIMS = Path(__file__).parent / "shims"
+"""Folder that is put on PYTHONPATH, so that Python imports its sitecustomize.py at start."""
 GRPC_PORT = {"SGLANG_GRPC_PORT": "50051"}
-"""SGLang 0.5.12 refuses an HTTP port above 55535, since the one for its gRPC, which is off, is 10,000 higher."""
+"""Variable that fixes SGLang's gRPC port: SGLang 0.5.12 otherwise adds 10,000 to the HTTP port, even with gRPC off,
+and refuses HTTP ports above 55535."""
 
 
 def activate_shims() -> None:
-    """Install the finder of `shims/sitecustomize.py` in this process: imports nothing, harmless to repeat.
+    """Install the import finder of `shims/sitecustomize.py` in this process; later calls change nothing.
 
-    It must come before the first import of transformers, which imports torchvision.
+    Call it before the first import of transformers, which imports torchvision.
     """
     if any(type(finder).__name__ == "Shims" for finder in sys.meta_path):
         return
@@ -26,20 +28,24 @@ def activate_shims() -> None:
 
 
 def has_accelerator() -> bool:
-    """Whether torch sees a GPU or the like; the shims ask the same question."""
+    """Whether torch sees a GPU or another accelerator; the shims use the same test."""
     import torch
 
     return bool(torch.accelerator.is_available())
 
 
 def cpu_engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What SGLang needs beside `environment` on a machine without an accelerator."""
+    """Environment variables that SGLang needs in addition on a machine without an accelerator.
+
+    Args:
+        environment: Variables of the process that will start SGLang, from which values are taken over.
+    """
     inherited = [entry for entry in environment.get("PYTHONPATH", "").split(os.pathsep) if entry]
     others = [entry for entry in inherited if entry != str(SHIMS)]
     return {
         "PYTHONPATH": os.pathsep.join([str(SHIMS), *others]),
         "SGLANG_USE_CPU_ENGINE": "1",
-        # Two engines on few cores starve each other otherwise: 19 s against 1 s for 16 x 64 tokens.
+        # One thread per engine: with more, two engines on few cores took 19 s instead of 1 s for 16 x 64 tokens.
         "OMP_NUM_THREADS": environment.get("OMP_NUM_THREADS", "1"),
         "TOKENIZERS_PARALLELISM": "false",
         **GRPC_PORT,

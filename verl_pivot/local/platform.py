@@ -1,6 +1,6 @@
-"""verl's CPU platform, and the places of verl and torch that assume a GPU. Never imported on one.
+"""CPU platform for verl, and patches of verl and torch code that assumes a GPU. Not imported on machines with one.
 
-Each patch names the upstream change that would remove it. The engine's side is in `local/shims/`.
+Each patch names the upstream change that would make it unnecessary. Patches for SGLang are in `local/shims/`.
 """
 
 import inspect
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 class CpuDevice(ModuleType):
-    """The functions of `torch.cuda` that verl calls, answered for the main memory."""
+    """Module with the functions of `torch.cuda` that verl calls, implemented for the CPU and main memory."""
 
     def __init__(self) -> None:
         super().__init__("verl_pivot_cpu_device")
@@ -85,7 +85,7 @@ class CpuDevice(ModuleType):
 
 
 class CpuPlatform(PlatformBase):  # type: ignore[misc]  # verl is untyped here
-    """One logical GPU that is the CPU, with gloo as its only transport."""
+    """Platform with one logical device, the CPU, and gloo as its only communication backend."""
 
     @property
     def device_name(self) -> str:
@@ -103,11 +103,11 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]  # verl is untyped here
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        """Never found by verl's own probing: only VERL_PLATFORM=cpu chooses it."""
+        """False, so that verl's own search never finds it: only VERL_PLATFORM=cpu chooses it."""
         return False
 
     def current_device(self) -> torch.device:
-        return CPU  # an index, as verl's annotation says, would mean cuda:0 to torch
+        return CPU  # verl's annotation asks for an index, but torch takes an index for cuda:0
 
     def device_count(self) -> int:
         return 1
@@ -150,7 +150,7 @@ class CpuPlatform(PlatformBase):  # type: ignore[misc]  # verl is untyped here
         pass
 
     def ray_resource_name(self) -> str:
-        return "GPU"  # verl's resource check counts GPU or NPU only; local/cpu.yaml starts Ray with a logical one
+        return "GPU"  # verl's resource check counts only GPU or NPU; local/cpu.yaml starts Ray with one logical GPU
 
     def ray_resource_options(self, num_gpus: float) -> dict[str, Any]:
         return {"num_gpus": num_gpus}
@@ -172,7 +172,7 @@ _DEVICE = CpuDevice()
 
 
 def activate() -> None:
-    """Register the platform and patch this process; harmless to repeat."""
+    """Register the platform with verl and patch this process; it may be called repeatedly."""
     PlatformRegistry.register("cpu")(CpuPlatform)
     _default_to_gloo()
     _share_weights_by_file()
@@ -180,9 +180,10 @@ def activate() -> None:
 
 
 def _default_to_gloo() -> None:
-    """verl asks torch for "cpu:gloo,cpu:gloo", which torch refuses.
+    """Make gloo the default backend of process groups.
 
-    Gone once verl's `initialize_global_process_group_ray` names each device once.
+    verl asks torch for "cpu:gloo,cpu:gloo", which torch refuses. Unnecessary once verl's
+    `initialize_global_process_group_ray` names each device once.
     """
     from verl.utils import distributed
 
@@ -196,10 +197,11 @@ def _default_to_gloo() -> None:
 
 
 def _share_weights_by_file() -> None:
-    """Weights reach the engine as shared CPU tensors, by file name since the engine is no child of the worker.
+    """Let workers pass weights to the engine as shared CPU tensors.
 
-    SGLang replaces torch's pickling of tensors by one that knows CUDA handles only, unless this mark says
-    that it did so already. Gone once `sglang.srt.utils.patch_torch` leaves CPU tensors alone.
+    They are shared by file name, since the engine is not a child process of the worker. SGLang replaces torch's
+    pickling of tensors by one for CUDA handles only, unless this attribute says that it was replaced already.
+    Unnecessary once `sglang.srt.utils.patch_torch` leaves CPU tensors alone.
     """
     from torch.multiprocessing import reductions
 
@@ -208,11 +210,12 @@ def _share_weights_by_file() -> None:
 
 
 def _leave_memory_unpinned() -> None:
-    """verl keeps the reference policy in pinned memory, which torch refuses without an accelerator.
+    """Make `pin_memory` of tensors do nothing.
 
-    Gone once verl's FSDP2 engine takes `pin_memory` for its CPUOffloadPolicy from the platform.
+    verl keeps the reference policy in pinned memory, which torch refuses without an accelerator. Unnecessary once
+    verl's FSDP2 engine takes `pin_memory` for its CPUOffloadPolicy from the platform.
     """
-    torch.Tensor.pin_memory = _unpinned  # type: ignore[method-assign,assignment]  # that is the patch
+    torch.Tensor.pin_memory = _unpinned  # type: ignore[method-assign,assignment]  # this is the patch
 
 
 def _unpinned(tensor: torch.Tensor, device: object = None) -> torch.Tensor:

@@ -1,9 +1,8 @@
-"""Let SGLang's CUDA wheel import and run on a machine without an accelerator.
+"""Shims with which SGLang's CUDA wheel can be imported and run on a machine without an accelerator.
 
-Python imports this at start because `verl_pivot.local` puts the folder on PYTHONPATH, so that every
-process that SGLang or Ray spawns has it too. At start it only installs a finder; a process that never imports
-sglang or torchvision pays nothing. Where torch sees an accelerator, nothing at all is changed. Written
-against sglang 0.5.12 and torch 2.13.
+Python imports this file at start, because `verl_pivot.local` puts its folder on PYTHONPATH; so does every process that
+SGLang or Ray starts. It only installs an import finder, which costs nothing unless a process imports sglang or
+torchvision. If torch sees an accelerator, nothing is changed. Written against sglang 0.5.12 and torch 2.13.
 """
 
 import os
@@ -23,12 +22,13 @@ _FACTORIES = ("tensor", "empty", "zeros", "ones", "arange", "full")
 
 
 class Shims:
-    """Meta path finder: applies what a package needs in the moment before it is first imported."""
+    """Import finder that patches what a package needs just before the package is first imported."""
 
     def __init__(self) -> None:
         self._libraries: list[object] = []
-        """torch forgets an operator's schema when its Library is collected."""
+        """Libraries of declared operators; torch forgets an operator when its Library is garbage-collected."""
         self._running = False
+        """Whether the finder is at work, so that imports of its own are left to other finders."""
 
     def find_spec(
         self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
@@ -47,8 +47,8 @@ class Shims:
         if torch.accelerator.is_available():
             return None
         if name == "sgl_kernel":
-            # sglang imports sgl_kernel.kvcacheio outside any check (srt/mem_cache/memory_pool_host.py:47). No longer
-            # needed once that import asks for CUDA, or once there is a sgl-kernel wheel for plain CPUs.
+            # sglang imports sgl_kernel.kvcacheio unconditionally (srt/mem_cache/memory_pool_host.py:47). Unnecessary
+            # once that import checks for CUDA, or once there is a sgl-kernel wheel for plain CPUs.
             return PathFinder.find_spec(name, [_STUBS])
         if name == "sglang":
             _ignore_pinned_memory()
@@ -57,12 +57,12 @@ class Shims:
         return None
 
     def _declare_torchvision_operators(self) -> None:
-        """torchvision's wheel on PyPI is the CUDA build, whose operators a CPU torch cannot load.
+        """Declare operators of torchvision that a CPU build of torch cannot load.
 
-        Its Python half then fails on its own missing operators (torchvision/_meta_registrations.py), and sglang
-        imports it for image decoding (srt/utils/common.py:90). No longer needed once torchvision guards these
-        registrations, once sglang imports it lazily, or with torchvision's CPU wheel from PyTorch's own index,
-        whose operators are there by now.
+        torchvision's wheel on PyPI is the CUDA build. Without its operators its Python code fails
+        (torchvision/_meta_registrations.py), and sglang imports it for image decoding (srt/utils/common.py:90).
+        Unnecessary once torchvision guards these registrations, once sglang imports it lazily, or with torchvision's
+        CPU wheel from PyTorch's own index, which has the operators.
         """
         from torch import library
         from torchvision.extension import _has_ops  # type: ignore[import-untyped]
@@ -77,16 +77,16 @@ class Shims:
 
 
 def _ignore_pinned_memory() -> None:
-    """Make pin_memory=True mean nothing, as in torch before 2.13, instead of an error.
+    """Make pin_memory=True do nothing, as in torch before 2.13, instead of raising an error.
 
-    sglang pins index tensors on every device (srt/layers/logits_processor.py:541). No longer needed once it
-    asks `is_pin_memory_available()` there, as it does elsewhere.
+    sglang pins index tensors on every device (srt/layers/logits_processor.py:541). Unnecessary once it calls
+    `is_pin_memory_available()` there, as it does elsewhere.
     """
     import torch
 
     for name in _FACTORIES:
         setattr(torch, name, _without_pinning(getattr(torch, name)))
-    setattr(torch.Tensor, "pin_memory", lambda self, device=None: self)  # noqa: B010  mypy would refuse a plain one
+    setattr(torch.Tensor, "pin_memory", lambda self, device=None: self)  # noqa: B010  mypy would refuse a plain assignment
 
 
 def _without_pinning(factory: "Callable[..., Any]") -> "Callable[..., Any]":
@@ -100,7 +100,7 @@ def _without_pinning(factory: "Callable[..., Any]") -> "Callable[..., Any]":
 
 
 def _run_shadowed_sitecustomize() -> None:
-    """Python imports one sitecustomize only: run the one that this folder hides, as Debian has one."""
+    """Run the sitecustomize that this one hides, since Python imports only one; Debian's Python comes with one."""
     path = [entry for entry in sys.path if os.path.abspath(entry) != _FOLDER]
     spec = PathFinder.find_spec("sitecustomize", path)
     if spec is None or spec.loader is None:

@@ -1,1 +1,1 @@
-"""Stands in for SGLang's CUDA kernels where there is no accelerator; see ../../sitecustomize.py."""
+"""Replacement for SGLang's package of CUDA kernels on machines without an accelerator; see ../../sitecustomize.py."""

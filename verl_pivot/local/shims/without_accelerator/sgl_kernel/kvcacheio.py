@@ -1,4 +1,4 @@
-"""Names that SGLang imports for its host cache, which needs an accelerator: each raises when called."""
+"""Functions that SGLang imports for its host cache, which needs an accelerator; each raises an error when called."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,8 @@ def __getattr__(name: str) -> Callable[..., None]:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def unavailable(*args: object, **kwargs: object) -> None:
-        raise RuntimeError(f"sgl_kernel.kvcacheio.{name} needs an accelerator; leave hierarchical cache off on a CPU")
+        raise RuntimeError(
+            f"sgl_kernel.kvcacheio.{name} needs an accelerator; leave SGLang's hierarchical cache off on a CPU"
+        )
 
     return unavailable
