@@ -38,12 +38,14 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario, each with a seed of its own.")] = 2,
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny model by default.")] = None,
     capacity: Annotated[int, typer.Option(min=1024, help="KV tokens of the server.")] = 12_288,
-    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths follow.")] = 1024,
+    budget: Annotated[int, typer.Option(min=512, help="Tokens of the longest response; other lengths follow.")] = 1024,
     flag: Annotated[
         list[str] | None, typer.Option(help="Flag of SGLang, as --flag=--load-format=dummy; repeatable.")
     ] = None,
 ) -> None:
     """Print the measured rates, and seconds of whole steps on the server beside those in the simulator."""
+    if capacity < 2 * budget:
+        raise typer.BadParameter(f"--capacity must be at least twice --budget, which is {budget}; got {capacity}")
     console = Console()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:

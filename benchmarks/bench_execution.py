@@ -30,7 +30,7 @@ SCRIPT = "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, name TEXT); INSERT 
 
 
 class Case(NamedTuple):
-    """What is measured of one verifier."""
+    """One verifier with an action to score, and the program that it runs for it."""
 
     name: str
     verifier: Verifier

@@ -83,7 +83,7 @@ def image() -> bytes:
 
 
 class Notes(list[str]):
-    """What one trajectory wrote down."""
+    """Lines that one trajectory has written down."""
 
 
 def note(text: str, workspace: Workspace) -> str:

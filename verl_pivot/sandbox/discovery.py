@@ -40,7 +40,7 @@ class NodeChanges:
     """Difference between a client's nodes and a listing."""
 
     gone: tuple[Node, ...]
-    """Nodes that are not listed any more."""
+    """Nodes that the listing does not have."""
     new: tuple[Node, ...]
     """Nodes for the services that the client does not use yet."""
 

@@ -148,7 +148,7 @@ def _check_size(what: str, size: int, maximum: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Where the time of one execution went."""
+    """Seconds of one execution, by what they were spent on."""
 
     queue_seconds: float = 0.0
     """Seconds from the arrival at the service until the setup began."""

@@ -62,7 +62,7 @@ def find_supervisor(name: str) -> Any:
         SandboxError: If there is none.
     """
     if not ray.is_initialized():  # else Ray would start a cluster by itself
-        raise SandboxError("this process is not connected to Ray any more")
+        raise SandboxError("this process is not connected to Ray; connect it with ray.init")
     try:
         return ray.get_actor(name, namespace=NAMESPACE)
     except ValueError as error:

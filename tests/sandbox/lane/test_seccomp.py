@@ -16,7 +16,7 @@ ENTERING = {"mount": 165, "unshare": 272, "setns": 308}
 
 
 def decide(code: bytes, number: int, *arguments: int, arch: int = X86_64) -> int:
-    """What the filter returns for one system call."""
+    """Action of the filter for one system call."""
     data = struct.pack("=IIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     program = [struct.unpack_from("=HBBI", code, offset) for offset in range(0, len(code), 8)]
     accumulator, place = 0, 0

@@ -1,4 +1,4 @@
-"""What a running service process holds: a node that only runs programs has no use for the trainer's packages."""
+"""Modules that a service process has imported: a node that only runs programs needs no package of the trainer."""
 
 from tests.support.modules_backend import LIST_MODULES
 from tests.support.sandbox_machine import needs_sandbox

@@ -28,7 +28,7 @@ _EXECUTIONS = re.compile(r"^sandbox_executions_total\{.*\} (\S+)$", re.MULTILINE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSizes:
-    """How much is measured; the targets are stated for the defaults."""
+    """Numbers of calls and rounds that the bench measures; the targets are stated for the defaults."""
 
     num_rounds: int = 5
     """Rounds in which two things are measured in turn."""

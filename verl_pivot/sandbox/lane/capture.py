@@ -56,7 +56,7 @@ class Capture:
 
 
 def take_output(outputs: tuple[Capture, Capture]) -> "OutputFields":
-    """What was captured of stdout and stderr; both captures then begin afresh."""
+    """Output captured of stdout and stderr; both captures then begin afresh."""
     stdout, stderr = outputs
     fields: OutputFields = {
         "stdout": stdout.text,

@@ -131,7 +131,7 @@ def receive_message(channel: socket.socket) -> InterpreterMessage:
 
 
 def read_words(payload: int) -> "CellWords":
-    """What an interpreter wrote about a cell into the memory file `payload`.
+    """Outcome of a cell, which the interpreter wrote into the memory file `payload`.
 
     Raises:
         FrameError: If it is too long or not of the agreed form.

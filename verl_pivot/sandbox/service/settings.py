@@ -1,4 +1,4 @@
-"""Settings of the service of one node: where it listens, and its limits."""
+"""Settings of the service of one node: its address, token and limits."""
 
 from dataclasses import dataclass, field
 
@@ -21,12 +21,12 @@ class ServiceLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSettings:
-    """Where a service listens, and its limits."""
+    """Address, token and limits of one service."""
 
     token: str
     host: str = "127.0.0.1"
     port: int = 0
-    """0 takes a free port."""
+    """Port to listen on; 0 takes a free one."""
     node: str = ""
     """Name of this node in results; host:port if empty."""
     backend_name: str = ""
