@@ -1,4 +1,4 @@
-"""Command line `verl-pivot`: one function of commands/ per command, which imports slow modules when it runs."""
+"""Command line `verl-pivot`: one function in commands/ per command; slow modules are imported when it runs."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from verl_pivot.errors import PivotError
 
 
 class _UserErrors(TyperGroup):
-    """Prints an error that the user can correct as one sentence, with exit code 1 and no traceback."""
+    """Prints an error that the user can correct as one sentence without a traceback, and exits with code 1."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -34,7 +34,8 @@ class _UserErrors(TyperGroup):
 app = typer.Typer(
     name="verl-pivot",
     cls=_UserErrors,
-    help="SFT trajectories -> pivots.parquet for the stock verl trainer: import, profile, select.",
+    help="Prepare data for the stock verl trainer: import, profile and select turn SFT trajectories into pivots.parquet. "
+    "The other commands are optional.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,4 +1,4 @@
-"""`verl-pivot doctor`: checks what a launch needs on this machine, and says the remedy of each failure."""
+"""`verl-pivot doctor`: checks that this machine has what a launch needs, and prints a remedy for each failure."""
 
 import importlib.util
 import os
@@ -26,7 +26,7 @@ class Diagnosis:
 
 
 def examine() -> Iterator[Diagnosis]:
-    """Run every check, from what the others build on to what builds on them; a failure does not hide the rest."""
+    """Run every check, the most basic ones first. All of them run, even after a failure."""
     yield _versions()
     if importlib.util.find_spec("verl") is None:  # a node that only runs sandboxes
         yield _sandbox()
@@ -48,12 +48,12 @@ def examine() -> Iterator[Diagnosis]:
 def _versions() -> Diagnosis:
     from packaging.requirements import Requirement
 
-    name, remedy = "versions", "install what is missing: pip install 'verl-pivot[verl]'"
+    name, remedy = "versions", "install the required versions: pip install 'verl-pivot[verl]'"
     try:
         lines = [Requirement(line) for line in requires("verl-pivot") or ()]
         needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
         wrong = [
-            f"{requirement.name} {version(requirement.name)} is not {requirement.specifier}"
+            f"{requirement.name} {version(requirement.name)} is installed, but {requirement.specifier} is required"
             for requirement in needed
             if not requirement.specifier.contains(version(requirement.name), prereleases=True)
         ]
@@ -65,7 +65,7 @@ def _versions() -> Diagnosis:
 
 
 def plugin_is_loaded() -> bool:
-    """Whether `import verl` loads our plugin into this process; also asked of a Ray worker."""
+    """Whether `import verl` loads our plugin into this process. A Ray worker runs this function, too."""
     import verl  # noqa: F401  for its effect
     from omegaconf import OmegaConf
 
@@ -88,15 +88,15 @@ def _hooks() -> Diagnosis:
     missing = []
     for hook in HOOKS:
         try:
-            with warnings.catch_warnings(action="ignore"):  # verl warns of each engine that is not installed
+            with warnings.catch_warnings(action="ignore"):  # verl warns about each engine that is not installed
                 hook.resolve()
         except (ImportError, AttributeError) as error:
             missing.append(f"{hook} for {hook.used_by} ({error})")
     return Diagnosis(
-        name="hooks of verl",
+        name="names used from verl",
         passed=not missing,
-        detail="; ".join(missing) or f"{len(HOOKS)} names found",
-        remedy="install a verl in the supported range",
+        detail="; ".join(missing) or f"all {len(HOOKS)} found",
+        remedy="install a supported version of verl: pip install 'verl-pivot[verl]'",
     )
 
 
@@ -110,11 +110,13 @@ def _configs() -> Diagnosis:
         detail, passed = f"+method=pivotrl selects {config.data.custom_cls.path}", True
     except HydraException as error:
         detail, passed = str(error).splitlines()[0], False
-    return Diagnosis(name="configs", passed=passed, detail=detail, remedy="reinstall verl-pivot: its wheel holds them")
+    return Diagnosis(
+        name="configuration files", passed=passed, detail=detail, remedy="reinstall verl-pivot, which brings them"
+    )
 
 
 def _ray_worker() -> Diagnosis:
-    """Ask a Ray worker for the plugin: where only the driver has it, a training fails late or silently."""
+    """Check that a Ray worker loads the plugin: if only the driver does, a training fails late or silently."""
     import ray
 
     remedy = "install verl-pivot in the environment of the Ray workers, on every node"
@@ -130,13 +132,13 @@ def _ray_worker() -> Diagnosis:
 
 
 def _accelerator() -> Diagnosis:
-    """Look for a GPU; a machine without one passes too, since +local=cpu runs there."""
+    """Look for a GPU. A machine without one passes, too, since +local=cpu runs there."""
     detail = "found" if has_accelerator() else "none: add +local=cpu to a launch command to try it here"
     return Diagnosis(name="accelerator", passed=True, detail=detail)
 
 
 def _sglang() -> Diagnosis:
-    """Import SGLang in another process, since its import takes seconds and changes the process."""
+    """Import SGLang, in another process, since the import takes seconds and changes the process."""
     environment = dict(os.environ)
     if not has_accelerator():
         environment |= cpu_engine_variables(environment)
@@ -152,7 +154,8 @@ def _sglang() -> Diagnosis:
         name="SGLang",
         passed=run.returncode == 0,
         detail=last_line,
-        remedy="pip install verl-pivot[sglang] on a GPU machine; requirements/cpu.txt with --no-deps on another",
+        remedy="on a machine with a GPU: pip install 'verl-pivot[sglang]'; on others: pip install --no-deps -r "
+        "requirements/cpu.txt",
     )
 
 
@@ -176,7 +179,7 @@ def _sandbox() -> Diagnosis:
 
 
 def doctor_command() -> None:
-    """Check what a launch needs on this machine; exit code 1 if anything is missing.
+    """Check that this machine has what a launch needs. The exit code is 1 if anything is missing.
 
     Example: verl-pivot doctor
     """
@@ -185,7 +188,7 @@ def doctor_command() -> None:
 
     console = Console(highlight=False)
     num_failures = 0
-    with console.status("looking ..."):
+    with console.status("checking ..."):
         for diagnosis in examine():
             mark = "[green]ok  [/green]" if diagnosis.passed else "[red]FAIL[/red]"
             console.print(f"{mark} {diagnosis.name}: {escape(diagnosis.detail)}")

@@ -1,4 +1,4 @@
-"""`verl-pivot export`: pivots or trajectories -> a file for NeMo Gym, for verl's SFT, or for any reader of JSON."""
+"""`verl-pivot export`: pivots or trajectories -> a file for NeMo Gym, for verl's SFT trainer, or JSON lines."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,23 +20,23 @@ def export_command(
     to: Annotated[
         Literal["nemo-gym", "verl", "jsonl"],
         typer.Option(
-            help="nemo-gym: JSON lines, one per turn; verl: parquet, of pivots for RL or of trajectories for SFT; "
-            "jsonl: one JSON line per row."
+            help="nemo-gym: JSON lines, one per turn. verl: parquet, of pivots for RL or of trajectories for SFT. "
+            "jsonl: JSON lines, one per row."
         ),
     ],
     out: Annotated[Path, typer.Option(help="The file to write.")],
     agent: Annotated[
         str | None,
         typer.Option(
-            help="nemo-gym: name in agent_ref, as in your NeMo Gym configuration. By default the name that a row was "
-            "imported with, or the agent nearest to its verifier."
+            help="With --to nemo-gym: name in agent_ref, as in your NeMo Gym configuration. By default the name that a "
+            "row was imported with, or the agent nearest to its verifier."
         ),
     ] = None,
     profile: Annotated[
-        Path | None, typer.Option(help="nemo-gym: profile.jsonl of these turns, for their pass rates.")
+        Path | None, typer.Option(help="With --to nemo-gym: profile.jsonl of these turns, for their pass rates.")
     ] = None,
 ) -> None:
-    """Write pivots or trajectories for other readers. `verl-pivot import` reads every export back.
+    """Write pivots or trajectories in a format of other programs. `verl-pivot import` reads every export back.
 
     Example: verl-pivot export pivots.parquet --to nemo-gym --profile profile.jsonl --out pivots.nemo-gym.jsonl
     """
@@ -72,23 +72,26 @@ def _print_export(report: "ExportReport", out: Path) -> None:
 
     table = counts_table(f"{report.num_written} rows in {out}")
     notes = {
-        "trajectories that failed": (report.num_failed, "written as well; import without --outcome all drops them"),
+        "trajectories that failed": (
+            report.num_failed,
+            "written, too; `verl-pivot import` without --outcome all leaves them out",
+        ),
         "several calls at once": (
             report.num_batches,
-            "function_call_batch: read by NeMo Gym's environment, refused by the validator script of its skill",
+            "written as function_call_batch, which NeMo Gym's environment reads and the validator of its skill refuses",
         ),
         "calls without a schema": (
             report.num_without_schema,
-            "NeMo Gym's validator takes them with --no-check-tool-names; import with --tools to add schemas",
+            "NeMo Gym's validator accepts them with --no-check-tool-names; `verl-pivot import --tools` adds schemas",
         ),
         "not in the profile": (report.num_without_profile, "written without pass rates"),
     }
-    for what, (count, why) in notes.items():
+    for result, (count, note) in notes.items():
         if count:
-            table.add_row(what, str(count), why)
+            table.add_row(result, str(count), note)
     for what, count in report.lost_fields.most_common():
-        table.add_row(f"lost: {what}", str(count), "kept in the column verl_pivot, for verl-pivot import")
+        table.add_row(f"lost: {what}", str(count), "kept in the column verl_pivot, which `verl-pivot import` reads")
     if table.row_count:
         Console().print(table)
     else:
-        typer.echo(f"{report.num_written} rows in {out}; nothing is lost.")
+        typer.echo(f"Wrote {report.num_written} rows to {out}; nothing was lost.")

@@ -1,4 +1,4 @@
-"""`verl-pivot filter`: trajectories.jsonl and rules -> the trajectories worth training on; each drop has a reason."""
+"""`verl-pivot filter`: trajectories.jsonl and rules -> the trajectories worth training on, and why others are not."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,9 @@ T = TypeVar("T")
 def filter_command(
     trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
     out: Annotated[Path, typer.Option(help="The filtered.jsonl to write.")],
-    rules: Annotated[Path | None, typer.Option(help="YAML list of filters; by default configs/quality.yaml.")] = None,
+    rules: Annotated[
+        Path | None, typer.Option(help="YAML list of filters; by default those of configs/quality.yaml.")
+    ] = None,
     profile: Annotated[
         Path | None,
         typer.Option(help="profile.jsonl from `verl-pivot profile`, which the filters difficulty and solved need."),
@@ -30,7 +32,7 @@ def filter_command(
         list[str] | None, typer.Option(help="Module or .py file that registers filters of your own; repeatable.")
     ] = None,
 ) -> None:
-    """Drop wrong, incoherent, wasteful, repeated, leaked or too easy trajectories, each with a reason.
+    """Drop wrong, incoherent, wasteful, repeated, leaked or too easy trajectories, and report the reason of each drop.
 
     Example: verl-pivot filter trajectories.jsonl --rules quality.yaml --out filtered.jsonl
     """

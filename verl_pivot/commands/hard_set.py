@@ -1,4 +1,4 @@
-"""`verl-pivot hard-set`: problems.parquet and recorded rollouts -> the problems that are not always solved."""
+"""`verl-pivot hard-set`: problems.parquet and recorded rollouts -> the problems that are not solved every time."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,13 +20,13 @@ def hard_set_command(
     ],
     out: Annotated[Path, typer.Option(help="The hard.parquet to write.")],
     min_rollouts: Annotated[
-        int, typer.Option(min=1, help="Decided rollouts that a problem needs before it can be dropped.")
+        int, typer.Option(min=1, help="Rollouts with a score that a problem needs before it can be dropped.")
     ] = 8,
-    prompt_key: Annotated[str, typer.Option(help="Column of the chat messages: verl's data.prompt_key.")] = "prompt",
+    prompt_key: Annotated[str, typer.Option(help="Column with the chat messages: verl's data.prompt_key.")] = "prompt",
 ) -> None:
-    """Drop the problems that the policy solved every time; the others stay as they are, in their order.
+    """Drop the problems that the policy solved every time. The others stay unchanged and in their order.
 
-    The stock trainer makes the rollouts, here eight of each problem:
+    The rollouts come from the stock trainer, here eight of each problem:
 
     \b
     python -m verl.trainer.main_ppo +method=grpo_roc <your overrides> \\

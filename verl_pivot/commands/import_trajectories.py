@@ -1,4 +1,4 @@
-"""`verl-pivot import`: recorded trajectories in many formats -> trajectories.jsonl, and the rows refused."""
+"""`verl-pivot import`: recorded trajectories in many formats -> trajectories.jsonl, and a file of the refused rows."""
 
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,31 +18,35 @@ if TYPE_CHECKING:
 
 
 def import_command(
-    files: Annotated[list[Path], typer.Argument(help="Files of JSON lines or JSON (also compressed), or parquet.")],
+    files: Annotated[list[Path], typer.Argument(help="Files of JSON lines, JSON (both may be compressed) or parquet.")],
     out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
     format: Annotated[
         str | None,
-        typer.Option(help="Name of the rows' format; by default each row is recognized. An unknown name lists all."),
+        typer.Option(
+            help="Format of all rows; by default it is recognized row by row. An unknown name lists all formats."
+        ),
     ] = None,
     thinking: Annotated[
-        Literal["keep", "strip"], typer.Option(help="What to do with the assistant's reasoning.")
+        Literal["keep", "strip"], typer.Option(help="Whether to keep the reasoning in the assistant's messages.")
     ] = "keep",
-    verifier: Annotated[str, typer.Option(help="Verifier of rows that name none.")] = "tool_call",
+    verifier: Annotated[str, typer.Option(help="Verifier of the rows that do not name one.")] = "tool_call",
     verifier_options: Annotated[
         str, typer.Option(help='JSON object with options of that verifier, such as {"mode": "name_only"}.')
     ] = "{}",
-    tools: Annotated[Path | None, typer.Option(help="JSON list of tool schemas, for rows that have none.")] = None,
+    tools: Annotated[
+        Path | None, typer.Option(help="JSON file with a list of tool schemas, for rows without schemas.")
+    ] = None,
     outcome: Annotated[
-        Literal["passed", "all"], typer.Option(help="'all' also keeps trajectories whose outcome failed.")
+        Literal["passed", "all"], typer.Option(help="Which trajectories to keep; 'all' keeps those that failed, too.")
     ] = "passed",
     format_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers formats of your own; repeatable.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
 ) -> None:
-    """Convert recorded trajectories to trajectories.jsonl; every row refused is written beside it with the reason.
+    """Convert recorded trajectories to trajectories.jsonl. Refused rows are written to a file beside it, with reasons.
 
-    An import that was interrupted goes on when it is run again.
+    An interrupted import continues when it is run again.
 
     Example: verl-pivot import runs/*.jsonl --tools tools.json --out trajectories.jsonl
     """
@@ -103,9 +107,11 @@ def _print_import(report: "ImportReport", out: Path) -> None:
     table.add_section()
     table.add_row("kept", str(report.num_kept), f"{report.num_turns} pivot candidates in {out}")
     if report.num_unknown_outcome:
-        table.add_row("  of unknown outcome", str(report.num_unknown_outcome), "taken for passed")
+        table.add_row("  of unknown outcome", str(report.num_unknown_outcome), "counted as passed")
     if report.num_calls_without_tools:
-        table.add_row("  calls, but no tools", str(report.num_calls_without_tools), "give schemas with --tools")
+        table.add_row(
+            "  with calls, but without tools", str(report.num_calls_without_tools), "add schemas with --tools"
+        )
     table.add_row("not passed", str(report.num_not_passed), "left out; --outcome all keeps them")
     for reason, count in report.rejected.most_common():
         table.add_row(f"rejected: {reason}", str(count), report.examples[reason])
@@ -121,13 +127,14 @@ def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
     if report.rejected:
         yield f"{report.rejected.total()} rejected rows, each with its reason: {rejected_path(out)}"
     if report.num_merged_turns:
-        yield f"{report.num_merged_turns} times a text and the calls right after it were joined into one turn."
+        yield f"Joined a text and the calls right after it into one turn: {report.num_merged_turns} times."
     if report.ignored_columns:
         yield (
-            f"Columns not carried over: {', '.join(sorted(report.ignored_columns))}; "
-            "put what a verifier needs of them into the object column `metadata`."
+            f"Columns that were ignored: {', '.join(sorted(report.ignored_columns))}. "
+            "If a verifier needs them, put them into the column `metadata`, a JSON object."
         )
     if report.num_published:
         profile = published_profile_path(out)
-        yield f"{report.num_published} turns came with published scores: verl-pivot select {out} --profile {profile}"
+        select = f"verl-pivot select {out} --profile {profile}"
+        yield f"{report.num_published} turns came with published scores. To select from them: {select}"
     yield f"Next: verl-pivot profile {out} --help"

@@ -1,4 +1,4 @@
-"""`verl-pivot index`: documents -> the index that the tool `search` reads."""
+"""`verl-pivot index`: documents -> the index that the tool `search` of rollouts reads."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ def index_command(
     documents: Annotated[
         Path, typer.Argument(help='JSON lines or parquet with the columns "text" (or "contents") and "title".')
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write; an index that is there already is replaced.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; an index that is already there is replaced.")],
 ) -> None:
     """Index documents by their words (BM25), for the tool `search` in rollouts.
 

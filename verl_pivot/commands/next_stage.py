@@ -15,10 +15,10 @@ def next_stage_command(
     ],
     out: Annotated[Path, typer.Option(help="The model folder to write; it must not exist yet.")],
     trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that comes with the model.")
+        bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with the model.")
     ] = False,
 ) -> None:
-    """Make a model of the policy in the last checkpoint, so that the next stage starts with a new optimizer.
+    """Write the policy of a run's last checkpoint as a model, from which the next stage starts with a new optimizer.
 
     Weights that verl saved in shards go through verl's own merger, which rounds them to bfloat16. Weights saved with
     actor_rollout_ref.actor.checkpoint.save_contents=[...,hf_model] are taken as they are.

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how they are checked."""
+"""Options that several commands share, and checks of options."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from verl_pivot.types import JsonObject
 
 Address = Annotated[
-    str, typer.Option(help="With --ray: address of the cluster, host:port; auto is the cluster of this machine.")
+    str, typer.Option(help="With --ray: address of the Ray cluster, host:port; auto is the cluster of this machine.")
 ]
 
 
@@ -26,14 +26,14 @@ def json_object(text: str, option: str) -> "JsonObject":
     try:
         return as_object(decode_json(text, what=option), option)
     except BadRowError as error:
-        raise ConfigError(f"{error}; give an object such as {{}}, got {text!r}") from error
+        raise ConfigError(f"{error}; got {text!r}, give a JSON object such as {{}}") from error
 
 
 def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
-    """Stop a command that would write over one of its inputs.
+    """Stop a command that would overwrite one of its inputs.
 
     Raises:
-        ConfigError: If it would.
+        ConfigError: If the output is one of the inputs.
     """
     if out.resolve() in [path.resolve() for path in inputs]:
         raise ConfigError(f"--out {out} is one of the inputs; choose another name, so that they are kept")

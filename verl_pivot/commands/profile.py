@@ -1,4 +1,4 @@
-"""`verl-pivot profile`: trajectories.jsonl and a checkpoint -> profile.jsonl, and a summary of it."""
+"""`verl-pivot profile`: trajectories.jsonl and a checkpoint -> profile.jsonl, and a summary on the console."""
 
 import shlex
 from functools import partial
@@ -15,33 +15,45 @@ if TYPE_CHECKING:
     from verl_pivot.profiling.job import ProfileJob
 
 _REQUEST_SECONDS = 24 * 3600.0
-"""Time limit of a request to SGLang, for long answers behind many others; SGLangEngine notices a server that hangs."""
+"""Time limit of a request to SGLang: long answers may wait behind many others, and SGLangEngine notices servers that
+hang."""
 
 
 def profile_command(
     trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
     model: Annotated[str, typer.Option(help="Checkpoint of the reference policy: a folder or a Hugging Face name.")],
-    out: Annotated[Path, typer.Option(help="The profile.jsonl to write, or an unfinished one to go on with.")],
+    out: Annotated[Path, typer.Option(help="The profile.jsonl to write, or an unfinished one to continue.")],
     endpoint: Annotated[
         list[str] | None,
-        typer.Option(help="URL of an SGLang server of the model; repeatable. Without one, a server is started here."),
+        typer.Option(
+            help="URL of an SGLang server with the model; repeatable. By default a server is started on this machine."
+        ),
     ] = None,
     openai: Annotated[
         str | None,
-        typer.Option(help="URL of an OpenAI-compatible server instead, such as vLLM; its key is OPENAI_API_KEY."),
+        typer.Option(
+            help="URL of an OpenAI-compatible server instead, such as vLLM. Its API key is the variable OPENAI_API_KEY."
+        ),
     ] = None,
     samples: Annotated[int, typer.Option(min=1, help="K, the number of actions sampled per turn.")] = 8,
-    temperature: Annotated[float, typer.Option(help="Sampling temperature, as in training.")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature, the same as in training.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")] = 1.0,
     top_k: Annotated[int, typer.Option(help="Sample from the k likeliest tokens; -1 is off.")] = -1,
     max_new_tokens: Annotated[
-        int, typer.Option(help="Tokens of one sampled turn: data.max_response_length in training.")
+        int, typer.Option(help="Most tokens of one sampled action: data.max_response_length in training.")
     ] = 512,
     max_prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="Longer prompts are counted, not sampled: data.max_prompt_length in training.")
+        int,
+        typer.Option(
+            min=1,
+            help="Most tokens of a prompt: data.max_prompt_length in training. Turns with longer ones are not sampled.",
+        ),
     ] = 4096,
     chat_template_kwargs: Annotated[
-        str, typer.Option(help="JSON object: data.apply_chat_template_kwargs in training.")
+        str,
+        typer.Option(
+            help="Arguments of the chat template, a JSON object: data.apply_chat_template_kwargs in training."
+        ),
     ] = "{}",
     early_stop: Annotated[
         Literal["pivots", "unsolved"] | None,
@@ -49,22 +61,26 @@ def profile_command(
     ] = None,
     stages: Annotated[
         str,
-        typer.Option(help="With --early-stop: numbers of samples after which to check, such as 2,4,8; default K/2,K."),
+        typer.Option(
+            help="With --early-stop: numbers of samples after which to check, such as 2,4,8; by default K/2,K."
+        ),
     ] = "",
     lambda_diff: Annotated[float, typer.Option(help="With --early-stop pivots: --lambda-diff of `select`.")] = 1.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Turns in flight at each server.")] = 128,
-    seed: Annotated[int, typer.Option(help="Seed of all sampling, as far as the server heeds it.")] = 0,
+    concurrency: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once on each server.")] = 128,
+    seed: Annotated[int, typer.Option(help="Seed of all sampling, as far as the server supports seeds.")] = 0,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Measure only the first N trajectories.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Profile only the first N trajectories.")] = None,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before its server is given up.")] = 6,
     server_flags: Annotated[
-        str, typer.Option(help="More flags for a server that is started here, such as '--tp-size 8'.")
+        str, typer.Option(help="More flags for the server that is started here, such as '--tp-size 8'.")
     ] = "",
     ray: Annotated[
         bool,
-        typer.Option("--ray", help="Measure on every node of a Ray cluster; without --endpoint each starts servers."),
+        typer.Option(
+            "--ray", help="Profile on every node of a Ray cluster; without --endpoint each node starts servers."
+        ),
     ] = False,
     address: Address = "auto",
     workers_per_node: Annotated[
@@ -74,7 +90,9 @@ def profile_command(
         int, typer.Option(min=1, help="With --ray and no --endpoint: GPUs of each server that a node starts.")
     ] = 1,
 ) -> None:
-    """Sample K actions at every turn from the frozen policy and score them. Run it again to go on after a stop.
+    """Sample K actions of the frozen policy at every turn, and score them with the turn's verifier.
+
+    An interrupted profile continues when it is run again.
 
     \b
     Examples:
@@ -88,7 +106,7 @@ def profile_command(
     from verl_pivot.verifiers.registry import load_verifier_modules
 
     if endpoint and openai:
-        raise ConfigError("--endpoint and --openai exclude each other; give one kind of server")
+        raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
     load_verifier_modules(verifier_module or [])
     settings = ProfileSettings(
         model=model,
@@ -153,7 +171,7 @@ def _early_stop(
     try:
         sizes = tuple(int(size) for size in stages.split(",")) if stages else (samples // 2, samples)
     except ValueError as error:
-        raise ConfigError(f"--stages must be numbers with commas between, such as 2,4,8, got {stages!r}") from error
+        raise ConfigError(f"--stages must be numbers separated by commas, such as 2,4,8, got {stages!r}") from error
     if sizes[-1] != samples:
         raise ConfigError(f"--stages must end with --samples, which is {samples}, got {stages!r}")
     return EarlyStop(filter=name, stages=sizes, lambda_diff=lambda_diff)

@@ -1,4 +1,4 @@
-"""What `verl-pivot profile` shows: its progress while it runs, and a table of the finished profile."""
+"""Display of `verl-pivot profile`: its progress while it runs, and a table of the finished profile."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from verl_pivot.profiling.summary import TurnOutcome
 _LOG_SECONDS = 30.0
 """Seconds between two lines of progress in a log file."""
 _NUM_REASONS = 5
-"""Reasons for lost rewards in the table, the most frequent ones."""
+"""Number of the most frequent reasons for lost rewards that the table shows."""
 
 
 @contextmanager
 def turn_progress(counts: TurnCounts, totals: Totals, console: Console) -> Iterator[Callable[[], None]]:
-    """Show a bar on a terminal, or a line now and then in a log file; yields the function to call after each turn."""
+    """Show a bar on a terminal, or a line every 30 seconds in a log file; yields a function to call after each turn."""
     bar = Progress(
         *(TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")),
         *(TextColumn("left:"), TimeRemainingColumn()),

@@ -1,4 +1,4 @@
-"""Progress of a command: a bar on a terminal, a line now and then in a log file."""
+"""Progress of a command: a bar on a terminal, a line every 30 seconds in a log file."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ def progress_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None
     """Show progress on stderr; yields the function to call with a number of finished things.
 
     Args:
-        doing: What is counted, such as "rows".
-        total: How many there will be; None if nobody knows before the end.
+        doing: Name of the things that are counted, such as "rows".
+        total: Number of all things; None if it is not known before the end.
     """
     console = Console(stderr=True)
     bar = Progress(

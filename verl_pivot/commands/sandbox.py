@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.service.settings import ServiceSettings
 
 HANDED_TOKEN = "VERL_PIVOT_SANDBOX_HANDED_TOKEN"
-"""Environment variable with the token, from a service that root started to itself as an ordinary user."""
+"""Environment variable in which a service that root started hands the token on when it restarts as an ordinary user."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent ends."""
 
 sandbox_app = typer.Typer(
-    help="Run programs that a model wrote in isolation: a service on each node, reached by its URL and a token.",
+    help="Run model-written programs in isolation, in a service on each node that is reached by its URL and a token.",
     no_args_is_help=True,
 )
 Urls = Annotated[
     list[str] | None,
     typer.Option("--url", help=f"URL of a service; repeatable. Default: the variable {URLS_VARIABLE}."),
 ]
-OnRay = Annotated[bool, typer.Option("--ray", help="All services that `start --ray` keeps on a Ray cluster.")]
-Name = Annotated[str, typer.Option(help="With --ray: name of this sandbox, where a cluster has several.")]
+OnRay = Annotated[bool, typer.Option("--ray", help="Act on the services of all nodes of a Ray cluster.")]
+Name = Annotated[str, typer.Option(help="With --ray: name of the sandbox, if the cluster has several.")]
 TokenFile = Annotated[
     Path | None, typer.Option(help=f"File that holds the token. Default: the variable {TOKEN_VARIABLE}.")
 ]
@@ -45,7 +45,10 @@ def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     token_file: TokenFile = None,
-    backend: Annotated[str, typer.Option(help="zygote (fast Python), bwrap_exec, or module:Class.")] = "zygote",
+    backend: Annotated[
+        str,
+        typer.Option(help="How programs are started: zygote (fast Python), bwrap_exec, or module:Class of your own."),
+    ] = "zygote",
     lanes: Annotated[
         int | None, typer.Option(min=1, help="Lanes, processes that each run many programs; by default one per core.")
     ] = None,
@@ -56,37 +59,44 @@ def serve_command(
         ),
     ] = None,
     min_tier: Annotated[
-        str, typer.Option(help="Weakest isolation that is accepted; `verl-pivot doctor` says what this node has.")
+        str,
+        typer.Option(
+            help="Weakest isolation that is accepted: T1 (strongest), T2 or T3. `verl-pivot doctor` shows this node's."
+        ),
     ] = "T3",
     languages: Annotated[Path | None, typer.Option(help="YAML file of more languages.")] = None,
     preload: Annotated[
-        str, typer.Option(help="Python packages to import before any program comes, where they are installed.")
+        str,
+        typer.Option(help="Python packages, separated by commas, that are imported in advance if they are installed."),
     ] = "numpy,sympy",
     memory_mib: Annotated[
         int | None,
-        typer.Option(min=256, help="Memory of all programs together, MiB; by default half of the machine's."),
+        typer.Option(min=256, help="Memory in MiB for all programs together; by default half of the machine's memory."),
     ] = None,
     user: Annotated[
-        str | None, typer.Option(help="When root starts the service: run as this user instead of the default one.")
+        str | None, typer.Option(help="If root starts the service: run as this user instead of nobody.")
     ] = None,
     node: Annotated[str, typer.Option(help="Name of this node in results; by default host:port.")] = "",
-    max_queued: Annotated[int, typer.Option(min=1, help="Requests that may wait.")] = 8192,
-    max_mib: Annotated[int, typer.Option(min=64, help="MiB of requests and unread results held at once.")] = 256,
-    max_sessions: Annotated[int, typer.Option(min=0, help="Sessions open at once.")] = 1024,
+    max_queued: Annotated[int, typer.Option(min=1, help="Most requests that wait.")] = 8192,
+    max_mib: Annotated[
+        int, typer.Option(min=64, help="Most MiB of requests and unread results that are held at once.")
+    ] = 256,
+    max_sessions: Annotated[int, typer.Option(min=0, help="Most sessions that are open at once.")] = 1024,
     session_idle_seconds: Annotated[
         float, typer.Option(min=1.0, help="Seconds until an unused session is closed.")
     ] = 600.0,
     drain_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that running programs get when the service stops.")
+        float, typer.Option(min=0.0, help="Seconds that running programs get to end when the service stops.")
     ] = 10.0,
     ready_file: Annotated[
-        Path | None, typer.Option(help="File that gets what is printed when the service is ready: url, pid, tier.")
+        Path | None, typer.Option(help="File that gets the line of JSON, too, when the service is ready.")
     ] = None,
     die_with_parent: Annotated[
-        int | None, typer.Option(metavar="PID", help="Process id of the parent: end when the parent ends.")
+        int | None,
+        typer.Option(metavar="PID", help="Process id of the parent process; the service ends when the parent ends."),
     ] = None,
 ) -> None:
-    """Serve programs on this node until SIGTERM; prints a line of JSON with url, pid and tier when it is ready.
+    """Run the sandbox service of this node until SIGTERM. When it is ready it prints a line of JSON: url, pid and tier.
 
     Example: verl-pivot sandbox serve --host 0.0.0.0 --port 8650 --token-file token.txt
     """
@@ -157,7 +167,7 @@ def _allow_many_files() -> None:
 
 
 def _write(ready_file: Path, ready: str) -> None:
-    """Write the file at once, so that nobody reads half of it."""
+    """Write the file atomically, so that nobody reads half of it."""
     partial = ready_file.with_suffix(".partial")
     try:
         partial.write_text(ready + "\n")
@@ -168,19 +178,23 @@ def _write(ready_file: Path, ready: str) -> None:
 
 
 def _die_with(parent: int) -> None:
-    """Ask the kernel for SIGTERM at the parent's end; leave at once if that was before."""
+    """Ask the kernel to send SIGTERM to this process when its parent ends.
+
+    Raises:
+        ConfigError: If the parent has ended already, or has another process id.
+    """
     import ctypes
 
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         raise ConfigError(
-            f"--die-with-parent {parent}: that is not the parent's process id, or the parent has ended; give the "
-            "parent's id"
+            f"--die-with-parent {parent}: the parent has ended, or its process id is another; give the id of the "
+            "process that starts this one"
         )
 
 
 def read_token(token_file: Path | None) -> str:
-    """The token from a file or the environment, never from an argument, which every user of the machine can read."""
+    """The token from a file or the environment, not from an argument, which every user of the machine can read."""
     if token_file is None:
         token = os.environ.get(TOKEN_VARIABLE, "")
         if not token:
@@ -206,7 +220,7 @@ def start_command(
     min_tier: Annotated[str | None, typer.Option(help="Same as for `serve`.")] = None,
     wait_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every node serves.")] = 300.0,
 ) -> None:
-    """Keep one service on each node of a Ray cluster, also on nodes that join later; returns when all of them serve.
+    """Keep one service on each node of a Ray cluster, also on nodes that join later. Returns when all of them serve.
 
     Example: verl-pivot sandbox start --ray --lanes 8 -- --max-sessions 256
     """
@@ -224,7 +238,7 @@ def start_command(
 
 @sandbox_app.command("status")
 def status_command(url: Urls = None, ray: OnRay = False, address: Address = "auto", name: Name = "default") -> None:
-    """Show the health of each service; exit code 1 if one does not answer.
+    """Show the health of each service. The exit code is 1 if one does not answer.
 
     Example: verl-pivot sandbox status --url http://127.0.0.1:8650
     """
@@ -256,7 +270,7 @@ def stop_command(
     address: Address = "auto",
     name: Name = "default",
 ) -> None:
-    """Ask each service to stop: it takes no more programs, and gives the running ones --drain-seconds to end.
+    """Stop each service: it takes no more programs, and gives the running ones the --drain-seconds of `serve` to end.
 
     Example: verl-pivot sandbox stop --url http://127.0.0.1:8650 --token-file token.txt
     """

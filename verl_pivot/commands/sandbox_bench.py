@@ -1,4 +1,4 @@
-"""`verl-pivot sandbox bench`: measures the sandbox -> a table of figures beside their targets, and JSON."""
+"""`verl-pivot sandbox bench`: measures the sandbox -> a table of figures beside their targets, and a JSON file."""
 
 import json
 import os
@@ -14,13 +14,16 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.bench.run import BenchReport
 
 HANDED_FILE = "VERL_PIVOT_SANDBOX_HANDED_FILE"
-"""Environment variable with the open file of --json, from a bench that root started to itself as an ordinary user."""
+"""Environment variable in which a benchmark that root started hands on the open file of --json when it restarts as an
+ordinary user."""
 
 
 def bench_command(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="Measure only science, bare, http, calls, sleepers, sessions, hostile or soak; repeatable."),
+        typer.Option(
+            help="Measure only this part: science, bare, http, calls, sleepers, sessions, hostile or soak; repeatable."
+        ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="A short trial run, whose figures mean little.")] = False,
     num_calls: Annotated[int | None, typer.Option(min=1, help="Programs submitted at once; 45,000 by default.")] = None,
@@ -30,7 +33,7 @@ def bench_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the mix of programs.")] = 0,
 ) -> None:
-    """Measure the sandbox against its targets for two cores; a missed target is shown and is not an error.
+    """Measure the sandbox, and compare with its targets for two cores. A missed target is shown; it is not an error.
 
     Example: verl-pivot sandbox bench --json bench.json
     """
@@ -55,7 +58,7 @@ def bench_command(
 
 
 def _opened(path: Path) -> int:
-    """Open the file as root and before anything is measured; the descriptor stays open when root is given up."""
+    """Open the file before anything is measured. A file that root opens stays open when root is given up."""
     from verl_pivot.sandbox.bubblewrap.privileges import is_root
 
     handed = os.environ.pop(HANDED_FILE, "")

@@ -1,4 +1,4 @@
-"""`verl-pivot sandbox start | status | stop` with --ray: acts on every node of a Ray cluster, and prints a table."""
+"""`verl-pivot sandbox start | status | stop` with --ray: act on every node of a Ray cluster, and print a table."""
 
 import secrets
 import time
@@ -15,8 +15,8 @@ from verl_pivot.sandbox.nodes import NAME_VARIABLE
 from verl_pivot.sandbox.ray_discovery import DEFAULT_NAME
 
 POLL_SECONDS = 0.5
-TRIES = 2
-"""Failed starts of a node's service after which the command no longer waits; the supervisor goes on trying."""
+MAX_FAILURES = 2
+"""Failed starts of a node's service after which the command stops waiting for it; the supervisor keeps trying."""
 
 
 def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float) -> None:
@@ -34,7 +34,7 @@ def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float
     if others or not places:
         raise SandboxError(_unfinished(name, others, len(places)))
     named = "" if name == DEFAULT_NAME else f" with {NAME_VARIABLE}={name}"
-    typer.echo(f"Sandbox() in any process of this cluster{named} finds them by itself.")
+    typer.echo(f"Sandbox() in any process of this cluster{named} finds these services by itself.")
 
 
 def show(address: str, name: str) -> None:
@@ -53,14 +53,14 @@ def show(address: str, name: str) -> None:
 
 def stop(address: str, name: str) -> None:
     """Stop the sandbox; return when all services have ended."""
-    with ray_supervisor.connected(address), Console(stderr=True).status("running programs may end"):
+    with ray_supervisor.connected(address), Console(stderr=True).status("waiting for running programs to end"):
         num_places = len(ray_supervisor.places(name))
         ray_supervisor.stop_supervisor(name)
     typer.echo(f"sandbox {name!r} has ended on {num_places} nodes")
 
 
 def _wait(name: str, until: float) -> list[ServicePlace]:
-    """Wait until every service is ready or has failed, or until the time is over; returns the places as they are."""
+    """The state of all services, once each is ready or has failed, or at the time `until`."""
     with Console(stderr=True).status("starting") as status:
         while True:
             places = ray_supervisor.places(name)
@@ -72,7 +72,7 @@ def _wait(name: str, until: float) -> list[ServicePlace]:
 
 
 def _is_settled(place: ServicePlace) -> bool:
-    return place.phase is Phase.SERVING or place.num_failures >= TRIES
+    return place.phase is Phase.SERVING or place.num_failures >= MAX_FAILURES
 
 
 def _show(places: Sequence[ServicePlace]) -> None:
@@ -100,9 +100,10 @@ def _row(place: ServicePlace) -> tuple[str, ...]:
 
 def _unfinished(name: str, others: Sequence[ServicePlace], num_places: int) -> str:
     if not num_places:
-        return f"the supervisor of sandbox {name!r} knows of no node yet: ask again in a moment"
+        return f"the supervisor of sandbox {name!r} has not found any node yet: try again in a moment"
     nodes = "; ".join(f"{place.node_id[:8]} at {place.address} is {place.phase}" for place in others)
     return (
-        f"{num_places - len(others)} of {num_places} nodes serve; {nodes}; mend what is said above (they are tried "
-        f"again now and then, at once by another start), or `verl-pivot sandbox stop --ray --name {name}`"
+        f"{num_places - len(others)} of {num_places} nodes serve; {nodes}; correct the problems that are printed above "
+        "(services are started again from time to time, and at once by another `start`), or give up with "
+        f"`verl-pivot sandbox stop --ray --name {name}`"
     )

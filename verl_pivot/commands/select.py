@@ -1,4 +1,4 @@
-"""`verl-pivot select`: trajectories.jsonl and profile.jsonl -> pivots.parquet, a table and a plot."""
+"""`verl-pivot select`: trajectories.jsonl and profile.jsonl -> pivots.parquet, a report and a plot."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,43 +17,45 @@ def select_command(
     trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
     out: Annotated[Path, typer.Option(help="The pivots.parquet to write.")],
     profile: Annotated[Path | None, typer.Option(help="profile.jsonl from `verl-pivot profile`.")] = None,
-    lambda_diff: Annotated[float, typer.Option(help="Pivots have a mean reward below this, in (0, 1].")] = 1.0,
+    lambda_diff: Annotated[float, typer.Option(help="Upper limit of a pivot's mean reward, in (0, 1].")] = 1.0,
     keep: Annotated[
         Literal["pivots", "unsolved", "all"],
-        typer.Option(help="'unsolved' drops only turns that every sample got right; 'all' drops nothing by reward."),
+        typer.Option(
+            help="pivots: turns with mixed rewards and a mean below --lambda-diff; unsolved: all but those that every "
+            "sample got right; all: every turn."
+        ),
     ] = "pivots",
     max_per_trajectory: Annotated[
         int | None,
-        typer.Option(
-            help="Keep at most so many pivots of a trajectory, those of highest reward variance; default all."
-        ),
+        typer.Option(help="Most pivots of one trajectory; those of the highest reward variance stay. By default all."),
     ] = None,
     max_prompt_tokens: Annotated[int, typer.Option(help="Drop turns with a longer prompt; 0 is no limit.")] = 4096,
     model: Annotated[
-        str | None, typer.Option(help="Model whose tokenizer counts prompt tokens, where no profile has counted them.")
+        str | None, typer.Option(help="Model whose tokenizer counts prompt tokens, if no profile has counted them.")
     ] = None,
     validation_share: Annotated[
-        float, typer.Option(help="Share of the trajectories that goes to the validation split, in [0, 1).")
+        float, typer.Option(help="Share of the trajectories in the validation split, in [0, 1).")
     ] = 0.1,
     split_by: Annotated[
         Literal["task", "trajectory"],
-        typer.Option(help="What goes to one split as a whole: all trajectories of a task, or each trajectory."),
+        typer.Option(help="What is never divided between the splits: all trajectories of a task, or one trajectory."),
     ] = "task",
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     check_verifier: Annotated[
         bool, typer.Option(help="Drop turns whose verifier refuses the expert's own action.")
     ] = True,
     recordings: Annotated[
-        bool, typer.Option(help="Add the tools' answers, so that rollouts can go on from a pivot (docs/tools.md).")
+        bool,
+        typer.Option(help="Add the recorded observations, so that rollouts can continue from a pivot (docs/tools.md)."),
     ] = False,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
 ) -> None:
-    """Choose the turns worth training on: their samples differ in reward, with a mean below --lambda-diff.
+    """Choose the pivots: turns whose samples differ in reward, with a mean below --lambda-diff.
 
-    A selection that was interrupted goes on when it is run again.
+    An interrupted selection continues when it is run again.
 
     Example: verl-pivot select trajectories.jsonl --profile profile.jsonl --out pivots.parquet
     """
@@ -102,13 +104,15 @@ def select_command(
         + "."
     )
     if not report.num_validation:
-        typer.echo("The validation split is empty, as asked for: train with data.val_files of your own.")
+        typer.echo(
+            "The validation split is empty, as --validation-share says: give data.val_files of your own in training."
+        )
 
 
 def _check_options(rule: "SelectionRule", profile: Path | None, *, counts_prompts: bool, model: str | None) -> None:
     if profile is None and rule.keep != "all":
         raise ConfigError(
-            "no --profile, which says which turns are pivots: run `verl-pivot profile` and give its file with "
+            "no --profile, without which pivots are not known: run `verl-pivot profile` and give its file with "
             "--profile, or take every turn with --keep all"
         )
     if counts_prompts and rule.max_prompt_tokens is not None and model is None:

@@ -1,4 +1,4 @@
-"""The table of counts that commands print at their end."""
+"""Table of counts that commands print when they have finished."""
 
 from typing import TYPE_CHECKING
 
@@ -7,11 +7,11 @@ if TYPE_CHECKING:
 
 
 def counts_table(title: str) -> "Table":
-    """An empty table for rows of (what, count, note)."""
+    """An empty table for rows of (result, count, note)."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    table.add_column("what became of them", no_wrap=True)
+    table.add_column("result", no_wrap=True)
     table.add_column("count", justify="right")
-    table.add_column("where, or why", overflow="fold")
+    table.add_column("note", overflow="fold")
     return table
