@@ -34,8 +34,8 @@ class _UserErrors(TyperGroup):
 app = typer.Typer(
     name="verl-pivot",
     cls=_UserErrors,
-    help="Prepare data for the stock verl trainer: import, profile and select turn SFT trajectories into pivots.parquet. "
-    "The other commands are optional.",
+    help="Prepare data for the stock verl trainer: import, profile and select turn SFT trajectories into "
+    "pivots.parquet. The other commands are optional.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

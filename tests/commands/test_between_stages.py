@@ -1,4 +1,4 @@
-"""Between two stages: the last checkpoint becomes the next model, and what is always solved leaves the problems."""
+"""`verl-pivot next-stage` and `hard-set`: the model and the problems of the next training stage."""
 
 import json
 import subprocess
@@ -50,7 +50,7 @@ torch.distributed.destroy_process_group()
 
 
 def make_run(folder: Path, *, step: int = 7, latest: str = "7") -> Path:
-    """A run's folder with the policy of one step, as Hugging Face weights; the actor's `huggingface`."""
+    """Make a run's folder with the policy of one step as Hugging Face weights; returns the folder of the weights."""
     (folder / "latest_checkpointed_iteration.txt").parent.mkdir(parents=True, exist_ok=True)
     (folder / "latest_checkpointed_iteration.txt").write_text(latest)
     huggingface = folder / f"global_step_{step}" / "actor" / "huggingface"
@@ -62,7 +62,7 @@ def make_run(folder: Path, *, step: int = 7, latest: str = "7") -> Path:
 
 
 def make_shards(folder: Path, *ranks: int, world_size: int = 4) -> Path:
-    """A `global_step_7` with some ranks' shards."""
+    """Make a `global_step_7` with the shards of some ranks; returns that folder."""
     actor = folder / "global_step_7" / "actor"
     actor.mkdir(parents=True)
     (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": world_size}))
@@ -72,7 +72,7 @@ def make_shards(folder: Path, *ranks: int, world_size: int = 4) -> Path:
 
 
 def refusal(*arguments: str | Path) -> str:
-    """What a command says that ends with an error; in this process, since there are many."""
+    """The error message of a command that fails. It runs in this process, which is faster."""
     done = CliRunner().invoke(app, [str(argument) for argument in arguments])
     assert done.exit_code == 1, done.output
     assert done.stderr.startswith("error: "), done.stderr
@@ -80,7 +80,7 @@ def refusal(*arguments: str | Path) -> str:
 
 
 @pytest.mark.slow
-def test_shards_that_verl_saved_are_merged_to_exactly_the_weights_they_were_in_bfloat16(tmp_path: Path) -> None:
+def test_shards_that_verl_saved_are_merged_to_exactly_their_weights_in_bfloat16(tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -110,18 +110,18 @@ def test_shards_that_verl_saved_are_merged_to_exactly_the_weights_they_were_in_b
 
 
 @pytest.mark.slow
-def test_shards_that_cannot_be_merged_leave_no_model_and_the_mergers_own_words(tmp_path: Path) -> None:
+def test_shards_that_cannot_be_merged_leave_no_model_and_the_mergers_log(tmp_path: Path) -> None:
     step = make_shards(tmp_path / "run", 0, world_size=1)
     write_tokenizer(step / "actor" / "huggingface")
 
-    said = refusal("next-stage", step, "--out", tmp_path / "next")
+    message = refusal("next-stage", step, "--out", tmp_path / "next")
 
-    assert said.startswith(f"verl's merger cannot merge {step}/actor: ")
+    assert message.startswith(f"verl's merger cannot merge {step}/actor: ")
     assert "Traceback" in (tmp_path / "next.merge.log").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["next.merge.log", "run"]
 
 
-def test_weights_that_verl_saved_whole_share_their_bytes_and_the_config_does_not(tmp_path: Path) -> None:
+def test_weights_that_verl_saved_whole_are_hard_links_and_other_files_are_copies(tmp_path: Path) -> None:
     huggingface = make_run(tmp_path / "run")
     (huggingface / "modeling_own.py").write_text("own = True")
     out = tmp_path / "models" / "next"
@@ -145,7 +145,7 @@ def test_weights_that_verl_saved_whole_share_their_bytes_and_the_config_does_not
     assert [path.name for path in out.parent.iterdir()] == ["next"]
 
 
-def test_the_tracker_says_which_step_is_the_last_and_a_step_can_be_named(tmp_path: Path) -> None:
+def test_the_last_step_is_that_of_verls_tracker_file_and_another_can_be_given(tmp_path: Path) -> None:
     make_run(tmp_path, step=9, latest="10")
     make_run(tmp_path, step=10, latest="10\n")
 
@@ -153,7 +153,7 @@ def test_the_tracker_says_which_step_is_the_last_and_a_step_can_be_named(tmp_pat
     assert find_actor(tmp_path / "global_step_9").step_folder == tmp_path / "global_step_9"
 
 
-def test_megatron_weights_are_taken_whole_and_its_shards_are_merged_with_tied_embeddings(tmp_path: Path) -> None:
+def test_whole_megatron_weights_are_taken_and_shards_are_merged_with_tied_embeddings(tmp_path: Path) -> None:
     folder = tmp_path / "global_step_7" / "actor" / "model"
     (folder / "dist_ckpt").mkdir(parents=True)
     (folder / "huggingface").mkdir()
@@ -190,12 +190,12 @@ def test_fsdp_shards_are_merged_as_verl_documents_it(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_shards_that_are_not_all_there_are_not_merged(tmp_path: Path, ranks: Sequence[int], message: str) -> None:
+def test_incomplete_shards_are_not_merged(tmp_path: Path, ranks: Sequence[int], message: str) -> None:
     with pytest.raises(DataError, match=message):
         find_actor(make_shards(tmp_path, *ranks))
 
 
-def test_a_lora_run_is_refused_since_the_merger_would_leave_its_adapter_out(tmp_path: Path) -> None:
+def test_a_lora_run_is_refused_since_the_merger_would_drop_its_adapter(tmp_path: Path) -> None:
     huggingface = make_run(tmp_path)
     (huggingface.parent / "lora_train_meta.json").write_text('{"r": 8}')
 
@@ -203,7 +203,7 @@ def test_a_lora_run_is_refused_since_the_merger_would_leave_its_adapter_out(tmp_
         find_actor(tmp_path)
 
 
-def test_what_is_no_checkpoint_is_told_with_what_is_there(tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_refused_with_what_it_holds(tmp_path: Path) -> None:
     make_run(tmp_path / "run", step=5, latest="7")
     (tmp_path / "run" / "global_step_6").mkdir()
     (tmp_path / "run" / "global_step_6" / "data.pt").write_bytes(b"")
@@ -233,7 +233,7 @@ def test_what_is_no_checkpoint_is_told_with_what_is_there(tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_a_model_that_is_there_is_not_written_over_and_half_a_model_is_not_written(tmp_path: Path) -> None:
+def test_an_existing_model_is_not_overwritten_and_an_incomplete_one_is_not_written(tmp_path: Path) -> None:
     huggingface = make_run(tmp_path / "run")
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "config.json").write_text("{}")
@@ -248,7 +248,7 @@ def test_a_model_that_is_there_is_not_written_over_and_half_a_model_is_not_writt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "there"]
 
 
-def test_weights_in_several_files_are_whole_only_with_all_of_them(tmp_path: Path) -> None:
+def test_weights_in_several_files_are_complete_only_with_all_files(tmp_path: Path) -> None:
     huggingface = make_run(tmp_path)
     names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     (huggingface / "model.safetensors").rename(huggingface / names[0])
@@ -279,7 +279,7 @@ SCORES: Mapping[str, Sequence[float | None]] = {
 
 
 def write_problems(path: Path, questions: Sequence[str] = QUESTIONS, *, column: str = "prompt") -> pyarrow.Table:
-    """With what verl's own preprocessing writes, two rows to a row group and metadata."""
+    """Write problems as verl's own preprocessing does, with two rows per row group and metadata; returns the table."""
     message = pyarrow.struct([("role", pyarrow.string()), ("content", pyarrow.large_string())])
     fields = {
         "data_source": pyarrow.dictionary(pyarrow.int32(), pyarrow.string()),
@@ -298,16 +298,16 @@ def write_problems(path: Path, questions: Sequence[str] = QUESTIONS, *, column: 
 
 
 def write_dump(path: Path, scores: Mapping[str, Sequence[float | None]], *, session: int = 0) -> Path:
-    """Lines as the replay buffer writes them."""
+    """Write a dump of rollouts as the replay buffer does: {question: scores of its rollouts}."""
     with path.open("w") as file:
-        for text, of_problem in scores.items():
-            for number, score in enumerate(of_problem, start=session):
+        for text, problem_scores in scores.items():
+            for number, score in enumerate(problem_scores, start=session):
                 uid = f"{text}-uuid_{number}_0"
                 file.write(dump_line(uid, score, prompt_id=prompt_id(question(text)), generate_seconds=float("nan")))
     return path
 
 
-def test_only_what_was_right_every_time_is_dropped_and_the_rest_stays_as_it_was(tmp_path: Path) -> None:
+def test_only_problems_solved_every_time_are_dropped_and_the_others_stay_unchanged(tmp_path: Path) -> None:
     problems, out = tmp_path / "train.parquet", tmp_path / "hard.parquet"
     table = write_problems(problems)
     dump = write_dump(tmp_path / "0.jsonl", SCORES)
@@ -335,7 +335,7 @@ def test_only_what_was_right_every_time_is_dropped_and_the_rest_stays_as_it_was(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0.jsonl", "hard.parquet", "hard.png", "train.parquet"]
 
 
-def test_rollouts_of_several_dumps_add_up_and_rows_with_the_same_prompt_share_them(tmp_path: Path) -> None:
+def test_rollouts_of_several_dumps_add_up_and_rows_with_equal_prompts_share_them(tmp_path: Path) -> None:
     problems, out = tmp_path / "train.parquet", tmp_path / "hard.parquet"
     table = write_problems(problems, ["a", "b", "a", "c"], column="messages")
     first = write_dump(tmp_path / "0.jsonl", {"a": [1.0] * 4, "b": [1.0] * 4})
@@ -348,7 +348,7 @@ def test_rollouts_of_several_dumps_add_up_and_rows_with_the_same_prompt_share_th
     assert pyarrow.parquet.read_table(out).equals(table.take([1, 3]))
 
 
-def test_a_dump_that_is_given_twice_counts_once_as_do_the_parts_of_a_rollout(tmp_path: Path) -> None:
+def test_a_dump_given_twice_counts_once_and_so_do_the_parts_of_a_rollout(tmp_path: Path) -> None:
     problems = tmp_path / "train.parquet"
     write_problems(problems, ["a", "b"])
     dump = write_dump(tmp_path / "0.jsonl", {"a": [1.0] * 4, "b": [0.0]})
@@ -364,7 +364,7 @@ def test_a_dump_that_is_given_twice_counts_once_as_do_the_parts_of_a_rollout(tmp
     assert pyarrow.parquet.read_table(tmp_path / "hard.parquet")["number"].to_pylist() == [1]
 
 
-def test_mistaken_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_wrong_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     problems, out = tmp_path / "train.parquet", ("--out", tmp_path / "hard.parquet")
     write_problems(problems, ["a", "b"])
     solved = write_dump(tmp_path / "solved.jsonl", {"a": [1.0] * 8, "b": [1.0] * 8})
@@ -416,14 +416,14 @@ def test_mistaken_files_are_refused_and_nothing_is_written(tmp_path: Path) -> No
         (PassCount(9, 8, 8), (Standing.ALWAYS_RIGHT, 1.0)),
     ],
 )
-def test_a_problem_is_judged_by_its_decided_rollouts(
+def test_a_problem_is_judged_by_its_rollouts_with_a_score(
     count: PassCount | None, judged: tuple[Standing, float | None]
 ) -> None:
     assert judge(count, 8) == JudgedProblem(*judged)
 
 
-def test_a_prompt_has_the_same_id_whoever_reads_it(tmp_path: Path) -> None:
-    """As verl reads it in training and as we read it here; None is what parquet gives to keys that are not there."""
+def test_a_prompt_has_the_same_id_with_every_reader_of_parquet(tmp_path: Path) -> None:
+    """Read by verl in training and by verl-pivot. Parquet readers give None for keys that a message lacks."""
     call: JsonObject = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     messages: list[JsonObject] = [
         {"role": "user", "content": "Wie gro\u00df ist 1 + 2?"},
@@ -444,8 +444,8 @@ def test_a_prompt_has_the_same_id_whoever_reads_it(tmp_path: Path) -> None:
     assert prompt_id(messages[:1]) != prompt_id(messages[:2])
 
 
-def test_prompts_that_are_written_as_json_have_the_ids_of_their_messages(tmp_path: Path) -> None:
-    """As pivots.parquet has them."""
+def test_prompts_stored_as_json_have_the_ids_of_their_messages(tmp_path: Path) -> None:
+    """pivots.parquet stores prompts as JSON."""
     path = tmp_path / "pivots.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"prompt": [json.dumps(question("a")), json.dumps(question("b"))]}), path)
     counts = {prompt_id(question("b")): PassCount(8, 8, 8)}
@@ -455,6 +455,6 @@ def test_prompts_that_are_written_as_json_have_the_ids_of_their_messages(tmp_pat
     assert [problem.standing for problem in hard_set.judged] == [Standing.UNSEEN, Standing.ALWAYS_RIGHT]
 
 
-def test_a_prompt_that_json_cannot_hold_has_no_id() -> None:
+def test_a_prompt_that_json_cannot_represent_has_no_id() -> None:
     with pytest.raises(TypeError, match="bytes is not JSON serializable"):
         prompt_id([{"role": "user", "content": [{"type": "image", "image": b"PNG"}]}])

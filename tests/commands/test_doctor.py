@@ -1,4 +1,4 @@
-"""`verl-pivot doctor` on this machine: what is there is ok, what lacks has its remedy and the exit code."""
+"""`verl-pivot doctor` on this machine: passed checks, and failed ones with a remedy and exit code 1."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ BIN = Path(sys.executable).parent
 
 
 @pytest.mark.slow
-def test_a_machine_without_user_namespaces_fails_with_the_remedy_and_the_rest_is_ok(tmp_path: Path) -> None:
+def test_without_user_namespaces_the_sandbox_check_fails_with_a_remedy_and_others_pass(tmp_path: Path) -> None:
     machine = ["bwrap", "--unshare-user", "--uid", "1000", "--disable-userns", "--dev-bind", "/", "/", "--"]
 
     done = subprocess.run(
@@ -34,8 +34,8 @@ def test_a_machine_without_user_namespaces_fails_with_the_remedy_and_the_rest_is
     assert done.stdout.count("FAIL") == 1
 
 
-def test_a_machine_without_verl_is_told_how_to_get_it_and_may_still_run_sandboxes() -> None:
-    """As on a node with the extra `sandbox` alone."""
+def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() -> None:
+    """Such as a node on which only the extra `sandbox` is installed."""
     code = (
         "import sys, importlib.metadata as metadata; sys.modules['verl'] = None; find = metadata.version\n"
         "def version(name):\n"

@@ -1,4 +1,4 @@
-"""`verl-pivot --help` and the help of every command: they import nothing slow, and each command shows an example."""
+"""Help of `verl-pivot` and of every command: it imports no slow packages, and shows an example of each command."""
 
 import subprocess
 import sys
@@ -17,11 +17,11 @@ SLOW = (
     *("openai", "httpx", "aiohttp", "uvloop", "jsonschema", "jinja2", "yaml", "msgspec"),
     *("packaging", "asyncio", "multiprocessing", "concurrent.futures.process"),
 )
-"""Packages whose import takes long, or that only a part of the package needs."""
+"""Packages whose import is slow, or that only some commands need."""
 
 
 def commands(group: object = None, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Words of every command, such as ("sandbox", "serve")."""
+    """The words of each command, such as ("sandbox", "serve")."""
     group = typer.main.get_command(app) if group is None else group
     for name, command in getattr(group, "commands", {}).items():
         if hasattr(command, "commands"):
@@ -31,7 +31,7 @@ def commands(group: object = None, path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def imported_for(*arguments: tuple[str, ...], packages: tuple[str, ...]) -> str:
-    """The packages that showing these pages of help imports, as the text of a list."""
+    """Those of `packages` that are imported when these pages of help are shown, as the text of a list."""
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"

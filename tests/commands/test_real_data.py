@@ -1,4 +1,4 @@
-"""Real trajectories and rows, which are not part of the project."""
+"""`verl-pivot import` and `select` on real trajectories and rows, which are not part of the project."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ NEMO_GYM = DATA / "nemo_gym"
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the real data are not at ../shared/data")
 
 
-def test_all_150_airline_trajectories_import_and_the_87_failed_ones_are_not_the_experts(tmp_path: Path) -> None:
+def test_all_150_airline_trajectories_import_and_the_87_failed_ones_are_left_out(tmp_path: Path) -> None:
     passed = [json.loads(line) for line in import_files(tmp_path, AIRLINE).read_text().splitlines()]
     everything = list(read_trajectories(import_airline(tmp_path)))
 
@@ -43,7 +43,7 @@ def test_all_150_airline_trajectories_import_and_the_87_failed_ones_are_not_the_
     )  # three trials of each task
 
 
-def test_every_assistant_turn_of_the_airline_is_a_candidate_with_everything_before_it(tmp_path: Path) -> None:
+def test_every_assistant_turn_of_the_airline_is_a_candidate_with_all_messages_before_it(tmp_path: Path) -> None:
     candidates = airline_turns(tmp_path)
 
     assert len(candidates) == 1808
@@ -57,7 +57,7 @@ def test_every_assistant_turn_of_the_airline_is_a_candidate_with_everything_befo
         assert [message.content for message in turn.state] == [message["content"] or "" for message in before]
 
 
-def test_each_expert_of_the_airline_is_accepted_and_every_mutated_one_is_refused(tmp_path: Path) -> None:
+def test_each_expert_action_of_the_airline_is_accepted_and_each_near_miss_refused(tmp_path: Path) -> None:
     async def check() -> Counter[str]:
         refused: Counter[str] = Counter()
         for turn in airline_turns(tmp_path):
@@ -118,7 +118,7 @@ def test_rows_of_nemo_gym_import_as_one_candidate_each(
     assert all(asyncio.run(tool_call(turn.expert, turn)).score == 1.0 for turn in candidates)
 
 
-def test_reasoning_of_nemo_gym_is_kept_or_stripped(tmp_path: Path) -> None:
+def test_reasoning_in_nemo_gym_rows_is_kept_or_stripped(tmp_path: Path) -> None:
     name = "single_step_tool_use_with_argument_comparison.example.jsonl"
     num_items = sum(
         item.get("type") == "reasoning"
@@ -133,7 +133,7 @@ def test_reasoning_of_nemo_gym_is_kept_or_stripped(tmp_path: Path) -> None:
         assert sum(message.reasoning is not None for message in messages) == expected
 
 
-def test_rollouts_without_an_expert_are_rejected_one_by_one(tmp_path: Path) -> None:
+def test_rows_without_an_expert_action_are_rejected_one_by_one(tmp_path: Path) -> None:
     rollouts, examples = (NEMO_GYM / f"swe_pivot.{name}.jsonl" for name in ("example_rollouts", "example"))
     out = import_files(tmp_path, rollouts, str(examples))
 

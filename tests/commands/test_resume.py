@@ -1,4 +1,4 @@
-"""Import and select killed with SIGKILL in the middle: run again, they end with the bytes of a run that was not."""
+"""Import and select killed with SIGKILL: run again, they write the same bytes as an uninterrupted run."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ def write_rows(path: Path) -> None:
 
 
 def run(folder: Path, *command: object, kill_at: object = "") -> int:
-    """Exit code of the command; negative: the signal that killed it."""
+    """Run a command; returns its exit code, or the negative number of the signal that killed it."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "KILL_AT": str(kill_at)}
     done = subprocess.run(
         [sys.executable, "-m", "verl_pivot.cli", *map(str, command)],
@@ -62,13 +62,13 @@ def digests(folder: Path, *names: str) -> dict[str, str]:
 
 
 def import_rows(folder: Path, kill_at: object = "", workers: int = 1) -> int:
-    if not (folder / "killing.py").exists():  # a module that has changed begins the import anew
+    if not (folder / "killing.py").exists():  # writing the module again would restart the import
         (folder / "killing.py").write_text(KILLING_FORMAT)
     options = ("--format-module", "killing.py", "--verifier", "killing", "--workers", workers)
     return run(folder, "import", "in.jsonl", "--out", "out.jsonl", *options, kill_at=kill_at)
 
 
-def test_an_import_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_killed_import_continues_and_writes_the_same_bytes(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl")
     outputs = ("out.jsonl", "out.jsonl.rejected.jsonl")
     assert import_rows(tmp_path, workers=2) == 0
@@ -88,7 +88,7 @@ def test_an_import_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes(tmp
     assert not (tmp_path / "out.jsonl.unfinished").exists()
 
 
-def test_an_interrupted_import_of_other_rows_is_begun_anew(tmp_path: Path) -> None:
+def test_an_interrupted_import_starts_again_if_the_rows_have_changed(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl")
     assert import_rows(tmp_path, kill_at=4999) == -signal.SIGKILL
     lines = (tmp_path / "in.jsonl").read_text().splitlines()
@@ -107,7 +107,7 @@ def select(folder: Path, kill_at: object = "", workers: int = 1) -> int:
 
 @pytest.fixture(scope="module")
 def selected(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a selection was not killed."""
+    """A folder with the outputs of an uninterrupted selection."""
     folder = tmp_path_factory.mktemp("selected")
     write_rows(folder / "in.jsonl")
     (folder / "verifier.py").write_text(KILLING_VERIFIER)
@@ -117,9 +117,7 @@ def selected(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kill_at", [7, 4999])
-def test_a_selection_killed_in_the_middle_goes_on_and_ends_with_the_same_bytes(
-    selected: Path, tmp_path: Path, kill_at: int
-) -> None:
+def test_a_killed_selection_continues_and_writes_the_same_bytes(selected: Path, tmp_path: Path, kill_at: int) -> None:
     outputs = ("pivots.parquet", "pivots.validation.parquet", "pivots.report.json")
     expected = digests(selected, *outputs)
     shutil.copytree(selected, tmp_path, dirs_exist_ok=True)
