@@ -47,7 +47,7 @@ def test_the_paper_keeps_the_floor_of_half_the_failures_of_32_and_at_least_one(
 
 
 def test_the_paper_draws_successes_by_one_over_their_penalty() -> None:
-    """Of penalties 1, 2 and 4 one is kept: the first with probability 1 / (1 + 1/2 + 1/4) = 4/7."""
+    """One of the penalties 1, 2 and 4 is kept: the first with probability 1 / (1 + 1/2 + 1/4) = 4/7."""
     drawn = Counter(draw([1.0, 1.0, 1.0], [1.0, 2.0, 4.0], keep=1, seed=seed)[0] for seed in range(7_000))
 
     assert [round(drawn[index] / 1_000, 1) for index in range(3)] == [4.0, 2.0, 1.0]

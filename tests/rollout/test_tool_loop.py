@@ -574,7 +574,7 @@ async def test_the_router_is_told_of_the_end_of_a_trajectory_that_is_cancelled(t
 
 
 async def scored(loop: ToolLoop, output: TurnRewardOutput, **columns: Any) -> dict[str, Any]:
-    """What the reward manager returns for the batch that verl's worker makes of an output."""
+    """Reward that the reward manager gives to an output, in the batch that verl's worker makes of it."""
     import numpy
     import torch
     from tensordict import TensorDict

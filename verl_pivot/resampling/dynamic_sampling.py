@@ -9,7 +9,7 @@ _MAX_ROUNDING = 1e-6
 
 
 class EqualRewards(StrEnum):
-    """What happens to a group whose rollouts all scored the same, which gives no advantage."""
+    """Rule for groups whose rollouts all scored the same, which have no advantage."""
 
     KEEP = "keep"
     DROP = "drop"

@@ -52,8 +52,8 @@ def pick_as_released(
     one for an odd `keep` and fail its assert. Here the number of failures is rounded, and successes fill the rest.
 
     Args:
-        min_failures: Failures that stay at least, if the group has so many.
-        min_successes: Successes that stay at least, if the group has so many.
+        min_failures: Least number of failures that stay; all of them, if the group has fewer.
+        min_successes: Least number of successes that stay; all of them, if the group has fewer.
 
     Raises:
         ValueError: If the lengths differ, `keep` is out of range, or the minima exceed it.

@@ -55,7 +55,7 @@ class _RocSampling(PivotSampling):
         """Sample exactly `batch_size * rollout.n` rollouts.
 
         Raises:
-            ResamplingError: If `pivot.resampling.max_gen_batches` batches of prompts do not give so many.
+            ResamplingError: If `pivot.resampling.max_gen_batches` batches of prompts do not give enough groups.
         """
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)

@@ -16,12 +16,13 @@ class ResamplingSettings(Options):
     group_size: Annotated[int, Field(ge=2)]
     """Rollouts per prompt that the update sees: verl's `rollout.n`."""
     oversample: Annotated[float, Field(ge=1.0)] = 2.0
+    """Rollouts generated per prompt / group_size."""
     mode: Literal["paper", "released"] = "paper"
     equal_rewards: EqualRewards = EqualRewards.KEEP
     min_failures: Annotated[int, Field(ge=0)] = 2
-    """Failures of a group that stay at least; only with mode released."""
+    """Least number of failures that stay in a group; only with mode released."""
     min_successes: Annotated[int, Field(ge=0)] = 2
-    """Successes of a group that stay at least; only with mode released."""
+    """Least number of successes that stay in a group; only with mode released."""
     max_gen_batches: Annotated[int, Field(ge=2)] = 3
     seed: int | None = None
 

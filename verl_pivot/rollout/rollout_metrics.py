@@ -16,14 +16,14 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     """
     if not records:
         return {}
-    num = len(records)
+    num_rollouts = len(records)
     stops = Counter(record.stop_reason for record in records)
     metrics = {
-        "rollout/calls_per_trajectory": sum(record.num_calls for record in records) / num,
-        "rollout/masked_rate": sum(record.is_masked for record in records) / num,
-        "rollout/text_differs_rate": sum(record.text_differs for record in records) / num,
+        "rollout/calls_per_trajectory": sum(record.num_calls for record in records) / num_rollouts,
+        "rollout/masked_rate": sum(record.is_masked for record in records) / num_rollouts,
+        "rollout/text_differs_rate": sum(record.text_differs for record in records) / num_rollouts,
         "rollout/empty_answers": float(sum(record.num_empty_answers for record in records)),
-        **{f"rollout/stop_reason/{reason}": stops[reason] / num for reason in StopReason},
+        **{f"rollout/stop_reason/{reason}": stops[reason] / num_rollouts for reason in StopReason},
         **_spread("rollout/generate_seconds", [record.generate_seconds for record in records]),
         **_spread("rollout/tool_seconds", [record.tool_seconds for record in records]),
     }
@@ -33,13 +33,13 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
 
 
 def _routing_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
-    journeys = [record.journey for record in records if record.journey is not None]
-    if not journeys:
+    costs = [record.journey for record in records if record.journey is not None]
+    if not costs:
         return {}
     return {
-        **_spread("routing/wait_seconds", [journey.wait_seconds for journey in journeys]),
-        "routing/moves": float(sum(journey.num_moves for journey in journeys)),
-        "routing/recomputed_tokens": float(sum(journey.recomputed_tokens for journey in journeys)),
+        **_spread("routing/wait_seconds", [cost.wait_seconds for cost in costs]),
+        "routing/moves": float(sum(cost.num_moves for cost in costs)),
+        "routing/recomputed_tokens": float(sum(cost.recomputed_tokens for cost in costs)),
     }
 
 

@@ -18,7 +18,7 @@ from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 
 class _Context(NamedTuple):
-    """What the next turn of the policy sees."""
+    """Tokens and messages that the next turn of the policy follows."""
 
     tokens: TokenRecord
     messages: list[JsonObject]
@@ -182,7 +182,7 @@ class ToolRollout:
         return ObservedTurn(texts=texts, calls=records, seconds=seconds, failure=failure)
 
     def _retry(self, turn: PolicyTurn) -> ObservedTurn:
-        """Tell the policy that its turn holds neither a call nor an answer."""
+        """The retry message, for a turn with neither a call nor an answer; recorded as a call that failed."""
         message = self._settings.retry_message
         assert message is not None, self._settings
         call = CallRecord(

@@ -20,7 +20,7 @@ _MAX_DETAIL = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallOutcome:
-    """How one call ended."""
+    """Outcome of one call: an observation, or a failure of the system."""
 
     call: ToolCall | Malformed
     observation: Observation | None

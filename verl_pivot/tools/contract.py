@@ -37,7 +37,7 @@ class Observation:
 
 
 class OnTimeout(StrEnum):
-    """What follows when a tool does not answer in time."""
+    """Rule for calls that exceed their time limit."""
 
     MASK = "mask"
     """The system failed: the rollout ends and is masked."""
