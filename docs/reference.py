@@ -28,6 +28,7 @@ FOLDERS = {
     "sandbox/bubblewrap": "Command lines of bubblewrap, and what the machine allows",
     "sandbox/cluster": "One service on each node of a cluster",
     "sandbox/bench": "What `verl-pivot sandbox bench` measures",
+    "templates": "What `verl-pivot init` writes, under names that it replaces",
     "local": "The stock stack on a machine without a GPU",
     "local/shims": "Loaded into every process of `+local=cpu`",
     "local/shims/without_accelerator/sgl_kernel": "Stands in for a package that has no CPU build",

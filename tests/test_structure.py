@@ -22,7 +22,7 @@ ROOMS = (
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),
     *("tools", "routing", "routing/simulator", "rewards", "rollout", "resampling"),
-    *("launch", "plugin", "commands", "cli"),
+    *("launch", "plugin", "templates", "commands", "cli"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
 ADAPTERS = {

@@ -11,6 +11,7 @@ from verl_pivot.commands.filter import filter_command
 from verl_pivot.commands.hard_set import hard_set_command
 from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
+from verl_pivot.commands.init import init_command
 from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.route import route_app
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 
 app.command("doctor")(doctor_command)
+app.command("init")(init_command)
 app.command("import")(import_command)
 app.command("filter")(filter_command)
 app.command("profile")(profile_command)

@@ -78,6 +78,11 @@ def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
     return _made[key]
 
 
+def known_verifiers() -> tuple[str, ...]:
+    """Every name that `--verifier` takes, in alphabetical order."""
+    return _verifiers.names
+
+
 def load_verifier_modules(modules: Iterable[str]) -> None:
     """Import modules that register verifiers: dotted names, or paths of Python files.
 

@@ -1,0 +1,141 @@
+"""`verl-pivot init`: what it writes passes its own test and mypy, and the commands that it prints work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.launching import MINIMAL
+from tests.support.paths import ROOT
+from verl_pivot.cli import app
+
+FILES = {
+    "verifier": ["{}.py", "test_{}.py", "{}_trajectories.jsonl"],
+    "tool": ["{}.py", "test_{}.py", "{}.yaml"],
+    "environment": ["{}.py", "test_{}.py", "{}.yaml", "{}_problems.jsonl"],
+    "format": ["{}.py", "test_{}.py", "{}_example.jsonl"],
+}
+
+
+@pytest.fixture(scope="module")
+def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shared by the kinds, since most of what mypy reads is the package."""
+    return tmp_path_factory.mktemp("mypy")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the user's own, in which the commands run."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def init(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["init", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def refusal(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["init", *arguments])
+    assert done.exit_code == 1, done.output
+    assert done.stderr.count("\n") == 1
+    return done.stderr.removeprefix("error: ").strip()
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_what_is_written_runs_and_every_printed_command_works_as_it_stands(
+    kind: str, folder: Path, mypy_cache: Path
+) -> None:
+    variables = {
+        **MINIMAL,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "MYPY_CACHE_DIR": str(mypy_cache),
+    }
+    said = init(kind, "refund_check")
+
+    names = [name.format("refund_check") for name in FILES[kind]]
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names)
+    assert said.startswith(f"Wrote {', '.join(names)}. Next:\n  python -m pytest test_refund_check.py\n")
+    commands = [line.strip() for line in said.splitlines() if line.startswith("  ")]
+    assert len(commands) == {"verifier": 4, "tool": 2, "environment": 2, "format": 3}[kind]
+    for command in commands:
+        done = subprocess.run(["bash", "-c", command], env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        assert "my_" not in done.stdout
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_no_word_of_the_template_is_left(kind: str, folder: Path) -> None:
+    init(kind, "http2_log")
+
+    for path in folder.iterdir():
+        text = path.read_text()
+        assert [word for word in ("my_", "My", "templates") if word in text] == []
+    assert "Http2Log" in "".join(path.read_text() for path in folder.iterdir()) or kind in ("tool", "format")
+
+
+def test_names_of_the_templates_themselves_may_be_taken(folder: Path) -> None:
+    for kind in FILES:
+        init(kind, f"my_{kind}")
+
+    assert len(list(folder.iterdir())) == sum(map(len, FILES.values()))
+
+
+@pytest.mark.parametrize("there", ["refund_check.py", "test_refund_check.py", "refund_check.yaml"])
+def test_nothing_is_overwritten_and_nothing_is_half_written(folder: Path, there: str) -> None:
+    (folder / there).write_text("mine")
+
+    message = refusal("tool", "refund_check")
+
+    assert message == f"nothing is overwritten, and there is {there} already; choose another name"
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(there, "mine")]
+
+
+def test_a_link_that_leads_nowhere_is_not_written_through(folder: Path) -> None:
+    (folder / "refund_check.py").symlink_to(folder / "elsewhere.py")
+
+    assert refusal("tool", "refund_check").startswith("nothing is overwritten")
+    assert not (folder / "elsewhere.py").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "said"),
+    [
+        ("verifier", "Refund", "'Refund' must be of small letters, digits and single underscores"),
+        ("verifier", "refund-check", "'refund-check' must be of small letters"),
+        ("verifier", "../refund", "'../refund' must be of small letters"),
+        ("verifier", "", "'' must be of small letters"),
+        ("verifier", "class", "'class' is a word of Python; choose another, such as my_class"),
+        ("tool", "sum", "'sum' is a word of Python"),
+        ("tool", "json", "a Python package is called 'json' and would be hidden"),
+        ("tool", "numpy", "a Python package is called 'numpy' and would be hidden"),
+        ("tool", "test_refund", "'test_refund' is a name that pytest reads as one of its own"),
+        ("tool", "jupyter_code", "tool 'jupyter_code' comes with verl-pivot already"),
+        (
+            "verifier",
+            "tool_call",
+            "verifier 'tool_call' comes with verl-pivot already; choose another, such as my_tool",
+        ),
+        ("format", "sharegpt", "format 'sharegpt' comes with verl-pivot already"),
+        ("verifier", "turn", "'turn' means something else in the file; choose another, such as my_turn"),
+        ("environment", "environment", "'environment' means something else in the file"),
+    ],
+)
+def test_a_name_that_would_not_work_is_refused(folder: Path, kind: str, name: str, said: str) -> None:
+    assert refusal(kind, name).startswith(said)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_files_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "gone").mkdir()
+    monkeypatch.chdir(folder / "gone")
+    (folder / "gone").rmdir()
+
+    assert refusal("tool", "refund_check") == (
+        "refund_check.py cannot be written: No such file or directory; go to another folder"
+    )
