@@ -53,7 +53,7 @@ def test_the_paper_draws_successes_by_one_over_their_penalty() -> None:
     assert [round(drawn[index] / 1_000, 1) for index in range(3)] == [4.0, 2.0, 1.0]
 
 
-def test_the_paper_draws_failures_uniformly_whatever_their_penalty() -> None:
+def test_the_paper_draws_failures_uniformly_and_ignores_their_penalty() -> None:
     drawn = Counter(draw([0.0] * 4, [0.0, 1.0, 2.0, 2.0], keep=1, seed=seed)[0] for seed in range(4_000))
 
     assert [round(drawn[index] / 1_000, 1) for index in range(4)] == [1.0, 1.0, 1.0, 1.0]
@@ -149,7 +149,7 @@ def drop_reason(scores: list[float], rule: EqualRewards, *, keep: int = 4, seed:
     return drop_reason_of(scores, keep=keep, equal_rewards=rule, rng=random.Random(seed))
 
 
-def test_a_group_with_too_few_usable_rollouts_is_left_out_whatever_the_rule() -> None:
+def test_a_group_with_too_few_usable_rollouts_is_dropped_under_every_rule() -> None:
     assert {drop_reason([1.0, 0.0, 1.0], rule) for rule in EqualRewards} == {DropReason.TOO_FEW}
     assert drop_reason([], EqualRewards.KEEP) is DropReason.TOO_FEW
 

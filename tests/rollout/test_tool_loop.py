@@ -53,7 +53,7 @@ def sampled(loop: ToolLoop, output: TurnRewardOutput) -> list[str]:
     return texts
 
 
-async def test_a_trajectory_is_token_for_token_what_was_sampled_and_rendered(tmp_path: Path) -> None:
+async def test_a_trajectory_holds_exactly_the_sampled_and_the_rendered_tokens(tmp_path: Path) -> None:
     first, second = call("add", a=2, b=3), "It is 5."
     loop = make_loop([first, second], tools_file(tmp_path, "add"))
 
@@ -550,7 +550,7 @@ class RecordingRouter:
         return RoutingCost(wait_seconds=0.5, num_moves=1, recomputed_tokens=70)
 
 
-async def test_the_router_is_told_of_the_end_and_what_scheduling_cost_is_recorded(tmp_path: Path) -> None:
+async def test_the_end_is_reported_to_the_router_and_its_scheduling_cost_is_recorded(tmp_path: Path) -> None:
     router = RecordingRouter()
     loop = make_loop([call("add", a=2, b=3), "It is 5."], tools_file(tmp_path, "add"), _load_balancer=router)
 
@@ -563,7 +563,7 @@ async def test_the_router_is_told_of_the_end_and_what_scheduling_cost_is_recorde
     assert rollout_metrics([parse_record(record(output))])["routing/recomputed_tokens"] == 70.0
 
 
-async def test_the_router_is_told_of_the_end_of_a_trajectory_that_is_cancelled(tmp_path: Path) -> None:
+async def test_the_end_of_a_cancelled_trajectory_is_reported_to_the_router(tmp_path: Path) -> None:
     router = RecordingRouter()
     loop = make_loop(["It is 5."], tools_file(tmp_path, "add"), _load_balancer=router, seconds=60.0)
 
