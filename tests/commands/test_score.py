@@ -1,4 +1,4 @@
-"""`verl-pivot score`: samples of a real profile file are scored anew, and one action is tried."""
+"""`verl-pivot score`: stored samples of a profile are scored again, or one action is scored."""
 
 import json
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def write_profile(
 
 
 def score(*arguments: str | Path, stdin: str | bytes = "") -> Result:
-    """The command in this process, since there are many."""
+    """Run the command in this process, which is faster."""
     return CliRunner(env={"COLUMNS": "200"}).invoke(app, ["score", *map(str, arguments)], input=stdin)
 
 
@@ -81,20 +81,20 @@ def with_module(folder: Path, code: str, name: str) -> Path:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    """Samples: right, right but as text, cut off, a message."""
+    """A profile of four samples: right, right but with a number as text, cut off, and a message."""
     samples = [(RIGHT, ACCEPTED), (AS_TEXT, ACCEPTED), (RIGHT, CUT_OFF), ("Sent.", WRONG)]
     return write_profile(write_trajectories(tmp_path), samples)
 
 
-def test_the_verifier_that_the_rows_name_finds_the_verdict_that_was_stored_wrong(profile: Path) -> None:
+def test_scoring_with_the_rows_verifier_finds_a_wrong_stored_verdict(profile: Path) -> None:
     """The number as a text is another argument: the stored verdict of sample 1 is not what `tool_call` says."""
     report = json.loads(score(profile, "--json").stdout)
 
-    assert (report["num_turns"], report["num_samples"], report["num_turned"]) == (1, 4, 1)
-    (turned,) = report["turned"]
-    assert (turned["turn"], turned["sample"], turned["text"]) == ("shop-1:0", 1, AS_TEXT)
-    assert turned["before"] == {"score": 1.0, "reason": "accepted", "detail": ""}
-    assert (turned["after"]["score"], turned["after"]["reason"]) == (0.0, "wrong_type")
+    assert (report["num_turns"], report["num_samples"], report["num_changed"]) == (1, 4, 1)
+    (changed,) = report["changed"]
+    assert (changed["turn"], changed["sample"], changed["text"]) == ("shop-1:0", 1, AS_TEXT)
+    assert changed["before"] == {"score": 1.0, "reason": "accepted", "detail": ""}
+    assert (changed["after"]["score"], changed["after"]["reason"]) == (0.0, "wrong_type")
     assert report["reasons_before"] == {"accepted": 2, "truncated": 1, "wrong_value": 1}
     assert report["reasons_after"] == {
         "accepted": 1, "wrong_type": 1, "truncated": 1, "message_instead_of_call": 1
@@ -102,7 +102,7 @@ def test_the_verifier_that_the_rows_name_finds_the_verdict_that_was_stored_wrong
     assert (report["now_mixed"], report["no_longer_mixed"], report["refused_experts"]) == ([], [], {})
 
 
-def test_another_verifier_shows_which_verdicts_turn_and_that_the_turn_is_mixed_no_longer(tmp_path: Path) -> None:
+def test_another_verifier_changes_verdicts_and_the_turn_is_no_longer_mixed(tmp_path: Path) -> None:
     profile = write_profile(write_trajectories(tmp_path), [(RIGHT, ACCEPTED), (AS_TEXT, WRONG), (AS_TEXT, WRONG)])
     module = with_module(tmp_path, LENIENT, "lenient")
 
@@ -110,17 +110,17 @@ def test_another_verifier_shows_which_verdicts_turn_and_that_the_turn_is_mixed_n
 
     assert done.exit_code == 0, done.output
     shown = " ".join(done.stdout.split())
-    assert "Verdicts that turn, 1 of 1" in shown
+    assert "Changed verdicts, 1 of 1" in shown
     assert "│ shop-1:0 │ 1,2 │ 0 wrong_value -> 1 accepted │" in shown
     assert "│ accepted │ 1 │ 3 │ +2 │" in shown
     assert "│ wrong_value │ 2 │ 0 │ -2 │" in shown
     assert "│ turns mixed │ 1 │ 0 │ -1 │" in shown
-    assert "2 of 3 verdicts turn." in shown
-    assert "0 turns become mixed, so that they can be pivots; 1 are mixed no longer (shop-1:0)." in shown
+    assert "2 of 3 verdicts change." in shown
+    assert "0 turns become mixed, so that they can be pivots; 1 are no longer mixed (shop-1:0)." in shown
     assert "The expert's own action gets full score at 1 of 1 turns." in shown
 
 
-def test_a_sample_that_was_cut_off_stays_cut_off_whatever_the_verifier(profile: Path, tmp_path: Path) -> None:
+def test_a_sample_that_was_cut_off_stays_so_under_any_verifier(profile: Path, tmp_path: Path) -> None:
     module = with_module(tmp_path, LENIENT.replace("lenient", "lenient_too"), "lenient_too")
 
     report = json.loads(score(profile, "--verifier", "lenient_too", "--verifier-module", module, "--json").stdout)
@@ -138,11 +138,11 @@ def test_trajectories_alone_show_whether_the_verifier_accepts_the_experts(tmp_pa
     ]
 
 
-def test_a_profile_that_stopped_early_says_what_that_means(tmp_path: Path) -> None:
+def test_for_a_profile_with_early_stopping_a_note_explains_what_is_missing(tmp_path: Path) -> None:
     plan = EarlyStop(filter="pivots", stages=(2, 4))
     profile = write_profile(write_trajectories(tmp_path), [(RIGHT, ACCEPTED), ("Sent.", WRONG)], early_stop=plan)
 
-    assert "other verdicts might have drawn more samples" in score(profile).stdout
+    assert "with the new ones some turns might have got more samples" in score(profile).stdout
 
 
 def test_one_turn_shows_every_sample(profile: Path) -> None:
@@ -164,7 +164,7 @@ def test_one_turn_shows_every_sample(profile: Path) -> None:
         ('{"tool_calls": [{"function": {"name": "x", "arguments": "{}"}}]}', ["score   0", "reason  wrong_tool"]),
     ],
 )
-def test_one_action_is_tried_from_stdin_as_text_or_as_a_message(profile: Path, action: str, said: list[str]) -> None:
+def test_one_action_is_scored_from_stdin_as_text_or_as_a_message(profile: Path, action: str, said: list[str]) -> None:
     done = score(profile, "--turn", "shop-1:0", "--action", "-", stdin=action + "\n")
 
     assert done.exit_code == 0, done.output
@@ -172,7 +172,7 @@ def test_one_action_is_tried_from_stdin_as_text_or_as_a_message(profile: Path, a
     assert score(profile, "--turn", "shop-1:0", "--action", action).stdout == done.stdout
 
 
-def test_an_action_can_be_tried_before_there_is_a_profile(tmp_path: Path) -> None:
+def test_an_action_can_be_scored_without_a_profile(tmp_path: Path) -> None:
     done = score(write_trajectories(tmp_path), "--turn", "shop-1:0", "--action", RIGHT, "--json")
 
     assert json.loads(done.stdout) == {
@@ -195,7 +195,7 @@ def test_the_trajectories_are_found_beside_the_profile_under_any_name(profile: P
     assert json.loads(score(profile, "--json").stdout)["num_samples"] == 4
 
 
-def test_trajectories_that_are_missing_or_others_are_refused(profile: Path, tmp_path: Path) -> None:
+def test_missing_or_different_trajectories_are_refused(profile: Path, tmp_path: Path) -> None:
     others = write_trajectories(tmp_path, make_trajectory(id="other"))
 
     assert refusal(profile) == (
@@ -216,7 +216,9 @@ def test_trajectories_that_are_missing_or_others_are_refused(profile: Path, tmp_
         ("import json; json.loads('{')", "raised JSONDecodeError: Expecting property name"),
     ],
 )
-def test_a_verifier_that_breaks_is_told_with_its_place(profile: Path, tmp_path: Path, body: str, said: str) -> None:
+def test_an_exception_in_a_verifier_is_reported_with_its_place(
+    profile: Path, tmp_path: Path, body: str, said: str
+) -> None:
     name = f"broken_{abs(hash(body))}"
     code = LENIENT.split("    if ")[0].replace("lenient", name) + f"    {body}\n"
     module = with_module(tmp_path, code, name)
@@ -227,7 +229,7 @@ def test_a_verifier_that_breaks_is_told_with_its_place(profile: Path, tmp_path: 
     assert "raised" not in message or f"({module}, line 7, in {name})" in message
 
 
-def test_a_verifier_without_async_is_told_so(profile: Path, tmp_path: Path) -> None:
+def test_a_verifier_that_is_not_async_is_refused(profile: Path, tmp_path: Path) -> None:
     code = LENIENT.replace("async def lenient", "def lenient").replace("lenient", "not_async")
     module = with_module(tmp_path, code, "not_async")
 
@@ -240,21 +242,24 @@ def test_a_verifier_without_async_is_told_so(profile: Path, tmp_path: Path) -> N
     ("arguments", "said"),
     [
         (["--verifier-options", "{}x"], "--verifier-options: not JSON"),
-        (["--verifier-options", '{"mode": "bfcl"}'], "--verifier-options are for --verifier; name the verifier too"),
+        (
+            ["--verifier-options", '{"mode": "bfcl"}'],
+            "--verifier-options was given without --verifier; name the verifier, too",
+        ),
         (["--verifier", "tool_cal"], "unknown verifier 'tool_cal'; known: "),
         (["--verifier", "tool_call", "--verifier-options", '{"rule": 1}'], "verifier tool_call.rule: unknown key"),
-        (["--action", "-"], "--action is tried at one turn: name the turn with --turn"),
+        (["--action", "-"], "--action was given without --turn; name the turn at which it is scored"),
         (["--turn", "shop-1:7"], "there is no turn 'shop-1:7' in "),
         (["--turn", "shop-1:0", "--action", " "], "--action is empty; give a text, such as"),
         (["--turn", "shop-1:0", "--action", '{"role": "user", "content": "Hi"}'], "--action must be a message of the"),
         (["--turn", "shop-1:0", "--action", '{"content": 1}'], "--action is no message: content must be text"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_in_one_sentence(profile: Path, arguments: list[str], said: str) -> None:
+def test_wrong_or_contradictory_options_are_refused_in_one_sentence(profile: Path, arguments: list[str], said: str) -> None:
     assert refusal(profile, *arguments).startswith(said)
 
 
-def test_files_that_hold_no_actions_are_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_files_without_actions_are_refused_with_the_remedy(tmp_path: Path) -> None:
     published = tmp_path / "published.jsonl"
     published.write_text(published_profile_header("0" * 64) + "\n")
     (tmp_path / "notes.txt").write_text("Hello\n")
@@ -268,7 +273,7 @@ def test_files_that_hold_no_actions_are_refused_with_the_remedy(tmp_path: Path) 
     assert "cannot be read: Is a directory" in refusal(tmp_path)
 
 
-def test_bytes_that_are_no_text_are_refused(profile: Path) -> None:
+def test_an_action_that_is_not_utf8_is_refused(profile: Path) -> None:
     assert refusal(profile, "--turn", "shop-1:0", "--action", "-", stdin=b"\xff\xfe").startswith(
         "--action - is not UTF-8"
     )

@@ -1,4 +1,4 @@
-"""`verl-pivot score`: the samples that a profile keeps, or one action, and a verifier -> which verdicts turn."""
+"""`verl-pivot score`: stored samples of a profile, or one action, and a verifier -> new verdicts, and what changes."""
 
 import sys
 from pathlib import Path
@@ -16,27 +16,34 @@ if TYPE_CHECKING:
 
 
 def score_command(
-    source: Annotated[Path, typer.Argument(help="profile.jsonl, or trajectories.jsonl to try the experts alone.")],
+    source: Annotated[
+        Path, typer.Argument(help="profile.jsonl, or trajectories.jsonl to score only the experts' actions.")
+    ],
     verifier: Annotated[
-        str | None, typer.Option(help="Verifier to score with; without it, the one that each trajectory names.")
+        str | None, typer.Option(help="Verifier to score with; by default the one that each trajectory names.")
     ] = None,
-    verifier_options: Annotated[str, typer.Option(help="JSON object of options for --verifier.")] = "{}",
+    verifier_options: Annotated[str, typer.Option(help="JSON object with options of --verifier.")] = "{}",
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
     trajectories: Annotated[
-        Path | None, typer.Option(help="What the profile was measured on; by default the file beside it.")
+        Path | None, typer.Option(help="The trajectories.jsonl of the profile; by default the one beside it.")
     ] = None,
-    turn: Annotated[str | None, typer.Option(help="Score this turn alone, such as shop-17:1, and show all.")] = None,
+    turn: Annotated[
+        str | None, typer.Option(help="Score only this turn, such as shop-17:1, and show all of its samples.")
+    ] = None,
     action: Annotated[
-        str | None, typer.Option(help="With --turn: try this action, a text or a JSON message; - reads it from stdin.")
+        str | None,
+        typer.Option(help="With --turn: score this action, a text or a JSON message; - reads it from stdin."),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Score only the first N trajectories.")] = None,
-    show: Annotated[int, typer.Option(min=0, help="Verdicts to list, of those that turn.")] = 20,
+    show: Annotated[int, typer.Option(min=0, help="Number of changed verdicts to list.")] = 20,
     concurrency: Annotated[int, typer.Option(min=1, help="Turns to score at the same time.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
-    """Score stored samples again, and show which verdicts turn and what that does to the selection. Writes nothing.
+    """Score the stored samples of a profile again, and show which verdicts change and how that changes the selection.
+
+    No file is written.
 
     \b
     Examples:
@@ -51,9 +58,9 @@ def score_command(
 
     options = json_object(verifier_options, "--verifier-options")
     if options and verifier is None:
-        raise ConfigError("--verifier-options are for --verifier; name the verifier too")
+        raise ConfigError("--verifier-options was given without --verifier; name the verifier, too")
     if action is not None and turn is None:
-        raise ConfigError("--action is tried at one turn: name the turn with --turn")
+        raise ConfigError("--action was given without --turn; name the turn at which it is scored")
     load_verifier_modules(verifier_module or [])
     choice = None if verifier is None else VerifierChoice(verifier, options)
     if choice is not None:
@@ -141,7 +148,7 @@ def _try_action(
 
 
 def _read_action(given: str) -> "str | Message":
-    """The action of --action: a message where the text is the JSON of one, else the text of a completion."""
+    """The value of --action: a message if the text is the JSON of one, else the text of a completion."""
     from verl_pivot.data.json_values import BadRowError, decode_json
     from verl_pivot.data.messages import parse_message
 

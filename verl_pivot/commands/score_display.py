@@ -1,4 +1,4 @@
-"""What `verl-pivot score` shows: tables for people, and the same as JSON."""
+"""Display of `verl-pivot score`: a RescoringReport or RescoredTurn -> tables, or the same as JSON."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -12,15 +12,15 @@ from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.types import JsonObject, Turn, Verdict
 
 _MAX_CHARACTERS = 80
-"""Characters of an action or a detail in a table."""
+"""Most characters of an action or a detail in a table."""
 
 
 def print_report(report: RescoringReport, *, show: int, is_early_stopped: bool) -> None:
-    """Print which verdicts turn, counts per reason, and how the turns' outcomes change."""
+    """Print the changed verdicts, the counts per reason, and the changes of the turns' outcomes."""
     console = _console()
     if report.num_samples:
-        if report.turned and show:
-            console.print(_turned_table(report, show))
+        if report.changed and show:
+            console.print(_changed_table(report, show))
         console.print(_counts(report))
     for line in _remarks(report, is_early_stopped):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -48,12 +48,12 @@ def print_verdict(turn: Turn, verdict: Verdict) -> None:
 
 
 def report_as_dict(report: RescoringReport) -> JsonObject:
-    """The report as JSON, with every verdict that turns."""
+    """The report as JSON, with every changed verdict."""
     return {
         "num_turns": report.num_turns,
         "num_samples": report.num_samples,
-        "num_turned": len(report.turned),
-        "turned": [
+        "num_changed": len(report.changed),
+        "changed": [
             {
                 "turn": each.turn_id,
                 "sample": each.sample,
@@ -61,7 +61,7 @@ def report_as_dict(report: RescoringReport) -> JsonObject:
                 "before": verdict_as_dict(each.before),
                 "after": verdict_as_dict(each.after),
             }
-            for each in report.turned
+            for each in report.changed
         ],
         "reasons_before": dict(report.reasons_before.most_common()),
         "reasons_after": dict(report.reasons_after.most_common()),
@@ -91,13 +91,13 @@ def verdict_as_dict(verdict: Verdict) -> JsonObject:
     return {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}
 
 
-def _turned_table(report: RescoringReport, show: int) -> Table:
-    """The first verdicts that turn; equal actions of one turn share a row."""
+def _changed_table(report: RescoringReport, show: int) -> Table:
+    """Table of the first changed verdicts; equal actions of one turn share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    for each in report.turned:
+    for each in report.changed:
         key = (each.turn_id, f"{_verdict(each.before)} -> {_verdict(each.after)}", each.after.detail, each.text)
         rows.setdefault(key, []).append(str(each.sample))
-    table = Table(title=f"Verdicts that turn, {min(show, len(rows))} of {len(rows)}", title_justify="left")
+    table = Table(title=f"Changed verdicts, {min(show, len(rows))} of {len(rows)}", title_justify="left")
     for column in ("turn", "samples", "before -> after", "detail", "action"):
         table.add_column(column, overflow="fold")
     for (turn_id, change, detail, text), samples in islice(rows.items(), show):
@@ -128,16 +128,16 @@ def _counts_row(what: str, before: int, after: int) -> tuple[str, str, str, str]
 
 def _remarks(report: RescoringReport, is_early_stopped: bool) -> Iterator[str]:
     if report.num_samples:
-        yield f"{len(report.turned)} of {report.num_samples} verdicts turn."
+        yield f"{len(report.changed)} of {report.num_samples} verdicts change."
         yield (
             f"{len(report.now_mixed)} turns become mixed, so that they can be pivots"
-            f"{_some(report.now_mixed)}; {len(report.no_longer_mixed)} are mixed no longer"
+            f"{_some(report.now_mixed)}; {len(report.no_longer_mixed)} are no longer mixed"
             f"{_some(report.no_longer_mixed)}."
         )
         if is_early_stopped:
             yield (
-                "The profile stopped sampling turns early by the verdicts before, so other verdicts might have drawn "
-                "more samples."
+                "The profile was sampled with --early-stop, which followed the stored verdicts; with the new ones some "
+                "turns might have got more samples."
             )
     else:
         yield f"{report.num_turns} turns, none with samples: only the experts' own actions were scored."
@@ -171,7 +171,7 @@ def _action(turn: Turn) -> str:
 
 
 def _short(text: str) -> str:
-    """The text in one line, cut where it is long."""
+    """The text in one line, shortened if it is long."""
     line = " ".join(text.split())
     return escape(line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 4]} ...")
 

@@ -1,4 +1,4 @@
-"""StoredTurns and a verifier -> RescoringReport: which verdicts turn, and what that does to the selection."""
+"""StoredTurns and a verifier -> RescoringReport: which verdicts change, and how that changes the selection."""
 
 import asyncio
 import inspect
@@ -36,8 +36,8 @@ class VerifierChoice(NamedTuple):
         return replace(turn, verifier=self.name, verifier_options=self.options)
 
 
-class TurnedVerdict(NamedTuple):
-    """A sample that now gets another score."""
+class ChangedVerdict(NamedTuple):
+    """A sample whose new score differs from its stored one."""
 
     turn_id: str
     sample: int
@@ -49,7 +49,7 @@ class TurnedVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescoredTurn:
-    """Verdicts of one turn's samples as they are stored and as they are now."""
+    """The samples of one turn, with their stored verdicts and with their new ones."""
 
     turn: Turn
     before: tuple[Sample, ...]
@@ -61,16 +61,16 @@ class RescoredTurn:
 
 @dataclass(slots=True, kw_only=True)
 class RescoringReport:
-    """Counts over the turns that were scored anew."""
+    """Counts over all turns that were scored again."""
 
     num_turns: int = 0
     num_samples: int = 0
-    turned: list[TurnedVerdict] = field(default_factory=list)
+    changed: list[ChangedVerdict] = field(default_factory=list)
     reasons_before: Counter[str] = field(default_factory=Counter)
-    """[reason] samples."""
+    """{reason: samples} by the stored verdicts."""
     reasons_after: Counter[str] = field(default_factory=Counter)
     outcomes_before: Counter[TurnOutcome] = field(default_factory=Counter)
-    """[outcome] turns with samples."""
+    """{outcome: turns with samples} by the stored verdicts."""
     outcomes_after: Counter[TurnOutcome] = field(default_factory=Counter)
     now_mixed: list[str] = field(default_factory=list)
     """Ids of turns whose scores differ now and did not before: they can become pivots."""
@@ -94,8 +94,8 @@ class RescoringReport:
         self.outcomes_after[after] += 1
         if (before is TurnOutcome.MIXED) != (after is TurnOutcome.MIXED):
             (self.now_mixed if after is TurnOutcome.MIXED else self.no_longer_mixed).append(rescored.turn.id)
-        self.turned += [
-            TurnedVerdict(rescored.turn.id, number, old.text, old.verdict, new.verdict)
+        self.changed += [
+            ChangedVerdict(rescored.turn.id, number, old.text, old.verdict, new.verdict)
             for number, (old, new) in enumerate(zip(rescored.before, rescored.after, strict=True))
             if old.verdict.score != new.verdict.score
         ]
