@@ -255,7 +255,9 @@ def test_a_verifier_that_is_not_async_is_refused(profile: Path, tmp_path: Path) 
         (["--turn", "shop-1:0", "--action", '{"content": 1}'], "--action is no message: content must be text"),
     ],
 )
-def test_wrong_or_contradictory_options_are_refused_in_one_sentence(profile: Path, arguments: list[str], said: str) -> None:
+def test_wrong_or_contradictory_options_are_refused_in_one_sentence(
+    profile: Path, arguments: list[str], said: str
+) -> None:
     assert refusal(profile, *arguments).startswith(said)
 
 
