@@ -58,7 +58,7 @@ def encode_json(value: Json, *, sort_keys: bool = False) -> str:
         text = (_SORTING_ENCODER if sort_keys else _ENCODER).encode(value)
         text.encode()
     except RecursionError as error:
-        raise BadRowError("not_json", "nested too deeply") from error
+        raise BadRowError("not_json", "a value is nested too deeply") from error
     except (TypeError, ValueError) as error:  # not a JSON type, NaN, or a lone surrogate
         raise BadRowError("not_json", f"a value has no JSON form: {error}") from error
     return text

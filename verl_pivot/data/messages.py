@@ -23,7 +23,9 @@ def parse_message(obj: Json) -> Message:
     message = as_object(obj, "a message")
     role = _ROLES.get(str(message.get("role")))
     if role is None:
-        raise BadRowError("unknown_role", f"role {message.get('role')!r}; known: {', '.join(sorted(_ROLES))}")
+        raise BadRowError(
+            "unknown_role", f"a message has role {message.get('role')!r}; known: {', '.join(sorted(_ROLES))}"
+        )
     if unsupported := [key for key in _UNSUPPORTED if message.get(key)]:
         raise BadRowError("unsupported_content", f"a message has {unsupported[0]!r}; only text and calls are read")
     reasoning, calls = _reasoning(message), as_list(message.get("tool_calls"), "tool_calls")
@@ -51,7 +53,7 @@ def _reasoning(message: JsonObject) -> str | None:
 def _parse_tool_call(obj: Json) -> ToolCall:
     call = as_object(obj, "a tool call")
     if call.get("type") not in (None, "function"):
-        raise BadRowError("bad_tool_call", f"a tool call of type {call['type']!r}; only 'function' is read")
+        raise BadRowError("bad_tool_call", f"a tool call has type {call['type']!r}; only 'function' is read")
     function = as_object(call.get("function"), "tool_call.function")
     return parse_call(function.get("name"), function.get("arguments"), _optional_text(call, "id"))
 
@@ -90,7 +92,7 @@ def text_of(content: Json, *, may_be_none: bool) -> str:
     parts = [as_object(part, "a content part") for part in content]
     for part in parts:
         if part.get("type") not in _TEXT_PARTS or not isinstance(part.get("text"), str):
-            raise BadRowError("not_text", f"a content part of type {part.get('type')!r}; only text is read")
+            raise BadRowError("not_text", f"a content part has type {part.get('type')!r}; only text is read")
     return "".join(str(part["text"]) for part in parts)
 
 

@@ -90,7 +90,7 @@ def read_calls(message: Message, types: ParameterTypes) -> Message:
         position = function.end()
     if position < len(text):
         rest = text[position : position + 60]
-        raise BadRowError("bad_tool_call", f"text that is no whole call stands at or after <function=...>: {rest!r}")
+        raise BadRowError("bad_tool_call", f"text follows the calls, or a <function=...> is never closed: {rest!r}")
     return replace(message, content=text[:start].rstrip(), tool_calls=tuple(calls))
 
 
@@ -124,7 +124,7 @@ def _typed(name: str, text: str, json_type: Json) -> Json:
 
 
 def _as_result(message: Message) -> Message:
-    """A user's message after a call as the tool message that it stands for; unchanged without a mark of a result."""
+    """Tool message that a user message after a call stands for; the message itself if it is not marked as a result."""
     if named := _RESULT.match(message.content):
         return Message(role=Role.TOOL, content=message.content[named.end() :], name=named[1])
     if message.content.startswith("OBSERVATION:\n"):

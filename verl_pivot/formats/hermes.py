@@ -147,7 +147,7 @@ def _schemas(text: str) -> list[Json]:
             schemas.append(decode_json(text[position:end], reason="unclear_tools", what="<tools>"))
             position = _after_gap(text, end)
     except (ValueError, RecursionError) as error:
-        raise BadRowError("unclear_tools", f"<tools>: not JSON: {error}") from error
+        raise BadRowError("unclear_tools", f"<tools> in the system prompt: not JSON: {error}") from error
     return schemas
 
 
@@ -173,7 +173,7 @@ def _with_calls(message: Message, types: ParameterTypes) -> Message:
     calls = [call for block in blocks.texts for call in _calls(block.strip(), types)]
     if blocks.end < len(text):
         rest = text[blocks.end : blocks.end + 60]
-        raise BadRowError("bad_tool_call", f"text that is no whole call stands at or after <tool_call>: {rest!r}")
+        raise BadRowError("bad_tool_call", f"text follows the calls, or a <tool_call> is never closed: {rest!r}")
     return replace(message, content=text[:start].rstrip(), tool_calls=tuple(calls))
 
 

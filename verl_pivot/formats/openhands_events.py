@@ -73,7 +73,10 @@ def _action(event: JsonObject, response_ids: set[str]) -> list[Message]:
         raise BadRowError(
             "condensed", "the run condensed its history, so the log does not hold what the model saw; leave it out"
         )
-    raise BadRowError("no_tool_call_metadata", f"action {kind!r} of {source!r} has no tool_call_metadata")
+    raise BadRowError(
+        "no_tool_call_metadata",
+        f"action {kind!r} of {source!r} has no tool_call_metadata, so the log does not hold what the model wrote",
+    )
 
 
 def message_of(response: Json) -> Json:
@@ -107,4 +110,7 @@ def _observation(event: JsonObject) -> list[Message]:
         return []
     if isinstance(kind, str) and kind in _IGNORED_OBSERVATIONS:
         return []
-    raise BadRowError("no_tool_call_metadata", f"observation {kind!r} has no tool_call_metadata")
+    raise BadRowError(
+        "no_tool_call_metadata",
+        f"observation {kind!r} has no tool_call_metadata, so the log does not say which call it answers",
+    )

@@ -68,7 +68,7 @@ def _nebius(item: JsonObject) -> Message:
     name = item.get("role")
     role = _ROLES.get(name) if isinstance(name, str) else None
     if role is None:
-        raise BadRowError("unknown_role", f"role {name!r}; known: {', '.join(_ROLES)}")
+        raise BadRowError("unknown_role", f"an item has role {name!r}; known: {', '.join(_ROLES)}")
     text = item.get("text")
     return Message(role=role, content=text_of(item.get("system_prompt") if text is None else text, may_be_none=False))
 
