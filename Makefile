@@ -3,13 +3,13 @@
 #   make test         formatting, types and the whole test suite
 #   make check        the same without the tests that start verl, Ray or SGLang
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
-#   make bench-sandbox    what the sandbox must reach, measured; for a quiet machine with two cores
+#   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
 #   make bench-verifiers  verdicts per minute
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
 #   make bench-profile    the profile beside the engine's own benchmark
 #   make bench-tools      64 trajectories with a slow tool beside one
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
-#   make bench-router     decisions, real engines under each policy, and how far simulated ones are from them
+#   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
 
 PYTHON ?= python3.11
 BIN := .venv/bin

@@ -5,12 +5,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = {
-    "": "What every stage shares, and the doors into verl, Hydra and the shell",
+    "": "What every stage shares, and the entry points for verl, Hydra and the shell",
     "commands": "One file per command of `verl-pivot`",
     "data": "Files, JSON, messages, turns, trajectories and the rows that verl reads",
-    "formats": "Foreign rows -> Trajectory",
+    "formats": "Rows of other formats -> Trajectory",
     "quality": "Filters of trajectories",
-    "engines": "What samples actions outside verl",
+    "engines": "Engines that sample actions outside verl",
     "profiling": "Turns -> profiles: K sampled actions per turn, scored",
     "selection": "Profiles -> pivots",
     "exports": "Files for other readers, and checkpoints for the next stage",
@@ -19,19 +19,19 @@ FOLDERS = {
     "tools": "What a policy can call in a rollout",
     "rollout": "verl's agent loops: one turn, or many with tools",
     "rewards": "Verdict -> reward, for verl",
-    "resampling": "Which rollouts of a group the update sees",
-    "routing": "Which engine serves a request",
+    "resampling": "Choice of the rollouts that the update sees",
+    "routing": "Choice of the engine that serves a request",
     "routing/simulator": "A step of rollouts on simulated engines",
     "sandbox": "The client: programs and cells in, results out",
     "sandbox/service": "The process that serves a node over HTTP",
     "sandbox/lane": "The process inside bubblewrap that runs many programs; the standard library alone",
     "sandbox/bubblewrap": "Command lines of bubblewrap, and what the machine allows",
-    "sandbox/cluster": "One service on each node of a cluster",
-    "sandbox/bench": "What `verl-pivot sandbox bench` measures",
-    "templates": "What `verl-pivot init` writes, under names that it replaces",
-    "local": "The stock stack on a machine without a GPU",
-    "local/shims": "Loaded into every process of `+local=cpu`",
-    "local/shims/without_accelerator/sgl_kernel": "Stands in for a package that has no CPU build",
+    "sandbox/cluster": "Supervision of one service on each node of a cluster",
+    "sandbox/bench": "Measurements of `verl-pivot sandbox bench`",
+    "templates": "Files that `verl-pivot init` writes, under names that it replaces",
+    "local": "What the stock verl and SGLang need on a machine without a GPU",
+    "local/shims": "Modules that every process of `+local=cpu` loads",
+    "local/shims/without_accelerator/sgl_kernel": "Stand-in for a package that has no CPU build",
 }
 
 

@@ -17,7 +17,7 @@ from verl_pivot.sandbox.lane.runs import Run
 _TURN_SECONDS = 0.1
 _SHORT_TURN_SECONDS = 0.03
 """Length of a turn for programs with less CPU time than _MUCH_CPU_SECONDS."""
-_SURE_SECONDS = 0.02
+_GUARANTEED_SECONDS = 0.02
 """Start of each turn in which the program runs even while the foreground is in use."""
 _MUCH_CPU_SECONDS = 0.25
 """CPU time above which a program stands back for the foreground."""
@@ -34,7 +34,7 @@ class Background:
         """The program whose turn it is."""
         self._is_running = False
         """Whether the current program runs; it may have to stand back for the foreground."""
-        self._sure_until = 0.0
+        self._guaranteed_until = 0.0
         """Time until which the current program runs even while the foreground is in use."""
         self._cpu_seconds_at_start = 0.0
         """CPU time of the current program when its turn began."""
@@ -54,7 +54,7 @@ class Background:
                 self._begin_turn()
 
     def remove(self, run: Run) -> None:
-        """Let go of a program that has ended or sleeps; harmless if it was never added."""
+        """Forget a program that has ended, or that sleeps and may go on; harmless if it was never added."""
         if run in self._latest_turns:
             if self.is_stopped(run):
                 self._continue(run)
@@ -63,10 +63,10 @@ class Background:
                 self._current, self._is_running = None, False
                 self._begin_turn()
 
-    def stand_back(self, *, is_foreground_empty: bool) -> None:
-        """Learn whether the foreground is in use; if so, a program with much CPU time stands back."""
-        if is_foreground_empty != self._is_foreground_empty:
-            self._is_foreground_empty = is_foreground_empty
+    def note_foreground(self, *, is_empty: bool) -> None:
+        """Note whether the foreground is in use; while it is, a program with much CPU time stands back."""
+        if is_empty != self._is_foreground_empty:
+            self._is_foreground_empty = is_empty
             self._update_current()
 
     def _begin_turn(self) -> None:
@@ -81,9 +81,9 @@ class Background:
         self._current = chosen
         self._latest_turns[chosen] = now
         self._cpu_seconds_at_start = chosen.cpu_seconds
-        self._sure_until = now + _SURE_SECONDS
+        self._guaranteed_until = now + _GUARANTEED_SECONDS
         self._update_current()
-        self._loop.after(_SURE_SECONDS, self._update_current)
+        self._loop.after(_GUARANTEED_SECONDS, self._update_current)
         turn = _TURN_SECONDS if chosen.attained_seconds > _MUCH_CPU_SECONDS else _SHORT_TURN_SECONDS
         self._timer = self._loop.after(turn, self._end_turn)
 
@@ -104,8 +104,8 @@ class Background:
         """Stop or continue the current program, by its CPU time and the state of the foreground."""
         if self._current is None:
             return
-        has_much = self._current.attained_seconds > _MUCH_CPU_SECONDS
-        stands_back = has_much and not self._is_foreground_empty and time.monotonic() >= self._sure_until
+        has_much_cpu = self._current.attained_seconds > _MUCH_CPU_SECONDS
+        stands_back = has_much_cpu and not self._is_foreground_empty and time.monotonic() >= self._guaranteed_until
         if stands_back and self._is_running:
             self._stop(self._current)
         elif not stands_back and not self._is_running:

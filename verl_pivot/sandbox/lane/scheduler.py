@@ -25,14 +25,14 @@ _FOREGROUND_CPU_SECONDS = 0.03
 """CPU time that a program may use in the foreground."""
 _FEW_CHILDREN = 3
 """Child processes above which a program leaves the foreground as a crowd."""
-_NUM_UNSEEN = 64
+_NUM_UNWATCHED = 64
 """Programs that run at once on a machine without /proc, where they cannot be watched."""
 _CROWD = 12
 """Threads of all processes of a pod above which it is a crowd."""
 _WATCH_SECONDS = 0.02
 """Time between two samples of every pod."""
-_LOOK_SECONDS = 0.005
-"""Time between two looks at the foreground."""
+_CHECK_SECONDS = 0.005
+"""Time between two checks of the foreground."""
 _THREADS_SECONDS = 0.05
 """Age at which a program of several threads leaves the foreground, where only its first thread is seen; the background
 finds out whether all of them sleep."""
@@ -73,13 +73,13 @@ class Scheduler:
         self._spares = spares
         self._zygotes = zygotes
         self._has_proc = settings["has_proc"]
-        self._num_foreground = settings["num_foreground"] if self._has_proc else _NUM_UNSEEN
+        self._num_foreground = settings["num_foreground"] if self._has_proc else _NUM_UNWATCHED
         self._memory_bytes = settings["memory_bytes"]
         self._waiting: deque[Run] = deque()
         self._running: dict[int, Run] = {}
         self._foreground: dict[int, Run] = {}
         self._background = Background(loop)
-        self._is_looking = False
+        self._is_checking = False
         self._is_watching = False
         self._used_bytes = 0
         self._restarts: deque[Run] = deque()
@@ -148,15 +148,15 @@ class Scheduler:
             return True
         self._running[run.number] = run
         self._foreground[run.number] = run
-        self._background.stand_back(is_foreground_empty=False)
+        self._background.note_foreground(is_empty=False)
         if run.is_restarted:
             self._reserved[run.number] = self._share_of(run)
         run.start(self._loop, process, has_proc=self._has_proc)
         self._spares.prepare(zygote, run.shape)
         self.watch()
-        if not self._is_looking and self._has_proc:
-            self._is_looking = True
-            self._loop.after(_LOOK_SECONDS, self._look)
+        if not self._is_checking and self._has_proc:
+            self._is_checking = True
+            self._loop.after(_CHECK_SECONDS, self._check_foreground)
         return True
 
     def watch(self) -> None:
@@ -165,32 +165,32 @@ class Scheduler:
             self._is_watching = True
             self._loop.after(_WATCH_SECONDS, self._watch)
 
-    def _look(self) -> None:
+    def _check_foreground(self) -> None:
         """Let runs that sleep, have used their share of CPU time, or become a crowd leave the foreground."""
         for run in tuple(self._foreground.values()):
-            if run.pid is not None and run.is_older(_LOOK_SECONDS):
-                self._look_at(run, run.pid)
+            if run.pid is not None and run.is_older(_CHECK_SECONDS):
+                self._check_run(run, run.pid)
         self.pump()
-        self._is_looking = bool(self._foreground)
-        if self._is_looking:
-            self._loop.after(_LOOK_SECONDS, self._look)
+        self._is_checking = bool(self._foreground)
+        if self._is_checking:
+            self._loop.after(_CHECK_SECONDS, self._check_foreground)
 
     def _leave_foreground(self, run: Run) -> None:
         self._foreground.pop(run.number, None)
-        self._background.stand_back(is_foreground_empty=not self._foreground)
+        self._background.note_foreground(is_empty=not self._foreground)
 
-    def _look_at(self, run: Run, pid: int) -> None:
+    def _check_run(self, run: Run, pid: int) -> None:
         process = read_process(pid)
         if process is None:
             self._leave_foreground(run)
             return
         num_forked = num_children(pid) if process.num_threads == 1 else 0
-        is_growing = num_forked > _FEW_CHILDREN or process.num_threads > _CROWD
+        is_crowd = num_forked > _FEW_CHILDREN or process.num_threads > _CROWD
         is_hidden = process.num_threads > 1 and run.is_older(_THREADS_SECONDS)
-        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_growing or is_hidden:
+        if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_crowd or is_hidden:
             self._leave_foreground(run)
             run.cpu_seconds = process.cpu_seconds
-            run.is_crowd = is_growing
+            run.is_crowd = is_crowd
             run.groups, run.pids, run.has_threads = frozenset({process.group}), (pid,), process.num_threads > 1
             self._background.add(run)
         elif process.is_asleep and not num_forked and process.num_threads == 1:
@@ -199,9 +199,9 @@ class Scheduler:
     def _watch(self) -> None:
         """Compare the memory of every pod with its limit and the lane's, and its CPU time with the foreground share."""
         begin = time.thread_time()
-        now = ProcessSnapshot()
-        used = [(self._examine_run(run, now), run) for run in tuple(self._running.values()) if run.pid is not None]
-        sessions = [(self._examine_session(session, now), session) for session in self.watched_sessions()]
+        snapshot = ProcessSnapshot()
+        used = [(self._examine_run(run, snapshot), run) for run in tuple(self._running.values()) if run.pid is not None]
+        sessions = [(self._examine_session(session, snapshot), session) for session in self.watched_sessions()]
         self._used_bytes = sum(size for size, _ in (*used, *sessions))
         if self._used_bytes > self._memory_bytes:
             self._evict_largest([*((size, run) for size, run in used if not run.is_restarted), *sessions])
@@ -209,11 +209,11 @@ class Scheduler:
         if self._is_watching:
             self._loop.after(max(_WATCH_SECONDS, _WATCH_COST * (time.thread_time() - begin)), self._watch)
 
-    def _examine_run(self, run: Run, now: ProcessSnapshot) -> int:
+    def _examine_run(self, run: Run, snapshot: ProcessSnapshot) -> int:
         """Memory of a run in bytes. A run that computes goes to the background, and leaves it when it sleeps."""
         if self._background.is_stopped(run):
             return run.used_bytes
-        sample = _sample(run, now)
+        sample = _sample(run, snapshot)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
         run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)
@@ -226,8 +226,8 @@ class Scheduler:
             self._background.remove(run)
         return sample.memory_bytes
 
-    def _examine_session(self, session: Watched, now: ProcessSnapshot) -> int:
-        sample = _sample(session, now)
+    def _examine_session(self, session: Watched, snapshot: ProcessSnapshot) -> int:
+        sample = _sample(session, snapshot)
         if sample.cpu_seconds > _FOREGROUND_CPU_SECONDS:
             lower_priority(sample.groups)
         return sample.memory_bytes
@@ -237,10 +237,10 @@ class Scheduler:
             max(used, key=lambda pair: pair[0])[1].kill("evicted")
 
 
-def _sample(pod: Watched, now: ProcessSnapshot) -> UsageSample:
+def _sample(pod: Watched, snapshot: ProcessSnapshot) -> UsageSample:
     """Usage of a pod, which is killed if its memory is above its limit and the room beyond; see _ROOM_BYTES."""
     limit = pod.memory_bytes + pod.memory_bytes // 8 + _ROOM_BYTES
-    sample = now.sample(pod.shim_pid, pod.pid, pod.shared_bytes, limit)
+    sample = snapshot.sample(pod.shim_pid, pod.pid, pod.shared_bytes, limit)
     if sample.memory_bytes > limit:
         pod.kill("memory_limit")
     return sample
