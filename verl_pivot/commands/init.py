@@ -1,4 +1,4 @@
-"""`verl-pivot init verifier | tool | environment | format NAME`: files of one's own that run, with a test."""
+"""`verl-pivot init`: a kind of extension and a name -> files of a working verifier, tool, environment or format."""
 
 import builtins
 import importlib.util
@@ -20,14 +20,14 @@ from verl_pivot.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Template:
-    """Files in `verl_pivot.templates` whose name and words `placeholder` becomes the user's name."""
+    """Files in `verl_pivot.templates`; in their names and texts the user's name replaces `placeholder`."""
 
     placeholder: str
     files: tuple[str, ...]
     commands: tuple[str, ...]
-    """Commands that can be run at once, beside those for pytest and mypy."""
+    """Commands that the user can run next, beside pytest and mypy."""
     use: str
-    """How training and the other commands come to use the file."""
+    """Sentence that says how training and other commands use the files."""
 
 
 _TEMPLATES = {
@@ -39,20 +39,20 @@ _TEMPLATES = {
             "verl-pivot score my_verifier_trajectories.jsonl --verifier-module my_verifier.py --turn shop-17:0 "
             "--action 'I am sorry.'",
         ),
-        use="Rows name their verifier: import them with --verifier my_verifier. Every command takes "
-        "--verifier-module my_verifier.py, and training pivot.verifier_modules=[my_verifier.py].",
+        use="Rows name their verifier: import them with --verifier my_verifier. Give --verifier-module my_verifier.py "
+        "to the other commands, and pivot.verifier_modules=[my_verifier.py] to the training.",
     ),
     "tool": Template(
         placeholder="my_tool",
         files=("my_tool.py", "test_my_tool.py", "my_tool.yaml"),
         commands=(),
-        use="Training takes it with +method=tool_rollout pivot.rollout.tools=my_tool.yaml.",
+        use="To train with it: +method=tool_rollout pivot.rollout.tools=my_tool.yaml.",
     ),
     "environment": Template(
         placeholder="my_environment",
         files=("my_environment.py", "test_my_environment.py", "my_environment.yaml", "my_environment_problems.jsonl"),
         commands=(),
-        use="Training takes it with +method=tool_rollout pivot.rollout.tools=my_environment.yaml "
+        use="To train with it: +method=tool_rollout pivot.rollout.tools=my_environment.yaml "
         "data.train_files=my_environment_problems.jsonl.",
     ),
     "format": Template(
@@ -61,16 +61,18 @@ _TEMPLATES = {
         commands=(
             "verl-pivot import my_format_example.jsonl --format-module my_format.py --out my_format_trajectories.jsonl",
         ),
-        use="Rows that my_format recognizes are read by it wherever --format-module my_format.py stands.",
+        use="With --format-module my_format.py, `verl-pivot import` reads the rows that my_format recognizes.",
     ),
 }
 
 
 def init_command(
-    kind: Annotated[Literal["verifier", "tool", "environment", "format"], typer.Argument(help="What to begin.")],
-    name: Annotated[str, typer.Argument(help="Its name, in small letters, such as refund_check.")],
+    kind: Annotated[Literal["verifier", "tool", "environment", "format"], typer.Argument(help="What to write.")],
+    name: Annotated[str, typer.Argument(help="Name in small letters, such as refund_check.")],
 ) -> None:
-    """Write a file of your own that runs, with its test, into this folder. Overwrites nothing.
+    """Write a working verifier, tool, environment or format with its test into this folder, as a start of your own.
+
+    Existing files are not overwritten.
 
     \b
     Examples:
@@ -92,7 +94,7 @@ def init_command(
     for command in commands:
         typer.echo(f"  {command}")
     if missing := [package for package in ("pytest", "mypy") if importlib.util.find_spec(package) is None]:
-        typer.echo(f"({' and '.join(missing)} first: pip install {' '.join(missing)})")
+        typer.echo(f"First install {' and '.join(missing)}: pip install {' '.join(missing)}")
     typer.echo(_named(template.use, template, name))
 
 
@@ -101,7 +103,7 @@ def _text_of(file: str) -> str:
 
 
 def _named(text: str, template: Template, name: str) -> str:
-    """The text with the user's name in place of the template's, as a module and as a class."""
+    """The text with the user's name in place of the placeholder, both as a module's and as a class's name."""
     own_folder = text.replace("verl_pivot.templates.", "")
     return own_folder.replace(template.placeholder, name).replace(_class_name(template.placeholder), _class_name(name))
 
@@ -111,10 +113,10 @@ def _class_name(name: str) -> str:
 
 
 def _check_name(name: str, kind: str) -> None:
-    """Refuse a name that cannot be a module, or under which another thing would be found.
+    """Refuse a name that cannot be a module's, or that Python, pytest or verl-pivot uses already.
 
     Raises:
-        ConfigError: Naming the reason, and names that could be taken.
+        ConfigError: If it is such a name; the message has the reason and another name.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ConfigError(f"{name!r} must be of small letters, digits and single underscores, such as refund_check")
@@ -129,7 +131,7 @@ def _check_name(name: str, kind: str) -> None:
 
 
 def _is_installed(name: str) -> bool:
-    """Whether Python finds a module of this name elsewhere than in this folder."""
+    """Whether Python finds a module of this name in another folder than this one."""
     found = importlib.util.find_spec(name)
     return found is not None and (found.origin is None or Path(found.origin).parent != Path.cwd())
 
@@ -144,10 +146,10 @@ def _known(kind: str) -> tuple[str, ...]:
 
 
 def _check_words(name: str, template: Template) -> None:
-    """Refuse a name that means something else in the template's code.
+    """Refuse a name that the template's code uses for something else.
 
     Raises:
-        ConfigError: If there is one.
+        ConfigError: If it is such a name.
     """
     names = {name, _class_name(name)} - {template.placeholder, _class_name(template.placeholder)}
     for file in template.files:
@@ -158,10 +160,10 @@ def _check_words(name: str, template: Template) -> None:
 
 
 def _write(texts: dict[str, str]) -> None:
-    """Write all of the files or none.
+    """Write all files or none.
 
     Raises:
-        ConfigError: If one of them exists, or cannot be written.
+        ConfigError: If a file exists already or cannot be written.
     """
     if there := [file for file in texts if Path(file).exists() or Path(file).is_symlink()]:
         raise ConfigError(f"nothing is overwritten, and there is {', '.join(there)} already; choose another name")
