@@ -1,8 +1,9 @@
-# On a fresh machine with Python 3.11 each command sets everything up by itself.
+# On a fresh machine with Python 3.11, or 3.12 and PYTHON=python3.12, each command sets everything up by itself.
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot
 #   make test         formatting, types and the whole test suite
 #   make check        the same without the tests that start verl, Ray or SGLang
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
+#   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
 #   make bench-verifiers  verdicts per minute
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
@@ -16,7 +17,7 @@ BIN := .venv/bin
 # Three processes on two cores, since many tests wait; tests/conftest.py says which stay together.
 PARALLEL := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -61,6 +62,11 @@ bench-router: .venv/ready
 	$(BIN)/python -m benchmarks.bench_engines
 	$(BIN)/python -m benchmarks.bench_trainer
 	$(BIN)/python -m benchmarks.bench_calibration
+
+lock: .venv/ready
+	$(BIN)/uv pip compile --quiet --upgrade --no-annotate --custom-compile-command "make lock" \
+		--python-version 3.12 --python-platform x86_64-manylinux_2_34 --override requirements/overrides.txt \
+		--extra data --extra sandbox --extra verifiers requirements/sglang.in pyproject.toml -o requirements/sglang.txt
 
 .venv/ready: requirements/cpu.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Build .venv from the pinned requirements: install.sh [PYTHON]. Repeats are harmless.
+# Build .venv from the pinned requirements: install.sh [PYTHON], which is 3.11 or 3.12. Repeats are harmless.
 set -eu
 
 python=${1:-python3.11}
 if ! command -v "$python" >/dev/null 2>&1; then python=python3; fi
-if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))'; then
-    echo "verl-pivot needs Python 3.11 here and $python is $("$python" --version 2>&1);" \
-        "install it (apt-get install python3.11 python3.11-venv), or run make with PYTHON=/path/to/python3.11" >&2
+if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
+    echo "verl-pivot needs Python 3.11 or 3.12 here and $python is $("$python" --version 2>&1);" \
+        "install one (apt-get install python3.11 python3.11-venv), or run make with PYTHON=/path/to/python3.12" >&2
     exit 1
 fi
 

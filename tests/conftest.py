@@ -1,7 +1,13 @@
 """Settings of the suite: soaks on demand only, tests of one file in one process, all launches one after the other."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+
+from tests.support.paths import ROOT
 
 # Hypothesis' deadline for one example would fail on a busy machine, whatever the code does.
 settings.register_profile("suite", deadline=None)
@@ -21,6 +27,16 @@ LAUNCHES = (
     "tests/commands/test_doctor.py",
 )
 """Files that start the stock trainer, SGLang or Ray: each of them wants both cores, so one process takes them all."""
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
+    subprocess.run([*command, folder, ROOT], check=True)
+    (path,) = folder.glob("verl_pivot-*.whl")
+    return path
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

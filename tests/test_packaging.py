@@ -1,16 +1,13 @@
-"""Packaging: the wheel's contents, its dependencies beside an installed verl, and the packages of each extra."""
+"""Packaging: the wheel's contents, its metadata, and the packages of each extra."""
 
 import ast
-import json
-import os
 import re
 import subprocess
 import sys
 import tomllib
-import venv
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import Distribution, distribution, packages_distributions
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -19,22 +16,14 @@ from packaging.requirements import Requirement
 
 from tests.support.launching import MINIMAL
 from tests.support.paths import ROOT
+from verl_pivot.extras import install_command
+from verl_pivot.sandbox.service.backend import BackendSettings
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 OF_VERL = {"datasets", "jinja2", "omegaconf", "packaging", "ray", "tensordict", "torch", "torchdata", "torchvision",
            "transfer_queue", "transformers", "verl"}  # fmt: skip
 """Modules that verl's own requirements bring; hydra-core brings omegaconf."""
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("dist")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir"]
-    subprocess.run([*command, folder, ROOT], check=True)
-    (path,) = folder.glob("verl_pivot-*.whl")
-    return path
 
 
 @pytest.mark.slow
@@ -71,49 +60,6 @@ def test_the_stock_trainer_finds_the_method_of_an_installed_wheel(wheel: Path, t
     assert (installed / "verl_pivot" / "local" / "shims" / "sitecustomize.py").is_file()
 
 
-@pytest.mark.slow
-def test_pip_installs_the_wheel_beside_verl_and_changes_none_of_its_packages(wheel: Path, tmp_path: Path) -> None:
-    """pip's own resolver, in an environment that knows verl and all that verl requires by their metadata alone."""
-    verl = {dist.name.lower(): dist for dist in _with_requirements("verl")}
-    python = _environment_of(verl.values(), tmp_path / "environment")
-    report = tmp_path / "report.json"
-
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--dry-run", "--quiet"]
-    subprocess.run([*command, "--report", report, wheel], check=True, env=os.environ)
-
-    changed = {item["metadata"]["name"].lower() for item in json.loads(report.read_text())["install"]}
-    assert len(verl) > 60
-    assert "verl-pivot" in changed
-    assert changed & verl.keys() == set()
-    assert changed & {"torch", "sglang", "vllm"} == set()
-
-
-def _with_requirements(name: str, known: set[str] | None = None) -> Iterator[Distribution]:
-    """An installed distribution with everything that it requires and that is installed."""
-    known = set() if known is None else known
-    if name.lower().replace("_", "-") in known:
-        return
-    known.add(name.lower().replace("_", "-"))
-    try:
-        found = distribution(name)
-    except ModuleNotFoundError:  # wandb and the like, which the pinned environment for the CPU leaves out
-        return
-    yield found
-    for line in found.requires or ():
-        requirement = Requirement(line)
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
-            yield from _with_requirements(requirement.name, known)
-
-
-def _environment_of(distributions: Iterator[Distribution] | object, folder: Path) -> Path:
-    venv.create(folder, with_pip=False)
-    (site_packages,) = folder.glob("lib/python*/site-packages")
-    for dist in distributions:  # type: ignore[attr-defined]
-        metadata = Path(str(dist.locate_file(""))) / dist._path.name
-        (site_packages / metadata.name).symlink_to(metadata)
-    return folder / "bin" / "python"
-
-
 def test_every_import_is_of_a_dependency_of_verl_or_stands_under_its_extra() -> None:
     """Also the imports inside of functions; `with extra("data"):` names the extra of what stands under it."""
     always = {"verl_pivot", "verl_pivot_search_path"} | OF_VERL | _modules_of(PROJECT["dependencies"])
@@ -140,6 +86,33 @@ def _imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[str, str
             yield from _imports(child, found[1])
         else:
             yield from _imports(child, extra)
+
+
+def test_every_declared_package_is_imported_or_is_one_that_programs_in_the_sandbox_import() -> None:
+    """verl and TransferQueue come as they are, for the trainer; the sandbox's interpreters preload sympy."""
+    paths = [*(ROOT / "verl_pivot").rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")]
+    imported = {module for path in paths for module, _ in _imports(ast.parse(path.read_text()))}
+    extras = {name: lines for name, lines in EXTRAS.items() if name not in ("all", "dev", "verifiers", "verl", "vllm")}
+
+    unused = [
+        line
+        for line in (*PROJECT["dependencies"], *(line for lines in extras.values() for line in lines))
+        if not imported & _modules_of([line])
+    ]
+
+    assert unused == ["sympy"]
+    assert BackendSettings().preload == ("numpy", "sympy")
+
+
+def test_no_link_of_the_readme_as_a_package_index_shows_it_leads_into_the_source_tree(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        text = archive.read(name).decode()
+
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) >= 3
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert "Architecture (`docs/architecture.md`)" in text
 
 
 @cache
@@ -179,8 +152,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(module: str, pa
 
     last = done.stderr.splitlines()[-1]
     assert last == (
-        f"verl_pivot.errors.ConfigError: the Python package {package} is not installed: "
-        f"pip install 'verl-pivot[{extra}]'"
+        f"verl_pivot.errors.ConfigError: the Python package {package} is not installed: {install_command(extra)}"
     )
 
 
@@ -193,4 +165,4 @@ def test_the_math_verifier_names_its_extra_before_any_program_runs() -> None:
 
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
 
-    assert done.stderr.splitlines()[-1].endswith("math_verify is not installed: pip install 'verl-pivot[math]'")
+    assert done.stderr.splitlines()[-1].endswith("math_verify is not installed: " + install_command("math"))

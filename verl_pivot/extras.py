@@ -1,8 +1,11 @@
 """Optional packages: an import that fails names the extra of verl-pivot that installs the package."""
 
 import importlib.util
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, distribution
+from urllib.parse import unquote, urlsplit
 
 from verl_pivot.errors import ConfigError
 
@@ -34,5 +37,33 @@ def require(package: str, name: str) -> None:
         raise _missing(package, name)
 
 
+def install_command(name: str) -> str:
+    """The command that installs an extra from where this package came: a checkout, a file, a git remote, or an index.
+
+    Example:
+        install_command("data")  # pip install '/home/me/verl-pivot[data]'
+    """
+    try:
+        origin = distribution("verl-pivot").read_text("direct_url.json")
+    except PackageNotFoundError:  # run from a folder on PYTHONPATH
+        origin = None
+    return f"pip install {install_argument(name, origin)}"
+
+
+def install_argument(name: str, direct_url: str | None) -> str:
+    """What pip is asked to install; `direct_url` is the record that pip keeps of a package's origin (PEP 610)."""
+    if direct_url is None:
+        return f"'verl-pivot[{name}]'"
+    origin = json.loads(direct_url)
+    url = origin["url"]
+    if url.startswith("file://"):
+        editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
+        return f"{editable}'{unquote(urlsplit(url).path)}[{name}]'"
+    if "vcs_info" in origin:
+        source = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
+        return f"'verl-pivot[{name}] @ {source}'"
+    return f"'verl-pivot[{name}] @ {url}'"
+
+
 def _missing(package: str, name: str) -> ConfigError:
-    return ConfigError(f"the Python package {package} is not installed: pip install 'verl-pivot[{name}]'")
+    return ConfigError(f"the Python package {package} is not installed: {install_command(name)}")
