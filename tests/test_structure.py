@@ -7,8 +7,10 @@ import subprocess
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -200,17 +202,32 @@ def test_every_hook_names_a_file_that_uses_it() -> None:
     assert [hook for hook in HOOKS if hook.used_by.endswith(".py") and not (PACKAGE / hook.used_by).is_file()] == []
 
 
-def test_the_list_of_files_is_what_the_modules_say_of_themselves() -> None:
-    """Run `python docs/reference.py` where this fails."""
+@cache
+def reference() -> ModuleType:
+    """docs/reference.py, which writes the generated pages."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
     assert spec is not None
     assert spec.loader is not None
-    reference = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(reference)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
-    listed = {PACKAGE / folder for folder in reference.FOLDERS}
+
+def test_the_list_of_files_is_what_the_modules_say_of_themselves() -> None:
+    """Run `python docs/reference.py` where this fails."""
+    listed = {PACKAGE / folder for folder in reference().FOLDERS}
     assert {path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"} <= listed
-    assert (ROOT / "docs" / "files.md").read_text() == reference.file_list()
+    assert (ROOT / "docs" / "files.md").read_text() == reference().file_list()
+
+
+def test_the_reference_is_what_the_code_says() -> None:
+    """Run `python docs/reference.py` where this fails."""
+    page = reference().api()
+
+    assert (ROOT / "docs" / "api.md").read_text() == page
+    assert "| `score` | `float \\| None` |  | Score in [0, 1]; None is undecided" in page
+    assert "| `recording` | string, or nothing | JSON list of" in page
+    assert "```python\nasync def score(self, answer: Message | None) -> Verdict | None\n```" in page
 
 
 def test_every_metric_is_explained_once_and_every_explained_metric_exists() -> None:

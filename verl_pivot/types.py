@@ -149,9 +149,12 @@ class Turn:
     expert: Message
     """Action that the expert took."""
     tools: tuple[JsonObject, ...] = ()
+    """Schemas of the tools that could be called, in OpenAI's form."""
     verifier: str = "tool_call"
+    """Registered name of the verifier that compares actions with the expert's."""
     verifier_options: JsonObject = field(default_factory=dict)
     metadata: JsonObject = field(default_factory=dict)
+    """The trajectory's metadata: data that the verifier needs beside the messages."""
 
     def __post_init__(self) -> None:
         if self.expert.role is not Role.ASSISTANT:

@@ -522,3 +522,11 @@ async def test_state_is_made_once_per_trajectory() -> None:
 
     assert first.state(tool_functions.Notes) is first.state(tool_functions.Notes)
     assert first.state(tool_functions.Notes) is not second.state(tool_functions.Notes)
+
+
+@pytest.mark.parametrize("column", ["metadata", "tools", "recording"])
+def test_a_column_that_is_no_text_is_refused_and_not_read_as_empty(column: str, tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text("[]")
+
+    with pytest.raises(DataError, match=f"column '{column}' of a row must be JSON as a text, .* got dict"):
+        load_toolset(str(tmp_path / "tools.yaml")).open({column: {"start": 1}})

@@ -21,27 +21,52 @@ AGENT_NAME = "pivot_turn"
 AGENT_NAME_IN_FILE = f"{AGENT_NAME} (rows of verl-pivot: install verl-pivot and add +method=pivotrl to the command)"
 """Agent name in the file. Stock verl does not know it and prints it with this remedy; PivotDataset replaces it."""
 
+
+class PivotColumn(NamedTuple):
+    """Column of pivots.parquet; docs/api.md lists them."""
+
+    type: pyarrow.DataType
+    about: str
+    is_optional: bool = False
+    """Whether a row may have no value in it."""
+
+
+COLUMNS = {
+    "data_source": PivotColumn(
+        pyarrow.string(), "`verl_pivot/<verifier>`, by which verl groups its validation metrics"
+    ),
+    "prompt": PivotColumn(
+        pyarrow.string(), "the state: JSON list of messages in OpenAI's form, every one before the action"
+    ),
+    "tools": PivotColumn(pyarrow.string(), "JSON list of tool schemas in OpenAI's form"),
+    "expert": PivotColumn(pyarrow.string(), "the expert's action: JSON of one assistant message"),
+    "verifier": PivotColumn(pyarrow.string(), "name of the verifier that compares actions with the expert's"),
+    "verifier_options": PivotColumn(pyarrow.string(), "JSON object of the verifier's options"),
+    "metadata": PivotColumn(pyarrow.string(), "JSON object that the verifier, tools and environments may read"),
+    "recording": PivotColumn(
+        pyarrow.string(),
+        'JSON list of `{"name", "arguments", "result"}`, the recorded calls; with `verl-pivot select --recordings`',
+        is_optional=True,
+    ),
+    "trajectory_id": PivotColumn(pyarrow.string(), "id of the trajectory"),
+    "turn_index": PivotColumn(pyarrow.int64(), "position among the trajectory's assistant turns, from 0"),
+    "pass_rate": PivotColumn(
+        pyarrow.float64(), "share of the profile's decided samples with full score", is_optional=True
+    ),
+    "reward_mean": PivotColumn(pyarrow.float64(), "mean score of the profile's decided samples", is_optional=True),
+    "reward_std": PivotColumn(pyarrow.float64(), "square root of `reward_var`", is_optional=True),
+    "reward_var": PivotColumn(
+        pyarrow.float64(), "population variance of these scores; above 0 at a pivot", is_optional=True
+    ),
+    "num_prompt_tokens": PivotColumn(pyarrow.int64(), "tokens of the rendered prompt", is_optional=True),
+    "agent_name": PivotColumn(
+        pyarrow.string(), "agent loop that verl runs for the row; PivotDataset puts the real name"
+    ),
+    "split": PivotColumn(pyarrow.string(), "`train` or `validation`"),
+    "ability": PivotColumn(pyarrow.string(), "`agent`; verl's own files have the column"),
+}
 SCHEMA = pyarrow.schema(
-    [
-        pyarrow.field("data_source", pyarrow.string(), nullable=False),
-        pyarrow.field("prompt", pyarrow.string(), nullable=False),
-        pyarrow.field("tools", pyarrow.string(), nullable=False),
-        pyarrow.field("expert", pyarrow.string(), nullable=False),
-        pyarrow.field("verifier", pyarrow.string(), nullable=False),
-        pyarrow.field("verifier_options", pyarrow.string(), nullable=False),
-        pyarrow.field("metadata", pyarrow.string(), nullable=False),
-        pyarrow.field("recording", pyarrow.string()),
-        pyarrow.field("trajectory_id", pyarrow.string(), nullable=False),
-        pyarrow.field("turn_index", pyarrow.int64(), nullable=False),
-        pyarrow.field("pass_rate", pyarrow.float64()),
-        pyarrow.field("reward_mean", pyarrow.float64()),
-        pyarrow.field("reward_std", pyarrow.float64()),
-        pyarrow.field("reward_var", pyarrow.float64()),
-        pyarrow.field("num_prompt_tokens", pyarrow.int64()),
-        pyarrow.field("agent_name", pyarrow.string(), nullable=False),
-        pyarrow.field("split", pyarrow.string(), nullable=False),
-        pyarrow.field("ability", pyarrow.string(), nullable=False),
-    ]
+    [pyarrow.field(name, column.type, nullable=column.is_optional) for name, column in COLUMNS.items()]
 )
 _TURN_COLUMNS = ("trajectory_id", "turn_index", "prompt", "expert", "tools", "verifier", "verifier_options", "metadata")
 _ROWS_PER_GROUP = 512

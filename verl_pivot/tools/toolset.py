@@ -26,6 +26,13 @@ from verl_pivot.validation import Options, validated
 RowBackend: TypeAlias = Callable[[Mapping[str, Any]], Callable[[JsonObject], Tool]]
 """A function of a row, which returns a function that makes a Tool of each schema that only the row brings."""
 
+ROW_COLUMNS = {
+    "metadata": "JSON object: what environments are made from, and `Workspace.metadata` of functions",
+    "tools": "JSON list of schemas of tools that only this row has, in OpenAI's form",
+    "recording": 'JSON list of `{"name", "arguments", "result"}`, from which `- rows: replay` answers',
+}
+"""{column of a row that the tools read: what its text holds}; docs/api.md lists them."""
+
 
 class FunctionEntry(Options):
     """Entry `- function: package.module:name`, or `folder/file.py:name`: a Python function as a tool."""
@@ -144,8 +151,12 @@ class Toolset:
         Raises:
             DataError: If the row brings tools that nothing can run, or its columns cannot be read.
         """
+        for name in ROW_COLUMNS:
+            if not isinstance(row.get(name), str | None):
+                kind = type(row[name]).__name__
+                raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
         metadata = row.get("metadata")
-        decoded = as_object(decode_json(metadata), "metadata") if isinstance(metadata, str) else {}
+        decoded = {} if metadata is None else as_object(decode_json(metadata), "metadata")
         tools = dict(self._tools)
         environments = [kind.open(decoded) for kind in self._environments]
         for tool in (tool for environment in environments for tool in environment.tools):
