@@ -110,7 +110,7 @@ def test_another_verifier_changes_verdicts_and_the_turn_is_no_longer_mixed(tmp_p
 
     assert done.exit_code == 0, done.output
     shown = " ".join(done.stdout.split())
-    assert "Changed verdicts, 1 of 1" in shown
+    assert "Changed verdicts, 2 of 2" in shown
     assert "│ shop-1:0 │ 1,2 │ 0 wrong_value -> 1 accepted │" in shown
     assert "│ accepted │ 1 │ 3 │ +2 │" in shown
     assert "│ wrong_value │ 2 │ 0 │ -2 │" in shown
@@ -118,6 +118,19 @@ def test_another_verifier_changes_verdicts_and_the_turn_is_no_longer_mixed(tmp_p
     assert "2 of 3 verdicts change." in shown
     assert "0 turns become mixed, so that they can be pivots; 1 are no longer mixed (shop-1:0)." in shown
     assert "The expert's own action gets full score at 1 of 1 turns." in shown
+
+
+def test_only_as_many_changed_verdicts_are_listed_as_asked_for_and_all_are_counted(tmp_path: Path) -> None:
+    profile = write_profile(write_trajectories(tmp_path), [(RIGHT, WRONG), (AS_TEXT, ACCEPTED), ("Sent.", ACCEPTED)])
+
+    shown = score(profile, "--show", "2").stdout
+
+    assert "Changed verdicts, 2 of 3" in shown
+    assert "wrong_type" in shown.partition("reason of the verdict")[0]
+    assert "Sent." not in shown
+    assert "3 of 3 verdicts change." in shown
+    assert "Changed verdicts" not in score(profile, "--show", "0").stdout
+    assert len(json.loads(score(profile, "--show", "0", "--json").stdout)["changed"]) == 3
 
 
 def test_a_sample_that_was_cut_off_stays_so_under_any_verifier(profile: Path, tmp_path: Path) -> None:
@@ -214,6 +227,7 @@ def test_missing_or_different_trajectories_are_refused(profile: Path, tmp_path: 
         ("return 1.0", "returned 1.0 at turn shop-1:0; return Verdict.accept(),"),
         ("return None", "returned None at turn shop-1:0; return Verdict.accept(),"),
         ("import json; json.loads('{')", "raised JSONDecodeError: Expecting property name"),
+        ("return Verdict(score=2.0, reason='great')", "raised ValueError: a verdict's score must lie in [0, 1]"),
     ],
 )
 def test_an_exception_in_a_verifier_is_reported_with_its_place(

@@ -91,17 +91,23 @@ def _score_all(
 ) -> None:
     from verl_pivot.commands.score_display import print_report, report_as_dict
 
-    report = _report(store, choice, limit=limit, concurrency=concurrency)
+    most_listed = None if as_json else show
+    report = _report(store, choice, limit=limit, concurrency=concurrency, most_listed=most_listed)
     if as_json:
         _print_json(report_as_dict(report))
     else:
-        print_report(report, show=show, is_early_stopped=store.early_stop is not None)
+        print_report(report, is_early_stopped=store.early_stop is not None)
         if choice is not None:
             typer.echo("Rows name their verifier: to train with this one, import with it, then profile and select.")
 
 
 def _report(
-    store: "SampleStore", choice: "VerifierChoice | None", *, limit: int | None, concurrency: int
+    store: "SampleStore",
+    choice: "VerifierChoice | None",
+    *,
+    limit: int | None,
+    concurrency: int,
+    most_listed: int | None,
 ) -> "RescoringReport":
     import asyncio
 
@@ -112,7 +118,13 @@ def _report(
     num_turns = None if store.profile is None or limit is not None else (num_rows(store.profile) or 1) - 1
     with progress_bar("turns", num_turns) as on_rows:
         return asyncio.run(
-            rescore(store.stored_turns(limit), choice, concurrency=concurrency, on_turn=lambda: on_rows(1))
+            rescore(
+                store.stored_turns(limit),
+                choice,
+                concurrency=concurrency,
+                most_listed=most_listed,
+                on_turn=lambda: on_rows(1),
+            )
         )
 
 

@@ -1,7 +1,6 @@
 """Display of `verl-pivot score`: a RescoringReport or RescoredTurn -> tables, or the same as JSON."""
 
 from collections.abc import Iterator
-from itertools import islice
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,12 +14,12 @@ _MAX_CHARACTERS = 80
 """Most characters of an action or a detail in a table."""
 
 
-def print_report(report: RescoringReport, *, show: int, is_early_stopped: bool) -> None:
+def print_report(report: RescoringReport, *, is_early_stopped: bool) -> None:
     """Print the changed verdicts, the counts per reason, and the changes of the turns' outcomes."""
     console = _console()
     if report.num_samples:
-        if report.changed and show:
-            console.print(_changed_table(report, show))
+        if report.changed:
+            console.print(_changed_table(report))
         console.print(_counts(report))
     for line in _remarks(report, is_early_stopped):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
@@ -52,7 +51,7 @@ def report_as_dict(report: RescoringReport) -> JsonObject:
     return {
         "num_turns": report.num_turns,
         "num_samples": report.num_samples,
-        "num_changed": len(report.changed),
+        "num_changed": report.num_changed,
         "changed": [
             {
                 "turn": each.turn_id,
@@ -91,16 +90,17 @@ def verdict_as_dict(verdict: Verdict) -> JsonObject:
     return {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}
 
 
-def _changed_table(report: RescoringReport, show: int) -> Table:
+def _changed_table(report: RescoringReport) -> Table:
     """Table of the first changed verdicts; equal actions of one turn share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for each in report.changed:
         key = (each.turn_id, f"{_verdict(each.before)} -> {_verdict(each.after)}", each.after.detail, each.text)
         rows.setdefault(key, []).append(str(each.sample))
-    table = Table(title=f"Changed verdicts, {min(show, len(rows))} of {len(rows)}", title_justify="left")
+    title = f"Changed verdicts, {len(report.changed)} of {report.num_changed}"
+    table = Table(title=title, title_justify="left")
     for column in ("turn", "samples", "before -> after", "detail", "action"):
         table.add_column(column, overflow="fold")
-    for (turn_id, change, detail, text), samples in islice(rows.items(), show):
+    for (turn_id, change, detail, text), samples in rows.items():
         table.add_row(escape(turn_id), ",".join(samples), change, _short(detail), _short(text))
     return table
 
@@ -128,7 +128,7 @@ def _counts_row(what: str, before: int, after: int) -> tuple[str, str, str, str]
 
 def _remarks(report: RescoringReport, is_early_stopped: bool) -> Iterator[str]:
     if report.num_samples:
-        yield f"{len(report.changed)} of {report.num_samples} verdicts change."
+        yield f"{report.num_changed} of {report.num_samples} verdicts change."
         yield (
             f"{len(report.now_mixed)} turns become mixed, so that they can be pivots"
             f"{_some(report.now_mixed)}; {len(report.no_longer_mixed)} are no longer mixed"

@@ -65,6 +65,9 @@ class RescoringReport:
 
     num_turns: int = 0
     num_samples: int = 0
+    most_listed: int | None = None
+    """Changed verdicts that are listed, from the first; None lists all. All are counted."""
+    num_changed: int = 0
     changed: list[ChangedVerdict] = field(default_factory=list)
     reasons_before: Counter[str] = field(default_factory=Counter)
     """{reason: samples} by the stored verdicts."""
@@ -94,11 +97,13 @@ class RescoringReport:
         self.outcomes_after[after] += 1
         if (before is TurnOutcome.MIXED) != (after is TurnOutcome.MIXED):
             (self.now_mixed if after is TurnOutcome.MIXED else self.no_longer_mixed).append(rescored.turn.id)
-        self.changed += [
+        changed = [
             ChangedVerdict(rescored.turn.id, number, old.text, old.verdict, new.verdict)
             for number, (old, new) in enumerate(zip(rescored.before, rescored.after, strict=True))
             if old.verdict.score != new.verdict.score
         ]
+        self.num_changed += len(changed)
+        self.changed += changed[: None if self.most_listed is None else self.most_listed - len(self.changed)]
 
     def _add_expert(self, turn: Turn, verdict: Verdict) -> None:
         if verdict.score != 1.0:
@@ -108,7 +113,12 @@ class RescoringReport:
 
 
 async def rescore(
-    stored: Iterable[StoredTurn], choice: VerifierChoice | None, *, concurrency: int, on_turn: Callable[[], None]
+    stored: Iterable[StoredTurn],
+    choice: VerifierChoice | None,
+    *,
+    concurrency: int,
+    most_listed: int | None,
+    on_turn: Callable[[], None],
 ) -> RescoringReport:
     """Score the stored samples of every turn, and the expert's own action; turns are counted in their order.
 
@@ -116,13 +126,14 @@ async def rescore(
         stored: Turns with their samples.
         choice: Verifier for all turns; None takes the one that each turn names.
         concurrency: Turns to score at the same time.
+        most_listed: Changed verdicts to list; None lists all.
         on_turn: Called after each finished turn.
 
     Raises:
         VerifierError: If a verifier raises or gives no Verdict, naming the turn and the place in its code.
         PivotError: If a turn's verifier does not exist or takes other options.
     """
-    report = RescoringReport()
+    report = RescoringReport(most_listed=most_listed)
     waiting: deque[asyncio.Task[RescoredTurn]] = deque()
     try:
         for each in stored:
@@ -190,7 +201,7 @@ async def score_action(action: str | Message, turn: Turn, *, ended: bool = True)
 def _place_of(error: Exception) -> str:
     """File, line and function of the user's code in which an exception arose, or of ours if none is the user's."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
     frame = (own or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
 
