@@ -2,12 +2,14 @@
 
 import threading
 from itertools import count
+from time import monotonic
 
 import pytest
 
 from tests.support.fake_engine import Answer, fake_server, openai_answer, sglang_sample
+from verl_pivot.engines.chat import ChatClient, served_model
 from verl_pivot.engines.engine import Completion, Sampling
-from verl_pivot.engines.openai_engine import OpenAIEngine, served_model
+from verl_pivot.engines.openai_engine import OpenAIEngine
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.errors import ConfigError, EngineError
@@ -84,7 +86,7 @@ async def test_a_server_that_is_gone_is_an_engine_error_that_names_it() -> None:
     with fake_server(lambda path, body: Answer(body=[])) as server:
         pass
 
-    with pytest.raises(EngineError, match=rf"{server.url} cannot be reached \(ConnectError"):
+    with pytest.raises(EngineError, match=rf"{server.url} cannot be reached \(ClientConnectorError"):
         await generate(server.url)
 
 
@@ -97,7 +99,7 @@ async def test_a_server_that_never_answers_is_an_engine_error() -> None:
 
     with fake_server(answer) as server:
         engine = SGLangEngine(server.url, Retries(num_attempts=1, timeout_seconds=0.1))
-        with pytest.raises(EngineError, match="ReadTimeout"):
+        with pytest.raises(EngineError, match=r"did not answer within 0.1 s"):
             await engine.generate([5], Sampling(), 1)
         answered.set()
         await engine.close()
@@ -137,7 +139,7 @@ async def test_an_unreadable_answer_is_an_engine_error_and_never_a_sample(body: 
 async def test_a_url_that_is_no_inference_server_is_an_engine_error() -> None:
     with (
         fake_server(lambda path, body: Answer(body="no such page", status=404)) as server,
-        pytest.raises(EngineError, match="answered with status 404; check that the URL"),
+        pytest.raises(EngineError, match="answered with status 404: .*no such page.*; check that the URL"),
     ):
         await generate(server.url)
 
@@ -168,10 +170,20 @@ async def test_an_openai_server_without_token_ids_is_read_by_its_text() -> None:
     ("answer", "error", "message"),
     [
         (Answer(body=b"<html>"), EngineError, "answered with something that is not JSON"),
-        (Answer(body={"choices": []}), EngineError, "without a completion that has text"),
+        (
+            Answer(body={"choices": []}),
+            EngineError,
+            r"answered something else than asked for \(Expected `array` of length 1",
+        ),
         (Answer(body="loading", status=503), EngineError, "kept answering with status 503"),
         (Answer(body="", status=0), EngineError, "cannot be reached"),
+        (
+            Answer(body={"choices": [{"text": "a", "finish_reason": "abort"}]}),
+            EngineError,
+            "Invalid enum value 'abort'",
+        ),
         (Answer(body="prompt must be text", status=422), ConfigError, "refused the request"),
+        (Answer(body="no such key", status=401), ConfigError, "refused the key .*set the environment variable"),
     ],
 )
 async def test_each_failure_of_an_openai_server_has_its_own_error(
@@ -179,6 +191,54 @@ async def test_each_failure_of_an_openai_server_has_its_own_error(
 ) -> None:
     with fake_server(lambda path, body: answer) as server, pytest.raises(error, match=message):
         await complete(server.url, n=1)
+
+
+async def test_a_prompt_is_sent_whole_however_long_it_is() -> None:
+    """aiohttp takes bodies of more than a megabyte as files only."""
+    prompt = list(range(200_000))
+    with fake_server(lambda path, body: Answer(body=openai_answer("hi"))) as server:
+        engine = OpenAIEngine(server.url, "policy", "key", QUICK)
+        await engine.generate(prompt, Sampling(), 1)
+        await engine.close()
+
+    assert server.requests[0]["prompt"] == prompt
+
+
+async def test_a_server_that_asks_to_be_left_alone_is_left_alone() -> None:
+    times: list[float] = []
+
+    def answer(path: str, body: JsonObject) -> Answer:
+        times.append(monotonic())
+        if len(times) == 1:
+            return Answer(body="busy", status=429, headers={"Retry-After": "1"})
+        return Answer(body=openai_answer("hi"))
+
+    with fake_server(answer) as server:
+        await complete(server.url, n=1)
+
+    assert 1.0 <= times[1] - times[0] < 3.0
+
+
+async def test_an_address_that_is_no_url_is_the_users_error() -> None:
+    with pytest.raises(ConfigError, match=r"'localhost:1' is not the URL of a server; give it as http://host:port"):
+        await complete("localhost:1")
+
+
+async def test_a_chat_gives_the_message_with_its_calls_and_the_tokens_that_it_cost() -> None:
+    call: JsonObject = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message: JsonObject = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body: JsonObject = {
+        "choices": [{"index": 0, "finish_reason": "tool_calls", "message": message}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 2},
+    }
+    with fake_server(lambda path, request: Answer(body=body)) as server:
+        client = ChatClient(server.url, "policy", "key", QUICK)
+        answer = await client.ask([{"role": "user", "content": "hi"}], {"temperature": 0.5})
+        await client.close()
+
+    assert (answer.text, answer.message, answer.finish_reason) == ("", message, "tool_calls")
+    assert (answer.num_prompt_tokens, answer.num_completion_tokens) == (5, 2)
+    assert server.requests == [{"model": "policy", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5}]
 
 
 @pytest.mark.parametrize(("served", "found"), [(["a", "policy"], "policy"), (["only"], "only")])

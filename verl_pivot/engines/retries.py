@@ -4,16 +4,17 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
-from urllib.parse import urlsplit
 
-import httpx
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import Json
 
 ResultT = TypeVar("ResultT")
 CHECK_URL = "check that the URL is that of an inference server"
+TOO_LONG = "if it says that the context is too long, lower --max-prompt-tokens or --max-new-tokens"
+_LONGEST_ASKED_SECONDS = 60.0
+"""Upper bound of a wait that a server asks for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,34 +35,48 @@ class Retries:
 class UnavailableError(EngineError):
     """A failure that may pass, so that another attempt is worth it."""
 
+    def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
+        """Keep how long the server asks to be left alone; 0 where it does not say."""
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
 
-def check_status(url: str, status: int, body: str) -> None:
+
+def check_status(url: str, status: int, body: str, retry_after: str, remedy: str) -> None:
     """Refuse an answer whose HTTP status is not a success.
+
+    Args:
+        url: Address of the server, for messages.
+        status: HTTP status.
+        body: Text of the answer.
+        retry_after: Header Retry-After; "" if there is none.
+        remedy: What the user can do if the server refuses the request itself.
 
     Raises:
         UnavailableError: If the failure may pass.
-        ConfigError: If the server refuses the request itself.
+        ConfigError: If the server refuses the request itself, or its key.
         EngineError: If the server knows no such path, so that it is no inference server.
     """
     if status in (408, 409, 429) or status >= 500:
         raise UnavailableError(
             f"{url} kept answering with status {status}: {excerpt(body)}; see the server's log, and run the same "
-            "command again once the server works"
+            "command again once the server works",
+            retry_after_seconds=float(retry_after) if retry_after.isdecimal() else 0.0,
         )
     if status == 404:
-        raise EngineError(f"{url} answered with status 404; {CHECK_URL}, without a path")
-    if status >= 400:
+        raise EngineError(f"{url} answered with status 404: {excerpt(body)}; {CHECK_URL}")
+    if status in (401, 403):
         raise ConfigError(
-            f"{url} refused the request (status {status}): {excerpt(body)}; if it says that the context is too "
-            "long, lower --max-prompt-tokens or --max-new-tokens"
+            f"{url} refused the key (status {status}): {excerpt(body)}; set the environment variable of its API key"
         )
+    raise ConfigError(f"{url} refused the request (status {status}): {excerpt(body)}; {remedy}")
 
 
 async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
     """Result of `attempt()`, repeated as `retries` says while it raises UnavailableError."""
+    grows = wait_random_exponential(multiplier=0.5, max=retries.longest_wait_seconds)
     retrying = AsyncRetrying(
         stop=stop_after_attempt(retries.num_attempts),
-        wait=wait_random_exponential(multiplier=0.5, max=retries.longest_wait_seconds),
+        wait=lambda state: max(grows(state), min(_asked_seconds(state), _LONGEST_ASKED_SECONDS)),
         retry=retry_if_exception_type(UnavailableError),
         reraise=True,
     )
@@ -72,14 +87,10 @@ async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT
     return await retrying(run)
 
 
-def http_client(url: str, retries: Retries) -> httpx.AsyncClient:
-    """HTTP client for any number of long requests at once."""
-    return httpx.AsyncClient(
-        timeout=httpx.Timeout(retries.timeout_seconds, connect=10.0),
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
-        # A proxy of the environment cannot reach this machine's loopback address.
-        trust_env=urlsplit(url).hostname not in ("127.0.0.1", "localhost", "::1"),
-    )
+def _asked_seconds(state: RetryCallState) -> float:
+    """Seconds that the server of the last attempt asked to be left alone."""
+    error = state.outcome.exception() if state.outcome is not None else None
+    return error.retry_after_seconds if isinstance(error, UnavailableError) else 0.0
 
 
 def unreachable(url: str, error: Exception) -> str:
@@ -94,3 +105,8 @@ def excerpt(value: Json) -> str:
     """First 200 characters of an answer, quoted for an error message."""
     text = value if isinstance(value, str) else json.dumps(value)
     return repr(text if len(text) <= 200 else text[:200] + "...")
+
+
+def not_json(url: str, body: bytes) -> str:
+    """Error message for an answer that is not JSON."""
+    return f"{url} answered with something that is not JSON: {excerpt(body.decode(errors='replace'))}; {CHECK_URL}"

@@ -5,20 +5,11 @@ import time
 from collections.abc import Awaitable, Sequence
 from typing import TypeVar
 
-import httpx
 import msgspec
 
 from verl_pivot.engines.engine import Completion, Sampling
-from verl_pivot.engines.retries import (
-    CHECK_URL,
-    Retries,
-    UnavailableError,
-    check_status,
-    excerpt,
-    http_client,
-    unreachable,
-    with_retries,
-)
+from verl_pivot.engines.http_client import HttpClient
+from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, excerpt, not_json
 from verl_pivot.errors import EngineError
 from verl_pivot.types import Json, JsonObject
 
@@ -41,8 +32,7 @@ class SGLangEngine:
         hung_seconds: float = HUNG_SECONDS,
     ) -> None:
         self._url = url.rstrip("/")
-        self._retries = retries or Retries()
-        self._client = http_client(url, self._retries)
+        self._client = HttpClient(url, retries or Retries(), remedy=TOO_LONG)
         self._check_seconds = check_seconds
         self._hung_seconds = hung_seconds
         self._num_waiting = 0
@@ -59,28 +49,20 @@ class SGLangEngine:
             "sampling_params": [_sglang_parameters(sampling, k) for k in range(n)],
         }
         body = msgspec.json.encode(payload)
-        answer = await self._watched(with_retries(self._retries, lambda: self._post(body)))
+        answer = await self._watched(self._post(body))
         if not isinstance(answer, list) or len(answer) != n:
             raise EngineError(f"{self.url} was asked for {n} samples and answered {excerpt(answer)}; {CHECK_URL}")
         return tuple(_sglang_completion(sample, self.url) for sample in answer)
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._client.close()
 
     async def _post(self, body: bytes) -> Json:
+        text = await self._client.post("/generate", body)
         try:
-            response = await self._client.post(
-                f"{self._url}/generate", content=body, headers={"Content-Type": "application/json"}
-            )
-        except httpx.TransportError as error:
-            raise UnavailableError(unreachable(self._url, error)) from error
-        check_status(self._url, response.status_code, response.text)
-        try:
-            answer: Json = msgspec.json.decode(response.content)
+            answer: Json = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise EngineError(
-                f"{self._url} answered with something that is not JSON: {excerpt(response.text)}; {CHECK_URL}"
-            ) from error
+            raise EngineError(not_json(self._url, text)) from error
         return answer
 
     async def _watched(self, request: Awaitable[ResultT]) -> ResultT:
@@ -107,19 +89,12 @@ class SGLangEngine:
         now = time.monotonic()
         if now - self._checked_at >= self._check_seconds:
             self._checked_at = now
-            if await self._is_healthy():
+            if await self._client.is_ok("/health", self._check_seconds):
                 self._healthy_at = time.monotonic()
         if time.monotonic() - self._healthy_at > self._hung_seconds:
             raise EngineError(
                 f"{self._url} hangs: for {self._hung_seconds:.0f} s it answered no request and /health failed"
             )
-
-    async def _is_healthy(self) -> bool:
-        try:
-            response = await self._client.get(f"{self._url}/health", timeout=self._check_seconds)
-        except httpx.TransportError:
-            return False
-        return response.is_success
 
 
 def _sglang_parameters(sampling: Sampling, k: int) -> JsonObject:

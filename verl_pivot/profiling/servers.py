@@ -4,8 +4,9 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from verl_pivot.engines.chat import served_model
 from verl_pivot.engines.engine import Engine
-from verl_pivot.engines.openai_engine import OpenAIEngine, served_model
+from verl_pivot.engines.openai_engine import OpenAIEngine
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.profiling.job import ProfileJob

@@ -5,19 +5,17 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar, cast
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from verl_pivot.errors import ConfigError, VerifierError
-from verl_pivot.extras import extra
+from verl_pivot.engines.chat import ChatAnswer, ChatClient
+from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import ConfigError, EngineError, VerifierError
 from verl_pivot.loop_local import LoopLocal
+from verl_pivot.types import JsonObject
 from verl_pivot.validation import first_problem
 from verl_pivot.verifiers.judge_usage import usage
-
-with extra("judge"):
-    from openai import APIError, AsyncOpenAI
-
 
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
 _MAX_ATTEMPTS = 3
@@ -50,7 +48,7 @@ async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: typ
     connection = await _connection(endpoint).get()
     problem = ""
     for attempt in range(_MAX_ATTEMPTS):
-        text = await connection.complete(list(messages), reply, seed=attempt)
+        text = await connection.complete([{**message} for message in messages], reply, seed=attempt)
         try:
             return reply.model_validate_json(text)
         except ValidationError as error:
@@ -71,11 +69,12 @@ class _EndpointConnection:
                 f"the judge's key is missing; set {name} in the environment (to any text if the endpoint needs no key)"
             )
         self._endpoint = endpoint
-        self._client = AsyncOpenAI(
-            base_url=endpoint.base_url,
-            api_key=key,
-            max_retries=endpoint.max_retries,
-            timeout=endpoint.timeout_seconds,
+        self._client = ChatClient(
+            endpoint.base_url,
+            endpoint.model,
+            key,
+            Retries(num_attempts=endpoint.max_retries + 1, timeout_seconds=endpoint.timeout_seconds),
+            remedy="see that base_url and model in the judge's options are those of the endpoint",
         )
         self._slots = asyncio.Semaphore(endpoint.max_concurrency)
         self._next_start = 0.0
@@ -86,26 +85,24 @@ class _EndpointConnection:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def complete(self, messages: list[dict[str, str]], reply: type[BaseModel], *, seed: int) -> str:
+    async def complete(self, messages: list[JsonObject], reply: type[BaseModel], *, seed: int) -> str:
         """Text of one answer."""
         endpoint = self._endpoint
-        schema = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
-        form: Any = {"type": "json_schema", "json_schema": schema}
+        schema: JsonObject = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
+        parameters: JsonObject = {
+            "response_format": {"type": "json_schema", "json_schema": schema},
+            "temperature": 0.0,
+            "seed": seed,
+            "max_tokens": endpoint.max_tokens,
+        }
         async with self._slots:
             await self._wait_for_start()
             try:
-                answer = await self._client.chat.completions.create(
-                    model=endpoint.model,
-                    messages=cast(Any, messages),
-                    response_format=form,
-                    temperature=0.0,
-                    seed=seed,
-                    max_tokens=endpoint.max_tokens,
-                )
-            except APIError as error:
-                raise VerifierError(f"judge {endpoint.model} at {endpoint.base_url}: {error}") from error
+                answer = await self._client.ask(messages, parameters)
+            except (EngineError, ConfigError) as error:
+                raise VerifierError(f"judge {endpoint.model}: {error}") from error
         self._count(answer)
-        return answer.choices[0].message.content or "" if answer.choices else ""
+        return answer.text
 
     async def _wait_for_start(self) -> None:
         """Wait until the rate limit lets the next request start."""
@@ -114,12 +111,11 @@ class _EndpointConnection:
         self._next_start = start + 60.0 / self._endpoint.requests_per_minute
         await asyncio.sleep(start - now)
 
-    def _count(self, answer: Any) -> None:
+    def _count(self, answer: ChatAnswer) -> None:
         model = self._endpoint.model
         usage[model, "requests"] += 1
-        if answer.usage is not None:
-            usage[model, "prompt_tokens"] += answer.usage.prompt_tokens
-            usage[model, "completion_tokens"] += answer.usage.completion_tokens
+        usage[model, "prompt_tokens"] += answer.num_prompt_tokens
+        usage[model, "completion_tokens"] += answer.num_completion_tokens
 
 
 @cache
