@@ -14,7 +14,7 @@ from verl_pivot.cli import app
 SLOW = (
     *("torch", "ray", "verl", "sglang", "transformers", "hydra", "omegaconf"),
     *("pyarrow", "duckdb", "matplotlib", "numpy", "scipy", "sqlglot", "sympy"),
-    *("openai", "httpx", "aiohttp", "uvloop", "jsonschema", "jinja2", "yaml", "msgspec"),
+    *("httpx", "aiohttp", "uvloop", "jsonschema", "jinja2", "yaml", "msgspec"),
     *("packaging", "asyncio", "multiprocessing", "concurrent.futures.process"),
 )
 """Packages whose import is slow, or that only some commands need."""

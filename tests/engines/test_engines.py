@@ -139,7 +139,7 @@ async def test_an_unreadable_answer_is_an_engine_error_and_never_a_sample(body: 
 async def test_a_url_that_is_no_inference_server_is_an_engine_error() -> None:
     with (
         fake_server(lambda path, body: Answer(body="no such page", status=404)) as server,
-        pytest.raises(EngineError, match="answered with status 404: .*no such page.*; check that the URL"),
+        pytest.raises(EngineError, match=r"answered with status 404: .*no such page.*; check that the URL"),
     ):
         await generate(server.url)
 

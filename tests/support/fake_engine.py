@@ -35,23 +35,12 @@ def fake_server(respond: Callable[[str, JsonObject], Answer]) -> Iterator[FakeSe
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._reply(respond(self.path, {}))
+            _send(self, respond(self.path, {}))
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             fake.requests.append(body)
-            self._reply(respond(self.path, body))
-
-        def _reply(self, answer: Answer) -> None:
-            if answer.status == 0:
-                return
-            data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
+            _send(self, respond(self.path, body))
 
         def log_message(self, format: str, *args: object) -> None:
             """Stay silent."""
@@ -74,6 +63,17 @@ def fake_server(respond: Callable[[str, JsonObject], Answer]) -> Iterator[FakeSe
     finally:
         stop()
         thread.join()
+
+
+def _send(handler: BaseHTTPRequestHandler, answer: Answer) -> None:
+    if answer.status == 0:
+        return
+    data = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
+    handler.send_response(answer.status)
+    for name, value in {**answer.headers, "Content-Length": str(len(data))}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(data)
 
 
 def sglang_sample(token_ids: list[int], *, text: str = "", end: str = "stop", cached: int = 0) -> JsonObject:
