@@ -19,7 +19,18 @@ from verl_pivot.hooks import HOOKS
 
 PACKAGE = ROOT / "verl_pivot"
 ROOMS = (
-    *("errors", "types", "loop_local", "extras", "user_modules", "validation", "registry", "configuration", "hooks"),
+    *(
+        "errors",
+        "types",
+        "loop_local",
+        "extras",
+        "user_modules",
+        "validation",
+        "registry",
+        "configuration",
+        "hooks",
+        "hook_check",
+    ),
     *("data", "local", "engines"),
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),

@@ -1,10 +1,19 @@
-"""Hooks: every name of verl that this package uses, with the file that uses it.
+"""Hooks: every name of verl that this package uses, its shape, the file that uses it, and the methods that need it.
 
-`verl-pivot doctor` imports all of them, and the contract tests pin their signatures.
+`verl-pivot doctor`, a launch on an untested verl (hook_check.py) and the contract tests compare them with the verl that
+is there.
 """
 
 import importlib
+import inspect
 from dataclasses import dataclass
+
+_PIVOTRL = ("pivotrl",)
+_TOOLS = ("tool_rollout", "grpo_roc")
+_EVERY = (*_PIVOTRL, *_TOOLS)
+_ROC = ("grpo_roc",)
+_ROUTER = ("router",)
+_LOCAL = ("local",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +24,12 @@ class Hook:
     name: str
     used_by: str
     """File of this package that breaks without it."""
+    needed_by: tuple[str, ...]
+    """Methods (`+method=`) and config groups (`router`, `local`) that cannot run without it."""
+    takes: str | None = None
+    """Parameters of the function, in order; where "..." ends them, others may follow that need no value."""
+    fields: str = ""
+    """Fields that the class must have."""
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -31,38 +46,107 @@ class Hook:
             target = getattr(target, part)
         return target
 
+    def difference(self) -> str | None:
+        """What differs from the verl that this package was written for; None if nothing does."""
+        try:
+            target = self.resolve()
+        except AttributeError:
+            return "is not there"
+        except ImportError as error:
+            return f"is not there ({error})"
+        missing = set(self.fields.split()) - set(getattr(target, "model_fields", ()))
+        if missing:
+            return f"has no field {', '.join(sorted(missing))}"
+        return None if self.takes is None else _parameter_difference(target, self.takes)
+
+
+def _parameter_difference(function: object, takes: str) -> str | None:
+    """How the parameters of a function differ from `takes`; None if they do not."""
+    assert callable(function), function
+    found = list(inspect.signature(function).parameters.values())
+    names = takes.removesuffix("...").rstrip(", ").split(", ") if takes else []
+    others = found[len(names) :]
+    is_open = takes.endswith("...")
+    needs_value = [
+        one
+        for one in others
+        if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]  # fmt: skip
+    same = [one.name for one in found[: len(names)]] == names
+    if same and not (needs_value if is_open else others):
+        return None
+    return f"takes ({', '.join(one.name for one in found)}), not ({takes})"
+
+
+_AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
+_CLIENT = "verl.workers.rollout.llm_server"
+_BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+_GENERATE = "self, request_id, prompt_ids, sampling_params, ..."
+_SAMPLE = "self, global_steps, partition_id, batch_size"
 
 HOOKS = (
-    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset.maybe_filter_out_long_prompts", "data/dataset.py"),
-    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset._build_messages", "data/dataset.py"),
-    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset.__getitem__", "data/dataset.py"),
-    Hook("torchdata.stateful_dataloader", "StatefulDataLoader.load_state_dict", "data/dataset.py"),
-    Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopBase.ct_merge_assistant_token", "rollout/pivot_turn.py"),
-    Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopBase.ct_build_initial_tokens", "engines/rendering.py"),
-    Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput", "rollout/pivot_turn.py"),
-    Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopBase.ct_merge_context_msg", "rollout/tool_rollout.py"),
-    Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopOutput.as_dict", "rewards/turn_rewards.py"),
-    Hook("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser", "rollout/tool_loop.py"),
-    Hook("verl.tools.schemas", "OpenAIFunctionToolSchema", "rollout/tool_loop.py"),
-    Hook("verl.utils.tokenizer.chat_template", "apply_chat_template", "rollout/played_rollout.py"),
-    Hook("verl.workers.rollout.replica", "TokenOutput", "rollout/turn_sampler.py"),
-    Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", "rollout/turn_sampler.py"),
-    Hook("verl.workers.rollout.llm_server", "FullyAsyncLLMServerClient.generate", "rollout/turn_sampler.py"),
-    Hook("verl.workers.rollout.llm_server", "LLMServerClient.__init__", "routing/client.py"),
-    Hook("verl.workers.rollout.router", "RequestLoadBalancer.acquire_server", "routing/router_actor.py"),
-    Hook("verl.workers.rollout.router", "get_router_handle", "routing/router_actor.py"),
-    Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/tool_loop.py"),
-    Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py"),
-    Hook("verl.utils.tokenizer.continuous_token_wiring", "create_continuous_token_builder", "engines/rendering.py"),
-    Hook("verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.run_single", "rewards/manager.py"),
-    Hook("verl.trainer.ppo.v1.replay_buffer", "ReplayBuffer.sample", "resampling/replay_buffer.py"),
-    Hook("verl.trainer.ppo.v1.replay_buffer", "ReplayBufferAsync.sample", "resampling/replay_buffer.py"),
-    Hook("transfer_queue", "kv_batch_get", "resampling/replay_buffer.py"),
-    Hook("transfer_queue", "kv_clear", "resampling/replay_buffer.py"),
-    Hook("transfer_queue", "KVBatchMeta", "resampling/replay_buffer.py"),
-    Hook("verl.plugin.platform", "set_platform", "local/callback.py"),
-    Hook("verl.plugin.platform.platform_base", "PlatformBase.rollout_env_vars", "local/platform.py"),
-    Hook("verl.plugin.platform.platform_manager", "PlatformRegistry.register", "local/platform.py"),
-    Hook("verl.utils.distributed", "initialize_global_process_group_ray", "local/platform.py"),
-    Hook("verl.trainer.main_ppo", "main", "the launch command"),
-)
+    Hook("verl.trainer.main_ppo", "main", "the launch command", _EVERY),
+    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset.maybe_filter_out_long_prompts", "data/dataset.py", _EVERY,
+         takes="self, dataframe"),
+    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset._build_messages", "data/dataset.py", _EVERY,
+         takes="self, example, key"),
+    Hook("verl.utils.dataset.rl_dataset", "RLHFDataset.__getitem__", "data/dataset.py", _EVERY, takes="self, item"),
+    Hook("torchdata.stateful_dataloader", "StatefulDataLoader.load_state_dict", "data/dataset.py", _EVERY,
+         takes="self, state_dict"),
+    Hook(_AGENT_LOOP, "AgentLoopOutput", "rollout/pivot_turn.py", _EVERY,
+         fields="prompt_ids response_ids response_mask response_logprobs routed_experts num_turns metrics "
+                "extra_fields"),
+    Hook(_AGENT_LOOP, "AgentLoopOutput.as_dict", "rewards/turn_rewards.py", _TOOLS, takes="self"),
+    Hook(_AGENT_LOOP, "AgentLoopBase.ct_build_initial_tokens", "engines/rendering.py", _EVERY,
+         takes="self, messages, tools, ..."),
+    Hook(_AGENT_LOOP, "AgentLoopBase.ct_merge_assistant_token", "rollout/pivot_turn.py", _EVERY,
+         takes="self, runtime_token_ids, assistant_token_ids, response_mask, response_logprobs, assistant_logprobs"),
+    Hook(_AGENT_LOOP, "AgentLoopBase.ct_merge_context_msg", "rollout/tool_rollout.py", _TOOLS,
+         takes="self, previous_messages, updated_messages, runtime_token_ids, response_mask, response_logprobs, tools"),
+    Hook("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser", "rollout/tool_loop.py", _TOOLS,
+         takes="name, tokenizer"),
+    Hook("verl.tools.schemas", "OpenAIFunctionToolSchema", "rollout/tool_loop.py", _TOOLS, fields="type function"),
+    Hook("verl.utils.tokenizer.chat_template", "apply_chat_template", "rollout/played_rollout.py", _TOOLS,
+         takes="processor, messages, tokenize, add_generation_prompt, tools, return_dict, ..."),
+    Hook("verl.workers.rollout.replica", "TokenOutput", "rollout/turn_sampler.py", _EVERY,
+         fields="token_ids log_probs stop_reason num_preempted routed_experts extra_fields"),
+    Hook(_CLIENT, "LLMServerClient.generate", "rollout/turn_sampler.py", _EVERY, takes=_GENERATE),
+    Hook(_CLIENT, "FullyAsyncLLMServerClient.generate", "rollout/turn_sampler.py", _EVERY, takes=_GENERATE),
+    Hook(_CLIENT, "LLMServerClient.__init__", "routing/client.py", (*_EVERY, *_ROUTER),
+         takes="self, config, load_balancer_handle, ..."),
+    Hook("verl.workers.rollout.router", "RequestLoadBalancer.acquire_server", "routing/router_actor.py", _ROUTER,
+         takes="self, request_id, ..."),
+    Hook("verl.workers.rollout.router", "get_router_handle", "routing/router_actor.py", _ROUTER,
+         takes="servers, router_config_path, ..."),
+    Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/tool_loop.py", _TOOLS,
+         takes="hf_config"),
+    Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py", _PIVOTRL, takes="name, timing_raw"),
+    Hook("verl.utils.tokenizer.continuous_token_wiring", "create_continuous_token_builder", "engines/rendering.py",
+         _EVERY, takes="tokenizer, model_family, hf_model_type, chat_template_kwargs, ..."),
+    Hook("verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.__init__", "rewards/manager.py",
+         _EVERY, takes="self, config, tokenizer, compute_score, ..."),
+    Hook("verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.run_single", "rewards/manager.py",
+         _EVERY, takes="self, data"),
+    Hook("verl.trainer.ppo.v1.agent_loop_tq", "AgentLoopManagerTQ.generate_sequences",
+         "resampling/oversampling_manager.py", _ROC, takes="self, prompts"),
+    Hook(_BUFFER, "ReplayBuffer.sample", "resampling/replay_buffer.py", _EVERY, takes=_SAMPLE),
+    Hook(_BUFFER, "ReplayBufferAsync.sample", "resampling/replay_buffer.py", _EVERY, takes=_SAMPLE),
+    Hook(_BUFFER, "ReplayBuffer._terminal_eviction_reasons", "resampling/roc_replay_buffer.py", _ROC,
+         takes="self, global_steps, partition_id"),
+    Hook(_BUFFER, "ReplayBuffer._select_prompt_uids", "resampling/roc_replay_buffer.py", _ROC,
+         takes="self, partition_id, sampleable_keys, batch_size"),
+    Hook(_BUFFER, "ReplayBuffer._materialize_batch", "resampling/roc_replay_buffer.py", _ROC,
+         takes="self, partition_id, selected_prompt_uids, partition_snapshot"),
+    Hook("transfer_queue", "kv_batch_get", "resampling/replay_buffer.py", _EVERY,
+         takes="keys, partition_id, select_fields, ..."),
+    Hook("transfer_queue", "kv_clear", "resampling/replay_buffer.py", _EVERY, takes="keys, partition_id, ..."),
+    Hook("transfer_queue", "KVBatchMeta", "resampling/replay_buffer.py", _EVERY,
+         takes="keys, tags, partition_id, fields, extra_info, ..."),
+    Hook("verl.plugin.platform", "set_platform", "local/callback.py", _LOCAL, takes="platform, ..."),
+    Hook("verl.plugin.platform.platform_base", "PlatformBase.rollout_env_vars", "local/platform.py", _LOCAL,
+         takes="self"),
+    Hook("verl.plugin.platform.platform_manager", "PlatformRegistry.register", "local/platform.py", _LOCAL,
+         takes="platform, ..."),
+    Hook("verl.utils.distributed", "initialize_global_process_group_ray", "local/platform.py", _LOCAL,
+         takes="timeout_second, backend, ..."),
+)  # fmt: skip

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.hook_check import check_hooks
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.routing.settings import parse_router
@@ -24,6 +25,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
+            check_hooks(HydraConfig.get().runtime.choices)
             check_config(config, HydraConfig.get().overrides.task)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error
