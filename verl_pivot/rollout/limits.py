@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from verl_pivot.data.rollout_records import StopReason
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutLimits:
@@ -26,3 +28,22 @@ class RolloutLimits:
         """Most tokens of the next turn, given the response's tokens so far; 0 if the response is full."""
         left = max(0, self.max_response_tokens - num_response_tokens)
         return left if self.max_turn_tokens is None else min(left, self.max_turn_tokens)
+
+    def stop_after(self, num_turns: int, *, is_answer: bool, is_late: bool) -> StopReason | None:
+        """Why a rollout ends with a turn that the policy ended by itself; None if the turn's calls are run.
+
+        Args:
+            num_turns: Turns of the policy so far, this one included.
+            is_answer: Whether the turn is an answer.
+            is_late: Whether the rollout has reached `max_wall_seconds`.
+        """
+        if is_answer:
+            return StopReason.ANSWERED
+        if num_turns >= self.max_turns:
+            return StopReason.MAX_TURNS
+        return StopReason.MAX_WALL_SECONDS if is_late else None
+
+    def stop_after_cut(self, num_tokens: int) -> StopReason:
+        """Why a rollout ends with a turn that was cut off after `num_tokens`."""
+        is_turn_limit = num_tokens == self.max_turn_tokens
+        return StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS

@@ -12,12 +12,13 @@ from verl_pivot.data.rollout_records import (
     RECORD_FIELD,
     TURN_ENDS_FIELD,
     VERDICT_FIELD,
-    CallRecord,
     RolloutRecord,
     RoutingCost,
     StopReason,
 )
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.observed_turn import ObservedTurn
+from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import num_tag_pairs
 from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport, LoopParts
@@ -42,19 +43,6 @@ class PolicyTurn:
     calls: tuple[ToolCall | Malformed, ...]
     stop_reason: StopReason | None
     """Why the rollout ends with this turn; None if it goes on."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedTurn:
-    """Observations that follow one turn of the policy."""
-
-    texts: list[str]
-    """[num_calls] text that the policy reads after each call; the retry message alone if the turn has no call."""
-    calls: list[CallRecord]
-    seconds: float = 0.0
-    """Seconds spent waiting for the tools."""
-    failure: str = ""
-    """Description of a failure of the system; "" if nothing failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +126,6 @@ class PlayedRollout:
         return not str(text).startswith(loop.tokenizer.decode(self.tokens.token_ids, skip_special_tokens=False))
 
     async def _outcome(self, tools: RolloutTools) -> Verdict | None:
-        """Verdict of a failure or of an environment; None leaves the outcome to the reward manager."""
-        if self.stop_reason.is_masked:
-            return Verdict.undecided(self.stop_reason.value, self.failure)
         turn = read_turn(self.turns[-1].text)
         answer = Message(role=Role.ASSISTANT, content=turn.content, reasoning=turn.reasoning)
-        return await tools.score(answer if self.stop_reason is StopReason.ANSWERED else None)
+        return await decided_outcome(tools, self.stop_reason, answer, self.failure)

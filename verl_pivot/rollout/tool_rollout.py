@@ -8,11 +8,10 @@ from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.rendering import action_text
 from verl_pivot.errors import DataError
-from verl_pivot.rollout.observations import cut_to_tokens, without_special_tokens
-from verl_pivot.rollout.played_rollout import ObservedTurn, PlayedRollout, PolicyTurn
+from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
+from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_sampler import EngineReport, LoopParts, SampledTurn, TurnSampler
-from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
@@ -34,6 +33,12 @@ class ToolRollout:
         self._limits = parts.settings.limits(parts.loop.rollout_config.response_length)
         self._tools = tools
         self._schemas = tools.toolbox.schemas
+        self._form = ObservationForm(
+            max_tokens=self._limits.max_observation_tokens,
+            tokenizer=parts.loop.tokenizer,
+            special_tokens=parts.special_tokens,
+            template=parts.settings.observation_template,
+        )
         self._sampler = TurnSampler(parts, sampling_params)
         self._deadline = time.monotonic() + self._limits.max_wall_seconds
 
@@ -144,8 +149,7 @@ class ToolRollout:
             calls = await self._parts.parser.calls(text, sampled.token_ids, self._schemas)
             reason = self._stop_after(text, calls, index + 1)
         else:
-            is_turn_limit = len(sampled.token_ids) == self._limits.max_turn_tokens
-            reason = StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
+            reason = self._limits.stop_after_cut(len(sampled.token_ids))
         return PolicyTurn(
             index=index, text=text, message={"role": "assistant", "content": full_text},
             num_tokens=len(sampled.token_ids), calls=calls, stop_reason=reason,
@@ -154,32 +158,14 @@ class ToolRollout:
     def _stop_after(self, text: str, calls: Sequence[ToolCall | Malformed], num_turns: int) -> StopReason | None:
         """Why the rollout ends with a turn that the policy ended by itself; None if the turn's calls are run."""
         tag = self._settings.answer_tag
-        if not calls and (tag is None or f"</{tag}>" in text):
-            return StopReason.ANSWERED
-        if num_turns >= self._limits.max_turns:
-            return StopReason.MAX_TURNS
-        return StopReason.MAX_WALL_SECONDS if self._is_late() else None
+        is_answer = not calls and (tag is None or f"</{tag}>" in text)
+        return self._limits.stop_after(num_turns, is_answer=is_answer, is_late=self._is_late())
 
     async def _observe(self, turn: PolicyTurn) -> ObservedTurn:
         """Run the calls of a turn; a turn without calls gets the retry message."""
         if not turn.calls:
             return self._retry(turn)
-        began = time.monotonic()
-        outcomes = await self._tools.toolbox.run(turn.calls)
-        seconds = time.monotonic() - began
-        template = self._settings.observation_template
-        texts, records = [], []
-        for outcome in outcomes:
-            text, num_tokens, truncated = "", 0, False
-            if outcome.observation is not None:
-                harmless = without_special_tokens(outcome.observation.text, self._parts.special_tokens)
-                text, num_tokens, truncated = cut_to_tokens(
-                    harmless, self._limits.max_observation_tokens, self._loop.tokenizer
-                )
-            texts.append(template.format(text=text))
-            records.append(_call_record(outcome, turn.index, num_tokens, truncated))
-        failure = next((outcome.failure for outcome in outcomes if outcome.failure), "")
-        return ObservedTurn(texts=texts, calls=records, seconds=seconds, failure=failure)
+        return await observe(turn.calls, self._tools.toolbox, turn.index, self._form)
 
     def _retry(self, turn: PolicyTurn) -> ObservedTurn:
         """The retry message, for a turn with neither a call nor an answer; recorded as a call that failed."""
@@ -217,26 +203,6 @@ class ToolRollout:
 
     def _encode(self, text: str) -> list[int]:
         return list(self._loop.tokenizer.encode(text, add_special_tokens=False)) if text else []
-
-
-def _call_record(outcome: CallOutcome, turn: int, num_tokens: int, truncated: bool) -> CallRecord:
-    call, observation = outcome.call, outcome.observation
-    status = CallStatus.OK
-    if observation is None:
-        status = CallStatus.SYSTEM_FAILURE
-    elif observation.error is not None:
-        status = CallStatus.TOOL_ERROR
-    return CallRecord(
-        turn=turn,
-        name=call.name if isinstance(call, ToolCall) else "",
-        arguments=call.arguments if isinstance(call, ToolCall) else None,
-        status=status,
-        error_kind=None if observation is None else observation.error,
-        seconds=round(outcome.seconds, 6),
-        num_tokens=num_tokens,
-        truncated=truncated,
-        detail=outcome.failure,
-    )
 
 
 def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:

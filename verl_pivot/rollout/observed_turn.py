@@ -1,0 +1,87 @@
+"""Calls of one turn -> ObservedTurn: the texts that the policy reads after them, cut to their limit, and records."""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from verl_pivot.data.rollout_records import CallRecord, CallStatus
+from verl_pivot.rollout.observations import CutText, Tokenizer, cut_to_tokens, without_special_tokens
+from verl_pivot.tools.calls import CallOutcome, Toolbox
+from verl_pivot.types import Malformed, ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservedTurn:
+    """Observations that follow one turn of the policy."""
+
+    texts: list[str]
+    """[num_calls] text that the policy reads after each call; the retry message alone if the turn has no call."""
+    calls: list[CallRecord]
+    seconds: float = 0.0
+    """Seconds spent waiting for the tools."""
+    failure: str = ""
+    """Description of a failure of the system; "" if nothing failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObservationForm:
+    """How observations become text that the policy reads."""
+
+    max_tokens: int
+    """Tokens of one observation; in a longer one a note replaces the middle."""
+    tokenizer: Tokenizer
+    """Tokenizer of the policy, which counts these tokens."""
+    special_tokens: Collection[str] = ()
+    """Texts of the policy's special tokens, which observations must not hold."""
+    template: str = "{text}"
+    """Text around each observation."""
+
+    def cut(self, outcome: CallOutcome) -> CutText:
+        """The observation without special tokens and cut to its limit; empty after a failure of the system."""
+        if outcome.observation is None:
+            return CutText("", 0, truncated=False)
+        harmless = without_special_tokens(outcome.observation.text, self.special_tokens)
+        return cut_to_tokens(harmless, self.max_tokens, self.tokenizer)
+
+
+async def observe(
+    calls: Sequence[ToolCall | Malformed], toolbox: Toolbox, turn: int, form: ObservationForm
+) -> ObservedTurn:
+    """Run the calls of one turn.
+
+    Args:
+        calls: The calls in their order.
+        toolbox: Tools of the rollout.
+        turn: Index of the turn, from 0.
+        form: Limit and form of the observations.
+    """
+    began = time.monotonic()
+    outcomes = await toolbox.run(calls)
+    seconds = time.monotonic() - began
+    cuts = [form.cut(outcome) for outcome in outcomes]
+    return ObservedTurn(
+        texts=[form.template.format(text=cut.text) for cut in cuts],
+        calls=[_call_record(outcome, turn, cut) for outcome, cut in zip(outcomes, cuts, strict=True)],
+        seconds=seconds,
+        failure=next((outcome.failure for outcome in outcomes if outcome.failure), ""),
+    )
+
+
+def _call_record(outcome: CallOutcome, turn: int, cut: CutText) -> CallRecord:
+    call, observation = outcome.call, outcome.observation
+    status = CallStatus.OK
+    if observation is None:
+        status = CallStatus.SYSTEM_FAILURE
+    elif observation.error is not None:
+        status = CallStatus.TOOL_ERROR
+    return CallRecord(
+        turn=turn,
+        name=call.name if isinstance(call, ToolCall) else "",
+        arguments=call.arguments if isinstance(call, ToolCall) else None,
+        status=status,
+        error_kind=None if observation is None else observation.error,
+        seconds=round(outcome.seconds, 6),
+        num_tokens=cut.num_tokens,
+        truncated=cut.truncated,
+        detail=outcome.failure,
+    )
