@@ -26,6 +26,7 @@ from benchmarks.bench_engines import MODEL, OURS, STOCK, step_scenario
 from benchmarks.conversations import to_json
 from tests.support.launching import step_metrics, training
 from tests.support.tiny_model import write_model
+from verl_pivot.local.trial_report import LOG_NAME
 from verl_pivot.routing.simulator.workload import SimulatedConversation, draw_conversations
 
 ROUTERS = {STOCK: (), OURS: ("+router=kv_forecast",)}
@@ -77,11 +78,11 @@ def main(
     results: dict[str, list[TrainingCosts]] = {router: [] for router in ROUTERS}
     for number in range(rounds):
         for router, overrides in ROUTERS.items():
-            log = out / f"{number}-{len(overrides)}.log"
-            console.print(f"training with {router}, log {log} ...", style="dim")
+            folder = out / f"{number}-{len(overrides)}"
+            console.print(f"training with {router}, log {folder / LOG_NAME} ...", style="dim")
             loops = write_loops(out / "loops.yaml", reports_end=router == OURS)
             chosen = [*overrides, f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}"]
-            results[router].append(train([*command, *chosen], log))
+            results[router].append(train([*command, *chosen], folder))
             console.print(results[router][-1], style="dim")
     title = f"{steps} steps of {8 * prompts} conversations, 2 engines of {capacity} tokens, medians of {rounds} rounds"
     show(results, title, console)
@@ -125,15 +126,12 @@ def show(results: dict[str, list[TrainingCosts]], title: str, console: Console) 
     console.print(table)
 
 
-def train(overrides: Sequence[str], log: Path) -> TrainingCosts:
-    """Launch the stock trainer once, with its output in `log`."""
+def train(overrides: Sequence[str], folder: Path) -> TrainingCosts:
+    """Launch the stock trainer once, with its log in `folder`."""
     environment = {**os.environ, "RAY_DEDUP_LOGS": "0", "PYTHONPATH": os.getcwd()}
-    with log.open("wb") as output:
-        subprocess.run(
-            [sys.executable, "-m", "verl.trainer.main_ppo", *overrides],
-            stdout=output, stderr=subprocess.STDOUT, check=True, env=environment,
-        )  # fmt: skip
-    return read_costs(log.read_text())
+    command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides, f"hydra.run.dir={folder}"]
+    subprocess.run(command, check=True, env=environment)
+    return read_costs((folder / LOG_NAME).read_text(errors="replace"))
 
 
 def read_costs(text: str) -> TrainingCosts:

@@ -15,6 +15,7 @@ from examples.grpo_roc.measures import Rollout, read_steps  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
 from examples.grpo_roc.training import ARMS, Arm, write_problems  # noqa: E402
 from examples.quickstart.__main__ import phase, train_shown  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 
@@ -68,4 +69,4 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_supervised(lambda: typer.run(main))

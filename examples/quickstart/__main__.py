@@ -26,6 +26,7 @@ from examples.quickstart.training import Training, read_steps, shell, train  # n
 from verl_pivot.engines.engine import Sampling  # noqa: E402
 from verl_pivot.engines.server import sglang_server  # noqa: E402
 from verl_pivot.engines.sglang_engine import SGLangEngine  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks, which the policy's SFT never saw; held-out tasks have other names and numbers."""
@@ -155,4 +156,4 @@ def measure(url: str, policy: Path, num_tasks: int) -> Evaluation:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_supervised(lambda: typer.run(main))

@@ -1,7 +1,6 @@
 """Settings of a training -> the stock verl command, which is run with a progress bar over its log."""
 
 import json
-import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -12,9 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
 from verl_pivot.engines.server import tied_to_parent
-
-_STEP = re.compile(r"step:(\d+) - (.*)")
-_METRIC = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?\d[\d.e+-]*)\)?(?= - |\s|$)")
+from verl_pivot.local.console_log import logged_steps
+from verl_pivot.local.trial_report import LOG_NAME
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +69,19 @@ class Training:
             f"trainer.save_freq={self.num_steps}",
             "trainer.val_before_train=False",
             f"trainer.default_local_dir={self.folder}",
+            "trainer.resume_mode=auto",
+            f"hydra.run.dir={self.folder}",
         ]
 
     @property
     def log(self) -> Path:
-        return self.folder / "training.log"
+        """The full log of the launch."""
+        return self.folder / LOG_NAME
+
+    @property
+    def printed(self) -> Path:
+        """What the launch printed beside its log: why it failed, if it did."""
+        return self.folder / "printed.txt"
 
     @property
     def metrics(self) -> Path:
@@ -91,13 +97,14 @@ def train(training: Training) -> None:
     """Run the trainer and follow its log.
 
     Raises:
-        SystemExit: If it fails, with the end of its log.
+        SystemExit: If it fails, with the end of what it printed.
     """
     training.folder.mkdir(parents=True, exist_ok=True)
-    with training.log.open("w") as log:
+    training.log.unlink(missing_ok=True)
+    with training.printed.open("w") as printed:
         process = subprocess.Popen(
             tied_to_parent(*training.command[2:]),  # the trainer ends when the quickstart is killed
-            stdout=log,
+            stdout=printed,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
         )
@@ -108,7 +115,7 @@ def train(training: Training) -> None:
                 process.terminate()
                 process.wait()
     if process.returncode != 0:
-        raise SystemExit(f"training failed; the end of {training.log}:\n{_tail(training.log)}")
+        raise SystemExit(f"training failed; the end of {training.printed}:\n{_tail(training.printed)}")
     steps = read_steps(training.log)
     training.metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
 
@@ -134,12 +141,10 @@ def _follow(training: Training, process: subprocess.Popen[bytes]) -> None:
 
 def read_steps(log: Path) -> list[dict[str, float]]:
     """[num_steps] metrics of each finished training step, from the output of verl's console logger."""
-    steps = []
-    for step, line in _STEP.findall(log.read_text(errors="replace")):
-        metrics = {name: float(value) for name, value in _METRIC.findall(line)}
-        if "critic/score/mean" in metrics:
-            steps.append({"step": float(step), **metrics})
-    return steps
+    if not log.exists():
+        return []
+    steps = logged_steps(log.read_text(errors="replace"))
+    return [{"step": float(step.number), **step.metrics} for step in steps if step.is_training]
 
 
 def _tail(log: Path) -> str:

@@ -15,6 +15,7 @@ from examples.quickstart.__main__ import FIRST_EXPERT_SEED, measure_checkpoint, 
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.training import read_steps  # noqa: E402
 from examples.tool_rollout.training import ToolTraining, write_tasks  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 
@@ -64,4 +65,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_supervised(lambda: typer.run(main))

@@ -22,6 +22,7 @@ from verl_pivot.routing.settings import RouterSettings, parse_router
 
 NEW_KEYS = (
     "hydra.callbacks.",
+    "hydra.run.dir",
     "pivot.",
     "data.curriculum",
     "data.pivot_agent_name",

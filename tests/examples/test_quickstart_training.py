@@ -32,7 +32,7 @@ def make_training(folder: Path, **changes: object) -> Training:
 
 
 def test_steps_are_read_from_verls_console_log(tmp_path: Path) -> None:
-    log = tmp_path / "training.log"
+    log = tmp_path / "launch.log"
     log.write_text(
         "noise\nstep:0 - val-core/reward/mean@1:0.5\n" + LINE.format(step=1, score=0.5) + LINE.format(step=2, score=1.0)
     )
@@ -64,5 +64,5 @@ class TrainingWithMisspeltKey(Training):
 def test_a_training_that_fails_shows_the_end_of_its_log(tmp_path: Path) -> None:
     values = {field.name: getattr(make_training(tmp_path), field.name) for field in fields(Training)}
 
-    with pytest.raises(SystemExit, match=r"training failed; the end of .*training.log:\n[\s\S]*pivot.curiculum"):
+    with pytest.raises(SystemExit, match=r"training failed; the end of .*printed.txt:\n[\s\S]*pivot.curiculum"):
         train(TrainingWithMisspeltKey(**values))

@@ -1,10 +1,12 @@
 """Commands of verl-pivot and launches of stock verl, run as a user does: in a subprocess, with an empty environment."""
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
+
+from verl_pivot.local.console_log import logged_steps
+from verl_pivot.local.trial_report import LOG_NAME
 
 LAUNCH_SECONDS = 700.0
 """Time limit of one launch, which takes 80 seconds on two idle cores; its tests have `pytest.mark.timeout` above it."""
@@ -18,10 +20,11 @@ def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECONDS) -> subprocess.CompletedProcess[str]:
-    """`python -m verl.trainer.main_ppo` in `folder`, its whole output in stdout."""
-    command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides]
-    return subprocess.run(
-        command,
+    """`python -m verl.trainer.main_ppo` in `folder`: its full log in stdout, and in stderr what it printed itself."""
+    launches = folder / "outputs" / "local"
+    earlier = set(launches.glob("*"))
+    result = subprocess.run(
+        [sys.executable, "-m", "verl.trainer.main_ppo", *overrides],
         cwd=folder,
         env=MINIMAL,
         stdout=subprocess.PIPE,
@@ -30,6 +33,9 @@ def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECOND
         check=False,
         timeout=timeout_seconds,
     )
+    logs = [run / LOG_NAME for run in launches.glob("*") if run not in earlier]
+    log = "".join(path.read_text(errors="replace") for path in logs if path.exists())
+    return subprocess.CompletedProcess(result.args, result.returncode, stdout=log, stderr=result.stdout)
 
 
 def training(model: Path, pivots: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
@@ -44,15 +50,10 @@ def training(model: Path, pivots: Path, *, batch_size: int, n: int, num_steps: i
         f"actor_rollout_ref.rollout.log_prob_{micro}=1",
         f"actor_rollout_ref.ref.log_prob_{micro}=1",
         f"trainer.total_training_steps={num_steps}",
-        "trainer.resume_mode=disable",
         "trainer.project_name=tests",
     ]
 
 
 def step_metrics(output: str) -> dict[int, dict[str, float]]:
     """{step: {metric: value}} as verl's console logger printed them."""
-    number = r"(?:np\.\w+\()?(-?[\d.]+(?:e[-+]?\d+)?)\)?"
-    return {
-        int(step): {name: float(value) for name, value in re.findall(rf" ([\w/@-]+):{number}(?= |$)", line)}
-        for step, line in re.findall(r"step:(\d+) -(.*)", output)
-    }
+    return {step.number: step.metrics for step in logged_steps(output)}

@@ -1,20 +1,30 @@
-"""Hydra callback of `+local=cpu`: sets the environment variables and verl's platform before main_ppo reads them."""
+"""Hydra callback of `+local=cpu`: a launch -> a supervised one in which verl and Ray run without a GPU."""
 
 import os
-from typing import Any
+import sys
+import time
+from pathlib import Path
+from typing import Any, BinaryIO
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from verl_pivot.local.supervision import SupervisedProgram, fork_supervised
+from verl_pivot.local.trial_report import LOG_NAME, ON_THE_CLUSTER, TrialReport
+
+FOLDER_VARIABLE = "VERL_PIVOT_RUN_FOLDER"
+"""Environment variable from which configs/local/cpu.yaml reads the folder of checkpoints."""
 
 
 class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
     """Callback that sets the launching process up for a CPU; Ray workers get the same variables from runtime_env."""
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Export the variables of Ray's runtime_env and choose the CPU platform.
+        """Go on in a supervised child that is set up for the CPU, while this process reports what happens there.
 
-        Raises:
-            SystemExit: If the machine has an accelerator. Hydra turns other exceptions of a callback into warnings.
+        Leaves by SystemExit, since Hydra turns other exceptions of a callback into warnings.
         """
         import torch
 
@@ -25,7 +35,14 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
             )
         variables = OmegaConf.to_container(config.ray_kwargs.ray_init.runtime_env.env_vars, resolve=True)
         assert isinstance(variables, dict), variables
+        folder = Path(HydraConfig.get().runtime.output_dir)
         os.environ.update({str(name): str(value) for name, value in variables.items()})
+        os.environ[FOLDER_VARIABLE] = str(folder)
+        log = folder / LOG_NAME
+        log.touch()
+        supervisor = fork_supervised(log)
+        if supervisor is not None:
+            raise SystemExit(report(supervisor, log))
 
         from verl.plugin.platform import set_platform
 
@@ -33,3 +50,39 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
 
         activate()
         set_platform(CpuPlatform())
+
+
+def report(supervisor: SupervisedProgram, log: Path) -> int | str:
+    """Print what happens in a launch until it ends; gives its exit code, or one line with the cause of a failure."""
+    shown = os.path.relpath(log)
+    print(f"verl-pivot: a trial without a GPU that saves nothing; the full log is {shown}", flush=True)
+    began, progress = time.monotonic(), TrialReport()
+    console = Console(stderr=True)
+    with log.open("rb") as file, console.status("") as status:
+
+        def tick() -> None:
+            seconds = time.monotonic() - began
+            status.update(f"{progress.doing}: {seconds:.0f} s")
+            _print_new(file, progress, seconds)
+
+        try:
+            code = supervisor.follow(tick)
+        except SystemExit:
+            status.stop()
+            print("verl-pivot: the trial was ended, and all its processes with it", file=sys.stderr)
+            raise
+        tick()
+    seconds = time.monotonic() - began
+    if code == 0:
+        print(f"{seconds:5.0f} s  finished\n{ON_THE_CLUSTER}", flush=True)
+        return 0
+    print(f"{seconds:5.0f} s  failed; the full log is {shown}", flush=True)
+    return progress.failure()
+
+
+def _print_new(file: BinaryIO, progress: TrialReport, seconds: float) -> None:
+    """Print what the lines say that were added to the log since the last call."""
+    while (line := file.readline()).endswith(b"\n"):
+        if said := progress.read(line.decode(errors="replace"), seconds):
+            print(said, flush=True)
+    file.seek(-len(line), os.SEEK_CUR)

@@ -1,0 +1,65 @@
+"""local.trial_report: ten lines of what verl logs in a thousand."""
+
+from verl_pivot.local.trial_report import TrialReport
+
+RUNNER = "\x1b[36m(TaskRunnerV1 pid=21878)\x1b[0m "
+DROPPED = "pivot/undecided_rows:8.0 - pivot/lone_rows:0.0 - pivot/absent_rollouts:0.0"
+VERDICTS = "verifier/tool_call/accepted:0.1875 - verifier/tool_call/truncated:0.8125"
+RESAMPLED = "down_sampling/before_sampling_trace_num:32 - down_sampling/after_sampling_trace_num:16"
+LOG = f"""\
+2026-11-23 14:12:13,510	INFO worker.py:2038 -- Started a local Ray instance.
+{RUNNER}{{'actor_rollout_ref': {{'actor': {{'_target_': 'verl.workers.config.FSDPActorConfig',
+{RUNNER}INFO:2026-11-23 14:12:34,594:train dataset size: 57, val dataset size: 3
+{RUNNER}INFO:2026-11-23 14:12:34,595:Total training steps: 2
+{RUNNER}INFO:2026-11-23 14:12:49,368:actor and ref model engine initialized
+{RUNNER}INFO:2026-11-23 14:13:31,080:all initialize finished, ready to fit
+{RUNNER}step:0 - val-core/verl_pivot/tool_call/reward/mean@1:np.float64(0.5) - val-aux/num_turns/min:2
+{RUNNER}step:1 - {DROPPED} - {VERDICTS} - critic/score/mean:0.1875 - timing_s/gen:0.8287 - timing_s/step:1.7225
+{RUNNER}step:2 - {RESAMPLED} - critic/score/mean:1.0 - timing_s/step:1.5
+"""
+
+
+def printed(log: str) -> list[str]:
+    report = TrialReport()
+    return [said for number, line in enumerate(log.splitlines(keepends=True)) if (said := report.read(line, number))]
+
+
+def test_phases_and_steps_get_a_line_each() -> None:
+    assert printed(LOG) == [
+        "    0 s  Ray runs",
+        "    2 s  data: 57 rows for training, 3 for validation",
+        "    4 s  actor and reference policy loaded",
+        "    5 s  rollout engine and reward workers run",
+        "    6 s  validation before training: verl_pivot/tool_call/reward/mean@1 0.50",
+        "    7 s  step 1 of 2: mean reward 0.19; 1.7 s, 0.8 of them sampling; dropped 8 undecided; 81% truncated; "
+        "19% accepted",
+        "    8 s  step 2 of 2: mean reward 1.00; 1.5 s; dropped 16 of 32 by resampling",
+    ]
+
+
+def test_a_long_trial_shows_a_few_steps_and_the_last() -> None:
+    steps = "".join(f"step:{number} - critic/score/mean:0.5\n" for number in range(1, 36))
+
+    said = printed("Total training steps: 35\n" + steps)
+
+    assert [line.split(":")[0].split("step ")[1] for line in said] == ["9 of 35", "18 of 35", "27 of 35", "35 of 35"]
+
+
+def failure(log: str) -> str:
+    report = TrialReport()
+    for line in log.splitlines():
+        report.read(line, 0)
+    return report.failure()
+
+
+def test_the_cause_of_a_failure_is_our_own_last_sentence() -> None:
+    assert failure("ValueError: a\nverl-pivot: data.train_files: x is missing\nRayError: b\n") == (
+        "verl-pivot: data.train_files: x is missing"
+    )
+
+
+def test_without_one_the_cause_is_the_last_error_in_the_log() -> None:
+    log = "Traceback:\n  File x\nray.exceptions.RayTaskError(KeyError): ray::run()\nKeyError: 'a'\n\nSet HYDRA=1"
+
+    assert failure(log) == "verl-pivot: the launch failed: KeyError: 'a'"
+    assert failure("Killed\n") == "verl-pivot: the launch failed; its log says why"

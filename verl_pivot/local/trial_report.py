@@ -1,0 +1,129 @@
+"""Lines of a launch's log -> the few lines that a trial with `+local=cpu` prints."""
+
+import re
+from collections.abc import Mapping
+
+from verl_pivot.local.console_log import LoggedStep, logged_steps
+
+LOG_NAME = "launch.log"
+"""Name of the full log, in the folder of the launch."""
+MAX_STEP_LINES = 4
+"""Steps of a long trial that get a line: the last one, and others at equal distances before it."""
+ON_THE_CLUSTER = (
+    "On the cluster: the same command without +local=cpu, with trainer.nnodes and trainer.n_gpus_per_node of your "
+    "machines, trainer.save_freq, and trainer.total_training_steps of a whole training."
+)
+_PHASES = (
+    (re.compile(r"Started a local Ray instance"), "Ray runs"),
+    (
+        re.compile(r"train dataset size: (\d+), val dataset size: (\d+)"),
+        "data: {0} rows for training, {1} for validation",
+    ),
+    (re.compile(r"actor and ref model engine initialized"), "actor and reference policy loaded"),
+    (re.compile(r"all initialize finished, ready to fit"), "rollout engine and reward workers run"),
+)
+"""Texts that verl 0.9 logs, and what they say; of a verl that logs others, the report is shorter."""
+_NEXT = (
+    "starting Ray",
+    "reading the data",
+    "loading the policy",
+    "starting the rollout engine",
+    "sampling and training",
+)
+_NUM_STEPS = re.compile(r"Total training steps: (\d+)")
+_DROPPED = {
+    "pivot/undecided_rows": "undecided",
+    "pivot/lone_rows": "alone in their group",
+    "pivot/absent_rollouts": "without a token",
+}
+_CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class TrialReport:
+    """Reads a log as it grows."""
+
+    def __init__(self) -> None:
+        self._num_phases = 0
+        self._num_steps: int | None = None
+        self._tail: list[str] = []
+
+    @property
+    def doing(self) -> str:
+        """What the launch is busy with."""
+        return _NEXT[self._num_phases]
+
+    def read(self, line: str, seconds: float) -> str | None:
+        """What to print after one line of the log; None for nothing.
+
+        Args:
+            line: The line.
+            seconds: Seconds since the launch began.
+        """
+        line = _ESCAPES.sub("", line).rstrip()
+        self._tail = [*self._tail[-39:], line]
+        if match := _NUM_STEPS.search(line):
+            self._num_steps = int(match[1])
+        said = self._phase(line) or self._step(line)
+        return said and f"{seconds:5.0f} s  {said}"
+
+    def failure(self) -> str:
+        """One line with the cause of a launch that failed: the last error that its log names."""
+        causes = [line for line in self._tail if _CAUSE.match(line)]
+        if not causes:
+            return "verl-pivot: the launch failed; its log says why"
+        own = [line for line in causes if line.startswith("verl-pivot: ")]
+        return own[-1] if own else f"verl-pivot: the launch failed: {causes[-1]}"
+
+    def _phase(self, line: str) -> str | None:
+        for number in range(self._num_phases, len(_PHASES)):
+            pattern, said = _PHASES[number]
+            if match := pattern.search(line):
+                self._num_phases = number + 1
+                return said.format(*match.groups())
+        return None
+
+    def _step(self, line: str) -> str | None:
+        return next((said for step in logged_steps(line) if (said := self._say(step))), None)
+
+    def _say(self, step: LoggedStep) -> str | None:
+        if not step.is_training:
+            return f"validation {_validation(step)}" if step.number == 0 else None
+        if self._num_steps is not None and not _is_shown(step.number, self._num_steps):
+            return None
+        of = "" if self._num_steps is None else f" of {self._num_steps}"
+        return f"step {step.number}{of}: {_training(step.metrics)}"
+
+
+def _is_shown(step: int, num_steps: int) -> bool:
+    shown = min(num_steps, MAX_STEP_LINES)
+    return step in {-(-num_steps * part // shown) for part in range(1, shown + 1)}
+
+
+def _validation(step: LoggedStep) -> str:
+    rewards = {name: value for name, value in step.metrics.items() if name.startswith("val-core/")}
+    said = ", ".join(f"{name.removeprefix('val-core/')} {value:.2f}" for name, value in list(rewards.items())[:2])
+    return f"before training: {said}" if said else "before training"
+
+
+def _training(metrics: Mapping[str, float]) -> str:
+    parts = [f"mean reward {metrics['critic/score/mean']:.2f}"]
+    if (seconds := metrics.get("timing_s/step")) is not None:
+        generating = metrics.get("timing_s/gen")
+        parts.append(f"{seconds:.1f} s" + ("" if generating is None else f", {generating:.1f} of them sampling"))
+    parts.append(_dropped(metrics))
+    refused = {name: share for name, share in metrics.items() if re.fullmatch(r"verifier/.+/.+", name)}
+    parts += [f"{share:.0%} {name.split('/')[-1]}" for name, share in _most_frequent(refused, 2)]
+    return "; ".join(parts)
+
+
+def _dropped(metrics: Mapping[str, float]) -> str:
+    counts = [f"{int(metrics[name])} {word}" for name, word in _DROPPED.items() if metrics.get(name)]
+    before, after = (metrics.get(f"down_sampling/{side}_sampling_trace_num") for side in ("before", "after"))
+    if before and after and before > after:
+        counts.append(f"{int(before - after)} of {int(before)} by resampling")
+    return f"dropped {', '.join(counts)}" if counts else "nothing dropped"
+
+
+def _most_frequent(shares: Mapping[str, float], num: int) -> list[tuple[str, float]]:
+    return sorted(shares.items(), key=lambda item: -item[1])[:num]
