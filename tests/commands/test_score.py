@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -292,4 +293,23 @@ def test_files_without_actions_are_refused_with_the_remedy(tmp_path: Path) -> No
 def test_an_action_that_is_not_utf8_is_refused(profile: Path) -> None:
     assert refusal(profile, "--turn", "shop-1:0", "--action", "-", stdin=b"\xff\xfe").startswith(
         "--action - is not UTF-8"
+    )
+
+
+def test_the_selection_tells_a_verifier_that_breaks_with_the_same_sentence(tmp_path: Path) -> None:
+    code = LENIENT.split("    if ")[0].replace("lenient", "breaks_in_select") + "    return turn.metadata['seed']\n"
+    module = with_module(tmp_path, code, "breaks_in_select")
+    row = replace(make_trajectory(), verifier="breaks_in_select")
+    options = ("--keep", "all", "--max-prompt-tokens", "0", "--validation-share", "0", "--workers", "1")
+
+    done = CliRunner().invoke(
+        app,
+        ["select", str(write_trajectories(tmp_path, row)), "--out", str(tmp_path / "pivots.parquet"), *options]
+        + ["--verifier-module", str(module)],
+    )
+
+    assert done.exit_code == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"error: verifier 'breaks_in_select' raised KeyError: 'seed' at turn shop-1:0 ({module}, line 7, in "
+        "breaks_in_select)"
     )

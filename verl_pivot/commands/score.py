@@ -147,12 +147,13 @@ def _try_action(
     import asyncio
 
     from verl_pivot.commands.score_display import print_verdict, verdict_as_dict
-    from verl_pivot.profiling.rescoring import score_action
+    from verl_pivot.verifiers.scoring import score_completion, score_message
 
     turn = store.stored_turn(turn_id).turn
     if choice is not None:
         turn = choice.at(turn)
-    verdict = asyncio.run(score_action(action, turn))
+    coming = score_completion(action, True, turn) if isinstance(action, str) else score_message(action, turn)
+    verdict = asyncio.run(coming)
     if as_json:
         _print_json({"turn": turn.id, "verifier": turn.verifier, **verdict_as_dict(verdict)})
     else:

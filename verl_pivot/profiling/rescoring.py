@@ -1,28 +1,15 @@
 """StoredTurns and a verifier -> RescoringReport: which verdicts change, and how that changes the selection."""
 
 import asyncio
-import inspect
-import sysconfig
-import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import NamedTuple
 
-import verl_pivot
-from verl_pivot.data.actions import parse_action
-from verl_pivot.errors import PivotError, VerifierError
 from verl_pivot.profiling.stored_samples import StoredTurn, was_truncated
 from verl_pivot.profiling.summary import TurnOutcome, outcome
-from verl_pivot.types import JsonObject, Malformed, Message, Sample, Turn, TurnProfile, Verdict
-from verl_pivot.verifiers.registry import get_verifier
-
-_LIBRARIES = (
-    str(Path(verl_pivot.__file__).parent),
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
-"""Folders of code that is not the user's."""
+from verl_pivot.types import JsonObject, Sample, Turn, TurnProfile, Verdict
+from verl_pivot.verifiers.scoring import score_completion, score_message
 
 
 class VerifierChoice(NamedTuple):
@@ -154,56 +141,13 @@ async def rescore(
 async def rescore_turn(stored: StoredTurn, choice: VerifierChoice | None) -> RescoredTurn:
     """Score the samples of one turn, all at once."""
     turn = stored.turn if choice is None else choice.at(stored.turn)
-    asked = (score_action(sample.text, turn, ended=not was_truncated(sample)) for sample in stored.samples)
-    expert, *verdicts = await asyncio.gather(score_action(turn.expert, turn), *asked)
+    asked = (score_completion(sample.text, not was_truncated(sample), turn) for sample in stored.samples)
+    expert, *verdicts = await asyncio.gather(score_message(turn.expert, turn), *asked)
     after = (
         Sample(text=sample.text, verdict=verdict, num_tokens=sample.num_tokens)
         for sample, verdict in zip(stored.samples, verdicts, strict=True)
     )
     return RescoredTurn(turn=turn, before=stored.samples, after=tuple(after), expert=expert)
-
-
-async def score_action(action: str | Message, turn: Turn, *, ended: bool = True) -> Verdict:
-    """Verdict of one action, as in training; a failure of the verifier's code is told with its place.
-
-    Args:
-        action: Text of a completion without its end-of-turn token, or the message itself.
-        turn: The turn that the action is of; it names the verifier.
-        ended: Whether the policy ended its turn by itself.
-
-    Raises:
-        VerifierError: If the verifier raises or gives no Verdict.
-        PivotError: If the turn's verifier does not exist or takes other options.
-    """
-    verifier = get_verifier(turn.verifier, turn.verifier_options)
-    parsed = parse_action(action, ended=ended) if isinstance(action, str) else action
-    if isinstance(parsed, Malformed):
-        return Verdict.refuse(parsed.reason, parsed.detail)
-    try:
-        coming = verifier(parsed, turn)
-        verdict = await coming if inspect.isawaitable(coming) else coming
-    except PivotError:
-        raise
-    except Exception as error:  # the user's own code, whose failure must name its place
-        raise VerifierError(
-            f"verifier {turn.verifier!r} raised {type(error).__name__}: {error} at turn {turn.id} ({_place_of(error)})"
-        ) from error
-    if not inspect.isawaitable(coming):
-        raise VerifierError(f"verifier {turn.verifier!r} cannot be awaited; write `async def` before it")
-    if not isinstance(verdict, Verdict):
-        raise VerifierError(
-            f"verifier {turn.verifier!r} returned {verdict!r:.80} at turn {turn.id}; return Verdict.accept(), "
-            "Verdict.refuse(reason) or Verdict.undecided(reason)"
-        )
-    return verdict
-
-
-def _place_of(error: Exception) -> str:
-    """File, line and function of the user's code in which an exception arose, or of ours if none is the user's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
 
 
 def _outcome(turn: Turn, samples: tuple[Sample, ...]) -> TurnOutcome:

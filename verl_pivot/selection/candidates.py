@@ -15,7 +15,8 @@ from verl_pivot.data.turns import fingerprints, split_key, split_of, turns
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import JsonObject, Turn, Verdict
 from verl_pivot.verifiers.judge_usage import usage
-from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules
+from verl_pivot.verifiers.registry import load_verifier_modules
+from verl_pivot.verifiers.scoring import score_message
 
 CANDIDATES = pyarrow.schema(
     [
@@ -142,7 +143,7 @@ def close_verifiers() -> None:
 
 
 async def _verdicts(batch: Sequence[Turn]) -> list[Verdict]:
-    verdicts = (get_verifier(turn.verifier, turn.verifier_options)(turn.expert, turn) for turn in batch)
+    verdicts = (score_message(turn.expert, turn) for turn in batch)
     return list(await asyncio.gather(*verdicts))
 
 
