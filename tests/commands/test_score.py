@@ -300,13 +300,10 @@ def test_the_selection_tells_a_verifier_that_breaks_with_the_same_sentence(tmp_p
     code = LENIENT.split("    if ")[0].replace("lenient", "breaks_in_select") + "    return turn.metadata['seed']\n"
     module = with_module(tmp_path, code, "breaks_in_select")
     row = replace(make_trajectory(), verifier="breaks_in_select")
+    files = (str(write_trajectories(tmp_path, row)), "--out", str(tmp_path / "pivots.parquet"))
     options = ("--keep", "all", "--max-prompt-tokens", "0", "--validation-share", "0", "--workers", "1")
 
-    done = CliRunner().invoke(
-        app,
-        ["select", str(write_trajectories(tmp_path, row)), "--out", str(tmp_path / "pivots.parquet"), *options]
-        + ["--verifier-module", str(module)],
-    )
+    done = CliRunner().invoke(app, ["select", *files, *options, "--verifier-module", str(module)])
 
     assert done.exit_code == 1
     assert done.stderr.splitlines()[-1] == (
