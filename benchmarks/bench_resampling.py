@@ -16,7 +16,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.support.rollout_queue import announce, finish, rollout_fields, rows_left, sampler_kwargs, transfer_queue
+from tests.support.rollout_queue import (
+    announce,
+    finish,
+    rollout_fields,
+    rows_left,
+    sampler_kwargs,
+    trainer_config,
+    transfer_queue,
+)
 
 
 class Sizes(NamedTuple):
@@ -84,8 +92,11 @@ def measure(sizes: Sizes, folder: str, *, seed: int, spread_seconds: float | Non
 
     kwargs = sampler_kwargs(folder, group_size=sizes.num_kept, seed=seed)
     kwargs.poll_interval = 0.2
+    config = trainer_config(
+        train_batch_size=sizes.num_prompts, mini_batch_size=sizes.num_prompts, group_size=sizes.num_kept
+    )
     buffer = TimedBuffer(
-        trainer_mode="sync", trainer_config={}, max_off_policy_threshold=None, max_off_policy_strategy="drop",
+        trainer_mode="sync", trainer_config=config, max_off_policy_threshold=None, max_off_policy_strategy="drop",
         sampler_kwargs=kwargs, refill_fn=None,
     )  # fmt: skip
     uids = [f"{seed}-{spread_seconds}-{prompt}" for prompt in range(sizes.num_prompts)]

@@ -59,6 +59,7 @@ class Arm(Training):
         return [
             *("python", "-m", "verl.trainer.main_ppo", "+method=grpo_roc", "+local=cpu"),
             *ARMS[self.name],
+            "pivot.resampling.equal_rewards=keep",  # so that all arms make updates of one size
             f"pivot.rollout.tools={TOOLS}",
             f"pivot.rollout.max_turns={MAX_TURNS}",
             f"pivot.rollout.max_turn_tokens={MAX_TURN_TOKENS}",

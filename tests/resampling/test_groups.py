@@ -57,6 +57,14 @@ def test_the_penalty_is_read_from_the_record_and_a_turn_without_action_is_no_cal
     )
 
     assert penalty_of_record(record) == Penalty(num_calls=2, num_errors=1, num_answers=2, num_turns=4)
+    assert penalty_of_record(record, "released") == Penalty(num_calls=2, num_errors=1, num_answers=2, num_turns=3)
+
+
+def test_the_released_code_gives_a_clean_answer_of_one_turn_the_whole_format_penalty() -> None:
+    record = make_record(turn_tokens=(5,), num_answers=1)
+
+    assert penalty_of_record(record).format == 0.0
+    assert penalty_of_record(record, "released").format == 1.0
 
 
 @pytest.mark.parametrize("turn", ["<answer>1", "1</answer>", "</answer>1<answer>", "<answer>1</answer></answer>"])
@@ -131,6 +139,7 @@ def config(**changes: object) -> DictConfig:
     values = {
         "pivot": {"resampling": {"group_size": 8, "oversample": 2}},
         "data": {"gen_batch_size": 1, "train_batch_size": 16},
+        "trainer": {"v1": {"trainer_mode": "sync"}},
         "actor_rollout_ref": {"rollout": {"n": 8}, "actor": {"ppo_mini_batch_size": 16}},
     }
     made = OmegaConf.create(values)
@@ -153,6 +162,7 @@ def test_an_oversample_of_one_and_a_half_generates_twelve_rollouts_for_a_group_o
         ({"pivot__resampling": {"group_size": 3, "oversample": 2, "mode": "released"}}, "= 4 exceeds rollout.n = 3"),
         ({"pivot__resampling__overslept": 2}, "overslept.*known: .*oversample"),
         ({"data__gen_batch_size": 16}, "data.gen_batch_size must be 1, got 16"),
+        ({"trainer__v1__trainer_mode": "separate_async"}, "set pivot.resampling.equal_rewards=drop"),
         ({"actor_rollout_ref__actor__ppo_mini_batch_size": 5}, "train_batch_size=16 must be a multiple"),
         ({"actor_rollout_ref__rollout__n": 4}, "group_size=8 must equal actor_rollout_ref.rollout.n=4: set rollout.n"),
     ],

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.support.rollout_queue import announce, finish, rollout_fields, rows_left, sampler_kwargs, transfer_queue
+from tests.support.rollout_queue import (
+    announce,
+    finish,
+    rollout_fields,
+    rows_left,
+    sampler_kwargs,
+    trainer_config,
+    transfer_queue,
+)
 from verl_pivot.errors import ConfigError, ResamplingError
 
 pytestmark = pytest.mark.slow
@@ -34,14 +42,16 @@ def clean() -> Iterator[None]:
 
 
 def make_buffer(
-    trainer_mode: str = "sync", folder: Path | None = None, refill: Any = None, **resampling: object
+    trainer_mode: str = "sync", folder: Path | None = None, refill: Any = None, config: Any = None, **resampling: object
 ) -> Any:
     from verl_pivot.resampling.roc_replay_buffer import RocReplayBuffer, RocReplayBufferAsync
 
-    values = {"group_size": 2, "min_failures": 1, "min_successes": 1, "seed": 1, **resampling}
+    values = {"group_size": 2, "min_failures": 1, "min_successes": 1, "seed": 1, "max_gen_batches": 3, **resampling}
     return (RocReplayBuffer if trainer_mode == "sync" else RocReplayBufferAsync)(
         trainer_mode=trainer_mode,
-        trainer_config={},
+        trainer_config=trainer_config(train_batch_size=2, mini_batch_size=2, group_size=2)
+        if config is None
+        else config,
         max_off_policy_threshold=None if trainer_mode == "sync" else 1,
         max_off_policy_strategy="drop",
         sampler_kwargs=sampler_kwargs(None if folder is None else str(folder), **values),
@@ -137,8 +147,9 @@ def test_the_run_stops_at_the_bound_on_generation_and_names_the_counts(mode: str
     finish_with("b", SOLVED)
 
     message = (
-        r"step 7: 3 batches of 2 prompts did not give 2 groups to learn from: 1 groups had too few usable rollouts "
-        r"\{'tool_failure': 4\}, [45] had equal rewards; .*raise pivot.resampling.max_gen_batches"
+        r"step 7: the budget of 6 prompts \(pivot.resampling.max_gen_batches=3 batches of 2\) did not give a batch to "
+        r"learn from: 1 groups had too few usable rollouts \{'tool_failure': 4\}, [45] had equal rewards; .*"
+        r"raise pivot.resampling.max_gen_batches"
     )
     with pytest.raises(ResamplingError, match=message):
         make_buffer(mode, refill=refill, equal_rewards="drop").sample(7, "train", 2)
@@ -157,6 +168,116 @@ def test_the_draw_depends_on_seed_step_and_order_so_that_a_resumed_run_draws_the
     assert drawn(["c", "d"], step=3, seed=1) == first
     assert drawn(["e", "f"], step=4, seed=1) != first
     assert drawn(["g", "h"], step=3, seed=2) != first
+
+
+# Rewards and errors of 8 rollouts in the order in which they were sampled. The last failures end first.
+EIGHT = [(0.0, 0), (1.0, 1), (0.0, 0), (1.0, 0), (0.0, 0), (0.0, 0), (1.0, 0), (0.0, 0)]
+
+
+@pytest.mark.parametrize("mode", ["sync", "colocate_async"])
+@pytest.mark.parametrize("sessions", [(0, 1, 2, 3, 4, 5, 6, 7), (7, 6, 5, 4, 3, 2, 1, 0), (4, 7, 1, 6, 0, 3, 5, 2)])
+def test_the_released_rule_keeps_the_failures_sampled_first_not_those_that_ended_first(
+    mode: str, sessions: Sequence[int]
+) -> None:
+    announce(["a"])
+    finish("a", [rollout_fields(*EIGHT[session]) for session in sessions], sessions=sessions)
+
+    batch, _ = make_buffer(mode, group_size=4, mode="released", min_failures=2, min_successes=2).sample(1, "train", 1)
+
+    # round(5 * 4 / 8) = 2 failures, the first; and of three successes the two without an error.
+    assert sorted(batch.keys) == ["a_0_0", "a_2_0", "a_3_0", "a_6_0"]
+
+
+def test_the_draw_of_the_paper_does_not_depend_on_which_rollout_ended_first() -> None:
+    def drawn(uid: str, sessions: Sequence[int]) -> list[str]:
+        announce([uid])
+        finish(uid, [rollout_fields(*EIGHT[session]) for session in sessions], sessions=sessions)
+        return [key.split("_")[1] for key in make_buffer(group_size=4).sample(1, "train", 1)[0].keys]
+
+    assert drawn("a", range(8)) == drawn("b", range(7, -1, -1)) == drawn("c", (4, 7, 1, 6, 0, 3, 5, 2))
+
+
+def test_rejected_groups_make_the_update_and_its_mini_batches_smaller_without_a_refill(tmp_path: Path) -> None:
+    config = trainer_config(train_batch_size=6, mini_batch_size=3, group_size=2)
+    actor = config._get_root().actor_rollout_ref.actor
+    buffer = make_buffer(folder=tmp_path, config=config, equal_rewards="reject")
+
+    announce(["a", "b", "c", "d", "e", "f"])
+    for uid, rollouts in zip("abcdef", [SOLVED, MIXED, MIXED, SOLVED, MIXED, MIXED], strict=True):
+        finish_with(uid, rollouts)
+    batch, metrics = buffer.sample(1, "train", 6)
+
+    assert {key.split("_")[0] for key in batch.keys} == {"b", "c", "e", "f"}
+    assert rows_left() == sorted(batch.keys)
+    assert len(batch.keys) == 8
+    assert actor.ppo_mini_batch_size == 2  # two updates of two groups, where a full step has two of three
+    assert metrics["down_sampling/groups_equal_rewards"] == 2
+    assert metrics["reject_equal_reward/solve_equal_total_ratio"] == pytest.approx(2 / 6)
+    dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
+    assert len(dumped) == 24  # all that was generated
+
+    announce(["g", "h", "i", "j", "k", "l"], step=2)
+    for uid in "ghijkl":
+        finish_with(uid, MIXED, step=2)
+    buffer.sample(2, "train", 6)
+    assert actor.ppo_mini_batch_size == 3
+
+
+def test_a_step_with_no_group_left_samples_again_within_the_budget() -> None:
+    asked = []
+
+    def refill(num_prompts: int) -> None:
+        asked.append(num_prompts)
+        for number in range(num_prompts):
+            uid = f"new{len(asked)}{number}"
+            announce([uid])
+            finish_with(uid, MIXED if len(asked) == 2 and number == 0 else SOLVED)
+
+    announce(["a", "b"])
+    finish_with("a", SOLVED)
+    finish_with("b", SOLVED)
+    batch, metrics = make_buffer(refill=refill, equal_rewards="reject").sample(1, "train", 2)
+
+    assert asked == [2, 2]
+    assert {key.split("_")[0] for key in batch.keys} == {"new20"}
+    assert metrics["down_sampling/groups_equal_rewards"] == 5
+
+    announce(["c", "d"])
+    finish_with("c", SOLVED)
+    finish_with("d", SOLVED)
+    with pytest.raises(ResamplingError, match="step 2: the budget of 6 prompts"):
+        make_buffer(refill=refill, equal_rewards="reject").sample(2, "train", 2)
+
+
+def test_a_buffer_counts_and_evicts_before_its_first_batch_as_hybrid_rollout_asks() -> None:
+    announce(["a", "b"])
+    finish_with("a", MIXED)
+    finish_with("b", [(None, 0)] * 4)
+    refilled: list[int] = []
+
+    def refill(num_prompts: int) -> None:
+        refilled.append(num_prompts)
+        announce(["c"])
+        finish_with("c", MIXED)
+
+    buffer = make_buffer("separate_async", refill=refill, equal_rewards="drop")
+
+    assert buffer.get_sampleable_count(1, "train") == 1
+    assert buffer.wait_for_sampleable(1, "train", 2)[0] == {"a", "c"}
+    assert refilled == [1]
+
+
+def test_groups_that_stay_over_several_steps_keep_numbers_of_their_own() -> None:
+    buffer = make_buffer("colocate_async")
+    announce(["a", "b", "c"])
+    for uid in "abc":
+        finish_with(uid, MIXED)
+    buffer.sample(1, "train", 1)
+    announce(["d"])
+    finish_with("d", MIXED)
+    buffer.get_sampleable_count(1, "train")
+
+    assert len(set(buffer._numbers.values())) == len(buffer._numbers) == 3
 
 
 def test_rows_without_a_record_of_their_calls_are_refused_with_the_remedy() -> None:

@@ -75,8 +75,31 @@ def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2,
     }
 
 
-def finish(uid: str, rollouts: Sequence[dict[str, Any]], step: int = 1, status: str = "finished") -> None:
-    """Write the rows of a group, and mark the group as finished."""
+def trainer_config(*, train_batch_size: int, mini_batch_size: int, group_size: int, num_gpus: int = 1) -> DictConfig:
+    """`trainer.v1.sync` inside a config of verl, as the trainer hands it to the sampler."""
+    actor = {"ppo_mini_batch_size": mini_batch_size, "use_dynamic_bsz": True, "ppo_micro_batch_size_per_gpu": None}
+    config = OmegaConf.create(
+        {
+            "data": {"train_batch_size": train_batch_size},
+            "actor_rollout_ref": {"actor": actor, "rollout": {"n": group_size}},
+            "trainer": {"n_gpus_per_node": num_gpus, "nnodes": 1, "v1": {"sync": {}}},
+        }
+    )
+    return config.trainer.v1.sync
+
+
+def finish(
+    uid: str,
+    rollouts: Sequence[dict[str, Any]],
+    step: int = 1,
+    status: str = "finished",
+    sessions: Sequence[int] | None = None,
+) -> None:
+    """Write the rows of a group in the order in which they ended, and mark the group as finished.
+
+    Args:
+        sessions: [num_rollouts] position of each rollout in the order of sampling; by default that of the argument.
+    """
     import transfer_queue as tq
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
 
@@ -84,7 +107,7 @@ def finish(uid: str, rollouts: Sequence[dict[str, Any]], step: int = 1, status: 
         fields = [{"responses": torch.arange(40), "extra_fields": each} for each in rollouts]
         tags = [{"status": "success", "seq_len": 60, "response_len": 40, "global_steps": step} for _ in rollouts]
         tq.kv_batch_put(
-            keys=[f"{uid}_{session}_0" for session in range(len(rollouts))],
+            keys=[f"{uid}_{session}_0" for session in sessions or range(len(rollouts))],
             fields=list_of_dict_to_tensordict(fields), tags=tags, partition_id=PARTITION,
         )  # fmt: skip
     tq.kv_put(key=uid, partition_id=PARTITION, tag={"status": status})

@@ -12,14 +12,16 @@ class EqualRewards(StrEnum):
     """Rule for groups whose rollouts all scored the same, which have no advantage."""
 
     KEEP = "keep"
+    REJECT = "reject"
+    """Leave it out of the update without replacing it, as rStar2-Agent (arXiv:2508.20722, section 4) does."""
     DROP = "drop"
-    """Replace it, as DAPO (arXiv:2503.14476, section 3.2) and rStar2-Agent's released code do."""
+    """Replace it by another prompt, as DAPO (arXiv:2503.14476, section 3.2) does."""
     KEEP_HALF = "keep_half"
     """Replace it with probability 1/2, as L0 (arXiv:2506.23667) does."""
 
 
 class DropReason(StrEnum):
-    """Why a group is dropped and replaced by another prompt."""
+    """Why the update does not see a group."""
 
     TOO_FEW = "too_few"
     """The group has fewer usable rollouts than the update needs."""
@@ -35,7 +37,7 @@ def are_equal(scores: Sequence[float]) -> bool:
 def drop_reason_of(
     scores: Sequence[float], *, keep: int, equal_rewards: EqualRewards, rng: random.Random
 ) -> DropReason | None:
-    """Why a finished group is dropped; None if it stays.
+    """Why a finished group is dropped and replaced; None if it stays, or if only the update leaves it out.
 
     Args:
         scores: [num_usable] scores of the rollouts that are decided and not masked.
@@ -45,7 +47,7 @@ def drop_reason_of(
     """
     if len(scores) < keep:
         return DropReason.TOO_FEW
-    if equal_rewards is EqualRewards.KEEP or not are_equal(scores):
+    if equal_rewards in (EqualRewards.KEEP, EqualRewards.REJECT) or not are_equal(scores):
         return None
     if equal_rewards is EqualRewards.KEEP_HALF and rng.random() > 0.5:
         return None

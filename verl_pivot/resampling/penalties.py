@@ -1,6 +1,7 @@
 """Record of one rollout -> its Penalty: the p_err + p_format of GRPO-RoC, by which clean successes are preferred."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from verl_pivot.data.rollout_records import CallStatus, RolloutRecord
 from verl_pivot.types import ErrorKind
@@ -23,7 +24,7 @@ class Penalty:
     num_answers: int | None
     """Answers between format tags; 0 if a tag is unmatched, None if no format tag is configured."""
     num_turns: int
-    """Turns of the policy."""
+    """Turns of the policy that count for p_format."""
 
     @property
     def error(self) -> float:
@@ -32,13 +33,15 @@ class Penalty:
 
     @property
     def format(self) -> float:
-        """p_format: 1 without an answer, else surplus answers per turn, at most 1 (the same section).
+        """p_format: 1 without an answer or without a turn that counts, else surplus answers per turn, at most 1.
 
-        All turns of the policy count; the released code does not count the first, whose header is in the prompt.
+        Source: the same section.
         """
         if self.num_answers is None:
             return 0.0
-        return 1.0 if self.num_answers == 0 else min(1.0, (self.num_answers - 1) / self.num_turns)
+        if self.num_answers == 0 or self.num_turns == 0:
+            return 1.0
+        return min(1.0, (self.num_answers - 1) / self.num_turns)
 
     @property
     def total(self) -> float:
@@ -46,12 +49,19 @@ class Penalty:
         return self.error + self.format
 
 
-def penalty_of_record(record: RolloutRecord) -> Penalty:
-    """The penalty of a rollout. Entries of its record for turns with neither a call nor an answer do not count."""
+def penalty_of_record(record: RolloutRecord, mode: Literal["paper", "released"] = "paper") -> Penalty:
+    """The penalty of a rollout. Entries of its record for turns with neither a call nor an answer do not count.
+
+    Args:
+        record: The rollout's record.
+        mode: "paper" counts all turns of the policy. "released" does not count the first one, as microsoft/rStar does
+            (`rstar2_agent/down_sample/roc.py` looks for headers of turns in the response, and the first header is in
+            the prompt), so that p_format is 1 for an answer without any call.
+    """
     statuses = [call.status for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]
     return Penalty(
         num_calls=len(statuses),
         num_errors=statuses.count(CallStatus.TOOL_ERROR),
         num_answers=record.num_answers,
-        num_turns=len(record.turn_tokens),
+        num_turns=len(record.turn_tokens) - (mode == "released"),
     )

@@ -63,7 +63,7 @@ class PivotSampling:
         for number in range(num_batches):
             if number > 0:
                 self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
-            batch, metrics = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
+            batch, metrics = self._sample_batch(global_steps, partition_id, batch_size)
             rows = self._read(batch)
             num_absent = {} if is_validation else _num_absent(batch, self.group_size)
             kept = _keep(batch, rows, min_group_size=1 if is_validation else 2, short_groups=num_absent)
@@ -92,6 +92,13 @@ class PivotSampling:
             f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
             "data is broken"
         )
+
+    def _sample_batch(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """A batch and its metrics, as verl samples them."""
+        sampled: tuple[KVBatchMeta, dict[str, Any]] = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
+        return sampled
 
     def _read(self, batch: KVBatchMeta) -> list[SampledRow]:
         """[num_rows] rows of a batch."""

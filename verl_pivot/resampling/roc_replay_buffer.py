@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import transfer_queue as tq
 from omegaconf import DictConfig
@@ -11,8 +11,9 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_pivot.errors import ConfigError, ResamplingError
-from verl_pivot.resampling.dynamic_sampling import DropReason
+from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards, are_equal
 from verl_pivot.resampling.groups import DroppedGroups, Group, Rollout, resampling_metrics
+from verl_pivot.resampling.mini_batches import MiniBatches
 from verl_pivot.resampling.penalties import penalty_of_record
 from verl_pivot.resampling.replay_buffer import PivotSampling, SampledRow, read_sampled_rows
 from verl_pivot.resampling.settings import settings_of
@@ -26,7 +27,7 @@ class _FinishedGroup:
 
     group: Group
     drop_reason: DropReason | None
-    """Why the group is dropped and replaced; None if it stays."""
+    """Why the group is dropped and replaced by another prompt; None if it is sampled."""
     rows: dict[str, SampledRow]
     """{key: row}"""
 
@@ -40,29 +41,48 @@ class _RocSampling(PivotSampling):
     def __init__(self, *args: Any, sampler_kwargs: DictConfig, **kwargs: Any) -> None:
         super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
         self._settings = settings_of(sampler_kwargs.resampling)
+        config = self.trainer_config._get_root()  # type: ignore[attr-defined]  # verl's: its whole config, which it reads
+        self._mini_batches = MiniBatches(config)
+        self._step = 0
+        self._batch_size = int(config.data.train_batch_size)
         self._numbers: dict[str, int] = {}
         """{uid of a prompt: its position in the order in which the step's prompts were handed out}"""
         self._finished: dict[str, _FinishedGroup] = {}
         """{uid: group} for the groups that were read and not yet sampled or replaced."""
+        self._next_number = 0
         self._dropped = DroppedGroups()
         self._sampled: list[_FinishedGroup] = []
-        """Groups of the last batch."""
-        self._replaced: list[_FinishedGroup] = []
-        """Groups of this step that were dropped."""
+        """Groups of this step that the update sees."""
+        self._left_out: list[_FinishedGroup] = []
+        """Groups of this step that the update does not see."""
         self._resampling_metrics: dict[str, float] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """Sample exactly `batch_size * rollout.n` rollouts.
+        """Sample `rollout.n` rollouts of each of `batch_size` groups; fewer groups with `equal_rewards=reject`.
 
         Raises:
             ResamplingError: If `pivot.resampling.max_gen_batches` batches of prompts do not give enough groups.
         """
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
-        self._step, self._batch_size, self._dropped, self._replaced = global_steps, batch_size, DroppedGroups(), []
+        self._step, self._batch_size, self._dropped, self._left_out = global_steps, batch_size, DroppedGroups(), []
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
+        if self._settings.equal_rewards is EqualRewards.REJECT:
+            self._mini_batches.fit(len(self._sampled))
         self._numbers = {uid: number for uid, number in self._numbers.items() if uid in self._finished}
+        self._next_number = 1 + max(self._numbers.values(), default=-1)
         return batch, {**metrics, **self._resampling_metrics}
+
+    def _sample_batch(
+        self, global_steps: int, partition_id: str, batch_size: int
+    ) -> tuple[KVBatchMeta, dict[str, Any]]:
+        """A batch of at least one group; where all groups were rejected, new prompts are sampled within the budget."""
+        batch, metrics = super()._sample_batch(global_steps, partition_id, batch_size)
+        while partition_id == _TRAIN and not batch.keys:
+            self._check_budget()
+            self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
+            batch, metrics = super()._sample_batch(global_steps, partition_id, batch_size)
+        return batch, metrics
 
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
@@ -75,8 +95,11 @@ class _RocSampling(PivotSampling):
         return stale, set(), {uid for uid, each in self._finished.items() if each.drop_reason is not None}, Counter()
 
     def _read_finished(self, step: int) -> None:
+        self._step = step
         for uid in self.prompt_global_steps[_TRAIN]:  # type: ignore[attr-defined]  # verl's
-            self._numbers.setdefault(uid, len(self._numbers))
+            if uid not in self._numbers:
+                self._numbers[uid] = self._next_number
+                self._next_number += 1
         new = (self.finished_keys[_TRAIN] | self.failure_keys[_TRAIN]) - self._finished.keys()  # type: ignore[attr-defined]  # verl's
         if not new:
             return
@@ -85,7 +108,7 @@ class _RocSampling(PivotSampling):
         for key, row in zip(keys, read_sampled_rows(keys, _TRAIN), strict=True):
             by_uid[_uid(key)][key] = row
         for uid, rows in by_uid.items():
-            group = _group(uid, self._numbers[uid], rows)
+            group = _group(uid, self._numbers[uid], rows, self._settings.mode)
             self._finished[uid] = _FinishedGroup(
                 group=group, drop_reason=group.drop_reason(self._settings, step), rows=rows
             )
@@ -103,16 +126,24 @@ class _RocSampling(PivotSampling):
         metrics.pop("training/rollout_failure/evicted_samples", None)  # reported as down_sampling/groups_...
         for each in map(self._finished.pop, evicted):
             if each.drop_reason is not None:
-                self._dropped.add(each.group, each.drop_reason)
-                self._replaced.append(each)
-        limit = self._settings.max_gen_batches
-        if self._dropped.reasons.total() > (limit - 1) * self._batch_size:
-            raise ResamplingError(
-                f"step {global_steps}: {limit} batches of {self._batch_size} prompts did not give {self._batch_size} "
-                f"groups to learn from: {self._dropped}; repair what makes rollouts unusable, choose prompts that the "
-                "policy sometimes solves, or raise pivot.resampling.max_gen_batches"
-            )
+                self._leave_out(each, each.drop_reason)
+        self._check_budget()
         return result
+
+    def _leave_out(self, group: _FinishedGroup, reason: DropReason) -> None:
+        self._dropped.add(group.group, reason)
+        self._left_out.append(group)
+
+    def _check_budget(self) -> None:
+        """Refuse to sample as many prompts again as were dropped if that exceeds the step's budget."""
+        budget = self._settings.max_gen_batches * self._batch_size
+        if self._batch_size + self._dropped.reasons.total() > budget:
+            raise ResamplingError(
+                f"step {self._step}: the budget of {budget} prompts (pivot.resampling.max_gen_batches="
+                f"{self._settings.max_gen_batches} batches of {self._batch_size}) did not give a batch to learn from: "
+                f"{self._dropped}; repair what makes rollouts unusable, choose prompts that the policy sometimes "
+                "solves, or raise pivot.resampling.max_gen_batches"
+            )
 
     def _select_prompt_uids(self, partition_id: str, sampleable_keys: Collection[str], batch_size: int) -> Any:
         """verl's hook: where verl may take any prompts of a step, takes those that were handed out first."""
@@ -126,16 +157,24 @@ class _RocSampling(PivotSampling):
         """verl's hook: returns the rows that the update sees, and clears prompts and other rows in one request."""
         if partition_id != _TRAIN:
             return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)  # type: ignore[misc]  # verl's
-        self._sampled = [self._finished.pop(uid) for uid in selected_prompt_uids]
+        selected = [self._finished.pop(uid) for uid in selected_prompt_uids]
+        self._sampled = [each for each in selected if not self._is_rejected(each.group)]
+        for each in selected:
+            if self._is_rejected(each.group):
+                self._leave_out(each, DropReason.EQUAL_REWARDS)
         groups = [each.group for each in self._sampled]
         kept = {group.uid: group.kept(self._settings, self._step) for group in groups}
-        self._resampling_metrics = resampling_metrics(groups, kept, self._dropped)
+        if groups:
+            self._resampling_metrics = resampling_metrics(groups, kept, self._dropped)
         chosen = {rollout.id for each in kept.values() for rollout in each}
-        sampled = sorted(key for each in self._sampled for key in each.rows)
+        sampled = sorted(key for each in selected for key in each.rows)
         left = [key for key in sampled if _rollout_id(key) not in chosen]
         tq.kv_clear(keys=[*selected_prompt_uids, *left], partition_id=partition_id)
         keys = [key for key in sampled if _rollout_id(key) in chosen]
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[partition_snapshot[key] for key in keys])
+
+    def _is_rejected(self, group: Group) -> bool:
+        return self._settings.equal_rewards is EqualRewards.REJECT and are_equal(group.scores)
 
     def _read(self, batch: KVBatchMeta) -> list[SampledRow]:
         """The rows of a training batch, which were read already when their groups finished."""
@@ -152,7 +191,7 @@ class _RocSampling(PivotSampling):
         return super()._report_rollouts(generated, kept, step, partition_id)
 
     def _generated_rows(self) -> dict[str, SampledRow]:
-        return {key: row for each in (*self._replaced, *self._sampled) for key, row in each.rows.items()}
+        return {key: row for each in (*self._left_out, *self._sampled) for key, row in each.rows.items()}
 
 
 class RocReplayBuffer(_RocSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
@@ -172,10 +211,16 @@ def _rollout_id(key: str) -> str:
     return key.rsplit("_", 1)[0]
 
 
-def _group(uid: str, number: int, rows: Mapping[str, SampledRow]) -> Group:
+def _session(rollout_id: str) -> int:
+    """Position of a rollout among those that were sampled for its prompt."""
+    return int(rollout_id.rsplit("_", 1)[1])
+
+
+def _group(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Literal["paper", "released"]) -> Group:
+    """The rollouts of a prompt in the order in which they were sampled; `rows` are in the order in which they ended."""
     usable, undecided = [], []
     rollouts = {_rollout_id(key): row for key, row in rows.items()}
-    for id_, (reward, record) in rollouts.items():
+    for id_, (reward, record) in sorted(rollouts.items(), key=lambda item: _session(item[0])):
         if "undecided" not in reward or record is None:
             raise ConfigError(
                 "pivot.resampling needs the record of each rollout's calls, which only the agent loop pivot_tools and "
@@ -184,5 +229,5 @@ def _group(uid: str, number: int, rows: Mapping[str, SampledRow]) -> Group:
         if reward["undecided"]:
             undecided.append(str(reward["reason"]))
         else:
-            usable.append(Rollout(id=id_, score=reward["score"], penalty=penalty_of_record(record)))
+            usable.append(Rollout(id=id_, score=reward["score"], penalty=penalty_of_record(record, mode)))
     return Group(uid=uid, number=number, rollouts=tuple(usable), undecided=tuple(undecided))

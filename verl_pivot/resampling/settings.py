@@ -18,12 +18,13 @@ class ResamplingSettings(Options):
     oversample: Annotated[float, Field(ge=1.0)] = 2.0
     """Rollouts generated per prompt / group_size."""
     mode: Literal["paper", "released"] = "paper"
-    equal_rewards: EqualRewards = EqualRewards.KEEP
+    equal_rewards: EqualRewards = EqualRewards.REJECT
     min_failures: Annotated[int, Field(ge=0)] = 2
     """Least number of failures that stay in a group; only with mode released."""
     min_successes: Annotated[int, Field(ge=0)] = 2
     """Least number of successes that stay in a group; only with mode released."""
-    max_gen_batches: Annotated[int, Field(ge=2)] = 3
+    max_gen_batches: Annotated[int, Field(ge=2)] = 20
+    """Budget of prompts per training step, in batches of `data.train_batch_size` prompts."""
     seed: int | None = None
 
     @model_validator(mode="after")
@@ -83,6 +84,11 @@ def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:
         raise ConfigError(
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size="
             f"{mini_batch}, or else verl pads the update with rows that were not sampled"
+        )
+    if settings.equal_rewards is EqualRewards.REJECT and config.trainer.v1.trainer_mode == "separate_async":
+        raise ConfigError(
+            "pivot.resampling.equal_rewards=reject makes updates smaller, which trainer.v1.trainer_mode=separate_async "
+            "does not allow: set pivot.resampling.equal_rewards=drop, which replaces such groups"
         )
     if settings.group_size != config.actor_rollout_ref.rollout.n:
         raise ConfigError(
