@@ -34,6 +34,7 @@ from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.errors import ConfigError, DataError, EngineError
 from verl_pivot.profiling.early_stopping import EarlyStop
 from verl_pivot.profiling.line_index import LineIndex
+from verl_pivot.profiling.job import drawn_ids
 from verl_pivot.profiling.profiler import Profiler, Totals, profile_turns, turn_seed
 from verl_pivot.profiling.profiles import (
     ProfileSettings,
@@ -642,6 +643,28 @@ def test_the_command_prints_a_summary_and_repeats_it_without_sampling_again(tmp_
     for fact in ("mixed", "4 (100.0%)", "0.2500 +- 0.0000", "12 samples", f"select {trajectories} --profile {out}"):
         assert fact in first.stdout
     assert "4 (100.0%)" in again.stdout
+
+
+def test_a_draw_is_a_part_of_the_whole_profile_whose_bytes_it_does_not_change(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", *map(make_trajectory, "abcde"))
+    at_once, in_parts = tmp_path / "at_once.jsonl", tmp_path / "in_parts.jsonl"
+    command = ["profile", str(trajectories), "--model", str(model), "--samples", "4", "--seed", "3"]
+
+    with fake_server(sglang_policy(model)) as server:
+        drawn = CliRunner().invoke(
+            app, [*command, "--endpoint", server.url, "--out", str(in_parts), "--draw", "2"], catch_exceptions=False
+        )
+        found = [key.trajectory_id for key in read_profiles(in_parts)]
+        for out in (in_parts, at_once):
+            CliRunner().invoke(app, [*command, "--endpoint", server.url, "--out", str(out)], catch_exceptions=False)
+
+    assert drawn.exit_code == 0
+    assert found == sorted(2 * [*drawn_ids("edcbaa", 2, seed=3)])
+    assert drawn_ids("abcde", 2, seed=3) < drawn_ids("abcde", 3, seed=3)
+    assert drawn_ids("abcde", 2, seed=3) != drawn_ids("abcde", 2, seed=0)
+    assert in_parts.read_bytes() == at_once.read_bytes()
+    assert len(sampled(server)) == 20
 
 
 def test_the_command_stops_early_and_says_what_it_saved(tmp_path: Path) -> None:

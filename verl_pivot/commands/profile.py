@@ -13,6 +13,7 @@ from verl_pivot.errors import ConfigError
 if TYPE_CHECKING:
     from verl_pivot.profiling.early_stopping import EarlyStop
     from verl_pivot.profiling.job import ProfileJob
+    from verl_pivot.profiling.running import FinishedProfile
 
 _REQUEST_SECONDS = 24 * 3600.0
 """Time limit of a request to SGLang: long answers may wait behind many others, and SGLangEngine notices servers that
@@ -72,6 +73,10 @@ def profile_command(
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Profile only the first N trajectories.")] = None,
+    draw: Annotated[
+        int | None,
+        typer.Option(min=1, help="Profile only N trajectories, drawn by --seed; run again without it to go on."),
+    ] = None,
     attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before its server is given up.")] = 6,
     server_flags: Annotated[
         str, typer.Option(help="More flags for the server that is started here, such as '--tp-size 8'.")
@@ -89,7 +94,7 @@ def profile_command(
     gpus_per_server: Annotated[
         int, typer.Option(min=1, help="With --ray and no --endpoint: GPUs of each server that a node starts.")
     ] = 1,
-) -> None:
+) -> "FinishedProfile":
     """Sample K actions of the frozen policy at every turn, and score them with the turn's verifier.
 
     An interrupted profile continues when it is run again.
@@ -123,11 +128,12 @@ def profile_command(
         gpus_per_server=gpus_per_server,
         verifier_modules=tuple(verifier_module or ()),
     )
-    _run(
+    return _run(
         ProfileJob(
             trajectories=trajectories,
             out=out,
             limit=limit,
+            num_drawn=draw,
             settings=settings,
             retries=Retries(num_attempts=attempts)
             if openai
@@ -142,7 +148,7 @@ def profile_command(
     )
 
 
-def _run(job: "ProfileJob") -> None:
+def _run(job: "ProfileJob") -> "FinishedProfile":
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import print_summary, turn_progress
@@ -159,6 +165,7 @@ def _run(job: "ProfileJob") -> None:
     print_summary(finished, totals, trajectories=job.trajectories, out=job.out)
     for line in usage_lines():
         typer.echo(line)
+    return finished
 
 
 def _early_stop(

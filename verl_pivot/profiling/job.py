@@ -1,8 +1,10 @@
 """ProfileJob: what one run of `verl-pivot profile` measures, with which servers, and into which file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from hashlib import sha256
+from heapq import nsmallest
 from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
@@ -12,7 +14,7 @@ from verl_pivot.data.turns import turns
 from verl_pivot.engines.retries import Retries
 from verl_pivot.profiling.profiler import Totals
 from verl_pivot.profiling.profiles import ProfileSettings
-from verl_pivot.types import Turn
+from verl_pivot.types import Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,8 @@ class ProfileJob:
     out: Path
     limit: int | None
     """Trajectories to read from the start of the file; None reads all."""
+    num_drawn: int | None = None
+    """Trajectories to draw from those by `seed`; None measures all of them."""
     settings: ProfileSettings
     retries: Retries
     seed: int
@@ -53,8 +57,25 @@ class ProfileJob:
 
     def turns(self) -> Iterator[Turn]:
         """Every turn of the trajectories to measure, in the order of the file."""
-        for trajectory in islice(read_trajectories(self.trajectories), self.limit):
-            yield from turns(trajectory)
+        drawn = None if self.num_drawn is None else self._drawn(self.num_drawn)
+        for trajectory in self._read():
+            if drawn is None or trajectory.id in drawn:
+                yield from turns(trajectory)
+
+    def _drawn(self, number: int) -> frozenset[str]:
+        return drawn_ids((trajectory.id for trajectory in self._read()), number, self.seed)
+
+    def _read(self) -> Iterator[Trajectory]:
+        return islice(read_trajectories(self.trajectories), self.limit)
+
+
+def drawn_ids(ids: Iterable[str], number: int, seed: int) -> frozenset[str]:
+    """Ids of trajectories that are drawn by the seed; neither their order nor repeated ids change the draw."""
+
+    def rank(identity: str) -> bytes:
+        return sha256(f"{seed}:{identity}".encode()).digest()
+
+    return frozenset(nsmallest(number, set(ids), key=rank))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

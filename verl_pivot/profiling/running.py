@@ -28,6 +28,8 @@ class FinishedProfile(NamedTuple):
     """Summary of the whole file, turns of earlier runs included."""
     seconds: float
     """Seconds since sampling began, without the start of servers and workers."""
+    totals: Totals
+    """Sums of this run alone."""
 
 
 def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: TurnProgress) -> FinishedProfile:
@@ -53,7 +55,8 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
                 writer.put_in_order(TurnKey(turn.trajectory_id, turn.index) for turn in job.turns())
         except EngineError as error:
             raise EngineError(f"{error}\n{resume_hint(job, totals)}") from error
-    return FinishedProfile(summarize(iter_profiles(job.out), job.settings.early_stop), time.monotonic() - begin)
+    summary = summarize(iter_profiles(job.out), job.settings.early_stop)
+    return FinishedProfile(summary, time.monotonic() - begin, totals)
 
 
 def resume_hint(job: ProfileJob, totals: Totals) -> str:
