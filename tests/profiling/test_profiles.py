@@ -33,8 +33,8 @@ from verl_pivot.engines.rendering import ActionText
 from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.errors import ConfigError, DataError, EngineError
 from verl_pivot.profiling.early_stopping import EarlyStop
-from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.job import drawn_ids
+from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.profiler import Profiler, Totals, profile_turns, turn_seed
 from verl_pivot.profiling.profiles import (
     ProfileSettings,

@@ -94,7 +94,7 @@ def profile_command(
     gpus_per_server: Annotated[
         int, typer.Option(min=1, help="With --ray and no --endpoint: GPUs of each server that a node starts.")
     ] = 1,
-) -> "FinishedProfile":
+) -> object:  # the FinishedProfile, for `verl-pivot plan`; typer evaluates annotations
     """Sample K actions of the frozen policy at every turn, and score them with the turn's verifier.
 
     An interrupted profile continues when it is run again.
