@@ -15,6 +15,7 @@ PACKAGE = ROOT / "verl_pivot"
 FOLDERS = {
     "": "What every stage shares, and the entry points for verl, Hydra and the shell",
     "commands": "One file per command of `verl-pivot`",
+    "diagnosis": "What `verl-pivot doctor` looks at",
     "data": "Files, JSON, messages, turns, trajectories and the rows that verl reads",
     "formats": "Rows of other formats -> Trajectory",
     "quality": "Filters of trajectories",

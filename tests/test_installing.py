@@ -12,30 +12,21 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.resolving import compiled, environment_of, pins, resolved, with_requirements
+from tests.support.resolving import compiled, environment_of, pins, pip_commands, resolved, with_requirements
 from verl_pivot.extras import install_argument
 
-PAGES = ("README.md", "docs/installing.md", "docs/sandbox.md", "docker/Dockerfile")
 VERL = {"verl": "0.9.1", "torch": "2.11.0", "transformers": "5.9.0"}
 """What verl 0.9.1 pins beside either engine."""
 
 
-def commands() -> list[str]:
-    """Arguments of each `pip install` of the pages that does not compile a package or clone a repository."""
-    found = {
-        command.strip()
-        for page in PAGES
-        for command in re.findall(r"\bpip install ([^`\n#&<>]+)", (ROOT / page).read_text())
-    }
-    return sorted(command for command in found if not re.search(r"--no-build-isolation|git\+", command))
-
-
 def test_the_pip_commands_of_the_docs_are_found() -> None:
-    assert {"'.[data,verifiers]'", "'.[vllm,data,verifiers]'", "--no-deps -r requirements/sglang.txt"} < set(commands())
+    assert {"'.[data,verifiers]'", "'.[vllm,data,verifiers]'", "--no-deps -r requirements/sglang.txt"} < set(
+        pip_commands()
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", pip_commands())
 def test_every_pip_command_of_the_docs_resolves(command: str, wheel: Path) -> None:
     versions = resolved(shlex.split(command), wheel)
 

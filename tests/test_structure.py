@@ -35,12 +35,12 @@ ROOMS = (
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),
     *("tools", "routing", "routing/simulator", "rewards", "rollout", "resampling"),
-    *("launch", "plugin", "templates", "commands", "cli"),
+    *("launch", "plugin", "templates", "diagnosis", "commands", "cli"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
 ADAPTERS = {
-    "commands/doctor.py",
     "data/dataset.py",
+    "diagnosis/installation.py",
     "engines/rendering.py",
     "exports/sft_dataset.py",
     "local/callback.py",

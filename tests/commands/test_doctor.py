@@ -1,5 +1,6 @@
 """`verl-pivot doctor` on this machine: passed checks, and failed ones with a remedy and exit code 1."""
 
+import json
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import MINIMAL
+from verl_pivot.extras import install_command
 
 BIN = Path(sys.executable).parent
 
@@ -32,6 +34,22 @@ def test_without_user_namespaces_the_sandbox_check_fails_with_a_remedy_and_other
     assert failed == [("sandbox", "T4", "sudo sysctl -w user.max_user_namespaces=15000")]
     assert "ok   plugin in a Ray worker" in done.stdout
     assert done.stdout.count("FAIL") == 1
+    assert "WARNING" not in done.stderr
+
+
+@pytest.mark.slow
+def test_json_holds_every_check_and_nothing_else_is_printed(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [BIN / "verl-pivot", "doctor", "--json"], cwd=tmp_path, env=MINIMAL, capture_output=True, text=True, check=False
+    )
+
+    report = json.loads(done.stdout)
+    assert (done.returncode, report["passed"]) == (0, True), report
+    assert [check["name"] for check in report["checks"]] == [
+        *("versions", "open files", "ports", "accelerator", "flash-attention", "shared memory", "sandbox"),
+        *("plugin in this process", "hooks of verl", "configs", "plugin in a Ray worker", "rollout engine"),
+    ]
+    assert "verl 0.9.1" in report["checks"][0]["detail"]
 
 
 def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() -> None:
@@ -51,7 +69,7 @@ def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() 
 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAIL versions: verl is not installed" in done.stdout
-    assert "pip install 'verl-pivot[verl]'" in done.stdout
+    assert f"remedy: install what is missing: {install_command('verl')}" in done.stdout
     assert [line.split(":")[0][5:] for line in done.stdout.splitlines() if line[:4] in ("ok  ", "FAIL")] == [
         "versions",
         "sandbox",

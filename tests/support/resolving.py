@@ -14,8 +14,19 @@ from packaging.requirements import Requirement
 
 from tests.support.paths import ROOT
 
+PAGES = ("README.md", "docs/installing.md", "docs/sandbox.md", "docker/Dockerfile")
 PLATFORM = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_34")
 """What verl's wheels for GPUs are built for; SGLang's kernels ask for glibc 2.34."""
+
+
+def pip_commands() -> list[str]:
+    """Arguments of each `pip install` of the pages that does not compile a package or clone a repository."""
+    found = {
+        command.strip()
+        for page in PAGES
+        for command in re.findall(r"\bpip install ([^`\n#&<>]+)", (ROOT / page).read_text())
+    }
+    return sorted(command for command in found if not re.search(r"--no-build-isolation|git\+", command))
 
 
 def resolved(arguments: Sequence[str], wheel: Path) -> dict[str, str]:

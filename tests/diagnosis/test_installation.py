@@ -1,0 +1,51 @@
+"""What `verl-pivot doctor` says of engines and Ray workers, and that its remedies are commands of the docs."""
+
+import re
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.resolving import pip_commands
+from verl_pivot.diagnosis.background import Answer
+from verl_pivot.diagnosis.installation import diagnose_engines, diagnose_ray_worker
+
+WORKS = Answer(succeeded=True, line="0.5.12")
+FAILS = Answer(succeeded=False, line="ImportError: libcuda.so.1: cannot open shared object file")
+
+
+@pytest.mark.parametrize(
+    ("answers", "passed", "detail"),
+    [
+        ({"sglang": WORKS}, True, "sglang 0.5.12"),
+        ({"vllm": WORKS, "sglang": FAILS}, True, f"vllm 0.5.12; sglang cannot be imported: {FAILS.line}"),
+        ({"sglang": FAILS}, False, f"sglang cannot be imported: {FAILS.line}"),
+        ({}, False, "neither SGLang nor vLLM is installed"),
+    ],
+)
+def test_one_engine_that_can_be_imported_is_enough(answers: dict[str, Answer], passed: bool, detail: str) -> None:
+    found = diagnose_engines(answers)
+
+    assert (found.passed, found.detail) == (passed, detail)
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed", "detail"),
+    [
+        (Answer(succeeded=True, line="with"), True, "a worker imported verl with our plugin"),
+        (Answer(succeeded=True, line="without"), False, "a worker imported verl without our plugin"),
+        (FAILS, False, FAILS.line),
+    ],
+)
+def test_a_ray_worker_without_the_plugin_fails(answer: Answer, passed: bool, detail: str) -> None:
+    found = diagnose_ray_worker(answer)
+
+    assert (found.passed, found.detail) == (passed, detail)
+
+
+def test_the_requirements_files_that_remedies_name_are_installed_as_the_docs_say() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "verl_pivot" / "diagnosis").glob("*.py"))
+
+    named = set(re.findall(r"pip install (--no-deps -r [\w/.]+)", sources))
+
+    assert named == {"--no-deps -r requirements/sglang.txt", "--no-deps -r requirements/cpu.txt"}
+    assert named <= set(pip_commands())

@@ -1,0 +1,145 @@
+"""The installed packages -> diagnoses of their versions, of verl's hooks, and of plugin, configs, Ray and engines."""
+
+import importlib.util
+import os
+import sys
+from importlib.metadata import PackageNotFoundError, requires, version
+
+from verl_pivot.diagnosis.background import Answer, BackgroundProgram
+from verl_pivot.diagnosis.diagnosis import Diagnosis
+from verl_pivot.extras import install_command
+from verl_pivot.local.environment import cpu_engine_variables, has_accelerator
+
+_LISTED = ("verl", "verl-pivot", "torch", "transformers", "ray", "sglang", "vllm", "flash-attn", "TransferQueue")
+_RAY_PROBE = """
+import os, ray
+from verl_pivot.diagnosis.installation import plugin_is_loaded
+where = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": 1, "include_dashboard": False}
+ray.init(log_to_driver=False, logging_level="ERROR", **where)
+loaded = ray.get(ray.remote(plugin_is_loaded).remote())
+ray.shutdown()
+print("with" if loaded else "without")
+"""
+ENGINES = {"sglang": "import sglang, sglang.srt.server_args", "vllm": "import vllm"}
+"""{engine: its import, which fails where its version and torch's or CUDA's do not fit}."""
+
+
+def check_versions() -> Diagnosis:
+    """Packages of the extra `verl`, and the versions that a report of an error should name."""
+    from packaging.requirements import Requirement
+
+    name, remedy = "versions", f"install what is missing: {install_command('verl')}"
+    try:
+        lines = [Requirement(line) for line in requires("verl-pivot") or ()]
+        needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
+        wrong = [
+            f"{requirement.name} {version(requirement.name)} is not {requirement.specifier}"
+            for requirement in needed
+            if not requirement.specifier.contains(version(requirement.name), prereleases=True)
+        ]
+    except PackageNotFoundError as error:
+        return Diagnosis(name=name, passed=False, detail=f"{error.name} is not installed", remedy=remedy)
+    return Diagnosis(name=name, passed=not wrong, detail="; ".join(wrong) or _listed_versions(), remedy=remedy)
+
+
+def _listed_versions() -> str:
+    found = [f"Python {sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"]
+    for name in _LISTED:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def plugin_is_loaded() -> bool:
+    """Whether `import verl` loads our plugin into this process; also asked of a Ray worker."""
+    import verl  # noqa: F401  for its effect
+    from omegaconf import OmegaConf
+
+    return "verl_pivot.plugin" in sys.modules and OmegaConf.has_resolver("verl_pivot.config")
+
+
+def check_plugin() -> Diagnosis:
+    """The entry point of verl-pivot, as `import verl` finds it in this process."""
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
+    return Diagnosis(
+        name="plugin in this process",
+        passed=plugin_is_loaded(),
+        detail=f"entry point verl.plugins, VERL_USE_EXTERNAL_PLUGINS={policy}",
+        remedy="reinstall verl-pivot in this environment, and unset VERL_USE_EXTERNAL_PLUGINS or add `pivot` to it",
+    )
+
+
+def check_hook_differences() -> Diagnosis:
+    """The names of verl that this package uses, beside those of the verl that is here."""
+    from verl_pivot.hook_check import TESTED_RELEASE, describe, hook_differences, verl_version
+    from verl_pivot.hooks import HOOKS
+
+    differences = hook_differences()
+    parts = sorted({part for hook in HOOKS for part in hook.needed_by})
+    broken = {part for difference in differences for part in difference.hook.needed_by}
+    rest = ", ".join(part for part in parts if part not in broken)
+    return Diagnosis(
+        name="hooks of verl",
+        passed=not differences,
+        detail=describe(differences, verl_version()),
+        remedy=f"pip install verl=={TESTED_RELEASE}" + (f"; what needs none of them: {rest}" if rest else ""),
+    )
+
+
+def check_configs() -> Diagnosis:
+    """The config groups of this package, composed into verl's."""
+    from hydra import compose, initialize_config_module
+    from hydra.errors import HydraException
+
+    try:
+        with initialize_config_module("verl.trainer.config", version_base=None):
+            config = compose("ppo_trainer", overrides=["+method=pivotrl"])
+        detail, passed = f"+method=pivotrl selects {config.data.custom_cls.path}", True
+    except HydraException as error:
+        detail, passed = str(error).splitlines()[0], False
+    return Diagnosis(name="configs", passed=passed, detail=detail, remedy="reinstall verl-pivot: its wheel holds them")
+
+
+def start_ray_worker() -> BackgroundProgram:
+    """Ask a Ray worker for the plugin: where only the driver has it, a training fails late or silently."""
+    return BackgroundProgram(_RAY_PROBE, os.environ)
+
+
+def diagnose_ray_worker(answer: Answer) -> Diagnosis:
+    """Diagnosis of what the worker said."""
+    loaded = answer.succeeded and answer.line == "with"
+    detail = f"a worker imported verl {answer.line} our plugin" if answer.succeeded else answer.line
+    return Diagnosis(
+        name="plugin in a Ray worker",
+        passed=loaded,
+        detail=detail,
+        remedy="install verl-pivot in the environment of the Ray workers, on every node",
+    )
+
+
+def start_engines() -> dict[str, BackgroundProgram]:
+    """Import each installed engine in a process of its own, since that takes seconds and changes the process."""
+    environment = dict(os.environ)
+    if not has_accelerator():
+        environment |= cpu_engine_variables(environment)
+    return {
+        engine: BackgroundProgram(f"{statement}; print({engine}.__version__)", environment)
+        for engine, statement in ENGINES.items()
+        if importlib.util.find_spec(engine) is not None
+    }
+
+
+def diagnose_engines(answers: dict[str, Answer]) -> Diagnosis:
+    """Diagnosis of the engines: one that can be imported is enough."""
+    working = [f"{engine} {answer.line}" for engine, answer in answers.items() if answer.succeeded]
+    failed = [f"{name} cannot be imported: {answer.line}" for name, answer in answers.items() if not answer.succeeded]
+    on_gpu = f"pip install --no-deps -r requirements/sglang.txt for SGLang, {install_command('vllm')} for vLLM"
+    on_cpu = "pip install --no-deps -r requirements/cpu.txt"
+    return Diagnosis(
+        name="rollout engine",
+        passed=bool(working),
+        detail="; ".join([*working, *failed]) or "neither SGLang nor vLLM is installed",
+        remedy=f"{on_gpu if has_accelerator() else on_cpu}, in a clone of verl-pivot",
+    )

@@ -1,0 +1,161 @@
+"""This machine -> diagnoses of its GPUs, memory, limits, addresses and sandbox; nothing here imports verl."""
+
+import importlib.util
+import resource
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+from urllib.request import getproxies, proxy_bypass
+
+from verl_pivot.diagnosis.diagnosis import Diagnosis
+from verl_pivot.errors import ConfigError
+from verl_pivot.local.environment import has_accelerator
+
+MIN_OPEN_FILES = 16_384
+"""Requests that a step of 512 x 32 rollouts may hold open at once."""
+MIN_SHARED_BYTES = 8 * 1024**3
+"""What Ray's object store and the weights on their way to the engine take of /dev/shm, on a machine with GPUs."""
+_GIB = 1024**3
+_QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
+
+
+def check_accelerator() -> Diagnosis:
+    """GPUs with their memory; a machine without one passes too, since +local=cpu runs there."""
+    if shutil.which("nvidia-smi"):
+        command = ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0 and done.stdout.strip():
+            return diagnose_gpus(done.stdout, seen_by_torch=has_accelerator())
+    found = "found" if has_accelerator() else "none: add +local=cpu to a launch command to try it here"
+    return Diagnosis(name="accelerator", passed=True, detail=found)
+
+
+def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:
+    """Diagnosis of what nvidia-smi listed.
+
+    Args:
+        listing: One line per GPU: name, total and free memory in MiB, version of the driver.
+        seen_by_torch: Whether torch can use a GPU.
+    """
+    rows = [[part.strip() for part in line.split(",")] for line in listing.strip().splitlines()]
+    counted = f"{len(rows)} x {rows[0][0]}, driver {rows[0][3]}"
+    if not seen_by_torch:
+        return Diagnosis(
+            name="accelerator",
+            passed=False,
+            detail=f"{counted}, but torch cannot use them",
+            remedy="install a torch that is built for this driver: pip install --no-deps -r requirements/sglang.txt",
+        )
+    memory = [(number, int(total) / 1024, int(free) / 1024) for number, (_, total, free, _) in enumerate(rows)
+              if total.isdigit() and free.isdigit()]  # fmt: skip
+    busy = [f"GPU {number}" for number, total, free in memory if free < total / 2]
+    left = f", {min(free for *_, free in memory):.0f} of {memory[0][1]:.0f} GiB free" if memory else ""
+    return Diagnosis(
+        name="accelerator",
+        passed=not busy,
+        detail=counted + left + (f"; more than half is taken of {', '.join(busy)}" if busy else ""),
+        remedy="end the processes that nvidia-smi lists, or lower actor_rollout_ref.rollout.gpu_memory_utilization",
+    )
+
+
+def check_flash_attention() -> Diagnosis:
+    """flash-attention, which verl's workers use on GPUs unless a launch says otherwise."""
+    name = "flash-attention"
+    if importlib.util.find_spec("flash_attn") is not None:
+        return Diagnosis(name=name, passed=True, detail="installed")
+    if not has_accelerator():
+        return Diagnosis(name=name, passed=True, detail="not needed without a GPU")
+    return Diagnosis(
+        name=name,
+        passed=False,
+        detail="not installed, and verl's workers use it by default",
+        remedy="pip install --no-build-isolation flash-attn==2.8.3, or add "
+        "+actor_rollout_ref.model.override_config.attn_implementation=sdpa to the launch command",
+    )
+
+
+def check_shared_memory() -> Diagnosis:
+    """Size of the memory that processes share, of which Docker gives a container 64 MiB."""
+    total = shutil.disk_usage("/dev/shm").total
+    return diagnose_shared_memory(total, MIN_SHARED_BYTES if has_accelerator() else 0)
+
+
+def diagnose_shared_memory(total: int, needed: int) -> Diagnosis:
+    """Diagnosis of so many bytes, of which so many are needed."""
+    return Diagnosis(
+        name="shared memory",
+        passed=total >= needed,
+        detail=f"/dev/shm has {total / _GIB:.1f} GiB" + (f", of {needed / _GIB:.0f} needed" if total < needed else ""),
+        remedy="docker run --shm-size=10g, or sudo mount -o remount,size=16G /dev/shm",
+    )
+
+
+def check_open_files() -> Diagnosis:
+    """Limit of open files and sockets."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Diagnosis(
+        name="open files",
+        passed=soft >= MIN_OPEN_FILES,
+        detail=f"{soft} at once" + (f", of {MIN_OPEN_FILES} needed" if soft < MIN_OPEN_FILES else ""),
+        remedy=f"ulimit -n {max(MIN_OPEN_FILES, min(hard, 65_536))}"
+        + ("" if hard >= MIN_OPEN_FILES else f" as root: this user's limit is {hard}"),
+    )
+
+
+def check_addresses() -> Diagnosis:
+    """Whether processes reach each other by the addresses of this machine, and not through a proxy."""
+    addresses = ["127.0.0.1", *([own] if (own := _own_address()) else [])]
+    refused = [address for address in addresses if not _accepts(address)]
+    proxied = [address for address in addresses if "http" in getproxies() and not proxy_bypass(address)]
+    listed = ",".join(["localhost", *addresses])
+    if refused:
+        detail, remedy = f"no port can be opened and reached on {', '.join(refused)}", "let the firewall pass it"
+    elif proxied:
+        detail = f"http_proxy is set, and no_proxy does not list {', '.join(proxied)}"
+        remedy = f"export no_proxy={listed}, or requests to engines and sandboxes go to the proxy"
+    else:
+        detail, remedy = f"{', '.join(addresses)}{_port_range()}", ""
+    return Diagnosis(name="ports", passed=not refused and not proxied, detail=detail, remedy=remedy)
+
+
+def _own_address() -> str | None:
+    """The address of this machine towards the network; connecting a datagram socket sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.connect(("192.0.2.1", 9))
+        except OSError:  # a machine without a network
+            return None
+        return str(sender.getsockname()[0])
+
+
+def _accepts(address: str) -> bool:
+    try:
+        with socket.create_server((address, 0)) as server:
+            socket.create_connection(server.getsockname()[:2], timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def _port_range() -> str:
+    path = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    return f"; ports {'-'.join(path.read_text().split())}" if path.is_file() else ""
+
+
+def check_sandbox() -> Diagnosis:
+    """Run one empty program in bubblewrap, with the namespaces and the system call filter that programs get."""
+    from verl_pivot.sandbox.bubblewrap.probe import Tier, probe
+    from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+
+    name = "sandbox"
+    try:
+        found = probe(PythonView.of())
+    except ConfigError as error:
+        what, _, remedy = str(error).partition(": ")
+        return Diagnosis(name=name, passed=False, detail=what, remedy=remedy)
+    if found.tier <= Tier.T3:
+        return Diagnosis(name=name, passed=True, detail=found.summary)
+    what = "; ".join(obstacle.what for obstacle in found.obstacles)
+    remedy = "; ".join(obstacle.remedy for obstacle in found.obstacles)
+    return Diagnosis(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)
