@@ -7,7 +7,7 @@
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
 #   make bench-verifiers  verdicts per minute
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
-#   make bench-profile    the profile beside the engine's own benchmark
+#   make bench-profile    the profile beside the engine's own benchmark, and beside a bare loop of requests
 #   make bench-tools      64 trajectories with a slow tool beside one
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
@@ -50,6 +50,7 @@ bench-data: .venv/ready
 
 bench-profile: .venv/ready
 	$(BIN)/python -m benchmarks.bench_profile
+	$(BIN)/python -m benchmarks.bench_openai
 
 bench-tools: .venv/ready
 	$(BIN)/python -m benchmarks.bench_tools

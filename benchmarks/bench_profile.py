@@ -66,25 +66,33 @@ class Measured(NamedTuple):
     """CPU seconds of the client."""
 
 
-def make_trajectory(number: int, num_turns: int) -> Trajectory:
-    """A trajectory of random words; the same number always gives the same one."""
+def make_trajectory(number: int, num_turns: int, num_words: int) -> Trajectory:
+    """A trajectory of random words, `num_words` of them before its turns; the same number always gives the same one."""
     rng = random.Random(number)
 
     def say(num_words: int) -> str:
         return " ".join(rng.choices(WORDS, k=num_words))
 
-    messages = [Message(role=Role.SYSTEM, content=say(20))]
+    messages = [Message(role=Role.SYSTEM, content=say(num_words))]
     for _ in range(num_turns):
         messages += [Message(role=Role.USER, content=say(10)), Message(role=Role.ASSISTANT, content=say(5))]
     return Trajectory(id=f"t{number}", messages=tuple(messages))
 
 
 def make_workload(
-    folder: Path, *, num_trajectories: int, num_turns: int, sampling: Sampling, concurrency: int
+    folder: Path,
+    *,
+    num_trajectories: int,
+    num_turns: int,
+    sampling: Sampling,
+    concurrency: int,
+    num_words: int = 20,
 ) -> Workload:
     model = write_model(folder / "model", corpus=[" ".join(WORDS)])
     renderer = PromptRenderer(str(model))
-    every_turn = tuple(turn for i in range(num_trajectories) for turn in turns(make_trajectory(i, num_turns)))
+    every_turn = tuple(
+        turn for i in range(num_trajectories) for turn in turns(make_trajectory(i, num_turns, num_words))
+    )
     settings = ProfileSettings(
         model=str(model), input_sha256="0" * 64, num_samples=8, sampling=sampling, max_prompt_tokens=100_000,
         chat_template_kwargs={},
