@@ -1,7 +1,7 @@
 """Turns/s of `verl-pivot profile --openai` beside a bare loop that sends the same bodies to the same endpoint.
 
-Run by `make bench-profile`, or with other sizes by `python -m benchmarks.bench_openai --help`. The endpoint is a fake in
-a process of its own: it answers each request after a given time and takes a given number of requests per second, as
+Run by `make bench-profile`, or with other sizes by `python -m benchmarks.bench_openai --help`. The endpoint is a fake
+in a process of its own: it answers each request after a given time and takes a given number of requests per second, as
 vLLM on a few GPUs does. The profile also renders every prompt, scores every sample and writes its file.
 """
 

@@ -1,10 +1,12 @@
 """Command line `verl-pivot`: one function in commands/ per command; slow modules are imported when it runs."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from verl_pivot import __version__
 from verl_pivot.commands.doctor import doctor_command
 from verl_pivot.commands.export import export_command
 from verl_pivot.commands.filter import filter_command
@@ -20,9 +22,12 @@ from verl_pivot.commands.score import score_command
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 
+_RESUMED = ("import", "filter", "profile", "select")
+"""Commands that go on where they were stopped."""
+
 
 class _UserErrors(TyperGroup):
-    """Prints an error that the user can correct as one sentence without a traceback, and exits with code 1."""
+    """Prints an error that the user can correct as one sentence, and exits with code 1, or with 130 for Ctrl-C."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -30,31 +35,64 @@ class _UserErrors(TyperGroup):
         except PivotError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1) from error
+        except KeyboardInterrupt:
+            goes_on = ctx.invoked_subcommand in _RESUMED
+            how = "goes on where it was" if goes_on else "begins anew"
+            typer.echo(f"Stopped. The same command {how} when it is run again.", err=True)
+            raise typer.Exit(130) from None
+        except OSError as error:
+            if error.filename is None:  # no file that the user named, such as a closed pipe, which typer handles
+                raise
+            typer.echo(f"error: {error.filename}: {error.strerror}", err=True)
+            raise typer.Exit(1) from error
 
 
 app = typer.Typer(
     name="verl-pivot",
     cls=_UserErrors,
-    help="Prepare data for the stock verl trainer: import, profile and select turn SFT trajectories into "
-    "pivots.parquet. The other commands are optional.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode=None,  # Rich's tables cut names where 80 columns do not hold them
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
 
-app.command("doctor")(doctor_command)
-app.command("init")(init_command)
-app.command("import")(import_command)
-app.command("filter")(filter_command)
-app.command("profile")(profile_command)
-app.command("score")(score_command)
-app.command("select")(select_command)
-app.command("export")(export_command)
-app.command("index")(index_command)
-app.command("next-stage")(next_stage_command)
-app.command("hard-set")(hard_set_command)
-app.add_typer(sandbox_app, name="sandbox")
-app.add_typer(route_app, name="route")
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"verl-pivot {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Prepare data for the stock verl trainer: import, profile and select turn recorded trajectories into pivots.
+
+    The other commands are optional.
+    """
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "doctor": doctor_command,
+    "init": init_command,
+    "import": import_command,
+    "filter": filter_command,
+    "profile": profile_command,
+    "score": score_command,
+    "select": select_command,
+    "export": export_command,
+    "index": index_command,
+    "next-stage": next_stage_command,
+    "hard-set": hard_set_command,
+}
+
+for _name, _function in _COMMANDS.items():  # the first line whole: typer cuts it at the width of the terminal
+    app.command(_name, short_help=(_function.__doc__ or "").partition("\n")[0])(_function)
+app.add_typer(sandbox_app, name="sandbox", short_help=str(sandbox_app.info.help))
+app.add_typer(route_app, name="route", short_help=str(route_app.info.help))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
+from verl_pivot import __version__
 from verl_pivot.cli import app
 
 SLOW = (
@@ -61,4 +62,27 @@ def test_each_command_shows_an_example_of_itself(words: tuple[str, ...]) -> None
     shown = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"}).stdout
 
     assert "Example" in shown
-    assert f"verl-pivot {' '.join(words)} " in shown.partition("Example")[2]
+    assert f"verl-pivot {' '.join(words)}" in shown.partition("Example")[2]
+
+
+@pytest.mark.parametrize("words", [(), ("sandbox",), ("route",), *commands()], ids=" ".join)
+def test_the_help_fits_80_columns_and_cuts_no_name(words: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(app, [*words, "-h"], env={"COLUMNS": "80"}).stdout
+
+    _, *lines = shown.splitlines()
+    assert [line for line in lines if len(line) > 80 or line.endswith("...") or "\u2026" in line] == []
+    command = typer.main.get_command(app)
+    for word in words:
+        command = command.commands[word]  # type: ignore[attr-defined]
+    names = [name for parameter in command.params for name in parameter.opts if name.startswith("--")]
+    assert [name for name in names if name not in shown] == []
+
+
+def test_the_version_is_the_packages() -> None:
+    assert CliRunner().invoke(app, ["--version"]).stdout == f"verl-pivot {__version__}\n"
+
+
+def test_a_shell_can_complete_commands() -> None:
+    variables = {"_VERL_PIVOT_COMPLETE": "complete_bash", "COMP_WORDS": "verl-pivot pro", "COMP_CWORD": "1"}
+
+    assert CliRunner().invoke(app, [], env=variables, prog_name="verl-pivot").stdout.split() == ["profile"]

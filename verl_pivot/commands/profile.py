@@ -101,8 +101,9 @@ def profile_command(
 
     \b
     Examples:
-      verl-pivot profile trajectories.jsonl --model Qwen/Qwen3-8B --out profile.jsonl
-      verl-pivot profile trajectories.jsonl --model ./sft --endpoint http://gpu1:30000 --out profile.jsonl
+      verl-pivot profile trajectories.jsonl --model ./sft --out profile.jsonl
+      verl-pivot profile trajectories.jsonl --model ./sft --out profile.jsonl \\
+          --endpoint http://gpu1:30000
     """
     from verl_pivot.engines.engine import Sampling
     from verl_pivot.engines.retries import Retries

@@ -91,7 +91,9 @@ def simulate_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file to which the tables are written, too.")] = None,
 ) -> None:
-    """Simulate the rollouts of training steps on SGLang-like engines, under each routing policy.
+    """Simulate training steps' rollouts under each routing policy.
+
+    The engines are like SGLang's.
 
     Scenarios: A has 64 engines under memory pressure. The others differ from A: M has more turns, F longer responses,
     S severe memory pressure, D no memory pressure, L fewer rollouts, E the longest responses first, G 8 engines, H

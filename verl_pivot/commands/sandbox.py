@@ -220,7 +220,7 @@ def start_command(
     min_tier: Annotated[str | None, typer.Option(help="Same as for `serve`.")] = None,
     wait_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every node serves.")] = 300.0,
 ) -> None:
-    """Keep one service on each node of a Ray cluster, also on nodes that join later. Returns when all of them serve.
+    """Keep one service on each node of a Ray cluster, now and later.
 
     Example: verl-pivot sandbox start --ray --lanes 8 -- --max-sessions 256
     """
@@ -270,7 +270,7 @@ def stop_command(
     address: Address = "auto",
     name: Name = "default",
 ) -> None:
-    """Stop each service: it takes no more programs, and gives the running ones the --drain-seconds of `serve` to end.
+    """Stop each service; running programs get the time that `serve` has.
 
     Example: verl-pivot sandbox stop --url http://127.0.0.1:8650 --token-file token.txt
     """

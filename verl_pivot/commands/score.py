@@ -49,7 +49,7 @@ def score_command(
     Examples:
       verl-pivot score profile.jsonl --verifier shop --verifier-module shop.py
       verl-pivot score profile.jsonl --turn shop-17:1
-      echo "It is on its way." | verl-pivot score profile.jsonl --turn shop-17:1 --action -
+      echo "Sent." | verl-pivot score profile.jsonl --turn shop-17:1 --action -
     """
     from verl_pivot.profiling.rescoring import VerifierChoice
     from verl_pivot.profiling.stored_samples import open_samples
