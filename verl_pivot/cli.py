@@ -75,7 +75,7 @@ def _main(
     """
 
 
-_COMMANDS: dict[str, Callable[..., None]] = {
+_COMMANDS: dict[str, Callable[..., object]] = {
     "doctor": doctor_command,
     "init": init_command,
     "import": import_command,
