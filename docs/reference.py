@@ -297,5 +297,8 @@ def _anchor(title: str) -> str:
 
 
 if __name__ == "__main__":
+    import llms
+
+    llms.write()
     (ROOT / "docs" / "files.md").write_text(file_list())
     (ROOT / "docs" / "api.md").write_text(api())

@@ -1,0 +1,66 @@
+"""Pages for people and tools that read the code: what they name exists, and llms.txt lists every page."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import verl_pivot
+from tests.support.paths import ROOT
+from verl_pivot.cli import app
+
+GUIDES = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "docs/installing.md")
+
+
+def test_llms_txt_lists_every_page() -> None:
+    """Run `python docs/reference.py` where this fails."""
+    code = "import llms; print(llms.page_list(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT / "docs", capture_output=True, text=True, check=True)
+
+    assert (ROOT / "llms.txt").read_text() == done.stdout
+    for page in (ROOT / "docs").glob("*.md"):
+        assert f"](docs/{page.name})" in done.stdout
+
+
+@pytest.mark.parametrize("guide", GUIDES)
+def test_files_make_targets_and_commands_that_a_guide_names_exist(guide: str) -> None:
+    text = (ROOT / guide).read_text()
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = {command.name for command in app.registered_commands} | {group.name for group in app.registered_groups}
+    files = re.findall(r"(?<![/\w.])((?:docs|tests|verl_pivot|requirements|docker|examples|configs)/[\w./]*)", text)
+
+    assert set(re.findall(r"\bmake ([a-z][a-z-]*)\b", text)) - targets == set()
+    assert set(re.findall(r"\bverl-pivot ([a-z][a-z-]*)\b", text)) - commands == set()
+    assert [name for name in files if not (ROOT / name.rstrip(".")).exists()] == []
+
+
+def test_links_of_the_guides_lead_somewhere() -> None:
+    for guide in (*GUIDES, "llms.txt"):
+        page = ROOT / guide
+        targets = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_the_citation_names_this_version() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+
+    assert (citation["version"], citation["license"]) == (verl_pivot.__version__, "Apache-2.0")
+    assert [reference["url"] for reference in citation["references"]] == [
+        "https://arxiv.org/abs/2603.21383",
+        "https://arxiv.org/abs/2508.20722",
+    ]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda path: path.stem
+)
+def test_every_form_for_issues_has_a_name_a_description_and_fields_with_their_own_ids(path: Path) -> None:
+    form = yaml.safe_load(path.read_text())
+
+    ids = [field["id"] for field in form["body"]]
+    assert set(form) == {"name", "description", "body"}
+    assert len(ids) == len(set(ids))
+    assert all(field["attributes"]["label"] for field in form["body"])
