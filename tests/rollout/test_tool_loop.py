@@ -424,7 +424,11 @@ async def test_search_r1_goes_on_in_the_same_turn(tmp_path: Path) -> None:
     output = await play(loop)
 
     text = loop.tokenizer.decode(output.response_ids)
-    retry = "My previous action is not valid."
+    retry = (
+        "My previous action is invalid. If I want to search, I should put the query between <search> and </search>. "
+        "If I want to give the final answer, I should put the answer between <answer> and </answer>. "
+        "Let me try again.\n"
+    )
     assert text.startswith("I search. <search>add</search>\n\n<information>add</information>\n\nI do not know.")
     assert f"I do not know.<|im_end|>\n{retry}" in text
     assert text.endswith("<answer>5</answer>")

@@ -467,11 +467,28 @@ async def test_search_finds_documents_by_their_words(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "3 documents" in done.stdout
     found = await one_call(tools, ToolCall(name="search", arguments={"query": "capital of France"}))
-    assert text(found) == "Doc 1 (title: Paris): The capital of France."
+    assert text(found) == "Doc 1(Title: Paris) The capital of France."
     nothing = await one_call(tools, ToolCall(name="search", arguments={"query": "volcano"}))
     assert text(nothing) == "no document has these words"
     empty = await one_call(tools, ToolCall(name="search", arguments={"query": " the "}))
     assert kind(empty) is ErrorKind.REFUSED
+
+
+async def test_documents_of_search_r1_are_shown_as_its_checkpoints_saw_them(tmp_path: Path) -> None:
+    documents = tmp_path / "wiki-18.jsonl"
+    rows = [
+        {"id": "0", "contents": '"Eiffel Tower"\nThe tower in Paris was built in 1889.'},
+        {"id": "1", "contents": '"Louvre"\nA museum in Paris.'},
+    ]
+    documents.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    assert cli("index", documents, "--out", tmp_path / "index").returncode == 0
+    tools = toolset(tmp_path, f"- tool: search\n  index: {tmp_path}/index")
+
+    found = await one_call(tools, ToolCall(name="search", arguments={"query": "Paris tower built"}))
+    assert text(found) == (
+        'Doc 1(Title: "Eiffel Tower") The tower in Paris was built in 1889.\nDoc 2(Title: "Louvre") A museum in Paris.'
+    )
 
 
 def test_an_index_is_replaced_as_a_whole_and_any_other_folder_is_left_alone(tmp_path: Path) -> None:

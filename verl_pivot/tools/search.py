@@ -80,7 +80,8 @@ def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -
     """Index a file of documents and return their number.
 
     Args:
-        documents: File of rows with `text` (or `contents`, as Search-R1 calls it) and optionally `title`.
+        documents: File of rows with `text` and optionally `title`, or as Search-R1's corpus has them, with `contents`,
+            whose first line is the title.
         folder: Folder to write; an older index in it is replaced only when the new one is complete.
         on_done: Called with the number of documents read since the call before.
 
@@ -107,13 +108,18 @@ def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -
 def _read(path: Path, on_done: Callable[[int], None]) -> Iterator[dict[str, str]]:
     for row in read_rows(path):
         document = as_object(row.decoded(), "a document")
-        text = document.get("text", document.get("contents"))
+        title, text = document.get("title"), document.get("text")
+        if text is None and title is None and isinstance(contents := document.get("contents"), str):
+            title, _, text = contents.partition("\n") if "\n" in contents else ("", "", contents)
+        text = document.get("contents") if text is None else text
         if not isinstance(text, str) or not text.strip():
             raise DataError(f'{row.place}: a document needs "text" (or "contents")')
-        yield {"title": str(document.get("title") or ""), "text": text}
+        yield {"title": str(title or ""), "text": text}
         on_done(1)
 
 
 def _shown(number: int, document: Any) -> str:
-    title = f" (title: {document['title']})" if document["title"] else ""
-    return f"Doc {number}{title}: {document['text']}"
+    """A document as Search-R1 (`search_r1/llm_agent/generation.py`) shows it; one without a title as "Doc 1: text"."""
+    if not document["title"]:
+        return f"Doc {number}: {document['text']}"
+    return f"Doc {number}(Title: {document['title']}) {document['text']}"
