@@ -10,6 +10,7 @@ from typer.testing import CliRunner, Result
 
 from tests.support.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory
 from verl_pivot.cli import app
+from verl_pivot.commands.tables import printable
 from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.engines.engine import Sampling
@@ -200,6 +201,18 @@ def test_ids_with_colons_and_markup_are_shown_as_they_are(tmp_path: Path) -> Non
 
     assert "a:b [red]:1:0" in score(profile).stdout
     assert "[/bold]" in score(profile, "--turn", "a:b [red]:1:0").stdout
+
+
+def test_text_of_a_model_never_acts_on_the_terminal_and_never_breaks_the_table(tmp_path: Path) -> None:
+    hostile = "\x1b]0;title\x07 \x1b[2J \u202e end"
+    profile = write_profile(write_trajectories(tmp_path), [(hostile, Verdict.accept(reason="\x1b[2J"))])
+
+    for shown in (score(profile), score(profile, "--turn", "shop-1:0")):
+        assert shown.exit_code == 0, shown.output
+        assert not {"\x1b", "\x07", "\u202e"} & set(shown.stdout)
+        assert "end" in shown.stdout
+    assert printable("a\ud800\x1b\n") == "a\\ud800\\x1b\n"
+    assert json.loads(score(profile, "--json").stdout)["changed"][0]["text"] == hostile
 
 
 def test_the_trajectories_are_found_beside_the_profile_under_any_name(profile: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from verl_pivot.commands.tables import printable
 from verl_pivot.profiling.rescoring import RescoredTurn, RescoringReport
 from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.types import JsonObject, Turn, Verdict
@@ -22,12 +23,12 @@ def print_report(report: RescoringReport, *, is_early_stopped: bool) -> None:
             console.print(_changed_table(report))
         console.print(_counts(report))
     for line in _remarks(report, is_early_stopped):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
 
 
 def print_turn(rescored: RescoredTurn) -> None:
     """Print every sample of one turn with its verdict before and after."""
-    table = Table(title=_title(rescored.turn), title_justify="left")
+    table = Table(title=_short(_title(rescored.turn)), title_justify="left")
     for column in ("sample", "before", "after", "detail", "action"):
         table.add_column(column, overflow="fold")
     table.add_row("expert", "", _verdict(rescored.expert), _short(rescored.expert.detail), _action(rescored.turn))
@@ -43,7 +44,7 @@ def print_verdict(turn: Turn, verdict: Verdict) -> None:
     console = _console()
     lines = [_title(turn), f"score   {_score(verdict)}", f"reason  {verdict.reason}"]
     for line in (*lines, *([f"detail  {verdict.detail}"] if verdict.detail else [])):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
 
 
 def report_as_dict(report: RescoringReport) -> JsonObject:
@@ -101,7 +102,7 @@ def _changed_table(report: RescoringReport) -> Table:
     for column in ("turn", "samples", "before -> after", "detail", "action"):
         table.add_column(column, overflow="fold")
     for (turn_id, change, detail, text), samples in rows.items():
-        table.add_row(escape(turn_id), ",".join(samples), change, _short(detail), _short(text))
+        table.add_row(_short(turn_id), ",".join(samples), change, _short(detail), _short(text))
     return table
 
 
@@ -123,7 +124,7 @@ def _counts(report: RescoringReport) -> Table:
 
 
 def _counts_row(what: str, before: int, after: int) -> tuple[str, str, str, str]:
-    return escape(what), str(before), str(after), f"{after - before:+}" if after != before else ""
+    return _short(what), str(before), str(after), f"{after - before:+}" if after != before else ""
 
 
 def _remarks(report: RescoringReport, is_early_stopped: bool) -> Iterator[str]:
@@ -158,7 +159,7 @@ def _title(turn: Turn) -> str:
 
 
 def _verdict(verdict: Verdict) -> str:
-    return escape(f"{_score(verdict)} {verdict.reason}")
+    return _short(f"{_score(verdict)} {verdict.reason}")
 
 
 def _score(verdict: Verdict) -> str:
@@ -172,7 +173,7 @@ def _action(turn: Turn) -> str:
 
 def _short(text: str) -> str:
     """The text in one line, shortened if it is long."""
-    line = " ".join(text.split())
+    line = printable(" ".join(text.split()))
     return escape(line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 4]} ...")
 
 

@@ -1,4 +1,4 @@
-"""Table of counts that commands print when they have finished."""
+"""Table of counts that commands print when they have finished, and text of models that is safe to print."""
 
 from typing import TYPE_CHECKING
 
@@ -15,3 +15,10 @@ def counts_table(title: str) -> "Table":
     table.add_column("count", justify="right")
     table.add_column("note", overflow="fold")
     return table
+
+
+def printable(text: str) -> str:
+    """The text with an escape such as `\\x1b` for each character that would act on the terminal or has no encoding."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )
