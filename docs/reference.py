@@ -27,6 +27,7 @@ FOLDERS = {
     "verifiers/runners": "Programs that run inside the sandbox for a verifier",
     "tools": "What a policy can call in a rollout",
     "rollout": "verl's agent loops: one turn, or many with tools",
+    "playing": "Conversations of a model or a person with tools, without a trainer",
     "rewards": "Verdict -> reward, for verl",
     "resampling": "Choice of the rollouts that the update sees",
     "routing": "Choice of the engine that serves a request",

@@ -34,7 +34,7 @@ ROOMS = (
     *("data", "local", "engines"),
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),
-    *("tools", "routing", "routing/simulator", "rewards", "rollout", "resampling"),
+    *("tools", "routing", "routing/simulator", "rewards", "rollout", "playing", "resampling"),
     *("launch", "plugin", "templates", "diagnosis", "commands", "cli"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
@@ -88,6 +88,9 @@ PURE = (
     "verl_pivot.quality.filtering",
     "verl_pivot.formats.importing",
     "verl_pivot.selection.selecting",
+    "verl_pivot.playing.running",
+    "verl_pivot.playing.human_player",
+    "verl_pivot.commands.play_display",
 )
 
 

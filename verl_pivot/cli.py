@@ -15,6 +15,7 @@ from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
 from verl_pivot.commands.init import init_command
 from verl_pivot.commands.next_stage import next_stage_command
+from verl_pivot.commands.play import play_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.route import route_app
 from verl_pivot.commands.sandbox import sandbox_app
@@ -81,6 +82,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "import": import_command,
     "filter": filter_command,
     "profile": profile_command,
+    "play": play_command,
     "score": score_command,
     "select": select_command,
     "export": export_command,

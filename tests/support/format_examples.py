@@ -563,4 +563,16 @@ EXAMPLES: dict[str, Example] = {
         messages=(USER, CALL, RESULT, ANSWER),
         tools=(FIND_ORDER,),
     ),
+    "played": Example(
+        format="played",
+        row={
+            "id": "problems-1-0", "task_id": "problems-1", "trial": 0, "messages": OPENAI_MESSAGES, "tools": [FIND_ORDER],
+            "metadata": {}, "passed": True, "reward": 1.0, "verdict": {"score": 1.0, "reason": "solved"},
+            "player": "human", "rollout": {"stop_reason": "answered"},
+        },
+        messages=(USER, CALL_1, RESULT_1, ANSWER),
+        tools=(FIND_ORDER,),
+        passed=True,
+        task="problems-1",
+    ),
 }

@@ -122,6 +122,20 @@ class _ServedModelList(msgspec.Struct):
     data: tuple[_ServedModel, ...]
 
 
+async def served_models(url: str, api_key: str, retries: Retries | None = None) -> list[str]:
+    """Names of the models that an OpenAI-compatible server offers.
+
+    Raises:
+        EngineError: If the server cannot be reached, or does not list its models.
+        ConfigError: If the server refuses the key.
+    """
+    client = openai_client(url, api_key, retries or Retries())
+    try:
+        return [served.id for served in decoded(await client.get("/models"), _ServedModelList, client.url).data]
+    finally:
+        await client.close()
+
+
 async def served_model(url: str, model: str, api_key: str, retries: Retries | None = None) -> str:
     """Name under which an OpenAI-compatible server offers `model`: `model` itself, or that of its only model.
 
@@ -129,13 +143,10 @@ async def served_model(url: str, model: str, api_key: str, retries: Retries | No
         ConfigError: If the server offers several models and none has that name.
         EngineError: If the server does not list its models.
     """
-    client = openai_client(url, api_key, retries or Retries())
     try:
-        names = [served.id for served in decoded(await client.get("/models"), _ServedModelList, client.url).data]
+        names = await served_models(url, api_key, retries)
     except EngineError as error:
         raise EngineError(f"{url} does not list its models ({error})") from error
-    finally:
-        await client.close()
     if model in names:
         return model
     if len(names) != 1:

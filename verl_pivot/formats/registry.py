@@ -34,6 +34,7 @@ _MODULES = {
     "hermes": "hermes",
     "toucan": "toucan",
     "pivots": "pivots",
+    "played": "played",
 }
 """Formats from the most general to the most special. A row may look like several: the last of them reads it."""
 

@@ -1,0 +1,281 @@
+"""`verl-pivot play`: a tools file or environment, and a model or a person -> conversations with rewards, untrained."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verl_pivot.commands.options import json_object
+from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from verl_pivot.commands.play_display import PlayDisplay
+    from verl_pivot.playing.endpoint_player import ChosenEndpoint
+    from verl_pivot.playing.played_rows import PlayedProblem
+    from verl_pivot.playing.problems import Problem
+    from verl_pivot.playing.rewarding import RewardFunction
+    from verl_pivot.playing.running import PlayedTotals, PlayingJob
+
+_CONCURRENCY = 8
+_WALL_SECONDS = 1800.0
+
+
+def play_command(
+    tools: Annotated[
+        str,
+        typer.Argument(help="Tools file (YAML), or an environment as path/to/file.py:Class or package.module:Class."),
+    ],
+    openai: Annotated[
+        str | None,
+        typer.Option(help="URL of an OpenAI-compatible server. Its API key is the variable OPENAI_API_KEY."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Name of the model on that server; by default the only one that it serves.")
+    ] = None,
+    human: Annotated[bool, typer.Option("--human", help="Play yourself, at the keyboard.")] = False,
+    rows: Annotated[
+        Path | None, typer.Option(help="Rows as for training, parquet or JSON lines: prompt, metadata, tools, ...")
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(help="The user's message, instead of rows.")] = None,
+    metadata: Annotated[str, typer.Option(help="With --prompt: what a row would hold as metadata.")] = "{}",
+    num: Annotated[int | None, typer.Option(min=1, help="Play only the first N rows.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Conversations about each row.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="A new played.jsonl for the conversations, which `import` reads as it stands.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print a summary only.")] = False,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help=f"Conversations at the same time; {_CONCURRENCY} with --openai.")
+    ] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; 1 is off.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Seed of all sampling, as far as the server supports seeds.")] = 0,
+    extra_body: Annotated[
+        str, typer.Option(help='JSON object with other keys of the request, such as {"top_k": -1}.')
+    ] = "{}",
+    max_turns: Annotated[int, typer.Option(min=1, help="Turns of the model.")] = 10,
+    max_turn_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of one turn; by default all that are left.")
+    ] = None,
+    max_response_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens after the prompt, observations included.")
+    ] = 8192,
+    max_observation_tokens: Annotated[
+        int, typer.Option(min=16, help="Tokens of one observation, at 4 characters each.")
+    ] = 1024,
+    max_calls_per_turn: Annotated[int, typer.Option(min=1, help="Calls of a turn that are run.")] = 16,
+    max_wall_seconds: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds of a conversation: 1800, or no limit with --human.")
+    ] = None,
+    parallel_calls: Annotated[
+        bool, typer.Option("--parallel-calls", help="Run the calls of one turn at once.")
+    ] = False,
+    verifier_module: Annotated[
+        list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
+    ] = None,
+    reward_function: Annotated[
+        str | None,
+        typer.Option(help="Reward function of verl, as file.py:name, for rows that no environment decides."),
+    ] = None,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before the server is given up.")] = 6,
+) -> None:
+    """Play conversations with tools or an environment, without a trainer, and show the reward of each.
+
+    Calls, limits, masks and rewards are those of training, and the limits have the names and defaults of
+    pivot.rollout. Conversations are written as they end.
+
+    \b
+    Examples:
+      verl-pivot play tools.yaml --openai http://localhost:8000 --rows problems.parquet
+      verl-pivot play shop.py:Shop --human --prompt "Order two packs of tea."
+    """
+    import math
+
+    from verl_pivot.engines.retries import Retries
+    from verl_pivot.playing.endpoint_player import ChatSampling, ChosenEndpoint
+    from verl_pivot.playing.running import PlayingJob, open_toolset
+    from verl_pivot.rollout.limits import RolloutLimits
+    from verl_pivot.verifiers.registry import load_verifier_modules
+
+    _check_choices(openai, rows, prompt, is_human=human)
+    load_verifier_modules(verifier_module or [])
+    job = PlayingJob(
+        toolset=open_toolset(tools),
+        problems=_problems(rows, prompt, metadata, num),
+        limits=RolloutLimits(
+            max_response_tokens=max_response_tokens,
+            max_turns=max_turns,
+            max_turn_tokens=max_turn_tokens,
+            max_observation_tokens=max_observation_tokens,
+            max_wall_seconds=max_wall_seconds or (math.inf if human else _WALL_SECONDS),
+        ),
+        num_samples=samples,
+        concurrency=1 if human else concurrency or _CONCURRENCY,
+        max_calls_per_turn=max_calls_per_turn,
+        parallel_calls=parallel_calls,
+        reward_function=None if reward_function is None else _reward_function(reward_function),
+    )
+    sampling = ChatSampling(
+        temperature=temperature, top_p=top_p, seed=seed, extra_body=json_object(extra_body, "--extra-body")
+    )
+    retries = Retries(num_attempts=attempts)
+    endpoint = None if openai is None else ChosenEndpoint(url=openai, model=model, sampling=sampling, retries=retries)
+    _run(job, endpoint, out, is_quiet=quiet and not human)
+
+
+def _check_choices(openai: str | None, rows: Path | None, prompt: str | None, *, is_human: bool) -> None:
+    if (openai is not None) == is_human:
+        raise ConfigError("give either --openai URL, for a model, or --human, to play yourself")
+    if rows is not None and prompt is not None:
+        raise ConfigError("--rows and --prompt were both given; give only one of them")
+
+
+def _reward_function(name: str) -> "RewardFunction":
+    from verl_pivot.user_modules import load_object
+
+    function = load_object(name, "reward function")
+    if not callable(function):
+        raise ConfigError(f"--reward-function {name} is no function, but {function!r}")
+    return function  # type: ignore[no-any-return]  # whatever else it is, calling it shows
+
+
+def _problems(rows: Path | None, prompt: str | None, metadata: str, num: int | None) -> "list[Problem]":
+    from verl_pivot.playing.problems import read_problems, text_problem
+
+    if rows is not None:
+        return read_problems(rows, num)
+    text = _first_message() if prompt is None else prompt
+    if not text.strip():
+        raise ConfigError("there is no first message; give --prompt TEXT, or --rows with a file of training rows")
+    return [text_problem(text, json_object(metadata, "--metadata"))]
+
+
+def _first_message() -> str:
+    try:
+        return input("user> ")
+    except (EOFError, UnicodeDecodeError):
+        return ""
+
+
+def _run(job: "PlayingJob", endpoint: "ChosenEndpoint | None", out: Path | None, *, is_quiet: bool) -> None:
+    import asyncio
+
+    from verl_pivot.commands.play_display import PlayDisplay, print_totals
+    from verl_pivot.errors import PivotError
+    from verl_pivot.playing.human_player import PlayerLeftError
+    from verl_pivot.playing.played_rows import writing_played
+    from verl_pivot.playing.running import PlayedTotals
+
+    totals = PlayedTotals()
+    display = PlayDisplay(
+        num_conversations=job.num_conversations,
+        is_live=min(job.concurrency, job.num_conversations) == 1,
+        is_human=endpoint is None,
+        is_quiet=is_quiet,
+    )
+    try:
+        with nullcontext() if out is None else writing_played(out) as write, _progress(job, is_quiet) as on_done:
+            asyncio.run(_play(job, endpoint, display, _keeper(totals, display, write, on_done)))
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped; {_kept(totals, out)}.", err=True)
+        raise typer.Exit(130) from None
+    except PlayerLeftError as error:
+        typer.echo(f"{error}; {_kept(totals, out)}.", err=True)
+        raise typer.Exit(1) from error
+    except PivotError:
+        if totals.num_played:
+            typer.echo(f"Stopped by an error; {_kept(totals, out)}.", err=True)
+        raise
+    if is_quiet or job.num_conversations > 1:
+        print_totals(totals)
+    if out is not None:
+        typer.echo(f"Wrote {out}: {totals.num_played} conversations.")
+        typer.echo(f"Next: verl-pivot import {out} --out trajectories.jsonl")
+    if totals.num_masked == totals.num_played:
+        raise ConfigError(f"every conversation was masked, the last one by: {totals.last_failure}")
+
+
+def _kept(totals: "PlayedTotals", out: Path | None) -> str:
+    if out is None:
+        return f"{totals.num_played} conversations had ended; --out keeps them in a file"
+    return f"{totals.num_played} conversations that had ended are in {out}" if totals.num_played else "nothing is kept"
+
+
+def _keeper(
+    totals: "PlayedTotals",
+    display: "PlayDisplay",
+    write: "Callable[[PlayedProblem], None] | None",
+    on_done: "Callable[[int], None]",
+) -> "Callable[[PlayedProblem], None]":
+    """Function that takes each conversation at its end: it is written first of all."""
+
+    def on_end(played: "PlayedProblem") -> None:
+        if write is not None:
+            write(played)
+        totals.add(played)
+        display.on_end(played)
+        on_done(1)
+
+    return on_end
+
+
+@contextmanager
+def _progress(job: "PlayingJob", is_quiet: bool) -> "Iterator[Callable[[int], None]]":
+    """A progress bar where no conversation is printed."""
+    from verl_pivot.commands.progress import progress_bar
+
+    if not is_quiet:
+        yield lambda count: None
+        return
+    with progress_bar("conversations", job.num_conversations) as on_done:
+        yield on_done
+
+
+async def _play(
+    job: "PlayingJob",
+    endpoint: "ChosenEndpoint | None",
+    display: "PlayDisplay",
+    on_end: "Callable[[PlayedProblem], None]",
+) -> None:
+    from verl_pivot.playing.human_player import HumanPlayer
+    from verl_pivot.playing.running import play_problems
+
+    if endpoint is not None:
+        await play_problems(job, await endpoint.player(), on_begin=display.on_begin, on_end=on_end)
+        return
+    with _terminal_restored():
+        await play_problems(job, HumanPlayer(_read_line, display.say), on_begin=display.on_begin, on_end=on_end)
+
+
+async def _read_line(prompt: str) -> str | None:
+    """The line that a person types; None at the end of the input. Sandbox sessions go on while the person thinks."""
+    import readline  # noqa: F401  lets input() edit lines and remember them
+
+    from verl_pivot.tools.functions import in_thread
+
+    try:
+        return str(await in_thread(lambda: input(prompt), {}))
+    except EOFError:
+        return None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"what was typed is not UTF-8: {error}") from error
+
+
+@contextmanager
+def _terminal_restored() -> Iterator[None]:
+    """Give the terminal its settings back: an interrupted input() in a thread leaves those of readline."""
+    import sys
+    import termios
+
+    if not sys.stdin.isatty():
+        yield
+        return
+    settings = termios.tcgetattr(sys.stdin)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)

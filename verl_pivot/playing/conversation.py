@@ -1,0 +1,171 @@
+"""Prompt and player -> PlayedConversation: the loop of a rollout with tools, over messages instead of tokens."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from verl_pivot.data.rollout_records import CallRecord, RolloutRecord, StopReason
+from verl_pivot.playing.player import Player, PlayerTurn
+from verl_pivot.rollout.limits import RolloutLimits
+from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
+from verl_pivot.tools.calls import Toolbox
+from verl_pivot.types import Message, Role, ToolCall
+
+_CHARACTERS_PER_TOKEN = 4
+"""Characters that count as one token of an observation, since an endpoint does not say how it tokenises them."""
+OnMessage = Callable[[Message], None]
+"""Function that gets each message of a conversation as it comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedConversation:
+    """One conversation, from its prompt to its end."""
+
+    stop_reason: StopReason
+    messages: tuple[Message, ...]
+    """All messages, those of the prompt first."""
+    num_prompt_messages: int
+    turns: tuple[PlayerTurn, ...]
+    observed: tuple[ObservedTurn, ...]
+    """[num_turns or num_turns - 1] observations after each turn; the last turn may have none."""
+    seconds: float
+    """Seconds spent waiting for the player."""
+    failure: str
+    """Description of the failure that masks the conversation; "" if none does."""
+    num_empty_answers: int
+    """Answers of the endpoint without a token."""
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens of the prompt, the tools included; 0 if nobody counts them."""
+        return self.turns[0].num_prompt_tokens if self.turns else 0
+
+    @property
+    def num_response_tokens(self) -> int:
+        """Tokens after the prompt, up to the end of the last turn."""
+        return _num_response_tokens(self.turns)
+
+    def record(self, prompt_id: str) -> RolloutRecord:
+        """The record that training keeps of a rollout; tokens of observations are estimated from their characters."""
+        return RolloutRecord(
+            prompt_id=prompt_id,
+            stop_reason=self.stop_reason,
+            calls=tuple(_in_tokens(call) for each in self.observed for call in each.calls),
+            turn_tokens=tuple(turn.num_tokens for turn in self.turns),
+            prompt_tokens=self.num_prompt_tokens,
+            response_tokens=self.num_response_tokens,
+            generate_seconds=round(self.seconds, 6),
+            tool_seconds=round(sum(each.seconds for each in self.observed), 6),
+            num_empty_answers=self.num_empty_answers,
+            failure=self.failure,
+        )
+
+
+async def play_conversation(
+    player: Player,
+    toolbox: Toolbox,
+    prompt: Sequence[Message],
+    limits: RolloutLimits,
+    *,
+    sample: int = 0,
+    on_message: OnMessage = lambda message: None,
+) -> PlayedConversation:
+    """Let the player and the tools take turns until there is a reason to stop; the reasons are those of training.
+
+    Args:
+        player: Who takes the assistant's turns.
+        toolbox: Tools of the conversation.
+        prompt: Messages before the first turn.
+        limits: Limits of the conversation. Tokens of the response are limited only if the endpoint counts them.
+        sample: Number of the conversation among those with the same prompt.
+        on_message: Gets each message after the prompt.
+
+    Raises:
+        EngineError: If the endpoint cannot be reached or keeps failing.
+    """
+    form = ObservationForm(
+        max_tokens=limits.max_observation_tokens * _CHARACTERS_PER_TOKEN, tokenizer=_CharacterTokenizer()
+    )
+    deadline = time.monotonic() + limits.max_wall_seconds
+    messages = list(prompt)
+    turns: list[PlayerTurn] = []
+    observed: list[ObservedTurn] = []
+    seconds, num_empty_answers, failure = 0.0, 0, ""
+    while True:
+        budget = limits.turn_budget(_num_response_tokens(turns) + _num_unread_tokens(observed))
+        if (stop := _limit_reached(budget, deadline)) is not None:
+            break
+        began = time.monotonic()
+        turn = await player.take_turn(messages, toolbox.schemas, budget, sample=sample)
+        seconds, num_empty_answers = seconds + time.monotonic() - began, num_empty_answers + turn.num_empty_answers
+        if turn.failure:
+            stop, failure = StopReason.ENGINE_FAILURE, turn.failure
+            break
+        turns.append(turn.with_ids(len(turns)))
+        messages.append(turns[-1].message)
+        on_message(messages[-1])
+        if (stop := _stop_after(turns, limits, is_late=time.monotonic() > deadline)) is not None:
+            break
+        observed.append(await observe(turns[-1].calls, toolbox, len(turns) - 1, form))
+        if failure := observed[-1].failure:
+            stop = StopReason.TOOL_FAILURE
+            break
+        for message in _observation_messages(turns[-1], observed[-1].texts):
+            messages.append(message)
+            on_message(message)
+    return PlayedConversation(
+        stop_reason=stop, messages=tuple(messages), num_prompt_messages=len(prompt), turns=tuple(turns),
+        observed=tuple(observed), seconds=seconds, failure=failure, num_empty_answers=num_empty_answers,
+    )  # fmt: skip
+
+
+def _num_response_tokens(turns: Sequence[PlayerTurn]) -> int:
+    """Tokens after the prompt, up to the end of the last turn; each turn's prompt holds all messages before it."""
+    return turns[-1].num_prompt_tokens + turns[-1].num_tokens - turns[0].num_prompt_tokens if turns else 0
+
+
+def _num_unread_tokens(observed: Sequence[ObservedTurn]) -> int:
+    """Tokens of the observations that follow the last turn, which the endpoint has not counted yet."""
+    return sum(_in_tokens(call).num_tokens for call in observed[-1].calls) if observed else 0
+
+
+def _limit_reached(budget: int, deadline: float) -> StopReason | None:
+    """The limit that forbids another turn; None if another turn may begin."""
+    if time.monotonic() > deadline:
+        return StopReason.MAX_WALL_SECONDS
+    return StopReason.MAX_RESPONSE_TOKENS if budget <= 0 else None
+
+
+def _stop_after(turns: Sequence[PlayerTurn], limits: RolloutLimits, *, is_late: bool) -> StopReason | None:
+    """Why the conversation ends with its last turn; None if it goes on."""
+    if not turns[-1].ended:
+        return limits.stop_after_cut(turns[-1].num_tokens)
+    return limits.stop_after(len(turns), is_answer=not turns[-1].calls, is_late=is_late)
+
+
+def _observation_messages(turn: PlayerTurn, texts: Sequence[str]) -> list[Message]:
+    """A tool message for each call, or one user message after a turn that stays text."""
+    if not turn.is_readable:
+        return [Message(role=Role.USER, content="\n".join(texts))]
+    return [
+        Message(role=Role.TOOL, content=text, tool_call_id=call.id, name=call.name)
+        for text, call in zip(texts, turn.calls, strict=True)
+        if isinstance(call, ToolCall)
+    ]
+
+
+def _in_tokens(call: CallRecord) -> CallRecord:
+    return msgspec.structs.replace(call, num_tokens=math.ceil(call.num_tokens / _CHARACTERS_PER_TOKEN))
+
+
+class _CharacterTokenizer:
+    """Tokenizer whose tokens are single characters."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return list(map(ord, text))
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(map(chr, token_ids))

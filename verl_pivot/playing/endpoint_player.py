@@ -1,0 +1,194 @@
+"""EndpointPlayer: messages -> a turn of a model behind an OpenAI-compatible endpoint, with its tool calls."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from verl_pivot.data.actions import read_turn
+from verl_pivot.data.json_values import BadRowError, as_list, as_object
+from verl_pivot.data.messages import parse_call, text_of
+from verl_pivot.engines.chat import ChatAnswer, ChatClient, served_models
+from verl_pivot.engines.retries import Retries, UnavailableError, excerpt
+from verl_pivot.errors import ConfigError, EngineError
+from verl_pivot.playing.player import PlayerTurn, call_as_text
+from verl_pivot.types import JsonObject, Malformed, Message, ToolCall
+
+_MAX_EMPTY_ANSWERS = 3
+"""Answers without a token in a row after which the endpoint has failed, as in training."""
+_REMEDY = (
+    "if the context is too long, lower --max-response-tokens; if a key of the request is not known, set it to null in "
+    "--extra-body"
+)
+_GIVEN_UP = ("abort", "aborted", "content_filter")
+"""Finish reasons of answers that the endpoint gave up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSampling:
+    """How the endpoint samples a turn. The defaults sample from the model's own distribution, as training does."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    seed: int = 0
+    """Sample k of a prompt uses seed + k, as far as the endpoint supports seeds."""
+    extra_body: JsonObject = field(default_factory=dict)
+    """Other keys of the request; null removes a key."""
+
+    def parameters(self, max_tokens: int, sample: int) -> JsonObject:
+        """Keys of the request for sample k of a prompt."""
+        body: JsonObject = {
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "seed": (self.seed + sample) % 2**31,
+            "max_tokens": max_tokens,
+            **self.extra_body,
+        }
+        return {key: value for key, value in body.items() if value is not None}
+
+
+class EndpointPlayer:
+    """A model behind an endpoint, for any number of conversations at once.
+
+    A request that the endpoint refuses masks its conversation, unless the endpoint never took any: then it stops all.
+    """
+
+    def __init__(self, client: ChatClient, model: str, sampling: ChatSampling) -> None:
+        self.name = model
+        self._client = client
+        self._sampling = sampling
+        self._has_answered = False
+
+    async def take_turn(
+        self, messages: Sequence[Message], tools: Sequence[JsonObject], max_tokens: int, *, sample: int
+    ) -> PlayerTurn:
+        parameters = self._sampling.parameters(max_tokens, sample)
+        if tools:
+            parameters["tools"] = list(tools)
+        sent = [sent_message(message) for message in messages]
+        for num_empty_answers in range(_MAX_EMPTY_ANSWERS):
+            try:
+                answer = await self._client.ask(sent, parameters)
+            except ConfigError as error:
+                if not self._has_answered:
+                    raise
+                return PlayerTurn(failure=str(error), num_empty_answers=num_empty_answers)
+            self._has_answered = True
+            if not _is_empty(answer):
+                return read_answer(answer, num_empty_answers)
+        failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
+        return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChosenEndpoint:
+    """An endpoint that the user names, before it is asked anything."""
+
+    url: str
+    model: str | None
+    """Name of the model there; None takes the only one."""
+    sampling: ChatSampling
+    retries: Retries
+
+    async def player(self) -> EndpointPlayer:
+        """The player, after a check that the endpoint can be reached and has the model.
+
+        Raises:
+            EngineError: If the endpoint cannot be reached.
+            ConfigError: If it refuses the key, or does not have the model.
+        """
+        api_key = os.environ.get("OPENAI_API_KEY", "none")
+        model = await self._served(api_key)
+        client = ChatClient(self.url, model, api_key, self.retries, remedy=_REMEDY)
+        return EndpointPlayer(client, model, self.sampling)
+
+    async def _served(self, api_key: str) -> str:
+        try:
+            names = await served_models(self.url, api_key, self.retries)
+        except UnavailableError:
+            raise
+        except EngineError:  # some gateways list no models
+            if self.model is None:
+                raise
+            return self.model
+        if self.model in names:
+            return self.model
+        if self.model is not None or len(names) != 1:
+            chosen = "no --model was given" if self.model is None else f"--model {self.model} is none of them"
+            raise ConfigError(f"{self.url} serves {', '.join(names) or 'no model'}, and {chosen}; name one")
+        return names[0]
+
+
+def sent_message(message: Message) -> JsonObject:
+    """A message as endpoints want it: arguments are JSON text, and thinking is left out."""
+    sent: JsonObject = {"role": message.role.value, "content": message.content}
+    if message.tool_calls:
+        sent["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        sent["tool_call_id"] = message.tool_call_id
+    return sent
+
+
+def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
+    """The turn in an endpoint's answer; calls that the endpoint left in the text are read in the Hermes format.
+
+    Raises:
+        EngineError: If the answer is no message of the assistant.
+    """
+    try:
+        text = text_of(answer.message.get("content"), may_be_none=True)
+        given = [as_object(call, "a tool call") for call in as_list(answer.message.get("tool_calls"), "tool_calls")]
+        functions = [as_object(call.get("function"), "tool_call.function") for call in given]
+    except BadRowError as error:
+        shown = excerpt(answer.message)
+        raise EngineError(f"the endpoint answered something that is no message ({error}): {shown}") from error
+    turn = read_turn(text)
+    calls = (_read_call(call, function) for call, function in zip(given, functions, strict=True))
+    spoken = text if turn.reasoning is None else text.partition("</think>")[2].strip()
+    reasoning = answer.message.get("reasoning_content") or answer.message.get("reasoning") or turn.reasoning
+    return PlayerTurn(
+        content=turn.content,
+        reasoning=reasoning if isinstance(reasoning, str) else None,
+        calls=(*turn.calls, *calls),
+        raw_text="\n".join([*([spoken] if spoken else []), *map(_as_text, functions)]),
+        ended=answer.finish_reason != "length",
+        num_prompt_tokens=answer.num_prompt_tokens,
+        num_tokens=answer.num_completion_tokens,
+        num_empty_answers=num_empty_answers,
+    )
+
+
+def _read_call(call: JsonObject, function: JsonObject) -> ToolCall | Malformed:
+    call_id = call.get("id")
+    try:
+        return parse_call(
+            function.get("name"),
+            function.get("arguments") or "{}",  # some servers leave them out for a tool without arguments
+            call_id if isinstance(call_id, str) and call_id else None,
+        )
+    except BadRowError as error:
+        return Malformed(reason="malformed_call", detail=str(error))
+
+
+def _as_text(function: JsonObject) -> str:
+    """A call as the model may have written it, for a turn that stays text."""
+    arguments = function.get("arguments")
+    return call_as_text(str(function.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
+
+
+def _is_empty(answer: ChatAnswer) -> bool:
+    """Whether the endpoint gave no token; where it does not count tokens, whether it gave neither text nor calls."""
+    if answer.finish_reason in _GIVEN_UP:
+        return True
+    given = any(answer.message.get(key) for key in ("content", "tool_calls", "reasoning_content", "reasoning"))
+    return not given and answer.num_completion_tokens == 0

@@ -1,0 +1,94 @@
+"""A played conversation with its outcome -> a line of played.jsonl, which `verl-pivot import` reads as it stands."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_pivot.data.files import make_folder, unwritable
+from verl_pivot.data.json_values import BadRowError, decode_json, encode_json
+from verl_pivot.errors import ConfigError
+from verl_pivot.playing.conversation import PlayedConversation
+from verl_pivot.playing.problems import Problem
+from verl_pivot.playing.rewarding import Outcome
+from verl_pivot.types import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayedProblem:
+    """One conversation about a problem, with its outcome."""
+
+    problem: Problem
+    sample: int
+    """Number of the conversation among those about the same problem, from 0."""
+    player: str
+    """Name of the model, or "human"."""
+    tools: tuple[JsonObject, ...]
+    """Schemas of the tools that the player had."""
+    played: PlayedConversation
+    outcome: Outcome
+
+    @property
+    def id(self) -> str:
+        return f"{self.problem.id}-{self.sample}"
+
+    def as_dict(self) -> JsonObject:
+        """Columns of a trajectory as importers read them, with the verdict and the record of the rollout."""
+        metadata = self.problem.columns.get("metadata") or {}
+        return {
+            "id": self.id,
+            "task_id": self.problem.id,
+            "trial": self.sample,
+            "messages": [message.as_dict() for message in self.played.messages],
+            "tools": list(self.tools),
+            "metadata": decode_json(metadata) if isinstance(metadata, str) else metadata,
+            "passed": self.outcome.passed,
+            "reward": self.outcome.reward,
+            "verdict": self.outcome.as_dict(),
+            "player": self.player,
+            "rollout": self.played.record(self.problem.prompt_id).as_dict(),
+        }
+
+
+def played_line(played: PlayedProblem) -> str:
+    """The line; text that UTF-8 cannot hold is escaped, and the import then refuses the row."""
+    fields = played.as_dict()
+    try:
+        return encode_json(fields)
+    except BadRowError:
+        return json.dumps(fields)
+
+
+@contextmanager
+def writing_played(path: Path) -> Iterator[Callable[[PlayedProblem], None]]:
+    """Function that writes each conversation to a new file at once, so that an interruption loses none.
+
+    A file without any conversation is removed at the end.
+
+    Raises:
+        ConfigError: If the file exists, or cannot be written.
+    """
+    try:
+        make_folder(path.parent)
+        file = path.open("x", encoding="utf-8")
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{path} exists, and the conversations in it are not overwritten: choose another --out, or remove it"
+        ) from error
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+    def write(played: PlayedProblem) -> None:
+        try:
+            file.write(f"{played_line(played)}\n")
+            file.flush()
+        except OSError as error:
+            raise unwritable(path, error) from error
+
+    try:
+        with file:
+            yield write
+    finally:
+        if path.stat().st_size == 0:
+            path.unlink()

@@ -1,0 +1,141 @@
+"""PlayedConversation and its problem -> Outcome: the reward that training would give, and the reason."""
+
+import asyncio
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.json_values import decode_json
+from verl_pivot.data.pivots import row_to_turn
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.playing.conversation import PlayedConversation
+from verl_pivot.playing.player import PlayerTurn
+from verl_pivot.playing.problems import Problem
+from verl_pivot.rollout.outcome import decided_outcome
+from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.types import JsonObject, Malformed, Role, Turn, Verdict
+from verl_pivot.verifiers.registry import get_verifier
+
+RewardFunction = Callable[..., Any]
+"""verl's reward function: `compute_score(data_source, solution_str, ground_truth, extra_info)`, async or not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The reward of a conversation.
+
+    Example:
+        Outcome(reward=1.0, by="environment", reason="solved")
+    """
+
+    reward: float | None
+    """None if it is undecided, masked, or left to verl's reward function."""
+    by: str
+    """"environment", the name of a verifier, "reward_function" or "nobody"."""
+    reason: str = ""
+    """Short code in snake_case."""
+    detail: str = ""
+    """Explanation for people."""
+    is_masked: bool = False
+    """Whether the system failed, so that no update would see the conversation."""
+
+    def as_dict(self) -> JsonObject:
+        return {"score": self.reward, "by": self.by, "reason": self.reason, "detail": self.detail}
+
+    @property
+    def passed(self) -> bool | None:
+        """Whether the conversation may serve as an expert's; None if nobody decided. Masked ones never may."""
+        if self.is_masked:
+            return False
+        return None if self.reward is None else self.reward >= 1.0
+
+
+async def outcome_of(
+    played: PlayedConversation, problem: Problem, tools: RolloutTools, reward_function: RewardFunction | None
+) -> Outcome:
+    """The outcome in training's order: a failure, an environment, the verifier of a pivot, and verl's reward function.
+
+    Raises:
+        ConfigError: If the reward function raises or returns no number, or the verifier is not registered.
+        DataError: If the row of a pivot cannot be read.
+    """
+    masks = played.stop_reason.is_masked
+    last = played.turns[-1].message if played.turns else played.messages[0]
+    verdict = await decided_outcome(tools, played.stop_reason, last, played.failure)
+    if verdict is not None:
+        return _of_verdict(verdict, "nobody" if masks else "environment", is_masked=masks)
+    if problem.columns.get("expert") is not None and played.turns:
+        turn = _turn_of_row(problem)
+        return _of_verdict(await _score_action(played.turns[0], turn), turn.verifier)
+    if reward_function is not None:
+        return await _call(reward_function, problem, transcript(played))
+    source = problem.columns.get("data_source")
+    detail = "no environment decides it" + (
+        f"; in training verl's reward for data_source {source!r} does" * bool(source)
+    )
+    return Outcome(reward=None, by="nobody", reason="not_scored", detail=detail)
+
+
+def _of_verdict(verdict: Verdict, by: str, *, is_masked: bool = False) -> Outcome:
+    return Outcome(reward=verdict.score, by=by, reason=verdict.reason, detail=verdict.detail, is_masked=is_masked)
+
+
+def _turn_of_row(problem: Problem) -> Turn:
+    try:
+        return row_to_turn(problem.columns)
+    except DataError as error:
+        raise DataError(f"{problem.place}: {error}") from error
+
+
+async def _score_action(action: PlayerTurn, turn: Turn) -> Verdict:
+    """Verdict on the first turn, which is the action at the pivot, as `score_completion` gives it in training."""
+    malformed = next((call for call in action.calls if isinstance(call, Malformed)), None)
+    mistake = malformed if action.ended else TRUNCATED
+    if mistake is not None:
+        return Verdict.refuse(mistake.reason, mistake.detail)
+    return await get_verifier(turn.verifier, turn.verifier_options)(action.message, turn)
+
+
+def transcript(played: PlayedConversation) -> str:
+    """Text after the prompt, much as verl decodes a response: turns, and observations under the name of their role."""
+    parts: list[str] = []
+    turns = iter(played.turns)
+    for message in played.messages[played.num_prompt_messages :]:
+        is_turn = message.role is Role.ASSISTANT
+        text = next(turns).raw_text if is_turn else message.content
+        parts.append(text if not parts else f"{message.role.value}\n{text}")
+    return "\n".join(parts)
+
+
+async def _call(function: RewardFunction, problem: Problem, text: str) -> Outcome:
+    columns = problem.columns
+    model = _as_mapping(columns.get("reward_model"))
+    values = {
+        "data_source": columns.get("data_source"),
+        "solution_str": text,
+        "ground_truth": model.get("ground_truth"),
+        "extra_info": _as_mapping(columns.get("extra_info")),
+    }
+    name = getattr(function, "__name__", repr(function))
+    try:
+        is_async = inspect.iscoroutinefunction(function)
+        result = await (function(**values) if is_async else asyncio.to_thread(function, **values))
+    except Exception as error:
+        raise ConfigError(
+            f"{problem.place}: the reward function {name} raised {type(error).__name__}: {error}; correct it"
+        ) from error
+    score = result.get("score") if isinstance(result, dict) else result
+    if not isinstance(score, bool | int | float) or not math.isfinite(score):
+        raise ConfigError(
+            f"{problem.place}: the reward function {name} returned {result!r}; return a finite number, or a dict with "
+            "one under the key score"
+        )
+    return Outcome(reward=float(score), by="reward_function", reason=name)
+
+
+def _as_mapping(value: Any) -> dict[str, Any]:
+    decoded = decode_json(value) if isinstance(value, str) else value
+    return dict(decoded) if isinstance(decoded, dict) else {}

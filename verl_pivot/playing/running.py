@@ -1,0 +1,150 @@
+"""Problems -> PlayedProblems: several conversations at once, each with tools of its own, and each kept when it ends."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_pivot.errors import DataError
+from verl_pivot.playing.conversation import OnMessage, play_conversation
+from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.playing.player import Player
+from verl_pivot.playing.problems import Problem
+from verl_pivot.playing.rewarding import RewardFunction, outcome_of
+from verl_pivot.rollout.limits import RolloutLimits
+from verl_pivot.tools.toolset import Toolset, load_toolset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlayingJob:
+    """What is played, and how.
+
+    Example:
+        PlayingJob(toolset=toolset, problems=problems, limits=RolloutLimits(max_response_tokens=8192))
+    """
+
+    toolset: Toolset
+    problems: Sequence[Problem]
+    limits: RolloutLimits
+    num_samples: int = 1
+    """Conversations about each problem."""
+    concurrency: int = 1
+    """Conversations at the same time."""
+    max_calls_per_turn: int = 16
+    parallel_calls: bool = False
+    reward_function: RewardFunction | None = None
+    """verl's reward function, for problems that neither an environment nor a verifier decides."""
+
+    @property
+    def num_conversations(self) -> int:
+        return len(self.problems) * self.num_samples
+
+
+@dataclass(slots=True)
+class PlayedTotals:
+    """Counts of the conversations that have ended."""
+
+    num_played: int = 0
+    num_masked: int = 0
+    rewards: list[float] = field(default_factory=list)
+    """[num_rewarded] rewards, without those that are undecided."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """{reason of the outcome: number of conversations}"""
+    stop_reasons: Counter[str] = field(default_factory=Counter)
+    num_calls: int = 0
+    num_tool_errors: int = 0
+    max_prompt_tokens: int = 0
+    """Longest prompt."""
+    max_response_tokens: int = 0
+    """Longest response, observations included."""
+    last_failure: str = ""
+    """What failed in the last conversation that was masked."""
+
+    def add(self, played: PlayedProblem) -> None:
+        record = played.played.record("")
+        self.num_played += 1
+        self.num_masked += record.is_masked
+        self.last_failure = record.failure or self.last_failure
+        if played.outcome.reward is not None:
+            self.rewards.append(played.outcome.reward)
+        self.reasons[played.outcome.reason] += 1
+        self.stop_reasons[record.stop_reason.value] += 1
+        self.num_calls += record.num_calls
+        self.num_tool_errors += record.num_tool_errors
+        self.max_prompt_tokens = max(self.max_prompt_tokens, record.prompt_tokens)
+        self.max_response_tokens = max(self.max_response_tokens, record.response_tokens)
+
+
+def open_toolset(source: str) -> Toolset:
+    """The toolset of a tools file, or of an environment that is named as `path/to/file.py:Class`.
+
+    Raises:
+        ConfigError: If the file is missing or breaks its format, or there is no such environment.
+    """
+    if ":" not in source or Path(source).suffix in (".yaml", ".yml"):
+        return load_toolset(source)
+    toolset = Toolset(source)
+    toolset.add_entry({"environment": source})
+    return toolset
+
+
+async def play_problems(
+    job: PlayingJob,
+    player: Player,
+    *,
+    on_begin: Callable[[Problem, int], OnMessage],
+    on_end: Callable[[PlayedProblem], None],
+) -> None:
+    """Play every problem. The first error stops all conversations; those that have ended have been handed over.
+
+    Args:
+        job: What is played.
+        player: Who takes the assistant's turns; closed at the end.
+        on_begin: Called with problem and sample when a conversation begins; returns what gets its messages.
+        on_end: Called with each conversation when it ends.
+
+    Raises:
+        PivotError: If the endpoint, a row or the user's own code fails.
+    """
+    waiting = iter([(problem, sample) for problem in job.problems for sample in range(job.num_samples)])
+
+    async def play_waiting() -> None:
+        for problem, sample in waiting:  # all workers share the iterator
+            on_end(await play_problem(job, player, problem, sample, on_begin(problem, sample)))
+
+    try:
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(job.concurrency, job.num_conversations)):
+                workers.create_task(play_waiting())
+    except BaseExceptionGroup as group:  # the others of the group are of the same cause, or were cancelled
+        raise group.exceptions[0] from None
+    finally:
+        await player.close()
+
+
+async def play_problem(
+    job: PlayingJob, player: Player, problem: Problem, sample: int, on_message: OnMessage
+) -> PlayedProblem:
+    """One conversation about a problem, with its outcome.
+
+    Raises:
+        DataError: If the row's columns cannot be read, or no tool can run what it brings.
+    """
+    try:
+        opened = job.toolset.open(
+            problem.columns, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
+        )
+    except DataError as error:
+        raise DataError(f"{problem.place}: {error}") from error
+    async with opened as tools:
+        for message in problem.prompt:
+            on_message(message)
+        played = await play_conversation(
+            player, tools.toolbox, problem.prompt, job.limits, sample=sample, on_message=on_message
+        )
+        outcome = await outcome_of(played, problem, tools, job.reward_function)
+    return PlayedProblem(
+        problem=problem, sample=sample, player=player.name, tools=tuple(tools.toolbox.schemas), played=played,
+        outcome=outcome,
+    )  # fmt: skip
