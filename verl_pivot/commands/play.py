@@ -37,9 +37,7 @@ def play_command(
         str | None, typer.Option(help="Name of the model on that server; by default the only one that it serves.")
     ] = None,
     human: Annotated[bool, typer.Option("--human", help="Play yourself, at the keyboard.")] = False,
-    rows: Annotated[
-        Path | None, typer.Option(help="Rows as for training, parquet or JSON lines: prompt, metadata, tools, ...")
-    ] = None,
+    rows: Annotated[Path | None, typer.Option(help="Rows as for training, parquet or JSON lines.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The user's message, instead of rows.")] = None,
     metadata: Annotated[str, typer.Option(help="With --prompt: what a row would hold as metadata.")] = "{}",
     num: Annotated[int | None, typer.Option(min=1, help="Play only the first N rows.")] = None,
@@ -90,7 +88,7 @@ def play_command(
 
     \b
     Examples:
-      verl-pivot play tools.yaml --openai http://localhost:8000 --rows problems.parquet
+      verl-pivot play tools.yaml --openai http://localhost:8000 --rows rows.parquet
       verl-pivot play shop.py:Shop --human --prompt "Order two packs of tea."
     """
     import math
