@@ -1,16 +1,18 @@
-"""Seconds that GRPO-RoC's selection of rollouts takes after the last group of a step has ended.
+"""Seconds that GRPO-RoC's selection of rollouts takes after the last group of a step ended, without and with a dump.
 
 Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_resampling --help`. The rollouts lie
 in a real TransferQueue. The time runs from the end of the last group to the batch, and includes verl's poll of 0.2 s,
-all reads and all metrics. Another process writes the groups one after the other, as in training. The table's last row
-is the worst case: all groups end before the first poll.
+all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
+are the worst case: all groups end before the first poll. The share is what the dump adds to a step that takes no longer
+than its rollouts and the selection.
 """
 
 import random
 import statistics
 import tempfile
 import time
-from typing import Annotated, Any, NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -25,6 +27,9 @@ from tests.support.rollout_queue import (
     trainer_config,
     transfer_queue,
 )
+from verl_pivot.data.rollout_dumps import DumpedTurn
+
+LETTERS = 'abcdefgh ijklmnop\n"{}:,0123456789'
 
 
 class Sizes(NamedTuple):
@@ -42,8 +47,10 @@ class Measured(NamedTuple):
 
     seconds: float
     """From the end of the last group to the batch."""
-    report_seconds: float
-    """Part of it that the metrics and the dump took."""
+    write_seconds: float
+    """From the batch to the dump's file, during which training goes on; 0 without a dump."""
+    num_bytes: int
+    """Size of the dump."""
 
 
 def main(
@@ -52,27 +59,38 @@ def main(
     keep: Annotated[int, typer.Option(min=2, help="Rollouts of each prompt that the update sees.")] = 16,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
     spread_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds over which the groups end.")] = 20.0,
+    characters: Annotated[int, typer.Option(min=0, help="Characters of a rollout's texts in the dump.")] = 16_000,
 ) -> None:
     """Print seconds from the end of the last group to the batch."""
     sizes = Sizes(prompts, rollouts, keep)
     table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds")
-    for column in ("groups end", "median, s", "longest, s", "metrics and dump, median, s"):
-        table.add_column(column, justify="left" if column == "groups end" else "right")
-    with transfer_queue(), tempfile.TemporaryDirectory() as folder:
+    for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "share of a step"):
+        table.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
+    with transfer_queue():
         for name, spread in ((f"within {spread_seconds:g} s", spread_seconds), ("all at once", None)):
-            found = [measure(sizes, folder, seed=seed, spread_seconds=spread) for seed in range(rounds)]
-            seconds, reporting = zip(*found, strict=True)
-            values = (statistics.median(seconds), max(seconds), statistics.median(reporting))
-            table.add_row(name, *(f"{value:.2f}" for value in values))
+            base = 0.0
+            for num_characters in (None, characters):
+                found = [measure(sizes, num_characters, seed=seed, spread_seconds=spread) for seed in range(rounds)]
+                median = statistics.median(each.seconds for each in found)
+                base = base or median
+                share = (median - base) / ((spread or 0.0) + median)
+                table.add_row(
+                    name,
+                    "none" if num_characters is None else f"{found[0].num_bytes / 2**20:.0f} MiB",
+                    f"{median:.2f}",
+                    f"{max(each.seconds for each in found):.2f}",
+                    f"{statistics.median(each.write_seconds for each in found):.2f}",
+                    "" if num_characters is None or spread is None else f"{share:.1%}",
+                )
     Console().print(table)
 
 
-def measure(sizes: Sizes, folder: str, *, seed: int, spread_seconds: float | None) -> Measured:
+def measure(sizes: Sizes, characters: int | None, *, seed: int, spread_seconds: float | None) -> Measured:
     """Let the groups of one step end over `spread_seconds`, or before the first poll if None, and time the selection.
 
     Args:
         sizes: Size of the step.
-        folder: Folder of the dump.
+        characters: Characters of a rollout's texts; None to dump nothing.
         seed: Seed of the draw.
         spread_seconds: Seconds over which the groups end; None to select when all have ended.
     """
@@ -81,38 +99,35 @@ def measure(sizes: Sizes, folder: str, *, seed: int, spread_seconds: float | Non
 
     from verl_pivot.resampling.roc_replay_buffer import RocReplayBuffer
 
-    report_seconds = []
-
-    class TimedBuffer(RocReplayBuffer):
-        def _report_rollouts(self, *args: Any) -> dict[str, float]:
-            began = time.time()
-            metrics = super()._report_rollouts(*args)
-            report_seconds.append(time.time() - began)
-            return metrics
-
-    kwargs = sampler_kwargs(folder, group_size=sizes.num_kept, seed=seed)
-    kwargs.poll_interval = 0.2
-    config = trainer_config(
-        train_batch_size=sizes.num_prompts, mini_batch_size=sizes.num_prompts, group_size=sizes.num_kept
-    )
-    buffer = TimedBuffer(
-        trainer_mode="sync", trainer_config=config, max_off_policy_threshold=None, max_off_policy_strategy="drop",
-        sampler_kwargs=kwargs, refill_fn=None,
-    )  # fmt: skip
-    uids = [f"{seed}-{spread_seconds}-{prompt}" for prompt in range(sizes.num_prompts)]
-    announce(uids)
-    writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0)
-    if spread_seconds is None:
-        ray.get(writing)
-    began = time.time()
-    batch, _ = buffer.sample(1, "train", sizes.num_prompts)
-    ended = time.time()
-    assert len(batch.keys) == sizes.num_prompts * sizes.num_kept == len(rows_left()), len(batch.keys)
-    tq.kv_clear(keys=batch.keys, partition_id="train")
-    return Measured(ended - (began if spread_seconds is None else ray.get(writing)), sum(report_seconds))
+    with tempfile.TemporaryDirectory() as folder:
+        kwargs = sampler_kwargs(None if characters is None else folder, group_size=sizes.num_kept, seed=seed)
+        kwargs.poll_interval = 0.2
+        config = trainer_config(
+            train_batch_size=sizes.num_prompts, mini_batch_size=sizes.num_prompts, group_size=sizes.num_kept
+        )
+        buffer = RocReplayBuffer(
+            trainer_mode="sync", trainer_config=config, max_off_policy_threshold=None, max_off_policy_strategy="drop",
+            sampler_kwargs=kwargs, refill_fn=None,
+        )  # fmt: skip
+        uids = [f"{seed}-{spread_seconds}-{characters}-{prompt}" for prompt in range(sizes.num_prompts)]
+        announce(uids)
+        writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0, characters)
+        if spread_seconds is None:
+            ray.get(writing)
+        began = time.time()
+        batch, _ = buffer.sample(1, "train", sizes.num_prompts)
+        ended = time.time()
+        assert len(batch.keys) == sizes.num_prompts * sizes.num_kept == len(rows_left()), len(batch.keys)
+        tq.kv_clear(keys=batch.keys, partition_id="train")
+        dump = Path(folder) / "pivot" / "1.jsonl"
+        while characters is not None and not dump.exists():
+            time.sleep(0.01)
+        write_seconds = 0.0 if characters is None else time.time() - ended
+        num_bytes = 0 if characters is None else dump.stat().st_size
+    return Measured(ended - (began if spread_seconds is None else ray.get(writing)), write_seconds, num_bytes)
 
 
-def finish_groups(uids: list[str], num_rollouts: int, seconds: float) -> float:
+def finish_groups(uids: list[str], num_rollouts: int, seconds: float, characters: int | None) -> float:
     """Write the groups spread over `seconds`, or as fast as possible if 0; the time at which the last one ended."""
     import transfer_queue as tq
 
@@ -121,13 +136,18 @@ def finish_groups(uids: list[str], num_rollouts: int, seconds: float) -> float:
     began = time.time()
     for number, uid in enumerate(uids):
         time.sleep(max(0.0, began + seconds * number / len(uids) - time.time()))
-        finish(uid, [make_rollout(rng) for _ in range(num_rollouts)])
+        finish(uid, [make_rollout(rng, characters) for _ in range(num_rollouts)])
     return time.time()
 
 
-def make_rollout(rng: random.Random) -> dict[str, object]:
-    """Fields of a rollout with five calls of some hundred characters."""
-    return rollout_fields(float(rng.random() < 0.5), rng.randrange(3), num_calls=5, code="print(1 + 2)\n" * 25)
+def make_rollout(rng: random.Random, characters: int | None) -> dict[str, object]:
+    """Fields of a rollout with five calls of some hundred characters, and six turns if it is dumped."""
+    text = "" if characters is None else "".join(rng.choices(LETTERS, k=characters // 6))
+    turn = DumpedTurn(text=text[: len(text) // 2], num_tokens=5, ended=True, observations=(text[len(text) // 2 :],))
+    return rollout_fields(
+        float(rng.random() < 0.5), rng.randrange(3), num_calls=5, code="print(1 + 2)\n" * 25,
+        turns=[] if characters is None else [turn] * 6,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ def _parameter_difference(function: object, takes: str) -> str | None:
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CLIENT = "verl.workers.rollout.llm_server"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer"
+_TRACE = "verl.utils.rollout_trace"
 _GENERATE = "self, request_id, prompt_ids, sampling_params, ..."
 _SAMPLE = "self, global_steps, partition_id, batch_size"
 
@@ -121,6 +122,11 @@ HOOKS = (
     Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/tool_loop.py", _TOOLS,
          takes="hf_config"),
     Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py", _PIVOTRL, takes="name, timing_raw"),
+    Hook(_TRACE, "RolloutTraceConfig.get_backend", "rollout/tracing.py", _EVERY, takes=""),
+    Hook(_TRACE, "rollout_trace_attr", "rollout/tracing.py", _EVERY,
+         takes="sample_index, step, rollout_n, name, ..."),
+    Hook(_TRACE, "rollout_trace_op", "rollout/tracing.py", _EVERY, takes="func"),
+    Hook(_TRACE, "_trace_enabled", "rollout/tracing.py", _EVERY),
     Hook("verl.utils.tokenizer.continuous_token_wiring", "create_continuous_token_builder", "engines/rendering.py",
          _EVERY, takes="tokenizer, model_family, hf_model_type, chat_template_kwargs, ..."),
     Hook("verl.experimental.reward_loop.reward_manager.naive", "NaiveRewardManager.__init__", "rewards/manager.py",
@@ -137,7 +143,11 @@ HOOKS = (
          takes="self, partition_id, sampleable_keys, batch_size"),
     Hook(_BUFFER, "ReplayBuffer._materialize_batch", "resampling/roc_replay_buffer.py", _ROC,
          takes="self, partition_id, selected_prompt_uids, partition_snapshot"),
-    Hook("transfer_queue", "kv_batch_get", "resampling/replay_buffer.py", _EVERY,
+    Hook(_BUFFER, "ReplayBuffer._evict_terminal_groups", "resampling/replay_buffer.py", _EVERY,
+         takes="self, global_steps, partition_id, eviction_reasons"),
+    Hook(_BUFFER, "ReplayBuffer._clear_groups", "resampling/replay_buffer.py", _EVERY,
+         takes="self, partition_id, uids"),
+    Hook("transfer_queue", "kv_batch_get", "resampling/sampled_rows.py", _EVERY,
          takes="keys, partition_id, select_fields, ..."),
     Hook("transfer_queue", "kv_clear", "resampling/replay_buffer.py", _EVERY, takes="keys, partition_id, ..."),
     Hook("transfer_queue", "KVBatchMeta", "resampling/replay_buffer.py", _EVERY,

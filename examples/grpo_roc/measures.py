@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from verl_pivot.data.rollout_dumps import read_rollouts
+from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
 from verl_pivot.types import JsonObject
 
 _NUM_RESAMPLES = 10_000
@@ -67,19 +67,19 @@ class Estimate:
 
 def read_steps(folder: Path) -> list[Rollout]:
     """Rollouts in `trainer.rollout_data_dir`, ordered by step, without masked and undecided ones."""
-    paths = sorted((folder / "tools").glob("*.jsonl"), key=lambda path: int(path.stem))
+    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
     return [
         Rollout(
-            problem=rollout.prompt_id,
+            problem=rollout.record.prompt_id,
             step=int(path.stem),
             score=rollout.score,
-            num_tokens=rollout.response_tokens,
-            num_calls=rollout.num_calls,
-            num_tool_errors=rollout.num_tool_errors,
+            num_tokens=rollout.record.response_tokens,
+            num_calls=rollout.record.num_calls,
+            num_tool_errors=rollout.record.num_tool_errors,
         )
         for path in paths
         for rollout in read_rollouts(path)
-        if rollout.score is not None and not rollout.is_masked
+        if rollout.score is not None and rollout.record is not None and not rollout.record.is_masked
     ]
 
 

@@ -303,7 +303,8 @@ def write_dump(path: Path, scores: Mapping[str, Sequence[float | None]], *, sess
         for text, problem_scores in scores.items():
             for number, score in enumerate(problem_scores, start=session):
                 uid = f"{text}-uuid_{number}_0"
-                file.write(dump_line(uid, score, prompt_id=prompt_id(question(text)), generate_seconds=float("nan")))
+                line = dump_line(uid, score, prompt_id=prompt_id(question(text)), generate_seconds=0.5)
+                file.write(line.replace("0.5", "NaN"))  # as json.dumps writes it
     return path
 
 
@@ -384,8 +385,8 @@ def test_wrong_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
         "with its --prompt-key"
     )
     assert refusal("hard-set", problems, "--rollouts", texts, *out) == (
-        f"{texts}, line 1 is not a rollout (Object missing required field `prompt_id`): give a file of the folder "
-        "'tools' in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version"
+        f"{texts}, line 1 is not a rollout (Object missing required field `uid`): give a file of the folder "
+        "'pivot' in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version"
     )
     assert refusal("hard-set", problems, "--rollouts", empty, *out) == (
         f"{empty} is empty; leave it out, or write it again"

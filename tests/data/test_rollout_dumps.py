@@ -1,14 +1,31 @@
 """data.rollout_records and data.rollout_dumps: dumps of older and newer versions are read, other files are refused."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from tests.support.rollout_records import dump_line, make_record
-from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts, write_rollouts
-from verl_pivot.data.rollout_records import CallRecord, CallStatus, RoutingCost, StopReason, parse_record
+from verl_pivot.data.rollout_dumps import (
+    DumpedOutcome,
+    DumpedRollout,
+    DumpedTurn,
+    LeftOut,
+    encode_line,
+    encode_transcript,
+    read_rollouts,
+)
+from verl_pivot.data.rollout_records import (
+    CallRecord,
+    CallStatus,
+    RolloutRecord,
+    RoutingCost,
+    StopReason,
+    parse_record,
+)
 from verl_pivot.errors import DataError
 from verl_pivot.types import ErrorKind
 
@@ -23,7 +40,7 @@ OLDER_LINE = (
 """Line of a dump as the first version that had dumps wrote it."""
 
 
-def test_a_dump_of_an_older_version_is_read_and_written_unchanged(tmp_path: Path) -> None:
+def test_a_dump_of_an_older_version_is_read(tmp_path: Path) -> None:
     (tmp_path / "1.jsonl").write_text(f"{OLDER_LINE}\n")
 
     (rollout,) = read_rollouts(tmp_path / "1.jsonl")
@@ -32,31 +49,65 @@ def test_a_dump_of_an_older_version_is_read_and_written_unchanged(tmp_path: Path
         turn=0, name="add", arguments={"a": 2}, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.REFUSED,
         seconds=0.25, num_tokens=7,
     )  # fmt: skip
-    assert rollout == DumpedRollout(
-        uid="a_0_0", score=1.0, is_kept=True, prompt_id="eb140b54fbfdc2a0", stop_reason=StopReason.ANSWERED,
-        calls=(call,), turn_tokens=(31, 9), prompt_tokens=120, response_tokens=58, generate_seconds=0.5,
-        tool_seconds=0.25, num_answers=1, journey=RoutingCost(wait_seconds=0.5, num_moves=1, recomputed_tokens=70),
+    record = RolloutRecord(
+        prompt_id="eb140b54fbfdc2a0", stop_reason=StopReason.ANSWERED, calls=(call,), turn_tokens=(31, 9),
+        prompt_tokens=120, response_tokens=58, generate_seconds=0.5, tool_seconds=0.25, num_answers=1,
+        journey=RoutingCost(wait_seconds=0.5, num_moves=1, recomputed_tokens=70),
     )  # fmt: skip
+    assert rollout == DumpedRollout(uid="a_0_0", score=1.0, is_kept=True, record=record)
     assert (rollout.group, rollout.id) == ("a", "a_0")
-    assert (rollout.num_calls, rollout.num_tool_errors, rollout.is_masked) == (1, 1, False)
-    write_rollouts(tmp_path / "2.jsonl", [rollout])
-    assert json.loads((tmp_path / "2.jsonl").read_text()) == json.loads(OLDER_LINE)
+    assert (record.num_calls, record.num_tool_errors, record.is_masked) == (1, 1, False)
 
 
-def test_arguments_with_lone_surrogates_and_large_numbers_are_dumped_and_read(tmp_path: Path) -> None:
-    code = {"code": "\ud800 \u00e9", "big": 2**70}
-    call = CallRecord(turn=0, name="run", arguments=code, status=CallStatus.OK)
-    rollouts = [
-        DumpedRollout.of(make_record(calls=(call,)), uid="b_0_0", score=None, is_kept=False),
-        DumpedRollout.of(make_record(), uid="a_0_0", score=1.0, is_kept=True),
+def test_a_line_says_what_was_rewarded_and_why(tmp_path: Path) -> None:
+    record = make_record(stop_reason=StopReason.SINGLE_TURN)
+    turn = DumpedTurn(text="I wait.", num_tokens=5, ended=True)
+    row = {"trajectory_id": "shop-17", "turn_index": numpy.int64(3), "data_source": "shop", "prompt": "[]"}
+    outcome = DumpedOutcome(
+        uid="a_0_0", step=12, score=0.0, verifier="tool_call", reason="wrong_value", detail="9 is not 9.5",
+        is_kept=False, left_out=LeftOut.LONE, reward_info={"acc": numpy.float64(0.5), "ids": numpy.arange(2)},
+    )  # fmt: skip
+
+    (tmp_path / "12.jsonl").write_bytes(encode_line(outcome, encode_transcript(row, record, [turn])))
+
+    fields = json.loads((tmp_path / "12.jsonl").read_text())
+    assert fields == {
+        "uid": "a_0_0", "step": 12, "verifier": "tool_call", "score": 0.0, "reason": "wrong_value",
+        "detail": "9 is not 9.5", "kept": False, "left_out": "lone", "reward_info": {"acc": 0.5, "ids": [0, 1]},
+        "trajectory_id": "shop-17", "turn_index": 3, "data_source": "shop",
+        "turns": [{"text": "I wait.", "num_tokens": 5, "ended": True, "observations": []}],
+        **record.as_dict(),
+    }  # fmt: skip
+    (rollout,) = read_rollouts(tmp_path / "12.jsonl")
+    assert (rollout.trajectory_id, rollout.turn_index, rollout.left_out) == ("shop-17", 3, LeftOut.LONE)
+    assert (rollout.turns, rollout.record) == ((turn,), record)
+
+
+def test_a_rollout_of_an_agent_loop_of_verl_is_dumped_without_its_texts(tmp_path: Path) -> None:
+    outcome = DumpedOutcome(uid="a_0_0", step=1, score=1.0, is_kept=True)
+
+    (tmp_path / "1.jsonl").write_bytes(encode_line(outcome, None))
+
+    assert list(read_rollouts(tmp_path / "1.jsonl")) == [
+        DumpedRollout(uid="a_0_0", step=1, score=1.0, is_kept=True, turns=(), record=None)
     ]
 
-    write_rollouts(tmp_path / "tools" / "1.jsonl", rollouts)
 
-    assert list(read_rollouts(tmp_path / "tools" / "1.jsonl")) == rollouts[::-1]
-    second = (tmp_path / "tools" / "1.jsonl").read_text(encoding="utf-8").splitlines()[1]
-    assert json.loads(second)["calls"][0]["arguments"] == code
-    assert json.loads(second)["score"] is None
+def test_lone_surrogates_large_numbers_and_nan_are_dumped_as_json_and_read(tmp_path: Path) -> None:
+    code = {"code": "\ud800 \u00e9", "big": 2**70}
+    record = make_record(calls=(CallRecord(turn=0, name="run", arguments=code, status=CallStatus.OK),))
+    turn = DumpedTurn(text="\ud800", num_tokens=1, ended=False, observations=("\udfff",))
+    outcome = DumpedOutcome(
+        uid="b_0_0", step=1, score=None, detail="\ud800", is_kept=False, reward_info={"loss": math.nan}
+    )
+
+    (tmp_path / "1.jsonl").write_bytes(encode_line(outcome, encode_transcript({}, record, [turn])))
+
+    line = (tmp_path / "1.jsonl").read_text(encoding="utf-8")
+    assert json.loads(line, parse_constant=pytest.fail)["calls"][0]["arguments"] == code
+    (rollout,) = read_rollouts(tmp_path / "1.jsonl")
+    assert (rollout.record, rollout.turns, rollout.detail) == (record, (turn,), "\ud800")
+    assert rollout.reward_info == {"loss": None}
 
 
 def test_an_unknown_field_is_ignored() -> None:
@@ -82,4 +133,12 @@ def test_a_value_of_another_type_is_refused_with_its_place(
     with pytest.raises(DataError, match=rf"extra_fields\['rollout'\] is not a record of a rollout: {problem}; run the"):
         parse_record(fields)
     with pytest.raises(DataError, match=rf"1.jsonl, line 1 is not a rollout \({problem}\): give a file of the folder"):
+        list(read_rollouts(tmp_path / "1.jsonl"))
+
+
+@pytest.mark.parametrize("line", ["[]", "3", '"text"', "null", '{"uid": "a_0_0", "score": 1.0}'])
+def test_a_line_that_is_no_rollout_is_refused(tmp_path: Path, line: str) -> None:
+    (tmp_path / "1.jsonl").write_text(line + "\n")
+
+    with pytest.raises(DataError, match=r"1.jsonl, line 1 is not a rollout"):
         list(read_rollouts(tmp_path / "1.jsonl"))

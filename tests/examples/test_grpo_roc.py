@@ -225,7 +225,7 @@ def test_masked_and_undecided_rollouts_are_left_out(tmp_path: Path) -> None:
         for status in (CallStatus.OK, CallStatus.TOOL_ERROR)
     )
     record = {"response_tokens": 30, "calls": calls}
-    folder = tmp_path / "tools"
+    folder = tmp_path / "pivot"
     folder.mkdir()
     lines = (
         dump_line("a_0_0", prompt_id="a", **record),

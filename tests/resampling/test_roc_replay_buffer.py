@@ -1,6 +1,7 @@
 """RocReplayBuffer on a real TransferQueue: batches have the exact size, dropped groups are cleared and replaced."""
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import count
@@ -65,6 +66,16 @@ def finish_with(
     finish(uid, [rollout_fields(score, errors) for score, errors in rollouts], step, status)
 
 
+def read_dump(folder: Path, *, step: int = 1, num_lines: int = 1) -> list[dict[str, Any]]:
+    """Lines of the dump of a step, which another thread writes, once there are `num_lines`."""
+    path = folder / "pivot" / f"{step}.jsonl"
+    deadline = time.monotonic() + 10
+    while not path.exists() or len(lines := path.read_text().splitlines()) < num_lines:
+        assert time.monotonic() < deadline, list(folder.rglob("*"))
+        time.sleep(0.01)
+    return [json.loads(line) for line in lines]
+
+
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])
 def test_the_update_sees_exactly_its_share_and_the_rest_is_cleared_and_counted(mode: str, tmp_path: Path) -> None:
     announce(["a", "b"])
@@ -83,8 +94,11 @@ def test_the_update_sees_exactly_its_share_and_the_rest_is_cleared_and_counted(m
     assert (
         metrics["rollout/error_rate_of_successes"] == 0.5
     )  # over all generated rollouts, not over those that the update sees
-    dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
+    dumped = read_dump(tmp_path)
     assert {each["uid"] for each in dumped if each["kept"]} == set(batch.keys)
+    assert Counter(each.get("left_out") for each in dumped) == {None: 4, "resampled": 4}
+    assert {each["step"] for each in dumped} == {1}
+    assert dumped[0]["reward_info"] == {"acc": 1.0}
     assert [each["score"] for each in dumped if each["uid"].startswith("a_")] == [1.0, 0.0, 1.0, 0.0]
 
 
@@ -95,9 +109,7 @@ def test_the_batches_of_one_step_are_dumped_into_one_file(tmp_path: Path) -> Non
         finish_with(uid, MIXED)
         buffer.sample(1, "train", 1)
 
-    lines = (tmp_path / "tools" / "1.jsonl").read_text().splitlines()
-
-    assert [json.loads(line)["uid"].split("_")[0] for line in lines] == ["a"] * 4 + ["b"] * 4
+    assert [each["uid"].split("_")[0] for each in read_dump(tmp_path, num_lines=8)] == ["a"] * 4 + ["b"] * 4
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])
@@ -125,15 +137,24 @@ def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced
     assert metrics["down_sampling/groups_too_few"] == 2
     assert metrics["down_sampling/groups_equal_rewards"] == metrics["reject_equal_reward/solve_equal_total"] == 1
     assert "training/rollout_failure/evicted_samples" not in metrics
-    dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
+    dumped = read_dump(tmp_path)
     assert Counter(each["uid"].split("_")[0] for each in dumped) == {
         "few": 4, "equal": 4, "failed": 3, "whole": 4, "new0": 4, "new1": 4, "new2": 4
     }  # fmt: skip
     assert {each["uid"] for each in dumped if each["kept"]} == set(batch.keys)
+    assert {
+        group: Counter(each["left_out"] for each in dumped if each["uid"].startswith(group))
+        for group in ("few", "equal", "failed", "whole")
+    } == {
+        "few": {"group_too_few": 1, "masked": 3},
+        "equal": {"group_equal_rewards": 4},
+        "failed": {None: 2, "resampled": 1},
+        "whole": {None: 2, "resampled": 2},
+    }
 
 
 @pytest.mark.parametrize("mode", ["sync", "colocate_async"])
-def test_the_run_stops_at_the_bound_on_generation_and_names_the_counts(mode: str) -> None:
+def test_the_run_stops_at_the_bound_on_generation_and_names_the_counts(mode: str, tmp_path: Path) -> None:
     numbers = count()
 
     def refill(num_prompts: int) -> None:
@@ -152,7 +173,8 @@ def test_the_run_stops_at_the_bound_on_generation_and_names_the_counts(mode: str
         r"raise pivot.resampling.max_gen_batches"
     )
     with pytest.raises(ResamplingError, match=message):
-        make_buffer(mode, refill=refill, equal_rewards="drop").sample(7, "train", 2)
+        make_buffer(mode, tmp_path, refill=refill, equal_rewards="drop").sample(7, "train", 2)
+    assert Counter(each["left_out"] for each in read_dump(tmp_path, step=7)).keys() == {"masked", "group_equal_rewards"}
 
 
 def test_the_draw_depends_on_seed_step_and_order_so_that_a_resumed_run_draws_the_same() -> None:
@@ -213,8 +235,9 @@ def test_rejected_groups_make_the_update_and_its_mini_batches_smaller_without_a_
     assert actor.ppo_mini_batch_size == 2  # two updates of two groups, where a full step has two of three
     assert metrics["down_sampling/groups_equal_rewards"] == 2
     assert metrics["reject_equal_reward/solve_equal_total_ratio"] == pytest.approx(2 / 6)
-    dumped = [json.loads(line) for line in (tmp_path / "tools" / "1.jsonl").read_text().splitlines()]
+    dumped = read_dump(tmp_path)
     assert len(dumped) == 24  # all that was generated
+    assert {"group_equal_rewards"} < {each["left_out"] for each in dumped}
 
     announce(["g", "h", "i", "j", "k", "l"], step=2)
     for uid in "ghijkl":

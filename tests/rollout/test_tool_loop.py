@@ -1,6 +1,7 @@
 """The agent loop `pivot_tools` over a scripted engine: tokens, masks, logprobs and records, branch by branch."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,37 @@ async def test_the_record_holds_every_call(tmp_path: Path) -> None:
     assert (found["stop_reason"], found["num_calls"], found["num_tool_errors"]) == ("answered", 1, 0)
     assert found["turn_tokens"] == [len(loop.tokenizer.encode(call("add", a=2, b=3))) + 1, 9]
     assert found["text_differs"] is False
+
+
+async def test_the_dump_has_each_turn_with_its_observations_in_a_part_that_no_reward_manager_gets(
+    tmp_path: Path,
+) -> None:
+    first = call("add", a=2, b=3) + call("fail")
+    loop = make_loop(
+        [first, "It is 5."], tools_file(tmp_path, "add"), f"trainer.rollout_data_dir={tmp_path}",
+    )  # fmt: skip
+
+    output = await play(loop, trajectory_id="sum-1", turn_index=0)
+
+    assert "transcript" not in output.extra_fields
+    fields = json.loads(output.as_dict()["extra_fields"]["transcript"])
+    assert (fields["trajectory_id"], fields["turn_index"], fields["data_source"]) == ("sum-1", 0, None)
+    assert fields["turns"] == [
+        {
+            "text": first,
+            "num_tokens": record(output)["turn_tokens"][0],
+            "ended": True,
+            "observations": ["5", "Tool call failure\nreason: error, there is no tool 'fail'; the tools are add"],
+        },
+        {"text": "It is 5.", "num_tokens": record(output)["turn_tokens"][1], "ended": True, "observations": []},
+    ]
+    assert record(output).items() <= fields.items()
+
+
+async def test_without_a_folder_for_dumps_a_row_has_no_transcript(tmp_path: Path) -> None:
+    output = await play(make_loop(["It is 5."], tools_file(tmp_path, "add")))
+
+    assert "transcript" not in output.as_dict()["extra_fields"]
 
 
 async def test_the_row_names_the_oldest_and_the_newest_weights_that_sampled(tmp_path: Path) -> None:
@@ -614,6 +646,7 @@ async def test_a_rollout_that_goes_on_after_its_pivot_is_scored_by_the_pivots_tu
 
     assert reward == {
         "reward_score": 1.0, "score": 1.0, "undecided": 0.0, "verifier": "tool_call", "reason": "accepted",
+        "detail": "",
         "stop_reason": "answered", "num_calls": 2, "num_tool_errors": 0,
     }  # fmt: skip
 

@@ -316,7 +316,7 @@ def test_recorded_rollouts_are_rolled_out_again(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "is empty; leave it out"),
-        ('{"uid": "a_0_0"}', r"line 1 is not a rollout \(Object missing required field `prompt_id`\): give a file"),
+        ('{"uid": "a_0_0"}', r"line 1 is not a rollout \(Object missing required field `score`\): give a file"),
     ],
 )
 def test_a_file_without_recorded_rollouts_is_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -8,6 +8,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from tests.support.rollout_records import make_record
+from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 
 PARTITION = "train"
@@ -55,8 +56,18 @@ def announce(uids: Sequence[str], step: int = 1) -> None:
     tq.kv_batch_put(keys=list(uids), partition_id=PARTITION, tags=tags)
 
 
-def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2, code: str = "1 + 2") -> dict[str, Any]:
-    """Extra fields that the tool loop and the reward manager write into one row; a score of None is undecided."""
+def rollout_fields(
+    score: float | None, num_errors: int = 0, num_calls: int = 2, code: str = "1 + 2", turns: Sequence[DumpedTurn] = ()
+) -> dict[str, Any]:
+    """Extra fields that the tool loop and the reward manager write into one row.
+
+    Args:
+        score: Score of the rollout; None is undecided.
+        num_errors: Calls that failed.
+        num_calls: Calls of the rollout.
+        code: Code of each call.
+        turns: Texts of the rollout for a dump; none if nothing is dumped.
+    """
     calls = [
         CallRecord(
             turn=number, name="jupyter_code", arguments={"code": code}, num_tokens=3, seconds=0.1,
@@ -69,10 +80,11 @@ def rollout_fields(score: float | None, num_errors: int = 0, num_calls: int = 2,
         turn_tokens=(5,) * (num_calls + 1), response_tokens=40, generate_seconds=1.0, tool_seconds=0.1, num_answers=1,
     )  # fmt: skip
     undecided = {"score": float("nan"), "undecided": 1.0, "reason": "tool_failure"}
-    return {
+    fields = {
         "reward_extra_info": undecided if score is None else {"score": score, "undecided": 0.0, "acc": score},
         "rollout": record.as_dict(),
     }
+    return {**fields, "transcript": encode_transcript({}, record, turns)} if turns else fields
 
 
 def trainer_config(*, train_batch_size: int, mini_batch_size: int, group_size: int, num_gpus: int = 1) -> DictConfig:

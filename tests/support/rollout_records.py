@@ -1,11 +1,10 @@
 """Records of rollouts with defaults, and lines of dumps."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from verl_pivot.data.rollout_dumps import DumpedRollout, write_rollouts
+from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
 from verl_pivot.data.rollout_records import RolloutRecord, StopReason
 
 
@@ -26,13 +25,15 @@ def make_record(**changes: Any) -> RolloutRecord:
 
 def dump_line(uid: str, score: float | None = 1.0, **changes: Any) -> str:
     """One line of a dump of rollouts."""
-    rollout = DumpedRollout.of(make_record(**changes), uid=uid, score=score, is_kept=True)
-    return json.dumps(rollout.as_dict()) + "\n"
+    return _line(uid, score, make_record(**changes)).decode()
 
 
 def write_dump(path: Path, records: Mapping[str, RolloutRecord]) -> Path:
-    """Write a dump of {uid: record}, as the replay buffer does."""
-    write_rollouts(
-        path, [DumpedRollout.of(record, uid=uid, score=1.0, is_kept=True) for uid, record in records.items()]
-    )
+    """Write a dump of {uid: record}."""
+    path.write_bytes(b"".join(_line(uid, 1.0, record) for uid, record in records.items()))
     return path
+
+
+def _line(uid: str, score: float | None, record: RolloutRecord) -> bytes:
+    transcript = encode_transcript({}, record, [DumpedTurn(text="It is 5.", num_tokens=5, ended=True)])
+    return encode_line(DumpedOutcome(uid=uid, step=1, score=score, is_kept=True), transcript)

@@ -75,7 +75,7 @@ def simulate_command(
     recorded: Annotated[
         Path | None,
         typer.Option(
-            help="Roll out recorded rollouts again, <trainer.rollout_data_dir>/tools/<step>.jsonl, on the engines of a "
+            help="Roll out recorded rollouts again, <trainer.rollout_data_dir>/pivot/<step>.jsonl, on the engines of a "
             "scenario, D by default."
         ),
     ] = None,

@@ -1,30 +1,98 @@
-"""DumpedRollout <-> a line of `<rollout_data_dir>/tools/<step>.jsonl`, the dump of a step's rollouts with tools."""
+"""Rollouts <-> lines of `<rollout_data_dir>/pivot/<step>.jsonl`, which say what was rewarded and why; docs/dumps.md."""
 
 import json
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import numpy
 
 from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import DataError
 from verl_pivot.types import JsonObject
 
+FOLDER = "pivot"
+"""Folder of the dumps within `trainer.rollout_data_dir` and `trainer.validation_data_dir`."""
 
-class DumpedRollout(RolloutRecord, frozen=True, kw_only=True):
-    """One line of a dump: the record of a rollout, its score, and whether the update saw it."""
+
+class LeftOut(StrEnum):
+    """Why the update does not see a rollout."""
+
+    UNDECIDED = "undecided"
+    """No verifier could decide it; `reason` and `detail` say why."""
+    MASKED = "masked"
+    """The system failed, as `failure` says."""
+    LONE = "lone"
+    """It is the last decided rollout of its group, and has no advantage alone."""
+    RESAMPLED = "resampled"
+    """GRPO-RoC drew other rollouts of its group."""
+    GROUP_TOO_FEW = "group_too_few"
+    """Its group has fewer usable rollouts than the update needs."""
+    GROUP_EQUAL_REWARDS = "group_equal_rewards"
+    """All rollouts of its group scored the same, so that the group was replaced or rejected."""
+    GROUP_FAILED = "group_failed"
+    """Another rollout of its group raised an error, and verl replaced the group."""
+    GROUP_STALE = "group_stale"
+    """The policy had more updates since the rollout began than `max_off_policy_threshold` allows."""
+    GROUP_SURPLUS = "group_surplus"
+    """verl's `algorithm.filter_groups` generated more groups than the step needs."""
+
+
+class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn of the policy, and the text that it read afterwards.
+
+    Example:
+        DumpedTurn(text='<tool_call>...</tool_call>', num_tokens=31, ended=True, observations=("5",))
+    """
+
+    text: str
+    """Text of the policy, without its end-of-turn token."""
+    num_tokens: int
+    """Tokens that the policy sampled."""
+    ended: bool
+    """Whether the policy ended the turn by itself; False if it was cut off."""
+    observations: tuple[str, ...] = ()
+    """[num_calls] text that the policy read after each call of the turn, or the retry message alone."""
+
+
+class DumpedOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """The part of a line that the replay buffer knows: the verdict, and whether the update saw the rollout."""
 
     uid: str
     """Key of the row in verl, `<group>_<session>_<part>`; verl's own dump of the step holds the text under this key."""
+    step: int | None = None
+    """Training step; None in lines of versions that did not write it."""
     score: float | None
-    """Score of the outcome; None if it is undecided."""
+    """Score of the rollout; None if it is undecided."""
+    verifier: str | None = None
+    """Name of the verifier, or "outcome" for the verdict of an environment or of a failure; None if verl's reward
+    function scored the rollout."""
+    reason: str = ""
+    """Reason of the verdict, a short code; "" if verl's reward function scored the rollout."""
+    detail: str = ""
+    """Explanation of the verdict for people."""
     is_kept: bool = msgspec.field(name="kept")
-    """Whether the update saw the rollout."""
+    """Whether the update saw the rollout; always true in validation, unless it is undecided."""
+    left_out: LeftOut | None = None
+    """Why the update did not see it; None if it did."""
+    reward_info: dict[str, Any] = {}
+    """Other values that the reward function returned beside the score."""
 
-    @classmethod
-    def of(cls, record: RolloutRecord, *, uid: str, score: float | None, is_kept: bool) -> "DumpedRollout":
-        """A record as a line of a dump."""
-        return cls(**msgspec.structs.asdict(record), uid=uid, score=score, is_kept=is_kept)
+
+class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
+    """One line of a dump."""
+
+    trajectory_id: str | None = None
+    """Trajectory of the row's pivot; None for other rows."""
+    turn_index: int | None = None
+    """Index of the pivot among the trajectory's assistant turns, from 0."""
+    data_source: str | None = None
+    turns: tuple[DumpedTurn, ...] = ()
+    record: RolloutRecord | None = None
+    """Fields that stand beside these in the line; None if an agent loop of verl sampled the rollout."""
 
     @property
     def group(self) -> str:
@@ -37,23 +105,58 @@ class DumpedRollout(RolloutRecord, frozen=True, kw_only=True):
         return self.uid.rsplit("_", 1)[0]
 
 
-def write_rollouts(path: Path, rollouts: Iterable[DumpedRollout], *, append: bool = False) -> None:
-    """Write one line per rollout, in the order of their uids."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab" if append else "wb") as file:
-        file.writelines(_line(rollout) for rollout in sorted(rollouts, key=lambda rollout: rollout.uid))
+def encode_transcript(row: Mapping[str, Any], record: RolloutRecord, turns: Sequence[DumpedTurn]) -> bytes:
+    """The part of a line that the agent loop knows, as a JSON object.
+
+    Args:
+        row: Columns of the row that was rolled out.
+        record: Record of the rollout.
+        turns: [num_turns] texts of the policy and of its tools.
+    """
+    turn_index = row.get("turn_index")
+    return _encode(
+        {
+            "trajectory_id": row.get("trajectory_id"),
+            "turn_index": None if turn_index is None else int(turn_index),
+            "data_source": row.get("data_source"),
+            **record.as_dict(),
+            "turns": turns,
+        }
+    )
 
 
-def _line(rollout: DumpedRollout) -> bytes:
-    fields = rollout.as_dict()
+def encode_line(outcome: DumpedOutcome, transcript: bytes | None) -> bytes:
+    """A line of a dump: the fields of the outcome, followed by those of the transcript if there is one."""
+    fields = _encode(outcome)
+    return fields + b"\n" if transcript is None else fields[:-1] + b"," + transcript[1:] + b"\n"
+
+
+def _encode(fields: object) -> bytes:
     try:
-        return msgspec.json.encode(fields) + b"\n"  # three times as fast as json.dumps
-    except UnicodeEncodeError:  # lone surrogates in arguments, which JSON can only escape
-        return json.dumps(fields).encode() + b"\n"
+        return _ENCODER.encode(fields)  # three times as fast as json.dumps
+    except (UnicodeEncodeError, OverflowError):  # lone surrogates, which JSON can only escape, and huge integers
+        return json.dumps(_finite(msgspec.to_builtins(fields, enc_hook=_as_plain))).encode()
+
+
+def _finite(value: object) -> object:
+    """The value with null for NaN and infinity, which JSON does not have; msgspec's encoder writes null, too."""
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _as_plain(value: object) -> object:
+    """A JSON value for an object that msgspec does not know, such as a number of numpy from a reward function."""
+    return value.tolist() if isinstance(value, numpy.generic | numpy.ndarray) else repr(value)
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_as_plain)
 
 
 def read_rollouts(path: Path) -> Iterator[DumpedRollout]:
-    """Read every line of a dump; unknown keys are ignored.
+    """Read every line of a dump, also of the folder `tools` of earlier versions; unknown keys are ignored.
 
     Raises:
         DataError: If the file cannot be read or is empty, or a line is not a rollout; the message names the line.
@@ -67,9 +170,13 @@ def read_rollouts(path: Path) -> Iterator[DumpedRollout]:
 def _parse(line: bytes | JsonObject, place: str) -> DumpedRollout:
     try:
         # json reads the NaN and lone surrogates that Python writes, which msgspec's decoder refuses.
-        return msgspec.convert(json.loads(line) if isinstance(line, bytes) else line, DumpedRollout)
+        fields = json.loads(line) if isinstance(line, bytes) else line
+        rollout = msgspec.convert(fields, DumpedRollout)
+        if "stop_reason" not in fields:
+            return rollout
+        return msgspec.structs.replace(rollout, record=msgspec.convert(fields, RolloutRecord))
     except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{place} is not a rollout ({error}): give a file of the folder 'tools' in trainer.rollout_data_dir or "
+            f"{place} is not a rollout ({error}): give a file of the folder '{FOLDER}' in trainer.rollout_data_dir or "
             "trainer.validation_data_dir, written by this version"
         ) from error

@@ -13,6 +13,8 @@ RECORD_FIELD = "rollout"
 """Key of a row's `extra_fields` that holds the record (`RolloutRecord.as_dict`)."""
 TURN_ENDS_FIELD = "turn_ends"
 """Key of `extra_fields` that holds the boundaries of turns: [num_turns] positions behind each turn's last token."""
+TRANSCRIPT_FIELD = "transcript"
+"""Key of `extra_fields` that holds the rollout's part of its line in a dump (`rollout_dumps.encode_transcript`)."""
 VERDICT_FIELD = "verdict"
 """Key of `extra_fields` that holds a Verdict, where an environment or a failure of the system decided the outcome."""
 
@@ -33,6 +35,8 @@ class StopReason(StrEnum):
     """A tool or the sandbox failed: the rollout is masked."""
     ENGINE_FAILURE = "engine_failure"
     """The inference engine returned nothing several times in a row: the rollout is masked."""
+    SINGLE_TURN = "single_turn"
+    """The policy ended its turn, and the agent loop samples only one: calls in it are scored, but not run."""
 
     @property
     def is_masked(self) -> bool:

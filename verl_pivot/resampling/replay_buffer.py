@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import transfer_queue as tq
 from transfer_queue import KVBatchMeta
@@ -11,29 +11,13 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
-from verl_pivot.data.rollout_dumps import DumpedRollout, write_rollouts
-from verl_pivot.data.rollout_records import RECORD_FIELD, RolloutRecord, parse_record
-from verl_pivot.errors import VerifierError
+from verl_pivot.data.rollout_dumps import FOLDER, LeftOut
+from verl_pivot.data.rollout_records import RolloutRecord
+from verl_pivot.errors import PivotError, VerifierError
+from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows
+from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
 from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
-
-
-class SampledRow(NamedTuple):
-    """One row as the agent loop and the reward manager wrote it."""
-
-    reward: Mapping[str, Any]
-    """`reward_extra_info` of the reward manager; empty if it wrote none."""
-    record: RolloutRecord | None
-    """Record of a rollout with tools; None for rows of other agent loops."""
-
-    @property
-    def is_undecided(self) -> bool:
-        return bool(self.reward.get("undecided"))
-
-    @property
-    def score(self) -> float | None:
-        """Score of the row; None if it is undecided."""
-        return None if self.is_undecided else self.reward.get("score")
 
 
 class PivotSampling:
@@ -44,52 +28,66 @@ class PivotSampling:
         super().__init__(*args, **kwargs, sampler_kwargs=sampler_kwargs, poll_interval=poll_interval)  # type: ignore[call-arg]  # verl's
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
         self.group_size = int(sampler_kwargs["group_size"])
-        self.dump_folders = {
-            "train": _dump_folder(sampler_kwargs["rollout_data_dir"]),
-            "val": _dump_folder(sampler_kwargs["validation_data_dir"]),
+        num_batches = int(self.trainer_config.get("parameter_sync_step", 1))  # type: ignore[attr-defined]  # verl's
+        self._dumps = {
+            "train": _open_dump(sampler_kwargs["rollout_data_dir"], num_batches),
+            "val": _open_dump(sampler_kwargs["validation_data_dir"], 1),
         }
-        self._dumped_steps: dict[str, int] = {}
-        """{partition: step of its last dump}; later batches of the same step are appended."""
+        self._replaced_uids: dict[str, LeftOut] = {}
+        """{uid: reason} for the groups that verl is about to clear and to replace."""
+        self._cleared: dict[str, tuple[SampledRow, LeftOut]] = {}
+        """{key: row and reason} for rows that verl cleared, until they are dumped."""
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
 
         Raises:
             VerifierError: After `pivot.max_undecided_batches` batches in a row without any decided row.
+            ConfigError: If an earlier step could not be dumped.
         """
+        dump = self._dumps[partition_id]
+        try:
+            sampled = self._sample(global_steps, partition_id, batch_size)
+        except PivotError:  # the rollouts that were left out so far show the cause
+            if dump is not None:
+                self._dump_rows({}, (), global_steps, partition_id)
+                dump.finish()
+            raise
+        if dump is not None:
+            dump.finish() if partition_id == "val" else dump.end_batch()  # after the last validation the run ends
+        return sampled
+
+    def _sample(self, step: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
         is_validation = partition_id == "val"
         num_batches = 1 if is_validation else self.max_undecided_batches
         undecided: Counter[str] = Counter()
         for number in range(num_batches):
             if number > 0:
                 self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
-            batch, metrics = self._sample_batch(global_steps, partition_id, batch_size)
+            batch, metrics = self._sample_batch(step, partition_id, batch_size)
             rows = self._read(batch)
             num_absent = {} if is_validation else _num_absent(batch, self.group_size)
             kept = _keep(batch, rows, min_group_size=1 if is_validation else 2, short_groups=num_absent)
             undecided.update(str(row.reward["reason"]) for row in rows if row.is_undecided)
             groups = _group_scores(batch, rows)
-            curriculum = {} if is_validation else _update_curriculum(batch, groups, global_steps)
+            curriculum = {} if is_validation else _update_curriculum(batch, groups, step)
             selected = _select(batch, kept)
+            of_batch = self._rows_of_batch(dict(zip(batch.keys, rows, strict=True)), partition_id)
+            self._dump_rows(of_batch, frozenset(selected.keys), step, partition_id)
             if kept.rows:
-                counts = {
+                return selected, {
+                    **metrics,
                     "pivot/undecided_rows": float(undecided.total()),
                     "pivot/lone_rows": float(kept.num_lone),
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
-                }
-                by_key = dict(zip(batch.keys, rows, strict=True))
-                rollouts = self._report_rollouts(by_key, frozenset(selected.keys), global_steps, partition_id)
-                return selected, {
-                    **metrics,
-                    **counts,
                     **_variance_metrics(groups),
                     **_verdict_shares(rows),
                     **curriculum,
-                    **rollouts,
+                    **_record_metrics(self._counted_rows(of_batch, partition_id)),
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
-            f"{global_steps}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
+            f"{step}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
             "data is broken"
         )
 
@@ -104,27 +102,67 @@ class PivotSampling:
         """[num_rows] rows of a batch."""
         return read_sampled_rows(batch.keys, batch.partition_id)
 
-    def _report_rollouts(
-        self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str
-    ) -> dict[str, float]:
-        """Metrics of the rollouts with tools; also dumps their records beside verl's own dump of the step.
+    def _rows_of_batch(self, rows: Mapping[str, SampledRow], partition_id: str) -> Mapping[str, SampledRow]:
+        """{key: row} for all rows of the groups of a batch; `rows` are those that verl sampled."""
+        return rows
+
+    def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> list[SampledRow]:
+        """Rows that the metrics of the rollouts are over; `rows` are those of the groups of the batch."""
+        return list(rows.values())
+
+    def _left_rows(self) -> dict[str, tuple[SampledRow, LeftOut]]:
+        """{key: row and reason} for training rows of groups that no batch took, since the last batch."""
+        return self._cleared
+
+    def _reason_to_leave(self, row: SampledRow) -> LeftOut:
+        """Why the update does not see a row of the batch."""
+        return row.unusable or LeftOut.LONE
+
+    def _dump_rows(self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str) -> None:
+        """Dump the rows of a batch, and those that verl cleared since the last one.
 
         Args:
-            rows: {key: row} for all rows that were sampled.
+            rows: {key: row} for all rows that were generated.
             kept: Keys of the rows that the update sees.
             step: verl's training step.
             partition_id: "train" or "val".
         """
-        rollouts = [
-            DumpedRollout.of(row.record, uid=key, score=row.score, is_kept=key in kept)
-            for key, row in rows.items()
-            if row.record is not None
+        dump = self._dumps[partition_id]
+        if dump is None:
+            return
+        lines = [
+            dump_line(key, row, step, None if key in kept else self._reason_to_leave(row)) for key, row in rows.items()
         ]
-        folder = self.dump_folders[partition_id]
-        if rollouts and folder is not None:
-            write_rollouts(folder / f"{step}.jsonl", rollouts, append=self._dumped_steps.get(partition_id) == step)
-            self._dumped_steps[partition_id] = step
-        return {**rollout_metrics(rollouts), **success_metrics(rollouts)}
+        if partition_id == "train":
+            lines += [dump_line(key, row, step, reason) for key, (row, reason) in self._left_rows().items()]
+            self._cleared = {}
+        dump.add(step, lines)
+
+    def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
+        """verl's hook: clears the groups that are to be replaced, each of which has a reason."""
+        stale, equal, failed, _ = eviction_reasons
+        self._replaced_uids = {
+            **dict.fromkeys(failed, LeftOut.GROUP_FAILED),
+            **dict.fromkeys(equal, LeftOut.GROUP_EQUAL_REWARDS),
+            **dict.fromkeys(stale, LeftOut.GROUP_STALE),
+        }
+        result = super()._evict_terminal_groups(global_steps, partition_id, eviction_reasons)  # type: ignore[misc]  # verl's
+        self._replaced_uids = {}
+        return result
+
+    def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
+        """verl's hook: clears the rows of groups, which are read before if they are dumped."""
+        if self._dumps[partition_id] is not None:
+            for key, row in self._rows_of_groups(partition_id, uids).items():
+                self._cleared[key] = (
+                    row,
+                    row.unusable or self._replaced_uids.get(key.split("_")[0], LeftOut.GROUP_SURPLUS),
+                )
+        super()._clear_groups(partition_id, uids)  # type: ignore[misc]  # verl's
+
+    def _rows_of_groups(self, partition_id: str, uids: Collection[str]) -> dict[str, SampledRow]:
+        keys = [key for key in self.partitions[partition_id] if key.split("_")[0] in uids]  # type: ignore[attr-defined]  # verl's
+        return dict(zip(keys, read_sampled_rows(keys, partition_id), strict=True))
 
 
 class PivotReplayBuffer(PivotSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
@@ -135,25 +173,15 @@ class PivotReplayBufferAsync(PivotSampling, ReplayBufferAsync):  # type: ignore[
     """Buffer for the asynchronous trainer modes."""
 
 
-def read_sampled_rows(keys: Sequence[str], partition_id: str) -> list[SampledRow]:
-    """[num_rows] rows that TransferQueue holds under these keys.
-
-    Raises:
-        DataError: If the record of a rollout cannot be read.
-    """
-    if not keys:
-        return []
-    data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
-    return [_sampled_row(fields) for fields in data.get("extra_fields").tolist()]
+def _open_dump(data_dir: str | None, batches_per_step: int) -> StepDump | None:
+    return None if data_dir is None else StepDump(Path(data_dir) / FOLDER, batches_per_step=batches_per_step)
 
 
-def _sampled_row(extra_fields: Mapping[str, Any]) -> SampledRow:
-    record = extra_fields.get(RECORD_FIELD)
-    return SampledRow(extra_fields.get("reward_extra_info", {}), None if record is None else parse_record(record))
-
-
-def _dump_folder(data_dir: str | None) -> Path | None:
-    return None if data_dir is None else Path(data_dir) / "tools"
+def _record_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
+    """Metrics of the rollouts with tools."""
+    records: list[RolloutRecord] = [row.record for row in rows if row.record is not None]
+    successes = [row.record for row in rows if row.record is not None and (row.score or 0.0) > 0]
+    return {**rollout_metrics(records), **success_metrics(successes)}
 
 
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:

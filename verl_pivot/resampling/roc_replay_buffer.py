@@ -10,15 +10,21 @@ from omegaconf import DictConfig
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from verl_pivot.data.rollout_dumps import LeftOut
 from verl_pivot.errors import ConfigError, ResamplingError
 from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards, are_equal
 from verl_pivot.resampling.groups import DroppedGroups, Group, Rollout, resampling_metrics
 from verl_pivot.resampling.mini_batches import MiniBatches
 from verl_pivot.resampling.penalties import penalty_of_record
-from verl_pivot.resampling.replay_buffer import PivotSampling, SampledRow, read_sampled_rows
+from verl_pivot.resampling.replay_buffer import PivotSampling
+from verl_pivot.resampling.sampled_rows import SampledRow, read_sampled_rows
 from verl_pivot.resampling.settings import settings_of
 
 _TRAIN = "train"
+_LEFT_OUT = {
+    DropReason.TOO_FEW: LeftOut.GROUP_TOO_FEW,
+    DropReason.EQUAL_REWARDS: LeftOut.GROUP_EQUAL_REWARDS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +125,7 @@ class _RocSampling(PivotSampling):
         Raises:
             ResamplingError: If too many groups had to be replaced.
         """
-        result = super()._evict_terminal_groups(global_steps, partition_id, reasons)  # type: ignore[misc]  # verl's
+        result = super()._evict_terminal_groups(global_steps, partition_id, reasons)
         if partition_id != _TRAIN:
             return result
         evicted, *_, metrics = result
@@ -180,18 +186,37 @@ class _RocSampling(PivotSampling):
         """The rows of a training batch, which were read already when their groups finished."""
         if batch.partition_id != _TRAIN:
             return super()._read(batch)
-        rows = self._generated_rows()
+        rows = self._rows_of_batch({}, _TRAIN)
         return [rows[key] for key in batch.keys]
 
-    def _report_rollouts(
-        self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str
-    ) -> dict[str, float]:
-        """Metrics and dump of all generated rollouts, not only of those that the update sees."""
-        generated = self._generated_rows() if partition_id == _TRAIN else rows
-        return super()._report_rollouts(generated, kept, step, partition_id)
+    def _rows_of_batch(self, rows: Mapping[str, SampledRow], partition_id: str) -> Mapping[str, SampledRow]:
+        """Also the rows of a training batch's groups that were not drawn."""
+        if partition_id != _TRAIN:
+            return rows
+        return {key: row for each in self._sampled for key, row in each.rows.items()}
 
-    def _generated_rows(self) -> dict[str, SampledRow]:
-        return {key: row for each in (*self._left_out, *self._sampled) for key, row in each.rows.items()}
+    def _left_rows(self) -> dict[str, tuple[SampledRow, LeftOut]]:
+        """Also the rows of groups that were replaced or rejected, which count in the metrics."""
+        left = {
+            key: (row, row.unusable or _LEFT_OUT[each.drop_reason or DropReason.EQUAL_REWARDS])
+            for each in self._left_out
+            for key, row in each.rows.items()
+        }
+        return {**super()._left_rows(), **left}
+
+    def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> list[SampledRow]:
+        left = self._left_out if partition_id == _TRAIN else []
+        return [*rows.values(), *(row for each in left for row in each.rows.values())]
+
+    def _reason_to_leave(self, row: SampledRow) -> LeftOut:
+        return row.unusable or LeftOut.RESAMPLED
+
+    def _rows_of_groups(self, partition_id: str, uids: Collection[str]) -> dict[str, SampledRow]:
+        """Rows of groups that are too old; those of other finished groups are in `_left_out`."""
+        finished = [self._finished[uid] for uid in uids if uid in self._finished]
+        others = super()._rows_of_groups(partition_id, set(uids) - self._finished.keys())
+        stale = {key: row for each in finished if each.drop_reason is None for key, row in each.rows.items()}
+        return {**others, **stale}
 
 
 class RocReplayBuffer(_RocSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
@@ -220,7 +245,8 @@ def _group(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Literal[
     """The rollouts of a prompt in the order in which they were sampled; `rows` are in the order in which they ended."""
     usable, undecided = [], []
     rollouts = {_rollout_id(key): row for key, row in rows.items()}
-    for id_, (reward, record) in sorted(rollouts.items(), key=lambda item: _session(item[0])):
+    for id_, row in sorted(rollouts.items(), key=lambda item: _session(item[0])):
+        reward, record = row.reward, row.record
         if "undecided" not in reward or record is None:
             raise ConfigError(
                 "pivot.resampling needs the record of each rollout's calls, which only the agent loop pivot_tools and "

@@ -87,6 +87,7 @@ def _reward(verdict: Verdict, *, verifier: str, record_info: Mapping[str, Any]) 
             "undecided": float(verdict.score is None),
             "verifier": verifier,
             "reason": verdict.reason,
+            "detail": verdict.detail,
             **record_info,
         },
     }

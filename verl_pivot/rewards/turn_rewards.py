@@ -1,4 +1,4 @@
-"""TurnRewardOutput: verl's output of an agent loop, with a reward placed on the last token of each turn."""
+"""TurnRewardOutput: verl's output of an agent loop, with a reward for each turn, and its part of the dump's line."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from verl_pivot.data.rollout_records import TURN_ENDS_FIELD
+from verl_pivot.data.rollout_records import TRANSCRIPT_FIELD, TURN_ENDS_FIELD
 
 
 class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untyped here
@@ -20,9 +20,11 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
     """[num_turns] positions in the response, each behind the last token that the policy sampled in a turn."""
     turn_rewards: list[float] = Field(default_factory=list)
     """[num_turns] rewards; empty if only the whole rollout has a reward."""
+    transcript: bytes | None = None
+    """The rollout's part of its line in a dump; None if nothing is dumped. Reward managers do not get it."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The row that verl stores, with `turn_ends` in its `extra_fields`.
+        """The row that verl stores, with `turn_ends` and the transcript in its `extra_fields`.
 
         Raises:
             ValueError: If there are turn rewards, but not one for each turn.
@@ -34,6 +36,8 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
         row: dict[str, Any] = super().as_dict()
         row.pop("turn_ends", None)
         row.pop("turn_rewards", None)
+        if (transcript := row.pop("transcript", None)) is not None:
+            row["extra_fields"][TRANSCRIPT_FIELD] = transcript
         row["extra_fields"][TURN_ENDS_FIELD] = list(self.turn_ends)
         if self.turn_rewards:
             scores = row.setdefault("rm_scores", torch.zeros_like(row["response_mask"], dtype=torch.float32))

@@ -3,17 +3,24 @@
 import json
 from typing import Any
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.utils.profiler import simple_timer
 
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
+from verl_pivot.data.rollout_records import RolloutRecord, RoutingCost, StopReason
+from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import DataError
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.rollout.tracing import traced_rollout
 from verl_pivot.routing.client import end_conversation, new_request_id
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     """Samples one assistant turn from the state and the tools of the row; the reward manager scores it."""
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TurnRewardOutput:
         """Sample one action at one pivot.
 
         Raises:
@@ -21,13 +28,13 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         """
         prompt_ids = await self._prompt_ids(row)
         timings: dict[str, float] = {}
-        with simple_timer("generate_sequences", timings):
+        with traced_rollout(row), simple_timer("generate_sequences", timings):
             request_id = new_request_id()
             completion = await self.server_manager.generate(
                 request_id=request_id, prompt_ids=prompt_ids, sampling_params=sampling_params
             )
         newest = completion.extra_fields.get("max_global_steps")
-        await end_conversation(self.server_manager, request_id, len(completion.token_ids), newest)
+        journey = await end_conversation(self.server_manager, request_id, len(completion.token_ids), newest)
         merged, mask, logprobs = await self.ct_merge_assistant_token(
             prompt_ids,
             completion.token_ids,
@@ -37,7 +44,7 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         )
         num_response_tokens = min(len(mask), self.rollout_config.response_length)
         num_prompt_tokens = len(merged.token_ids) - len(mask)
-        return AgentLoopOutput(
+        output = TurnRewardOutput(
             prompt_ids=merged.token_ids[:num_prompt_tokens],
             response_ids=merged.token_ids[num_prompt_tokens:][:num_response_tokens],
             response_mask=mask[:num_response_tokens],
@@ -47,6 +54,27 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             metrics={"num_preempted": -1 if completion.num_preempted is None else completion.num_preempted, **timings},
             extra_fields=completion.extra_fields,
         )
+        if is_dumped(self.config):
+            output.transcript = self._transcript(row, output, journey)
+        return output
+
+    def _transcript(self, row: dict[str, Any], output: TurnRewardOutput, journey: RoutingCost | None) -> bytes:
+        """The rollout's part of its line in a dump; its text is the one that the reward manager scores."""
+        end_ids = end_token_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
+        text, ended = action_text(output.response_ids, self.tokenizer, end_ids)
+        num_tokens = len(output.response_ids)
+        record = RolloutRecord(
+            prompt_id=prompt_id(row["raw_prompt"]),
+            stop_reason=StopReason.SINGLE_TURN if ended else StopReason.MAX_RESPONSE_TOKENS,
+            calls=(),
+            turn_tokens=(num_tokens,),
+            prompt_tokens=len(output.prompt_ids),
+            response_tokens=num_tokens,
+            generate_seconds=output.metrics.generate_sequences,
+            tool_seconds=0.0,
+            journey=journey,
+        )
+        return encode_transcript(row, record, [DumpedTurn(text=text, num_tokens=num_tokens, ended=ended)])
 
     async def _prompt_ids(self, row: dict[str, Any]) -> list[int]:
         tools = json.loads(row["tools"]) or None

@@ -1,6 +1,7 @@
 """PlayedRollout: a finished rollout with tools -> its record, its outcome and the row that verl stores."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -8,6 +9,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.data.actions import read_turn
+from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
 from verl_pivot.data.rollout_records import (
     RECORD_FIELD,
     TURN_ENDS_FIELD,
@@ -19,6 +21,7 @@ from verl_pivot.data.rollout_records import (
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.rollout.outcome import decided_outcome
+from verl_pivot.rollout.settings import is_dumped
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import num_tag_pairs
 from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport, LoopParts
@@ -41,6 +44,8 @@ class PolicyTurn:
     num_tokens: int
     """Number of sampled tokens."""
     calls: tuple[ToolCall | Malformed, ...]
+    ended: bool
+    """Whether the policy ended the turn by itself; False if it was cut off."""
     stop_reason: StopReason | None
     """Why the rollout ends with this turn; None if it goes on."""
 
@@ -68,11 +73,14 @@ class PlayedRollout:
             return f"the engine returned no token {MAX_EMPTY_ANSWERS} times in a row"
         return self.observed[-1].failure if self.observed else ""
 
-    async def row(self, parts: LoopParts, tools: RolloutTools) -> TurnRewardOutput | list[TurnRewardOutput]:
+    async def row(
+        self, parts: LoopParts, tools: RolloutTools, columns: Mapping[str, Any]
+    ) -> TurnRewardOutput | list[TurnRewardOutput]:
         """The row that verl stores; an empty list if the system failed before the policy sampled a token.
 
         Args:
             parts: The agent loop that played the rollout.
+            columns: Columns of the dataset's row.
             tools: The rollout's tools, whose environments may score the outcome.
         """
         if self.stop_reason.is_masked:
@@ -87,7 +95,7 @@ class PlayedRollout:
         }
         if (verdict := await self._outcome(tools)) is not None:
             extra_fields[VERDICT_FIELD] = asdict(verdict)
-        return TurnRewardOutput(
+        output = TurnRewardOutput(
             prompt_ids=tokens.prompt_ids,
             response_ids=tokens.response_ids,
             response_mask=tokens.mask,
@@ -98,6 +106,17 @@ class PlayedRollout:
             metrics={"tool_calls": record.tool_seconds, **self.engine.metrics},
             extra_fields=extra_fields,
         )
+        if is_dumped(parts.loop.config):
+            output.transcript = encode_transcript(columns, record, self._dumped_turns())
+        return output
+
+    def _dumped_turns(self) -> list[DumpedTurn]:
+        """The policy's turns, each with the texts that the policy read after it."""
+        observations: list[tuple[str, ...]] = [*(tuple(each.texts) for each in self.observed), ()]
+        return [
+            DumpedTurn(text=turn.text, num_tokens=turn.num_tokens, ended=turn.ended, observations=texts)
+            for turn, texts in zip(self.turns, observations, strict=False)  # the last turn may have none
+        ]
 
     def _record(self, parts: LoopParts, schemas: list[JsonObject]) -> RolloutRecord:
         tag = parts.settings.format_tag

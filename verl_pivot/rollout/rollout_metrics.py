@@ -1,11 +1,13 @@
 """Records of one step's rollouts -> the metrics `rollout/...` and `routing/...`, which docs/metrics.md explains."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from verl_pivot.data.rollout_dumps import DumpedRollout
 from verl_pivot.data.rollout_records import CallStatus, RolloutRecord, StopReason
 from verl_pivot.types import ErrorKind
+
+_STOP_REASONS = tuple(reason for reason in StopReason if reason is not StopReason.SINGLE_TURN)
+"""Reasons for which a rollout with tools can end."""
 
 
 def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
@@ -57,11 +59,10 @@ def _call_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     }
 
 
-def success_metrics(rollouts: Iterable[DumpedRollout]) -> dict[str, float]:
+def success_metrics(successes: Sequence[RolloutRecord]) -> dict[str, float]:
     """Share of failed calls in rewarded rollouts, which figure 4 of rStar2-Agent (arXiv:2508.20722) plots."""
-    successes = [rollout for rollout in rollouts if (rollout.score or 0.0) > 0]
-    num_calls = sum(rollout.num_calls for rollout in successes)
-    num_errors = sum(rollout.num_tool_errors for rollout in successes)
+    num_calls = sum(record.num_calls for record in successes)
+    num_errors = sum(record.num_tool_errors for record in successes)
     return {"rollout/error_rate_of_successes": num_errors / num_calls} if num_calls else {}
 
 

@@ -91,3 +91,8 @@ def parse_settings(config: DictConfig) -> RolloutSettings:
 @lru_cache(maxsize=8)
 def _parse(text: str) -> RolloutSettings:
     return validated(RolloutSettings, OmegaConf.to_container(OmegaConf.create(text)), "pivot.rollout")
+
+
+def is_dumped(config: DictConfig) -> bool:
+    """Whether training or validation writes dumps, for which rollouts keep their texts; a loop cannot tell which."""
+    return bool(config.trainer.rollout_data_dir or config.trainer.validation_data_dir)

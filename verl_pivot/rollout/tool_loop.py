@@ -15,6 +15,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
+from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
 from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser, VerlParser
 from verl_pivot.rollout.turn_sampler import LoopParts
 from verl_pivot.tools.toolset import load_toolset
@@ -54,9 +55,12 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         opened = load_toolset(settings.tools).open(
             row, max_calls_per_turn=settings.max_calls_per_turn, parallel_calls=settings.parallel_calls
         )
-        async with opened as tools:
-            played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
-            return await played.row(self._parts, tools)
+        with traced_rollout(row):
+            async with opened as tools:
+                if is_traced():
+                    tools.toolbox = TracedToolbox.of(tools.toolbox)
+                played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
+                return await played.row(self._parts, tools, row)
 
 
 def make_parser(settings: RolloutSettings, tokenizer: Any) -> TurnParser:

@@ -11,6 +11,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
 from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn
 from verl_pivot.rollout.token_record import TokenRecord
+from verl_pivot.rollout.tracing import in_span
 from verl_pivot.rollout.turn_sampler import EngineReport, LoopParts, SampledTurn, TurnSampler
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
@@ -56,7 +57,7 @@ class ToolRollout:
             while True:
                 if (stop := self._limit_reached(tokens)) is not None:
                     break
-                sampled = await self._sampler.sample(tokens.token_ids, self._budget(tokens))
+                sampled = await self._sample(tokens, len(turns))
                 engine = engine.plus(sampled.report)
                 if not sampled.token_ids:
                     stop = StopReason.ENGINE_FAILURE
@@ -122,6 +123,18 @@ class ToolRollout:
         left = self._parts.max_model_len - len(tokens.token_ids) - 1
         return min(left, self._limits.turn_budget(len(tokens.mask)))
 
+    async def _sample(self, tokens: TokenRecord, index: int) -> SampledTurn:
+        """The next turn of the policy from the engines.
+
+        Args:
+            tokens: All tokens of the rollout so far.
+            index: Index of the turn, from 0.
+        """
+        sampling = self._sampler.sample(tokens.token_ids, self._budget(tokens))
+        return await in_span(
+            "turn", {"index": index}, sampling, lambda sampled: self._loop.tokenizer.decode(sampled.token_ids)
+        )
+
     async def _append_turn(self, tokens: TokenRecord, sampled: SampledTurn) -> TokenRecord:
         is_first_with_logprobs = tokens.logprobs is None and sampled.logprobs is not None
         merged, mask, logprobs = await self._loop.ct_merge_assistant_token(
@@ -145,14 +158,15 @@ class ToolRollout:
         stop = next((stop for stop in self._parts.parser.stop if stop in text), None)
         text = full_text if stop is None else full_text[: full_text.index(stop) + len(stop)]
         calls: tuple[ToolCall | Malformed, ...] = ()
-        if ended or stop is not None:
+        ended = ended or stop is not None
+        if ended:
             calls = await self._parts.parser.calls(text, sampled.token_ids, self._schemas)
             reason = self._stop_after(text, calls, index + 1)
         else:
             reason = self._limits.stop_after_cut(len(sampled.token_ids))
         return PolicyTurn(
             index=index, text=text, message={"role": "assistant", "content": full_text},
-            num_tokens=len(sampled.token_ids), calls=calls, stop_reason=reason,
+            num_tokens=len(sampled.token_ids), calls=calls, ended=ended, stop_reason=reason,
         )  # fmt: skip
 
     def _stop_after(self, text: str, calls: Sequence[ToolCall | Malformed], num_turns: int) -> StopReason | None:

@@ -128,9 +128,10 @@ def read_pass_counts(dumps: Sequence[Path], on_done: Callable[[int], None]) -> d
     seen: set[str] = set()
     for rollout in (rollout for dump in dumps for rollout in read_rollouts(dump)):
         on_done(1)
-        if rollout.id not in seen:
+        if rollout.record is not None and rollout.id not in seen:
             seen.add(rollout.id)
-            counts[rollout.prompt_id] = _add(counts.get(rollout.prompt_id, PassCount()), rollout.score)
+            prompt = rollout.record.prompt_id
+            counts[prompt] = _add(counts.get(prompt, PassCount()), rollout.score)
     return counts
 
 

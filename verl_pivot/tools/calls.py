@@ -53,15 +53,16 @@ class Toolbox:
         Unless calls are parallel, none begins after a failure of the system: there may be fewer outcomes than calls.
         """
         if self.parallel_calls:
-            return list(await asyncio.gather(*(self._run(call, number) for number, call in enumerate(calls))))
+            return list(await asyncio.gather(*(self.run_one(call, number) for number, call in enumerate(calls))))
         outcomes: list[CallOutcome] = []
         for number, call in enumerate(calls):
-            outcomes.append(await self._run(call, number))
+            outcomes.append(await self.run_one(call, number))
             if outcomes[-1].failure:
                 break
         return outcomes
 
-    async def _run(self, call: ToolCall | Malformed, number: int) -> CallOutcome:
+    async def run_one(self, call: ToolCall | Malformed, number: int) -> CallOutcome:
+        """Run the call that is at position `number` of its turn, from 0."""
         if number >= self.max_calls_per_turn:
             text = f"only the first {self.max_calls_per_turn} calls of a turn are run"
             return _refused(call, ErrorKind.TOO_MANY_CALLS, text)

@@ -1,9 +1,9 @@
-"""Dump of recorded rollouts (`<rollout_data_dir>/tools/<step>.jsonl`) -> conversations for a simulation."""
+"""Dump of recorded rollouts (`<rollout_data_dir>/pivot/<step>.jsonl`) -> conversations for a simulation."""
 
 from collections import defaultdict
 from pathlib import Path
 
-from verl_pivot.data.rollout_dumps import read_rollouts
+from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
 from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import DataError
 from verl_pivot.routing.simulator.workload import SimulatedConversation, SimulatedTurn
@@ -19,17 +19,19 @@ def read_conversations(path: Path) -> list[SimulatedConversation]:
         DataError: If a line is no record of a rollout, or the file has no rollouts.
     """
     groups: dict[str, int] = {}
-    conversations = [
-        SimulatedConversation(
-            id=number,
-            group=groups.setdefault(rollout.group, len(groups)),
-            prompt_tokens=rollout.prompt_tokens,
-            turns=_turns(rollout),
+    conversations: list[SimulatedConversation] = []
+    for rollout in read_rollouts(path):
+        record = rollout.record
+        if record is None or not record.turn_tokens:
+            continue
+        group = groups.setdefault(rollout.group, len(groups))
+        conversations.append(
+            SimulatedConversation(
+                id=len(conversations), group=group, prompt_tokens=record.prompt_tokens, turns=_turns(record)
+            )
         )
-        for number, rollout in enumerate(rollout for rollout in read_rollouts(path) if rollout.turn_tokens)
-    ]
     if not conversations:
-        raise DataError(f"{path} holds no rollouts: give a file of the folder 'tools' in trainer.rollout_data_dir")
+        raise DataError(f"{path} holds no rollouts: give a file of the folder '{FOLDER}' in trainer.rollout_data_dir")
     return conversations
 
 

@@ -1,0 +1,120 @@
+"""resampling.step_dump: the file of a step is whole or absent, whatever ends the run."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_pivot.data.rollout_dumps import DumpedOutcome
+from verl_pivot.errors import ConfigError
+from verl_pivot.resampling.step_dump import DumpLine, StepDump
+
+
+def lines(*uids: str) -> list[DumpLine]:
+    return [DumpLine(DumpedOutcome(uid=uid, step=1, score=1.0, is_kept=True), b'{"turns":[]}') for uid in uids]
+
+
+def uids(folder: Path, step: int = 1) -> list[str]:
+    return [json.loads(line)["uid"] for line in (folder / f"{step}.jsonl").read_text().splitlines()]
+
+
+def test_the_file_of_a_step_appears_after_its_last_batch(tmp_path: Path) -> None:
+    dump = StepDump(tmp_path / "deep" / "pivot", batches_per_step=2)
+    folder = tmp_path / "deep" / "pivot"
+
+    dump.add(1, lines("b_0_0", "a_0_0"))
+    dump.end_batch()
+    dump.add(1, lines("c_0_0"))
+    assert [path.name for path in folder.glob("*.jsonl")] == []
+    dump.end_batch()
+    dump.finish()
+
+    assert uids(folder) == ["a_0_0", "b_0_0", "c_0_0"]
+    assert [path.name for path in folder.iterdir()] == ["1.jsonl"]
+
+
+def test_later_batches_of_a_step_that_is_there_are_appended(tmp_path: Path) -> None:
+    dump = StepDump(tmp_path)
+    for uid in ("a_0_0", "b_0_0", "c_0_0"):
+        dump.add(1, lines(uid))
+        dump.finish()
+
+    assert uids(tmp_path) == ["a_0_0", "b_0_0", "c_0_0"]
+
+
+def test_a_resumed_run_replaces_a_step(tmp_path: Path) -> None:
+    for uid in ("a_0_0", "b_0_0"):
+        dump = StepDump(tmp_path)
+        dump.add(1, lines(uid))
+        dump.end_batch()
+        dump.add(2, lines(uid))
+        dump.finish()
+
+    assert (uids(tmp_path, 1), uids(tmp_path, 2)) == (["b_0_0"], ["b_0_0"])
+
+
+def test_a_killed_run_leaves_no_part_of_a_step_under_its_name(tmp_path: Path) -> None:
+    program = f"""
+import os, signal
+from pathlib import Path
+from tests.resampling.test_step_dump import lines
+from verl_pivot.resampling.step_dump import StepDump
+dump = StepDump(Path({str(tmp_path)!r}), batches_per_step=2)
+for step in (1, 2):
+    for part in ("a", "b"):
+        dump.add(step, lines(part + "_0_0"))
+        if (step, part) == (2, "b"):
+            dump._writing[-1].result()
+            os.kill(os.getpid(), signal.SIGKILL)
+        dump.end_batch()
+"""
+    killed = subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": "."}, check=False)
+
+    assert killed.returncode == -signal.SIGKILL
+    assert [path.name for path in tmp_path.glob("*.jsonl")] == ["1.jsonl"]
+    dump = StepDump(tmp_path)
+    dump.add(2, lines("c_0_0"))
+    dump.finish()
+    assert uids(tmp_path, 2) == ["c_0_0"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1.jsonl", "2.jsonl"]
+
+
+def test_what_a_process_handed_over_is_written_before_it_ends(tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+from tests.resampling.test_step_dump import lines
+from verl_pivot.resampling.step_dump import StepDump
+dump = StepDump(Path({str(tmp_path)!r}))
+dump.add(1, lines(*(f"{{number}}_0_0" for number in range(10_000))))
+dump.end_batch()
+"""
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": "."}, check=True)
+
+    assert len(uids(tmp_path)) == 10_000
+
+
+def test_a_file_in_the_folders_place_is_refused_at_once_with_the_key(tmp_path: Path) -> None:
+    (tmp_path / "dumps").write_text("")
+
+    with pytest.raises(
+        ConfigError, match=r"the dump of rollouts in .*dumps/pivot cannot be written: .*Not a directory"
+    ):
+        StepDump(tmp_path / "dumps" / "pivot")
+
+
+def test_a_full_disk_stops_the_run_at_the_next_step_and_leaves_no_torn_file(tmp_path: Path) -> None:
+    """/dev/full fails as a full disk does."""
+    (tmp_path / "1.jsonl.unfinished").symlink_to("/dev/full")
+    dump = StepDump(tmp_path)
+
+    dump.add(1, lines("a_0_0"))
+    dump.end_batch()
+    dump._thread.submit(lambda: None).result()
+
+    with pytest.raises(ConfigError, match=r"No space left on device; make room there or choose another folder with"):
+        dump.add(2, lines("a_0_0"))
+    assert list(tmp_path.glob("1.jsonl*")) == []

@@ -1,0 +1,125 @@
+"""Outcomes and transcripts of rollouts -> `<folder>/<step>.jsonl`, written by a thread: whole, or not there at all."""
+
+import logging
+import os
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line
+from verl_pivot.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+
+class DumpLine(NamedTuple):
+    """One line before it is encoded."""
+
+    outcome: DumpedOutcome
+    transcript: bytes | None
+    """The part that the agent loop wrote; None for agent loops of verl."""
+
+
+class StepDump:
+    """Dumps of one partition, a file per step; later batches of a step are appended to its file.
+
+    A step that was dumped before, by a run that was resumed since, is replaced.
+    """
+
+    def __init__(self, folder: Path, *, batches_per_step: int = 1) -> None:
+        """Create the folder.
+
+        Args:
+            folder: Folder of the files.
+            batches_per_step: Number of batches after which the file of a step appears.
+
+        Raises:
+            ConfigError: If the folder cannot be created.
+        """
+        self._folder = folder
+        self._batches_per_step = batches_per_step
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._error(error) from error
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollout-dump")
+        self._writing: deque[Future[None]] = deque()
+        self._step: int | None = None
+        self._num_batches = 0
+        """Batches of the step that ended."""
+
+    def add(self, step: int, lines: Sequence[DumpLine]) -> None:
+        """Write lines in the background, in the order of their uids.
+
+        Raises:
+            ConfigError: If an earlier write failed.
+        """
+        is_new = step != self._step
+        if is_new:
+            self._step, self._num_batches = step, 0
+        is_published = self._num_batches >= self._batches_per_step
+        self._submit(self._thread.submit(self._append, step, list(lines), is_new, is_published))
+
+    def end_batch(self) -> None:
+        """Let the file of the step appear in the background, if this was its last batch; otherwise wait for the last.
+
+        Raises:
+            ConfigError: If an earlier write failed.
+        """
+        self._num_batches += 1
+        if self._step is not None and self._num_batches >= self._batches_per_step:
+            self._submit(self._thread.submit(self._publish, self._step))
+
+    def finish(self) -> None:
+        """Let the file of the step appear, and wait until it is there.
+
+        Raises:
+            ConfigError: If a write failed.
+        """
+        if self._step is not None:
+            self._num_batches = max(self._num_batches, self._batches_per_step)
+            self._submit(self._thread.submit(self._publish, self._step))
+        while self._writing:
+            self._result(self._writing.popleft())
+
+    def _submit(self, future: "Future[None]") -> None:
+        self._writing.append(future)
+        while self._writing and self._writing[0].done():
+            self._result(self._writing.popleft())
+
+    def _result(self, future: "Future[None]") -> None:
+        try:
+            future.result()
+        except OSError as error:
+            raise self._error(error) from error
+
+    def _error(self, error: OSError) -> ConfigError:
+        return ConfigError(
+            f"the dump of rollouts in {self._folder} cannot be written: {error}; make room there or choose another "
+            "folder with trainer.rollout_data_dir or trainer.validation_data_dir"
+        )
+
+    def _append(self, step: int, lines: list[DumpLine], is_new: bool, is_published: bool) -> None:
+        path = self._unfinished(step)
+        if is_published:
+            shutil.copyfile(self._finished(step), path)
+        lines.sort(key=lambda line: line.outcome.uid)
+        try:
+            with path.open("wb" if is_new else "ab") as file:
+                file.writelines(encode_line(*line) for line in lines)
+        except OSError:
+            path.unlink(missing_ok=True)  # so that no part of a step is taken for the whole
+            raise
+
+    def _publish(self, step: int) -> None:
+        if self._unfinished(step).exists():
+            os.replace(self._unfinished(step), self._finished(step))
+
+    def _finished(self, step: int) -> Path:
+        return self._folder / f"{step}.jsonl"
+
+    def _unfinished(self, step: int) -> Path:
+        return self._folder / f"{step}.jsonl.unfinished"
