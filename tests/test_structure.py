@@ -56,6 +56,7 @@ ADAPTERS = {
     "rollout/pivot_turn.py",
     "rollout/played_rollout.py",
     "rollout/tool_loop.py",
+    "rollout/tracing.py",
     "rollout/turn_sampler.py",
     "routing/gauges.py",
     "routing/router_actor.py",
