@@ -218,9 +218,9 @@ def test_every_hook_names_a_file_that_uses_it() -> None:
 
 
 @cache
-def reference() -> ModuleType:
-    """docs/reference.py, which writes the generated pages."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+def generator(name: str) -> ModuleType:
+    """A module beside the docs that writes pages."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -230,14 +230,14 @@ def reference() -> ModuleType:
 
 def test_the_list_of_files_is_what_the_modules_say_of_themselves() -> None:
     """Run `python docs/reference.py` where this fails."""
-    listed = {PACKAGE / folder for folder in reference().FOLDERS}
+    listed = {PACKAGE / folder for folder in generator("reference").FOLDERS}
     assert {path.parent for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"} <= listed
-    assert (ROOT / "docs" / "files.md").read_text() == reference().file_list()
+    assert (ROOT / "docs" / "files.md").read_text() == generator("reference").file_list()
 
 
 def test_the_reference_is_what_the_code_says() -> None:
     """Run `python docs/reference.py` where this fails."""
-    page = reference().api()
+    page = generator("api_reference").api()
 
     assert (ROOT / "docs" / "api.md").read_text() == page
     assert "| `score` | `float \\| None` |  | Score in [0, 1]; None is undecided" in page
