@@ -1,6 +1,7 @@
 """Packaging: the wheel's contents, its metadata, and the packages of each extra."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -16,14 +17,13 @@ from packaging.requirements import Requirement
 
 from tests.support.launching import MINIMAL
 from tests.support.paths import ROOT
-from verl_pivot.extras import install_command
+from verl_pivot.extras import OF_VERL, install_command
 from verl_pivot.sandbox.service.backend import BackendSettings
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-OF_VERL = {"datasets", "jinja2", "omegaconf", "packaging", "ray", "tensordict", "torch", "torchdata", "torchvision",
-           "transfer_queue", "transformers", "verl"}  # fmt: skip
-"""Modules that verl's own requirements bring; hydra-core brings omegaconf."""
+WITH_VERL = OF_VERL | {"omegaconf", "packaging", "transformers"}
+"""Modules that verl's own requirements bring, those of hydra-core and of the extra `data` too."""
 
 
 @pytest.mark.slow
@@ -62,11 +62,11 @@ def test_the_stock_trainer_finds_the_method_of_an_installed_wheel(wheel: Path, t
 
 def test_every_import_is_of_a_dependency_of_verl_or_stands_under_its_extra() -> None:
     """Also the imports inside of functions; `with extra("data"):` names the extra of what stands under it."""
-    always = {"verl_pivot", "verl_pivot_search_path"} | OF_VERL | _modules_of(PROJECT["dependencies"])
+    always = {"verl_pivot", "verl_pivot_search_path"} | WITH_VERL | _modules_of(PROJECT["dependencies"])
     wrong = []
     for path in (ROOT / "verl_pivot").rglob("*.py"):
-        if "runners" in path.parts or "shims" in path.parts or path.name == "platform.py":
-            continue  # what runs inside the sandbox, inside SGLang, or with +local=cpu alone
+        if "runners" in path.parts or "shims" in path.parts:
+            continue  # what runs inside the sandbox or inside SGLang
         for module, extra in _imports(ast.parse(path.read_text())):
             brought = always | (_modules_of(EXTRAS[extra]) if extra else set())
             if module not in sys.stdlib_module_names and module not in brought:
@@ -152,6 +152,25 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(module: str, pa
     assert last == (
         f"verl_pivot.errors.ConfigError: the Python package {package} is not installed: {install_command(extra)}"
     )
+
+
+def test_a_command_that_needs_verl_says_so_where_it_is_not_installed(tmp_path: Path) -> None:
+    """As in an environment of `pip install '.[data,verifiers]'` alone."""
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    command = "import sys; sys.modules['jinja2'] = None; from verl_pivot.cli import app; app(sys.argv[1:])"
+    imported = ["import", "rows.jsonl", "--out", "t.jsonl"]
+    profiled = ["profile", "t.jsonl", "--model", str(tmp_path), "--out", "p.jsonl"]
+
+    for arguments in (imported, profiled):
+        done = subprocess.run(
+            [sys.executable, "-c", command, *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        f"error: this needs verl, and the Python package jinja2 is not installed: {install_command('verl')}"
+    ]
 
 
 def test_the_math_verifier_names_its_extra_before_any_program_runs() -> None:

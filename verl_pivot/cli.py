@@ -22,6 +22,7 @@ from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.score import score_command
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
+from verl_pivot.extras import missing_of_verl
 
 _RESUMED = ("import", "filter", "profile", "select")
 """Commands that go on where they were stopped."""
@@ -35,6 +36,11 @@ class _UserErrors(TyperGroup):
             return super().invoke(ctx)
         except PivotError as error:
             typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(1) from error
+        except ModuleNotFoundError as error:
+            if (missing := missing_of_verl(error)) is None:
+                raise
+            typer.echo(f"error: {missing}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
             goes_on = ctx.invoked_subcommand in _RESUMED

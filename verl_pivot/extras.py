@@ -9,6 +9,11 @@ from urllib.parse import unquote, urlsplit
 
 from verl_pivot.errors import ConfigError
 
+OF_VERL = frozenset(
+    {"datasets", "jinja2", "psutil", "ray", "tensordict", "torch", "torchdata", "torchvision", "transfer_queue", "verl"}
+)
+"""Modules that the extra `verl` brings, which stand under no `with extra(...)`."""
+
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
@@ -63,6 +68,14 @@ def install_argument(name: str, direct_url: str | None) -> str:
         source = f"{origin['vcs_info']['vcs']}+{url}@{origin['vcs_info']['commit_id']}"
         return f"'verl-pivot[{name}] @ {source}'"
     return f"'verl-pivot[{name}] @ {url}'"
+
+
+def missing_of_verl(error: ModuleNotFoundError) -> ConfigError | None:
+    """The sentence for an import that failed because verl is not installed; None for any other import."""
+    package = str(error.name).partition(".")[0]
+    if package not in OF_VERL:
+        return None
+    return ConfigError(f"this needs verl, and the Python package {package} is not installed: {install_command('verl')}")
 
 
 def _missing(package: str, name: str) -> ConfigError:

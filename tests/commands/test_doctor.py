@@ -68,7 +68,7 @@ def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() 
     )
 
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "FAIL versions: verl is not installed" in done.stdout
+    assert "FAIL versions: not installed: verl\n" in done.stdout
     assert f"remedy: install what is missing: {install_command('verl')}" in done.stdout
     assert [line.split(":")[0][5:] for line in done.stdout.splitlines() if line[:4] in ("ok  ", "FAIL")] == [
         "versions",

@@ -28,28 +28,35 @@ def check_versions() -> Diagnosis:
     """Packages of the extra `verl`, and the versions that a report of an error should name."""
     from packaging.requirements import Requirement
 
-    name, remedy = "versions", f"install what is missing: {install_command('verl')}"
+    lines = [Requirement(line) for line in requires("verl-pivot") or ()]
+    needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
+    found = {requirement.name: _version(requirement.name) for requirement in needed}
+    missing = [name for name, installed in found.items() if installed is None]
+    wrong = [
+        f"{requirement.name} {installed} is not {requirement.specifier}"
+        for requirement in needed
+        if (installed := found[requirement.name]) and not requirement.specifier.contains(installed, prereleases=True)
+    ]
+    problems = [f"not installed: {', '.join(missing)}"] * bool(missing) + wrong
+    return Diagnosis(
+        name="versions",
+        passed=not problems,
+        detail="; ".join(problems) or _listed_versions(),
+        remedy=f"install what is missing: {install_command('verl')}",
+    )
+
+
+def _version(name: str) -> str | None:
+    """The installed version of a package, if there is one."""
     try:
-        lines = [Requirement(line) for line in requires("verl-pivot") or ()]
-        needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
-        wrong = [
-            f"{requirement.name} {version(requirement.name)} is not {requirement.specifier}"
-            for requirement in needed
-            if not requirement.specifier.contains(version(requirement.name), prereleases=True)
-        ]
-    except PackageNotFoundError as error:
-        return Diagnosis(name=name, passed=False, detail=f"{error.name} is not installed", remedy=remedy)
-    return Diagnosis(name=name, passed=not wrong, detail="; ".join(wrong) or _listed_versions(), remedy=remedy)
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _listed_versions() -> str:
-    found = [f"Python {sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"]
-    for name in _LISTED:
-        try:
-            found.append(f"{name} {version(name)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(found)
+    python = ".".join(map(str, sys.version_info[:3]))
+    return ", ".join([f"Python {python}", *(f"{name} {_version(name)}" for name in _LISTED if _version(name))])
 
 
 def plugin_is_loaded() -> bool:
