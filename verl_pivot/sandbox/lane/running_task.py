@@ -29,7 +29,9 @@ class Ending:
     failure: str | None = None
     """Why the system could not run the process; the other fields then mean nothing."""
     killed_by: str | None = None
-    """Limit for which the process was killed."""
+    """Limit for which the process was killed; None if it ended by itself, even shortly before it would have been."""
+    pod_ended_for: str | None = None
+    """Limit for which the pod was ended, with the files in it, before the end of the process was known."""
     status: int = 0
     """Wait status, as wait(2) gives it."""
     wall_seconds: float = 0.0
@@ -113,6 +115,7 @@ class RunningTask:
             Ending(
                 failure=None if self._killed_by else self.process.failure(),
                 killed_by=self._killed_by if was_killed or self._killed_by == "output_limit" else None,
+                pod_ended_for=self._killed_by,
                 status=status,
                 wall_seconds=self._exited_at - self._forked_at,
                 setup_seconds=self._forked_at - self._asked_at,

@@ -4,6 +4,7 @@ import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from verl_pivot.sandbox.lane.answer_fields import fetched_fields, process_fields
@@ -191,6 +192,7 @@ class Run:
             self.pod = None
 
     def _on_compiled(self, ending: Ending) -> None:
+        ending = _without_pod(ending)
         if self._has_no_result(ending):
             return
         fields = self._process_fields(ending, self.program["compile_limits"])
@@ -202,10 +204,11 @@ class Run:
             self._answer({**fields, "status": status, "stdout": "", "stderr": ""}, compile_output, _NOTHING_FETCHED)
 
     def _on_ran(self, compile_output: str, ending: Ending) -> None:
+        names = self.program["fetch"]
+        ending = _without_pod(ending) if names else ending
         if self._has_no_result(ending):
             return
         fields = self._process_fields(ending, self.limits)
-        names = self.program["fetch"]
         if not names or self.pod is None:
             errors = dict.fromkeys(names, "the program was ended, and its files with it")
             self._answer(fields, compile_output, {"files": {}, "file_errors": errors})
@@ -223,6 +226,9 @@ class Run:
 
     def _on_fetched(self, fields: "ProcessFields", compile_output: str, ending: Ending) -> None:
         assert self.task is not None, "a task that ended was never started"
+        if self.is_cancelled or ending.pod_ended_for == "evicted":
+            self._has_no_result(_without_pod(ending))
+            return
         fetched = fetched_fields(self.task.process.payload, ending, self.program["fetch"])
         self._answer(fields, compile_output, fetched)
 
@@ -262,3 +268,8 @@ class Run:
 
 
 _NOTHING_FETCHED: "FetchedFields" = {"files": {}, "file_errors": {}}
+
+
+def _without_pod(ending: Ending) -> Ending:
+    """The ending of a process whose files are still needed, which are lost where its pod was ended first."""
+    return replace(ending, killed_by=ending.killed_by or ending.pod_ended_for)
