@@ -18,6 +18,8 @@ FILES = {
     "environment": ["{}.py", "test_{}.py", "{}.yaml", "{}_problems.jsonl"],
     "format": ["{}.py", "test_{}.py", "{}_example.jsonl"],
 }
+TYPED = "I have nothing for you.\n" * 2
+"""What a person types in `verl-pivot play --human`, who answers each problem at once."""
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,8 @@ def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user's own, in which the commands run."""
+    """A folder of the user's own, in which the commands run, with this environment's programs on the PATH."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -52,7 +55,7 @@ def test_what_is_written_runs_and_every_printed_command_works_as_it_stands(
 ) -> None:
     variables = {
         **MINIMAL,
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.environ["PATH"],
         "PYTHONPATH": str(ROOT),
         "MYPY_CACHE_DIR": str(mypy_cache),
     }
@@ -62,9 +65,11 @@ def test_what_is_written_runs_and_every_printed_command_works_as_it_stands(
     assert sorted(path.name for path in folder.iterdir()) == sorted(names)
     assert said.startswith(f"Wrote {', '.join(names)}. Next:\n  python -m pytest test_refund_check.py\n")
     commands = [line.strip() for line in said.splitlines() if line.startswith("  ")]
-    assert len(commands) == {"verifier": 4, "tool": 2, "environment": 2, "format": 3}[kind]
+    assert len(commands) == {"verifier": 4, "tool": 3, "environment": 3, "format": 3}[kind]
     for command in commands:
-        done = subprocess.run(["bash", "-c", command], env=variables, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", "-c", command], env=variables, input=TYPED, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, (command, done.stdout, done.stderr)
         assert "my_" not in done.stdout
 
@@ -77,6 +82,23 @@ def test_no_word_of_the_template_is_left(kind: str, folder: Path) -> None:
         text = path.read_text()
         assert [word for word in ("my_", "My", "templates") if word in text] == []
     assert "Http2Log" in "".join(path.read_text() for path in folder.iterdir()) or kind in ("tool", "format")
+
+
+def test_commands_name_the_environment_that_the_shell_would_not_find(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+
+    commands = [line for line in init("verifier", "refund_check").splitlines() if line.startswith("  ")]
+
+    programs = Path(sys.executable).parent
+    assert [line.split()[0] for line in commands] == [f"{programs}/python"] * 2 + [f"{programs}/verl-pivot"] * 2
+
+
+def test_a_class_of_the_template_takes_no_name_away_from_a_tool(folder: Path) -> None:
+    init("tool", "basket")
+
+    assert (folder / "basket.py").is_file()
 
 
 def test_names_of_the_templates_themselves_may_be_taken(folder: Path) -> None:

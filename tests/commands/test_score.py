@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner, Result
 
 from tests.support.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory
+from tests.support.rollout_records import dump_line, make_record
 from verl_pivot.cli import app
 from verl_pivot.commands.tables import printable
 from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.pivots import SCHEMA, PivotNumbers, pivot_rows
+from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.profiling.early_stopping import EarlyStop
@@ -193,6 +198,85 @@ def test_an_action_can_be_scored_without_a_profile(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {
         "turn": "shop-1:0", "verifier": "tool_call", "score": 1.0, "reason": "accepted", "detail": ""
     }  # fmt: skip
+
+
+def write_rollouts(path: Path, *rollouts: tuple[str, bool, float | None, str], trajectory_id: str = "shop-1") -> Path:
+    """A dump with one rollout of the first turn for each (text, ended, score, reason); its verifier is tool_call."""
+    lines = [
+        encode_line(
+            DumpedOutcome(uid=f"g_{number}_0", step=1, score=score, verifier="tool_call", reason=reason, is_kept=True),
+            encode_transcript(
+                {"trajectory_id": trajectory_id, "turn_index": 0},
+                make_record(),
+                [DumpedTurn(text=text, num_tokens=9, ended=ended)],
+            ),
+        )
+        for number, (text, ended, score, reason) in enumerate(rollouts)
+    ]
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_rollouts_of_training_are_scored_again_from_their_dump(tmp_path: Path) -> None:
+    dump = write_rollouts(
+        tmp_path / "1.jsonl",
+        (RIGHT, True, 1.0, "accepted"),
+        (AS_TEXT, True, 1.0, "accepted"),
+        (RIGHT, False, 0.0, "truncated"),
+    )
+
+    report = json.loads(score(dump, "--trajectories", write_trajectories(tmp_path), "--json").stdout)
+
+    assert (report["num_turns"], report["num_samples"], report["num_changed"]) == (1, 3, 1)
+    assert [(each["turn"], each["sample"], each["after"]["reason"]) for each in report["changed"]] == [
+        ("shop-1:0", 1, "wrong_type")
+    ]
+    assert report["reasons_after"] == {"accepted": 1, "wrong_type": 1, "truncated": 1}
+
+
+def test_a_dump_finds_its_states_in_the_pivots_that_were_trained_on(tmp_path: Path) -> None:
+    dump = write_rollouts(tmp_path / "1.jsonl", (RIGHT, True, 1.0, "accepted"), ("Sent.", True, 0.0, "wrong"))
+    rows = list(pivot_rows(make_trajectory(), {0: PivotNumbers(split="train")}))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=SCHEMA), tmp_path / "pivots.parquet")
+
+    done = score(dump, "--trajectories", tmp_path / "pivots.parquet")
+
+    assert done.exit_code == 0, done.output
+    assert "0 of 2 verdicts change." in done.stdout
+    assert "full score at 1 of 1 turns" in score(tmp_path / "pivots.parquet").stdout
+
+
+def test_rollouts_that_no_verifier_scored_are_left_out_and_counted(tmp_path: Path) -> None:
+    dump = write_rollouts(tmp_path / "1.jsonl", (RIGHT, True, 1.0, "accepted"))
+    with_tools = dump_line("h_0_0")
+    masked = dump.read_text().replace('"tool_call"', '"outcome"').replace("g_0_0", "g_1_0")
+    dump.write_text(dump.read_text() + with_tools + masked)
+
+    done = score(dump, "--trajectories", write_trajectories(tmp_path))
+
+    assert "0 of 1 verdicts change." in done.stdout
+    assert "2 rollouts are left out: no verifier scored them." in done.stdout
+    dump.write_text(with_tools)
+    assert refusal(dump, "--trajectories", tmp_path / "trajectories.jsonl") == (
+        f"{dump} holds no rollout of a pivot that a verifier scored: rollouts with tools are scored by their "
+        "environment or by verl's reward function"
+    )
+
+
+def test_a_dump_without_its_states_is_refused(tmp_path: Path) -> None:
+    dump = write_rollouts(tmp_path / "1.jsonl", (RIGHT, True, 1.0, "accepted"))
+    others = write_trajectories(tmp_path, make_trajectory(id="other"))
+
+    assert refusal(dump) == (
+        f"{dump} is a dump of rollouts, which does not hold their states; name the pivots.parquet that was trained on "
+        "with --trajectories"
+    )
+    assert refusal(dump, "--trajectories", others) == (
+        f"1 of 1 pivots of {dump} are not in {others}, such as turn shop-1:0; give the file that was trained on with "
+        "--trajectories"
+    )
+    dump.write_text(dump.read_text().replace('"score":1.0', '"score":7.0'))
+    assert "rollout g_0_0: a verdict's score must lie in [0, 1]" in refusal(dump, "--trajectories", others)
 
 
 def test_ids_with_colons_and_markup_are_shown_as_they_are(tmp_path: Path) -> None:

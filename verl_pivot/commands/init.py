@@ -5,6 +5,8 @@ import importlib.util
 import io
 import keyword
 import re
+import shlex
+import shutil
 import sys
 import tokenize
 from collections.abc import Callable
@@ -45,13 +47,13 @@ _TEMPLATES = {
     "tool": Template(
         placeholder="my_tool",
         files=("my_tool.py", "test_my_tool.py", "my_tool.yaml"),
-        commands=(),
+        commands=("verl-pivot play my_tool.yaml --human --prompt 'Please get me two packs of tea.'",),
         use="To train with it: +method=tool_rollout pivot.rollout.tools=my_tool.yaml.",
     ),
     "environment": Template(
         placeholder="my_environment",
         files=("my_environment.py", "test_my_environment.py", "my_environment.yaml", "my_environment_problems.jsonl"),
-        commands=(),
+        commands=("verl-pivot play my_environment.yaml --human --rows my_environment_problems.jsonl",),
         use="To train with it: +method=tool_rollout pivot.rollout.tools=my_environment.yaml "
         "data.train_files=my_environment_problems.jsonl.",
     ),
@@ -92,10 +94,17 @@ def init_command(
     ]
     typer.echo(f"Wrote {', '.join(texts)}. Next:")
     for command in commands:
-        typer.echo(f"  {command}")
+        typer.echo(f"  {_programs_folder()}{command}")
     if missing := [package for package in ("pytest", "mypy") if importlib.util.find_spec(package) is None]:
         typer.echo(f"First install {' and '.join(missing)}: pip install {' '.join(missing)}")
     typer.echo(_named(template.use, template, name))
+
+
+def _programs_folder() -> str:
+    """Folder of this environment's programs, to stand before their names; "" where the shell finds them itself."""
+    folder = Path(sys.executable).parent
+    found = shutil.which("python")
+    return "" if found is not None and Path(found).parent == folder else f"{shlex.quote(str(folder))}/"
 
 
 def _text_of(file: str) -> str:
@@ -151,11 +160,12 @@ def _check_words(name: str, template: Template) -> None:
     Raises:
         ConfigError: If it is such a name.
     """
-    names = {name, _class_name(name)} - {template.placeholder, _class_name(template.placeholder)}
     for file in template.files:
         if file.endswith(".py"):
             tokens = tokenize.generate_tokens(io.StringIO(_text_of(file)).readline)
-            if names & {token.string for token in tokens if token.type == tokenize.NAME}:
+            words = {token.string for token in tokens if token.type == tokenize.NAME}
+            own = {template.placeholder: name, _class_name(template.placeholder): _class_name(name)}
+            if {own[word] for word in words & own.keys()} & (words - own.keys()):
                 raise ConfigError(f"{name!r} means something else in the file; choose another, such as my_{name}")
 
 

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 def score_command(
     source: Annotated[
-        Path, typer.Argument(help="profile.jsonl, or trajectories.jsonl to score only the experts' actions.")
+        Path,
+        typer.Argument(
+            help="profile.jsonl; a dump, <trainer.rollout_data_dir>/pivot/<step>.jsonl; or trajectories.jsonl, to "
+            "score only the experts' actions."
+        ),
     ],
     verifier: Annotated[
         str | None, typer.Option(help="Verifier to score with; by default the one that each trajectory names.")
@@ -27,7 +31,8 @@ def score_command(
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
     trajectories: Annotated[
-        Path | None, typer.Option(help="The trajectories.jsonl of the profile; by default the one beside it.")
+        Path | None,
+        typer.Option(help="Trajectories of the profile, by default those beside it; for a dump also pivots.parquet."),
     ] = None,
     turn: Annotated[
         str | None, typer.Option(help="Score only this turn, such as shop-17:1, and show all of its samples.")
@@ -41,14 +46,15 @@ def score_command(
     concurrency: Annotated[int, typer.Option(min=1, help="Turns to score at the same time.")] = 128,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
-    """Score the stored samples of a profile again, and show which verdicts change and how that changes the selection.
+    """Score stored samples again, and show which verdicts change and how that changes the selection.
 
-    No file is written.
+    The samples are those of a profile, or the rollouts of a training step. No file is written.
 
     \b
     Examples:
       verl-pivot score profile.jsonl --verifier shop --verifier-module shop.py
       verl-pivot score profile.jsonl --turn shop-17:1
+      verl-pivot score rollouts/pivot/12.jsonl --trajectories pivots.parquet
       echo "Sent." | verl-pivot score profile.jsonl --turn shop-17:1 --action -
     """
     from verl_pivot.profiling.rescoring import VerifierChoice
@@ -97,6 +103,8 @@ def _score_all(
         _print_json(report_as_dict(report))
     else:
         print_report(report, is_early_stopped=store.early_stop is not None)
+        if store.note:
+            typer.echo(store.note)
         if choice is not None:
             typer.echo("Rows name their verifier: to train with this one, import with it, then profile and select.")
 
@@ -112,11 +120,9 @@ def _report(
     import asyncio
 
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.data.files import num_rows
     from verl_pivot.profiling.rescoring import rescore
 
-    num_turns = None if store.profile is None or limit is not None else (num_rows(store.profile) or 1) - 1
-    with progress_bar("turns", num_turns) as on_rows:
+    with progress_bar("turns", store.num_turns if limit is None else None) as on_rows:
         return asyncio.run(
             rescore(
                 store.stored_turns(limit),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from verl_pivot.profiling.stored_samples import StoredTurn, was_truncated
+from verl_pivot.profiling.stored_samples import StoredTurn
 from verl_pivot.profiling.summary import TurnOutcome, outcome
 from verl_pivot.types import JsonObject, Sample, Turn, TurnProfile, Verdict
 from verl_pivot.verifiers.scoring import score_completion, score_message
@@ -141,13 +141,14 @@ async def rescore(
 async def rescore_turn(stored: StoredTurn, choice: VerifierChoice | None) -> RescoredTurn:
     """Score the samples of one turn, all at once."""
     turn = stored.turn if choice is None else choice.at(stored.turn)
-    asked = (score_completion(sample.text, not was_truncated(sample), turn) for sample in stored.samples)
+    asked = (score_completion(sample.text, ended, turn) for sample, ended in stored.samples)
     expert, *verdicts = await asyncio.gather(score_message(turn.expert, turn), *asked)
     after = (
         Sample(text=sample.text, verdict=verdict, num_tokens=sample.num_tokens)
-        for sample, verdict in zip(stored.samples, verdicts, strict=True)
+        for (sample, _), verdict in zip(stored.samples, verdicts, strict=True)
     )
-    return RescoredTurn(turn=turn, before=stored.samples, after=tuple(after), expert=expert)
+    before = tuple(sample for sample, _ in stored.samples)
+    return RescoredTurn(turn=turn, before=before, after=tuple(after), expert=expert)
 
 
 def _outcome(turn: Turn, samples: tuple[Sample, ...]) -> TurnOutcome:

@@ -1,11 +1,17 @@
-"""profile.jsonl and its trajectories -> StoredTurns: the samples that a profile keeps, to be scored anew."""
+"""Profile or dump of rollouts, and their trajectories -> StoredTurns: the samples that are kept, to be scored again."""
 
-from collections.abc import Iterator
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.files import read_rows
+from verl_pivot.data.pivots import row_to_turn
+from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
 from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import ConfigError, DataError
@@ -19,10 +25,20 @@ from verl_pivot.profiling.profiles import (
     parse_line,
     read_settings,
 )
-from verl_pivot.types import Sample, Turn
+from verl_pivot.types import Sample, Turn, Verdict
 
 _NUM_EXAMPLES = 4
 """Ids of turns in the message about one that does not exist."""
+_OUTCOME = "outcome"
+"""Stands for the verifier in a dump, where an environment or a failure of the system decided."""
+
+
+class StoredSample(NamedTuple):
+    """One sample with what its text alone does not tell."""
+
+    sample: Sample
+    ended: bool
+    """Whether the policy ended its turn by itself; False if it was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,19 +46,26 @@ class StoredTurn:
     """A turn with the samples that are stored for it."""
 
     turn: Turn
-    samples: tuple[Sample, ...]
-    """[num_samples] none where the prompt was too long, or where nothing was sampled yet."""
+    samples: tuple[StoredSample, ...]
+    """[num_samples] none if the prompt was too long, or if nothing was sampled yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleStore:
     """Where the turns and their samples are read from."""
 
-    trajectories: Path
-    profile: Path | None
-    """None: there are the experts' actions alone."""
+    turns: Path
+    """trajectories.jsonl or pivots.parquet."""
+    source: Path
+    """The file that the user named."""
+    samples: Callable[[Turn], tuple[StoredSample, ...] | None]
+    """Function that finds the samples of a turn; None for a turn that the source lacks."""
+    num_turns: int | None = None
+    """Turns with samples, for a progress bar; None if nobody has counted them."""
     early_stop: EarlyStop | None = None
     """Plan by which the profile was sampled."""
+    note: str = ""
+    """What was left out of the source."""
 
     def stored_turn(self, turn_id: str) -> StoredTurn:
         """The turn of that id, `<trajectory id>:<number of the turn>`.
@@ -57,73 +80,96 @@ class SampleStore:
             if stored.turn.trajectory_id == turn_id.rpartition(":")[0] or len(known) < _NUM_EXAMPLES:
                 known.append(stored.turn.id)
         raise DataError(
-            f"there is no turn {turn_id!r} in {self.profile or self.trajectories}; there are "
-            f"{', '.join(known[-_NUM_EXAMPLES:]) or 'none'}"
+            f"there is no turn {turn_id!r} in {self.source}; there are {', '.join(known[-_NUM_EXAMPLES:]) or 'none'}"
         )
 
     def stored_turns(self, limit: int | None = None) -> Iterator[StoredTurn]:
-        """Every turn in the order of the trajectories; those that the profile lacks are left out.
+        """Every turn in the order of the trajectories; those that the source lacks are left out.
 
         Args:
-            limit: Trajectories to read from the start of the file; None reads all.
+            limit: Trajectories, or rows of pivots.parquet, to read from the start of the file; None reads all.
 
         Raises:
             DataError: If a line of a file is broken.
         """
-        found = (turn for each in islice(read_trajectories(self.trajectories), limit) for turn in turns(each))
-        if self.profile is None:
-            yield from (StoredTurn(turn=turn, samples=()) for turn in found)
-            return
-        index = index_lines(self.profile)
-        with self.profile.open("rb") as lines:
-            for turn in found:
-                line = index.line(TurnKey(turn.trajectory_id, turn.index))
-                if line is not None:
-                    lines.seek(index.offset(line))
-                    profile = parse_line(f"{self.profile}, line {line + 2}", lines.readline())
-                    yield StoredTurn(turn=turn, samples=profile.samples)
+        for turn in _turns(self.turns, limit):
+            if (samples := self.samples(turn)) is not None:
+                yield StoredTurn(turn=turn, samples=samples)
 
 
 def open_samples(source: Path, trajectories: Path | None) -> SampleStore:
-    """Find what is stored in `source`.
+    """Find the samples that `source` holds.
 
     Args:
-        source: profile.jsonl, or trajectories.jsonl, which holds no samples.
-        trajectories: What the profile was measured on; None looks for it beside the profile.
+        source: profile.jsonl; a dump of rollouts; or trajectories.jsonl or pivots.parquet, which hold no samples.
+        trajectories: File with the turns of the profile or the dump; None looks for it beside the profile.
 
     Raises:
         DataError: If `source` cannot be read, holds published scores without actions, or the trajectories are others.
         ConfigError: If the trajectories are not found.
     """
-    if not _is_profile(source):
-        if trajectories is not None:
-            raise ConfigError(f"{source} is no profile, so --trajectories has nothing to add; leave it out")
-        return SampleStore(trajectories=source, profile=None)
-    if is_published(source):
-        raise DataError(
-            f"{source} holds scores that were published without the actions that got them, so nothing can be scored "
-            "anew; measure a profile with `verl-pivot profile`"
-        )
-    settings = read_settings(source)
-    if trajectories is None:
-        trajectories = _beside(source, settings.input_sha256)
-    elif file_sha256(trajectories) != settings.input_sha256:
-        raise DataError(
-            f"{source} was measured on another file than {trajectories}, or on what was in it before; give the file "
-            "that it was measured on with --trajectories"
-        )
-    return SampleStore(trajectories=trajectories, profile=source, early_stop=settings.early_stop)
+    begin = _first_line(source)
+    if begin.startswith(f'{{"kind": "{KIND}"'.encode()):
+        return _open_profile(source, trajectories)
+    if _is_rollout(begin):
+        if trajectories is None:
+            raise ConfigError(
+                f"{source} is a dump of rollouts, which does not hold their states; name the pivots.parquet that was "
+                "trained on with --trajectories"
+            )
+        return _open_dump(source, trajectories)
+    if trajectories is not None:
+        raise ConfigError(f"{source} is no profile and no dump, so --trajectories has nothing to add; leave it out")
+    return SampleStore(turns=source, source=source, samples=lambda turn: ())
 
 
-def _is_profile(source: Path) -> bool:
+def _turns(path: Path, limit: int | None) -> Iterator[Turn]:
+    if path.suffix == ".parquet":
+        yield from (row_to_turn(row.decoded()) for row in islice(read_rows(path), limit))
+        return
+    for trajectory in islice(read_trajectories(path), limit):
+        yield from turns(trajectory)
+
+
+def _first_line(source: Path) -> bytes:
     try:
         with source.open("rb") as file:
-            return file.readline().startswith(f'{{"kind": "{KIND}"'.encode())
+            return file.readline(1 << 24)
     except OSError as error:
         raise DataError(
             f"{source} cannot be read: {error.strerror}; give the profile.jsonl of `verl-pivot profile`, or a "
             "trajectories.jsonl"
         ) from error
+
+
+def _open_profile(profile: Path, trajectories: Path | None) -> SampleStore:
+    if is_published(profile):
+        raise DataError(
+            f"{profile} holds scores that were published without the actions that got them, so nothing can be scored "
+            "anew; measure a profile with `verl-pivot profile`"
+        )
+    settings = read_settings(profile)
+    if trajectories is None:
+        trajectories = _beside(profile, settings.input_sha256)
+    elif file_sha256(trajectories) != settings.input_sha256:
+        raise DataError(
+            f"{profile} was measured on another file than {trajectories}, or on what was in it before; give the file "
+            "that it was measured on with --trajectories"
+        )
+    index = index_lines(profile)
+
+    def samples(turn: Turn) -> tuple[StoredSample, ...] | None:
+        line = index.line(TurnKey(turn.trajectory_id, turn.index))
+        if line is None:
+            return None
+        with profile.open("rb") as lines:
+            lines.seek(index.offset(line))
+            found = parse_line(f"{profile}, line {line + 2}", lines.readline()).samples
+        return tuple(StoredSample(sample, not _was_truncated(sample)) for sample in found)
+
+    return SampleStore(
+        turns=trajectories, source=profile, samples=samples, num_turns=len(index), early_stop=settings.early_stop
+    )
 
 
 def _beside(profile: Path, sha256: str) -> Path:
@@ -139,6 +185,55 @@ def _beside(profile: Path, sha256: str) -> Path:
     )
 
 
-def was_truncated(sample: Sample) -> bool:
+def _was_truncated(sample: Sample) -> bool:
     """Whether a sample reached its token limit before the turn ended, as its verdict says."""
     return (sample.verdict.reason, sample.verdict.detail) == (TRUNCATED.reason, TRUNCATED.detail)
+
+
+def _is_rollout(line: bytes) -> bool:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(fields, dict) and {"uid", "kept"} <= fields.keys()
+
+
+def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
+    """Samples of a dump: the first turn of each rollout that a verifier scored."""
+    found: defaultdict[TurnKey, list[StoredSample]] = defaultdict(list)
+    seen: set[str] = set()
+    for rollout in read_rollouts(dump):
+        if rollout.id not in seen and (sample := _sample_of(rollout, dump)) is not None:
+            found[TurnKey(str(rollout.trajectory_id), int(rollout.turn_index or 0))].append(sample)
+        seen.add(rollout.id)
+    if not found:
+        raise DataError(
+            f"{dump} holds no rollout of a pivot that a verifier scored: rollouts with tools are scored by their "
+            "environment or by verl's reward function"
+        )
+    num_left_out = len(seen) - sum(map(len, found.values()))
+    known = {TurnKey(turn.trajectory_id, turn.index) for turn in _turns(trajectories, None)}
+    if unknown := found.keys() - known:
+        raise DataError(
+            f"{len(unknown)} of {len(found)} pivots of {dump} are not in {trajectories}, such as turn "
+            f"{':'.join(map(str, min(unknown)))}; give the file that was trained on with --trajectories"
+        )
+
+    def samples(turn: Turn) -> tuple[StoredSample, ...] | None:
+        key = TurnKey(turn.trajectory_id, turn.index)
+        return tuple(found[key]) if key in found else None
+
+    note = f"{num_left_out} rollouts are left out: no verifier scored them." if num_left_out else ""
+    return SampleStore(turns=trajectories, source=dump, samples=samples, num_turns=len(found), note=note)
+
+
+def _sample_of(rollout: DumpedRollout, dump: Path) -> StoredSample | None:
+    """The action at the pivot; None if no verifier scored it."""
+    if rollout.trajectory_id is None or not rollout.turns or rollout.verifier in (None, _OUTCOME):
+        return None
+    try:
+        verdict = Verdict(score=rollout.score, reason=rollout.reason, detail=rollout.detail)
+    except ValueError as error:
+        raise DataError(f"{dump}, rollout {rollout.uid}: {error}") from error
+    action = rollout.turns[0]
+    return StoredSample(Sample(text=action.text, verdict=verdict, num_tokens=action.num_tokens), action.ended)
