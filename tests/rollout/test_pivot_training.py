@@ -2,8 +2,10 @@
 
 import json
 import random
+from collections import Counter
 from pathlib import Path
 from subprocess import CompletedProcess
+from typing import Any
 
 import psutil
 import pytest
@@ -80,6 +82,8 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
         "data.max_prompt_length=256",
         "data.max_response_length=24",
         "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
+        f"trainer.rollout_data_dir={tmp_path}/dump",
+        f"trainer.validation_data_dir={tmp_path}/validation",
     )
 
     assert output.returncode == 0, output.stdout[-3000:]
@@ -96,6 +100,40 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
         256 * metrics[1]["verifier/sometimes_undecided/no_judge"]
     )
     assert 0 < metrics[1]["pivot/undecided_rows"] < 256
+    check_dump(tmp_path, profile, metrics[1])
+
+
+def check_dump(folder: Path, profile: Path, metrics: dict[str, float]) -> None:
+    """Every rollout of step 1 has a line with its verdict, and verl's dump has those that the update saw."""
+    text = read_lines(folder / "dump" / "1.jsonl")
+    lines = read_lines(folder / "dump" / "pivot" / "1.jsonl")
+    left_out = Counter(each["left_out"] for each in lines)
+    assert len(lines) == 256
+    assert left_out["undecided"] == metrics["pivot/undecided_rows"]
+    assert left_out["lone"] == metrics["pivot/lone_rows"]
+    assert {each["uid"]: each["score"] for each in text} == {
+        each["uid"]: each["score"] for each in lines if each["kept"]
+    }
+    shares = {
+        name.removeprefix("verifier/sometimes_undecided/"): round(256 * share)
+        for name, share in metrics.items()
+        if name.startswith("verifier/sometimes_undecided/")
+    }
+    assert Counter(each["reason"] for each in lines) == shares
+    turns = {(turn.trajectory_id, turn.index) for turn in read_profiles(profile).values()}
+    assert {(each["trajectory_id"], each["turn_index"]) for each in lines} <= turns
+    for each in lines:
+        (turn,) = each["turns"]
+        assert (each["step"], each["verifier"], each["data_source"]) == (
+            1, "sometimes_undecided", "verl_pivot/sometimes_undecided",
+        )  # fmt: skip
+        assert each["stop_reason"] == ("single_turn" if turn["ended"] else "max_response_tokens")
+        assert (each["reason"] == "no_judge") == (turn["ended"] and each["score"] is None)
+    assert {path.name for path in (folder / "validation" / "pivot").iterdir()} == {"0.jsonl", "2.jsonl"}
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 async def test_stock_verl_refuses_pivots_without_the_method_and_names_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The stock trainer with the tool loop: a policy that calls the sandbox, in mode sync and in an asynchronous one."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pyarrow
@@ -114,6 +115,7 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
         tmp_path,
         *tool_training("tool_rollout", model, pivots, folder / "cells.yaml", batch_size=2, n=2, num_steps=3),
         f"pivot.verifier_modules=[{verifier}]",
+        f"trainer.rollout_data_dir={tmp_path}/dump",
     )
 
     assert output.returncode != 0
@@ -127,6 +129,16 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
     assert metrics[1]["rollout/stop_reason/answered"] > 0.5
     assert metrics[1]["routing/wait_seconds/min"] >= 0.0
     assert metrics[1]["routing/moves"] == 0.0  # there is one engine
+    decided, failed = (
+        [json.loads(line) for line in (tmp_path / "dump" / "pivot" / f"{step}.jsonl").read_text().splitlines()]
+        for step in (1, 2)
+    )
+    assert Counter((each["left_out"], each["reason"]) for each in decided) == {
+        ("undecided", "no_judge"): 8,
+        (None, "ran"): 4,
+    }
+    assert Counter((each["left_out"], each["reason"]) for each in failed) == {("undecided", "no_judge"): 12}
+    assert {each["trajectory_id"] for each in decided} <= {f"sum-{number}" for number in range(20)}
 
 
 async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_trainer(
@@ -171,9 +183,21 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bound: tokens, mask and logprobs agree
     text, records = (
         [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().splitlines()]
-        for folder in (".", "tools")
+        for folder in (".", "pivot")
     )
-    assert {each["uid"] for each in text} == {each["uid"] for each in records if each["kept"]}
+    assert {each["uid"]: each["score"] for each in text} == {
+        each["uid"]: each["score"] for each in records if each["kept"]
+    }
+    assert Counter(each["left_out"] for each in records) == {None: 16, "resampled": 16}
+    first = records[0]
+    assert (first["step"], first["data_source"], first["verifier"], first["reason"]) == (
+        1,
+        "made_up",
+        "outcome",
+        "seen",
+    )
+    assert first["turns"][0]["text"] == call("jupyter_code", code="1 + 2")
+    assert first["turns"][0]["observations"] == ["3"]
     assert len({each["uid"].split("_")[0] for each in text}) == 4
     assert sum(each["num_calls"] for each in records) / 32 == metrics[1]["rollout/calls_per_trajectory"]
     assert metrics[1]["down_sampling/before_sampling_trace_num"] == len(records) == 32
