@@ -42,6 +42,14 @@ def test_a_ray_worker_without_the_plugin_fails(answer: Answer, passed: bool, det
     assert (found.passed, found.detail) == (passed, detail)
 
 
+def test_a_ray_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "head:6379")
+
+    remedy = diagnose_ray_worker(Answer(succeeded=False, line="no answer within 60 s")).remedy
+
+    assert remedy.startswith("start the Ray cluster at RAY_ADDRESS=head:6379, or unset")
+
+
 def test_the_requirements_files_that_remedies_name_are_installed_as_the_docs_say() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "verl_pivot" / "diagnosis").glob("*.py"))
 

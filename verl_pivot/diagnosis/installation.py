@@ -118,12 +118,12 @@ def diagnose_ray_worker(answer: Answer) -> Diagnosis:
     """Diagnosis of what the worker said."""
     loaded = answer.succeeded and answer.line == "with"
     detail = f"a worker imported verl {answer.line} our plugin" if answer.succeeded else answer.line
-    return Diagnosis(
-        name="plugin in a Ray worker",
-        passed=loaded,
-        detail=detail,
-        remedy="install verl-pivot in the environment of the Ray workers, on every node",
-    )
+    address = os.environ.get("RAY_ADDRESS")
+    if address and not answer.succeeded:
+        remedy = f"start the Ray cluster at RAY_ADDRESS={address}, or unset RAY_ADDRESS to look at this machine alone"
+    else:
+        remedy = "install verl-pivot in the environment of the Ray workers, on every node"
+    return Diagnosis(name="plugin in a Ray worker", passed=loaded, detail=detail, remedy=remedy)
 
 
 def start_engines() -> dict[str, BackgroundProgram]:
