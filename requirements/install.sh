@@ -4,9 +4,16 @@ set -eu
 
 python=${1:-python3.11}
 if ! command -v "$python" >/dev/null 2>&1; then python=python3; fi
-if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))'; then
-    echo "verl-pivot needs Python 3.11 or 3.12 here and $python is $("$python" --version 2>&1);" \
+if ! "$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null; then
+    echo "verl-pivot needs Python 3.11 or 3.12 here and $python is $("$python" --version 2>&1 | head -n 1);" \
         "install one (apt-get install python3.11 python3.11-venv), or run make with PYTHON=/path/to/python3.12" >&2
+    exit 1
+fi
+
+version='import sys; print(*sys.version_info[:2], sep=".")'
+if [ -x .venv/bin/python ] && [ "$(.venv/bin/python -c "$version")" != "$("$python" -c "$version")" ]; then
+    echo ".venv is of Python $(.venv/bin/python -c "$version"), not $("$python" -c "$version"): remove it and run make" \
+        "again, or run make with PYTHON=.venv/bin/python" >&2
     exit 1
 fi
 
@@ -20,7 +27,7 @@ if ! command -v bwrap >/dev/null 2>&1; then
     fi
 fi
 
-echo "building .venv: about 200 pinned packages, two to three minutes ..."
+echo "building .venv with Python $("$python" -c "$version"): about 200 pinned packages, two to three minutes ..."
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements/cpu.txt
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -74,6 +74,7 @@ def test_the_sentence_counts_and_lists_what_differs() -> None:
     [
         ({"method": "pivotrl", "actor": "dp_actor"}, False),
         ({"method": "tool_rollout"}, True),
+        ({"method@_global_": "tool_rollout"}, True),
         ({"method": "grpo_roc", "local": "cpu"}, True),
         ({"method": "pivotrl", "local": "cpu"}, False),
         ({"router": "kv_forecast"}, False),

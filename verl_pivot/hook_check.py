@@ -71,8 +71,9 @@ def chosen_parts(choices: Mapping[str, object]) -> dict[str, str]:
         chosen_parts({"method": "pivotrl", "router": "kv_forecast"})
         # {"pivotrl": "+method=pivotrl", "router": "+router=kv_forecast"}
     """
-    methods = {str(option): f"+method={option}" for group, option in choices.items() if group == "method"}
-    groups = {group: f"+{group}={option}" for group, option in choices.items() if group in ("router", "local")}
+    chosen = {group.lstrip("/").partition("@")[0]: option for group, option in choices.items()}
+    methods = {str(option): f"+method={option}" for group, option in chosen.items() if group == "method"}
+    groups = {group: f"+{group}={option}" for group, option in chosen.items() if group in ("router", "local")}
     return methods | groups
 
 
