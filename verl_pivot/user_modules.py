@@ -3,12 +3,13 @@
 import importlib
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, PivotError
 
 
 def load_modules(modules: Iterable[str], kind: str) -> None:
@@ -19,7 +20,7 @@ def load_modules(modules: Iterable[str], kind: str) -> None:
         kind: Word for what they register, in messages: "verifier".
 
     Raises:
-        ConfigError: If a module cannot be found.
+        ConfigError: If a module cannot be found, or fails while it is imported.
     """
     for module in modules:
         if module.endswith(".py"):
@@ -32,6 +33,8 @@ def load_modules(modules: Iterable[str], kind: str) -> None:
                     f"{kind} module {module!r} cannot be imported ({error}); "
                     "give a dotted name on PYTHONPATH or the path of a .py file"
                 ) from error
+            except (Exception, SystemExit) as error:  # the user's code may fail in any way
+                raise _broken_module(module, kind, error) from error
 
 
 def load_object(name: str, kind: str) -> Any:
@@ -70,4 +73,17 @@ def _import_file(path: Path, kind: str) -> None:
     assert loader is not None, path
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    loader.exec_module(module)
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # the user's code may fail in any way
+        del sys.modules[name]
+        raise _broken_module(str(path), kind, error) from error
+
+
+def _broken_module(module: str, kind: str, error: BaseException) -> PivotError:
+    """The error for a module that fails while it is imported, with the line of the module."""
+    if isinstance(error, PivotError):  # such as a name that is registered already, or an extra that is missing
+        return error
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    place = f", {frames[-1].filename}, line {frames[-1].lineno}" if frames[1:] else ""
+    return ConfigError(f"{kind} module {module!r} fails when it is imported: {type(error).__name__}: {error}{place}")

@@ -101,7 +101,7 @@ def find_pivots(out: Path, expert: Path, policy: Path, url: str, seed: int) -> P
     """Run import, profile and select by the commands that a user would type; returns the file of pivots."""
     trajectories, profile, pivots = out / "trajectories.jsonl", out / "profile.jsonl", out / "pivots.parquet"
     module = ("--verifier-module", VERIFIER)
-    run("import", expert, "--verifier", "shop", "--out", trajectories)
+    run("import", expert, "--verifier", "shop", *module, "--out", trajectories)
     limit = ("--max-prompt-tokens", str(MAX_PROMPT_TOKENS))
     sampling = (*limit, "--max-new-tokens", str(MAX_NEW_TOKENS), "--seed", str(seed))
     run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", profile, *sampling, *module)

@@ -191,6 +191,6 @@ def import_airline(folder: Path) -> Path:
 
 def import_files(folder: Path, path: Path, *options: str) -> Path:
     out = folder / "out.jsonl"
-    result = CliRunner().invoke(app, ["import", str(path), "--out", str(out), *options])
+    result = CliRunner().invoke(app, ["import", str(path), "--out", str(out), "--allow-no-tools", *options])
     assert result.exit_code == 0, result.output
     return out

@@ -64,7 +64,9 @@ def digests(folder: Path, *names: str) -> dict[str, str]:
 def import_rows(folder: Path, kill_at: object = "", workers: int = 1) -> int:
     if not (folder / "killing.py").exists():  # writing the module again would restart the import
         (folder / "killing.py").write_text(KILLING_FORMAT)
-    options = ("--format-module", "killing.py", "--verifier", "killing", "--workers", workers)
+        (folder / "verifier.py").write_text(KILLING_VERIFIER)
+    verifier = ("--verifier", "killing", "--verifier-module", "verifier.py")
+    options = ("--format-module", "killing.py", *verifier, "--workers", workers)
     return run(folder, "import", "in.jsonl", "--out", "out.jsonl", *options, kill_at=kill_at)
 
 

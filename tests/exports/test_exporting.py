@@ -659,7 +659,9 @@ def airline(imported_airline: Path, tmp_path: Path) -> Path:
 
 
 def import_to(out: Path, source: Path, *options: str) -> Path:
-    result = CliRunner().invoke(app, ["import", str(source), "--out", str(out), "--workers", "1", *options])
+    result = CliRunner().invoke(
+        app, ["import", str(source), "--out", str(out), "--workers", "1", "--allow-no-tools", *options]
+    )
     assert result.exit_code == 0, result.output
     return out
 

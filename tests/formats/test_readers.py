@@ -589,7 +589,7 @@ def test_a_users_format_is_detected_before_those_of_the_package(tmp_path: Path) 
 
     paths = (str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out.jsonl"))
     result = CliRunner().invoke(
-        app, ["import", *paths, "--workers", "1", "--format-module", str(tmp_path / "letters.py")]
+        app, ["import", *paths, "--workers", "1", "--allow-no-tools", "--format-module", str(tmp_path / "letters.py")]
     )
 
     assert result.exit_code == 0, result.output

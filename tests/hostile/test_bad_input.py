@@ -197,7 +197,7 @@ def test_a_disk_that_fills_up_leaves_the_old_import_and_no_half_of_a_new_one(tmp
     (tmp_path / "in.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     (tmp_path / "out.jsonl").write_text("from before")
 
-    done = on_a_small_disk("import", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", kib=64)
+    done = on_a_small_disk("import", tmp_path / "in.jsonl", "--out", tmp_path / "out.jsonl", "--allow-no-tools", kib=64)
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"error: {tmp_path / 'out.jsonl'} cannot be written: File too large; free some space")
@@ -268,7 +268,9 @@ def native_call(values: JsonObject) -> JsonObject:
 
 
 def run_import(path: Path, *options: str) -> Result:
-    return CliRunner().invoke(app, ["import", str(path), "--out", str(path.with_name("out.jsonl")), *options])
+    return CliRunner().invoke(
+        app, ["import", str(path), "--out", str(path.with_name("out.jsonl")), "--allow-no-tools", *options]
+    )
 
 
 def on_a_small_disk(*command: object, kib: int = 16) -> subprocess.CompletedProcess[str]:

@@ -61,7 +61,7 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
     )
     verifier.write_text(VERIFIER)
     module = ("--verifier-module", verifier)
-    output_of(cli("import", raw, "--out", trajectories, "--verifier", "sometimes_undecided"))
+    output_of(cli("import", raw, "--out", trajectories, "--verifier", "sometimes_undecided", *module))
     printed = output_of(
         cli("profile", trajectories, "--model", model, "--out", profile, "--max-new-tokens", "24", *module)
     )

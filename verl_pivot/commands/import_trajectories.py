@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import message_turns_remark, next_command
 from verl_pivot.commands.options import json_object, refuse_overwriting
 from verl_pivot.commands.tables import counts_table
 from verl_pivot.errors import ConfigError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from verl_pivot.formats.import_sink import ImportReport
+    from verl_pivot.formats.row_import import ImportOptions
     from verl_pivot.types import JsonObject
 
 
@@ -42,6 +44,15 @@ def import_command(
     format_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers formats of your own; repeatable.")
     ] = None,
+    verifier_module: Annotated[
+        list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
+    ] = None,
+    allow_no_tools: Annotated[
+        bool,
+        typer.Option(
+            "--allow-no-tools", help="Keep trajectories that call tools but have no schemas, which are refused else."
+        ),
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
 ) -> None:
     """Convert recorded trajectories to trajectories.jsonl. Refused rows are written to a file beside it, with reasons.
@@ -54,6 +65,7 @@ def import_command(
     from verl_pivot.formats.importing import import_files
     from verl_pivot.formats.registry import format_named, load_format_modules
     from verl_pivot.formats.row_import import ImportOptions
+    from verl_pivot.verifiers.registry import check_verifier, load_verifier_modules
 
     refuse_overwriting(out, files)
     options = ImportOptions(
@@ -64,13 +76,17 @@ def import_command(
         verifier_options=json_object(verifier_options, "--verifier-options"),
         tools=_read_tools(tools),
         outcome=outcome,
+        allow_no_tools=allow_no_tools,
+        verifier_modules=tuple(verifier_module or ()),
     )
     load_format_modules(options.format_modules)
+    load_verifier_modules(options.verifier_modules)
+    check_verifier(options.verifier, options.verifier_options)
     if format is not None:
         format_named(format)
     with _progress(files) as on_rows:
         report = import_files(files, out, options, workers=workers or num_cores(), on_rows=on_rows)
-    _print_import(report, out)
+    _print_import(report, out, options)
 
 
 def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
@@ -97,7 +113,7 @@ def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
         yield on_rows
 
 
-def _print_import(report: "ImportReport", out: Path) -> None:
+def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -> None:
     from rich.console import Console
 
     console = Console()
@@ -117,7 +133,11 @@ def _print_import(report: "ImportReport", out: Path) -> None:
         table.add_row(f"rejected: {reason}", str(count), report.examples[reason])
     console.print(table)
     for line in _remarks(report, out):
-        console.print(line)
+        console.print(line, highlight=False, soft_wrap=True)
+    modules = [word for module in options.verifier_modules for word in ("--verifier-module", module)]
+    allow = ["--allow-no-tools"] if report.num_calls_without_tools else []
+    words = ["profile", str(out), "--out", str(out.with_name("profile.jsonl")), *modules, *allow]
+    typer.echo(f'Next: {next_command(words)} --model "$MODEL"  # MODEL: your policy, a folder or a Hugging Face name')
 
 
 def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
@@ -137,4 +157,5 @@ def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
         profile = published_profile_path(out)
         select = f"verl-pivot select {out} --profile {profile}"
         yield f"{report.num_published} turns came with published scores. To select from them: {select}"
-    yield f"Next: verl-pivot profile {out} --help"
+    if report.num_message_turns:
+        yield message_turns_remark(report.num_message_turns, report.num_turns)

@@ -42,6 +42,8 @@ class ImportReport:
     """Kept turns that came with published scores of a reference policy."""
     num_merged_turns: int = 0
     """Messages with calls that were joined to the text before them, since both belong to one assistant turn."""
+    num_message_turns: int = 0
+    """Pivot candidates at which the expert writes a message, and the verifier accepts any text."""
     num_calls_without_tools: int = 0
     """Kept trajectories whose expert calls tools although the trajectory has no schemas."""
     ignored_columns: set[str] = field(default_factory=set)
@@ -77,6 +79,7 @@ class AcceptedRow(NamedTuple):
     passed: bool | None
     format: str
     num_merged: int
+    num_message_turns: int
     calls_without_tools: bool
     ignored_columns: frozenset[str]
 
@@ -136,6 +139,7 @@ class ImportSink:
         report.num_turns += result.num_turns
         report.num_unknown_outcome += result.passed is None
         report.num_merged_turns += result.num_merged
+        report.num_message_turns += result.num_message_turns
         report.num_calls_without_tools += result.calls_without_tools
         report.ignored_columns |= result.ignored_columns
 

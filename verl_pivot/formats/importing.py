@@ -15,17 +15,23 @@ from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import turns
-from verl_pivot.errors import DataError
+from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.formats.import_sink import KEPT, PROFILE, REJECTED, AcceptedRow, ImportReport, ImportSink, RejectedRow
 from verl_pivot.formats.registry import load_format_modules
 from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.profiling.profiles import file_sha256
 from verl_pivot.profiling.published import published_profile_header, published_profile_line, published_profile_path
 from verl_pivot.types import JsonObject
+from verl_pivot.verifiers.registry import check_verifier, load_verifier_modules
+from verl_pivot.verifiers.tool_call import takes_any_text
 
 T = TypeVar("T")
 
 _CHUNKS_PER_COMMIT = 16
+_NO_TOOLS = (
+    "the expert calls tools, but the row has no schemas, so the policy would not know them; give --tools FILE, or keep "
+    "such rows with --allow-no-tools"
+)
 
 
 def import_files(
@@ -53,8 +59,9 @@ def import_files(
         DataError: If no row is accepted, or an input cannot be read; the rejected rows are written all the same.
         ConfigError: If an output cannot be written.
     """
-    inputs = [input_identity(path) for path in (*files, *map(Path, options.format_modules))]
-    settings: JsonObject = {"inputs": inputs, "options": asdict(options)}
+    modules = (*options.format_modules, *options.verifier_modules)
+    inputs = [input_identity(path) for path in (*files, *map(Path, modules))]
+    settings: JsonObject = {"inputs": inputs, "options": _settings(options)}
     outputs = {PROFILE: published_profile_path(out), REJECTED: rejected_path(out), KEPT: out}
     with open_journal(out, settings) as journal:
         report = ImportReport.parse(journal.state)
@@ -90,8 +97,7 @@ def _import_rows(
     sink = ImportSink(journal, options, report)
     sent: deque[tuple[RawRow, ...]] = deque()
     chunks = _remembered(in_chunks(islice(rows, report.num_rows, None)), sent)
-    load = partial(load_format_modules, options.format_modules)
-    imported = map_in_order(partial(_read_chunk, options), chunks, workers=workers, prepare=load)
+    imported = map_in_order(partial(_read_chunk, options), chunks, workers=workers, prepare=partial(_prepare, options))
     for number, results in enumerate(imported, start=1):
         for row, result in zip(sent.popleft(), results, strict=True):
             sink.add(row, result)
@@ -99,6 +105,17 @@ def _import_rows(
         if number % _CHUNKS_PER_COMMIT == 0:
             journal.commit(report.as_dict())
     journal.commit(report.as_dict())
+
+
+def _settings(options: ImportOptions) -> JsonObject:
+    """Options on which the output depends; those that 0.1.0 did not have count only where they are used."""
+    unused = {"allow_no_tools": True, "verifier_modules": ()}
+    return {name: value for name, value in asdict(options).items() if name not in unused or unused[name] != value}
+
+
+def _prepare(options: ImportOptions) -> None:
+    load_format_modules(options.format_modules)
+    load_verifier_modules(options.verifier_modules)
 
 
 def _remembered(chunks: Iterable[T], sent: deque[T]) -> Iterator[T]:
@@ -115,21 +132,29 @@ def _read_chunk(options: ImportOptions, rows: Sequence[RawRow]) -> list[Accepted
 def _read_row(row: RawRow, options: ImportOptions) -> AcceptedRow | RejectedRow:
     try:
         parsed = parse_row(row, options)
-        line = encode_json(trajectory_as_dict(parsed.trajectory))
+        trajectory = parsed.trajectory
+        check_verifier(trajectory.verifier, trajectory.verifier_options)
+        line = encode_json(trajectory_as_dict(trajectory))
     except BadRowError as error:
         return RejectedRow(error.reason, str(error))
-    trajectory = parsed.trajectory
-    indices = [turn.index for turn in turns(trajectory)]
+    except ConfigError as error:  # of the verifier that the row names
+        return RejectedRow("bad_verifier", str(error))
+    without_tools = not trajectory.tools and any(message.tool_calls for message in trajectory.messages)
+    if without_tools and not options.allow_no_tools:
+        return RejectedRow("no_tools", _NO_TOOLS)
+    candidates = turns(trajectory)
+    num_messages = sum(not turn.expert.tool_calls for turn in candidates)
     return AcceptedRow(
         line=line,
         trajectory_id=trajectory.id,
-        first_turn=indices[0],
-        num_turns=len(indices),
+        first_turn=candidates[0].index,
+        num_turns=len(candidates),
         profile_line=published_profile_line(trajectory, parsed.scores) if parsed.scores else None,
         passed=trajectory.passed,
         format=parsed.format,
         num_merged=parsed.num_merged,
-        calls_without_tools=not trajectory.tools and any(message.tool_calls for message in trajectory.messages),
+        num_message_turns=num_messages if takes_any_text(trajectory.verifier, trajectory.verifier_options) else 0,
+        calls_without_tools=without_tools,
         ignored_columns=parsed.ignored_columns,
     )
 

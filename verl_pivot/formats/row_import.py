@@ -41,6 +41,10 @@ class ImportOptions:
     """Tool schemas for rows that have none."""
     outcome: Literal["passed", "all"] = "passed"
     """Which trajectories are kept: those whose outcome is right or unknown, or all."""
+    allow_no_tools: bool = True
+    """Whether to keep trajectories that call tools but have no tool schemas, which the policy then does not see."""
+    verifier_modules: tuple[str, ...] = ()
+    """Modules that register the user's own verifiers: dotted names, or paths of Python files."""
 
 
 class ParsedRow(NamedTuple):

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
@@ -76,6 +77,20 @@ def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
     if key not in _made:
         _made[key] = _verifiers.make(name, options or {})
     return _made[key]
+
+
+def check_verifier(name: str, options: JsonObject) -> None:
+    """Refuse a name or options that `get_verifier` would refuse; keeps no verifier, since rows may all differ.
+
+    Raises:
+        ConfigError: If no verifier has the name, or the verifier does not take these options.
+    """
+    _check(name, json.dumps(options, sort_keys=True))
+
+
+@lru_cache(maxsize=256)
+def _check(name: str, options: str) -> None:
+    _verifiers.make(name, json.loads(options))
 
 
 def known_verifiers() -> tuple[str, ...]:

@@ -168,6 +168,14 @@ def _name_only(action: Message, turn: Turn) -> Verdict:
     return refuse(Reason.WRONG_TOOL, f"{_names(action.tool_calls)}, the expert calls {_names(expert_calls)}")
 
 
+def takes_any_text(verifier: str, options: JsonObject) -> bool:
+    """Whether a verifier with these options, which it takes, accepts any text where the expert writes a message."""
+    if verifier != "tool_call":
+        return False
+    read = ToolCallOptions.model_validate(options)
+    return read.message_judge is None and read.mode not in ("strict", "toolrl")
+
+
 def _toolrl(action: Message, turn: Turn) -> Verdict:
     """Compare by ToolRL's rule. Where the expert makes no call, R is 0 for every action, and the score 0.5."""
     expert_calls = turn.expert.tool_calls

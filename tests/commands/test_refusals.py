@@ -1,0 +1,107 @@
+"""What import and profile refuse at once, since a later stage would refuse it: verifiers, modules, schemas, models."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from verl_pivot.cli import app
+from verl_pivot.types import JsonObject
+
+CALL: JsonObject = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
+MESSAGES: list[JsonObject] = [
+    {"role": "user", "content": "Where is it?"},
+    {"role": "assistant", "content": "", "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "c", "content": "sent"},
+    {"role": "assistant", "content": "It is on its way."},
+]
+TOOL: JsonObject = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(app, [*map(str, words)], env={"COLUMNS": "200"})
+
+
+def write(path: Path, **columns: object) -> Path:
+    path.write_text(json.dumps({"id": "shop-1", "messages": MESSAGES, "tools": [TOOL], **columns}) + "\n")
+    return path
+
+
+def imported(folder: Path, **columns: object) -> Path:
+    out = folder / "t.jsonl"
+    assert run("import", write(folder / "in.jsonl", **columns), "--out", out).exit_code == 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--verifier", "shop"), "unknown verifier 'shop'; known: "),
+        (("--verifier-options", '{"mode": "exact"}'), "verifier tool_call.mode: Input should be 'functional'"),
+        (("--verifier-options", '{"judge": {}}'), "verifier tool_call.judge: unknown key; known: accepted, dates"),
+        (
+            ("--verifier-options", '{"message_judge": {"model": "m"}}'),
+            "verifier judge.base_url: Field required",
+        ),
+        (("--verifier-module", "missing.py"), "verifier module 'missing.py' is not a file"),
+        (("--verifier-module", "no_such_module"), "verifier module 'no_such_module' cannot be imported"),
+    ],
+)
+def test_a_verifier_that_training_would_refuse_is_refused_by_the_import(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    result = run("import", write(tmp_path / "in.jsonl"), "--out", tmp_path / "t.jsonl", *options)
+
+    assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+    assert not (tmp_path / "t.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x = 1\ny = 1 / 0\n", "ZeroDivisionError: division by zero, {path}, line 2"),
+        ("def broken(:\n", "SyntaxError: invalid syntax"),
+        ("raise SystemExit(3)\n", "SystemExit: 3, {path}, line 1"),
+    ],
+)
+def test_a_verifier_module_that_breaks_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    module = tmp_path / "mine.py"
+    module.write_text(text)
+
+    result = run("import", write(tmp_path / "in.jsonl"), "--out", tmp_path / "t.jsonl", "--verifier-module", module)
+
+    assert result.exit_code == 1
+    assert f"verifier module '{module}' fails when it is imported: {message.format(path=module)}" in result.stderr
+
+
+def test_a_row_that_names_an_unknown_verifier_is_rejected_with_its_place(tmp_path: Path) -> None:
+    result = run("import", write(tmp_path / "in.jsonl", verifier="shop"), "--out", tmp_path / "t.jsonl")
+
+    assert result.exit_code == 1
+    assert "1 for bad_verifier" in result.stderr
+    assert "in.jsonl, line 1: unknown verifier 'shop'; known: " in result.stderr
+
+
+def test_calls_without_schemas_are_rejected_unless_they_are_wanted(tmp_path: Path) -> None:
+    source, out = write(tmp_path / "in.jsonl", tools=None), tmp_path / "t.jsonl"
+
+    refused, kept = run("import", source, "--out", out), run("import", source, "--out", out, "--allow-no-tools")
+
+    assert (refused.exit_code, kept.exit_code) == (1, 0)
+    assert "1 for no_tools" in refused.stderr
+    assert "give --tools FILE, or keep such rows with --allow-no-tools" in refused.stderr
+    assert f"Next: verl-pivot profile {out} --out {tmp_path}/profile.jsonl --allow-no-tools" in kept.stdout
+
+
+def test_the_import_says_what_turns_that_are_messages_are_paid(tmp_path: Path) -> None:
+    judge = {"message_judge": {"base_url": "http://localhost:1/v1", "model": "m"}}
+    source, out = write(tmp_path / "in.jsonl"), tmp_path / "t.jsonl"
+
+    by_default = run("import", source, "--out", out).stdout
+    judged = run("import", source, "--out", out, "--verifier-options", json.dumps(judge)).stdout
+
+    assert "1 of 2 turns are messages: any text is accepted; judge them" in by_default
+    assert "--turns calls" in by_default
+    assert "are messages" not in judged

@@ -1,0 +1,44 @@
+"""Name of a model -> nothing, or at once the sentence that a folder or a model of the hub is not there."""
+
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+
+_HUB_SECONDS = 10.0
+
+
+def check_model(model: str) -> None:
+    """Refuse a model that cannot be loaded, before anything slow is imported or started.
+
+    Args:
+        model: Folder of a checkpoint, or a name of the Hugging Face hub.
+
+    Raises:
+        ConfigError: If there is no such checkpoint.
+    """
+    folder = Path(model)
+    if (folder / "config.json").is_file():
+        return
+    if folder.is_dir():
+        raise ConfigError(
+            f"--model {model!r} has no config.json: give the folder of a checkpoint in Hugging Face's form"
+        )
+    if folder.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1:
+        raise ConfigError(f"--model {model!r} is not there: give the folder of a checkpoint")
+    _check_hub(model)
+
+
+def _check_hub(model: str) -> None:
+    import httpx
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+
+    try:
+        if isinstance(try_to_load_from_cache(model, "config.json"), str):
+            return
+        get_hf_file_metadata(hf_hub_url(model, "config.json"), timeout=_HUB_SECONDS)
+    except (httpx.HTTPError, OSError, ValueError) as error:
+        what = str(error).strip().splitlines() or [type(error).__name__]
+        raise ConfigError(
+            f"--model {model!r} is no folder here, and the Hugging Face hub does not give it ({what[0]}): give "
+            "the folder of a checkpoint"
+        ) from error
