@@ -97,7 +97,7 @@ HOOKS = (
     Hook(_AGENT_LOOP, "AgentLoopOutput", "rollout/pivot_turn.py", _EVERY,
          fields="prompt_ids response_ids response_mask response_logprobs routed_experts num_turns metrics "
                 "extra_fields"),
-    Hook(_AGENT_LOOP, "AgentLoopOutput.as_dict", "rewards/turn_rewards.py", _TOOLS, takes="self"),
+    Hook(_AGENT_LOOP, "AgentLoopOutput.as_dict", "rewards/turn_rewards.py", _EVERY, takes="self"),
     Hook(_AGENT_LOOP, "AgentLoopBase.ct_build_initial_tokens", "engines/rendering.py", _EVERY,
          takes="self, messages, tools, ..."),
     Hook(_AGENT_LOOP, "AgentLoopBase.ct_merge_assistant_token", "rollout/pivot_turn.py", _EVERY,
