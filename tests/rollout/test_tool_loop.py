@@ -224,6 +224,44 @@ async def test_an_observation_that_does_not_fit_is_left_out_and_ends_the_traject
     assert output.turn_ends == [len(output.response_ids)]
 
 
+async def test_an_observation_that_does_not_fit_into_the_engines_context_is_left_out(tmp_path: Path) -> None:
+    script = [call("shout", num_characters=200), "Never said."]
+    name = tools_file(tmp_path, "shout")
+    num_tokens = len((first := await play(make_loop(script[:1], name, "pivot.rollout.max_turns=1"))).response_ids)
+    limit = f"actor_rollout_ref.rollout.max_model_len={len(first.prompt_ids) + num_tokens + 50}"
+
+    output = await play(make_loop(script, name, limit))
+
+    assert record(output)["stop_reason"] == "max_response_tokens"
+    assert set(output.response_mask) == {1}
+    assert output.turn_ends == [len(output.response_ids)]
+
+
+@pytest.mark.parametrize("tool_format", ["", "+tool_format=rstar2"])
+async def test_a_tool_that_outlives_the_wall_clock_leaves_the_policys_turn_as_the_last(
+    tmp_path: Path, tool_format: str
+) -> None:
+    script = [call("sleep", seconds=0.9), "Never said."]
+    name = tools_file(tmp_path, "sleep")
+    changes = [part for part in (tool_format, "pivot.rollout.max_wall_seconds=0.8") if part]
+    loop = make_loop(script, name, *changes)
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_wall_seconds"
+    assert [each["status"] for each in record(output)["calls"]] == ["ok"]
+    assert output.response_mask[-1] == 1
+    assert output.turn_ends == [len(output.response_ids)]
+
+
+async def test_the_outcome_lies_on_the_last_sampled_token_where_the_engine_fails_after_a_call(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=1), *[Said("", ended=False)] * 3], tools_file(tmp_path, "add"))
+
+    output = await play(loop)
+
+    assert output.response_mask[-1] == 1
+
+
 async def test_a_turn_that_is_cut_off_calls_nothing(tmp_path: Path) -> None:
     loop = make_loop([call("add", a=1)], tools_file(tmp_path, "add"), "pivot.rollout.max_turn_tokens=20")
 

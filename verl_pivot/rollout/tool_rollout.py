@@ -46,25 +46,28 @@ class ToolRollout:
     async def play(self, prompt: Sequence[JsonObject]) -> PlayedRollout:
         """Let the policy and its tools take turns until there is a reason to stop.
 
+        The rollout ends with a turn of the policy, so that its outcome lies on a sampled token: observations that no
+        turn follows are in the record, and not among the tokens.
+
         Raises:
             DataError: If the prompt is too long, or holds anything but text.
         """
-        tokens, messages = await self._render(prompt), list(prompt)
+        context = _Context(await self._render(prompt), list(prompt))
+        tokens, messages = context
         turns: list[PolicyTurn] = []
         observed: list[ObservedTurn] = []
         engine = EngineReport()
+        stop: StopReason | None
         try:
             while True:
-                if (stop := self._limit_reached(tokens)) is not None:
-                    break
-                sampled = await self._sample(tokens, len(turns))
+                sampled = await self._sample(context.tokens, len(turns))
                 engine = engine.plus(sampled.report)
                 if not sampled.token_ids:
                     stop = StopReason.ENGINE_FAILURE
                     break
-                tokens = await self._append_turn(tokens, sampled)
+                tokens = await self._append_turn(context.tokens, sampled)
                 turns.append(await self._read_turn(sampled, len(turns)))
-                messages = [*messages, turns[-1].message]
+                messages = [*context.messages, turns[-1].message]
                 if (stop := turns[-1].stop_reason) is not None:
                     break
                 observed.append(await self._observe(turns[-1]))
@@ -72,10 +75,8 @@ class ToolRollout:
                     stop = StopReason.TOOL_FAILURE
                     break
                 context = await self._append_observations(tokens, messages, turns[-1], observed[-1].texts)
-                if context is None:
-                    stop = StopReason.MAX_RESPONSE_TOKENS
+                if (stop := self._limit_reached(context.tokens)) is not None:
                     break
-                tokens, messages = context
         finally:
             journey = await self._sampler.end(len(tokens.mask), engine.newest_step)
         return PlayedRollout(
@@ -193,21 +194,16 @@ class ToolRollout:
 
     async def _append_observations(
         self, tokens: TokenRecord, messages: list[JsonObject], turn: PolicyTurn, texts: Sequence[str]
-    ) -> _Context | None:
-        """Tokens and messages with the observations added; None if no further turn would fit."""
+    ) -> _Context:
+        """Tokens and messages with the observations added."""
         if self._settings.parser == "tags":  # the policy goes on in the same message
-            grown = tokens.with_text(self._encode("".join(texts)))
-            return _Context(grown, messages) if self._has_room(grown) else None
+            return _Context(tokens.with_text(self._encode("".join(texts))), messages)
         added = self._messages_of(turn, texts)
         merged, mask, logprobs = await self._loop.ct_merge_context_msg(
             messages, [*messages, *added], tokens.token_ids, tokens.mask, tokens.logprobs, tools=self._schemas or None
         )
         prefix = self._encode(self._settings.assistant_prefix)
-        grown = tokens.with_merged(merged.token_ids, mask, logprobs).with_text(prefix)
-        return _Context(grown, [*messages, *added]) if self._has_room(grown) else None
-
-    def _has_room(self, tokens: TokenRecord) -> bool:
-        return len(tokens.mask) < self._limits.max_response_tokens
+        return _Context(tokens.with_merged(merged.token_ids, mask, logprobs).with_text(prefix), [*messages, *added])
 
     def _messages_of(self, turn: PolicyTurn, texts: Sequence[str]) -> list[JsonObject]:
         if not turn.calls or self._settings.observation_role == "user":
