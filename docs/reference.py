@@ -15,6 +15,7 @@ FOLDERS = {
     "engines": "Engines that sample actions outside verl",
     "profiling": "Turns -> profiles: K sampled actions per turn, scored",
     "selection": "Profiles -> pivots",
+    "launch_checks": "A launch's config -> one sentence about what would fail, before Ray starts",
     "exports": "Files for other readers, and checkpoints for the next stage",
     "verifiers": "An action and the expert's -> a verdict; one file per verifier",
     "verifiers/runners": "Programs that run inside the sandbox for a verifier",

@@ -26,8 +26,10 @@ def _is_verls_trainer(path: str) -> bool:
 def _check_command_line() -> None:
     from verl_pivot.errors import ConfigError
     from verl_pivot.launch import check_groups
+    from verl_pivot.launch_checks.groups import check_arguments
 
     try:
         check_groups(sys.argv[1:], config_groups())
+        check_arguments(dict(argument.lstrip("+").split("=", 1) for argument in sys.argv[1:] if "=" in argument))
     except ConfigError as error:
         raise SystemExit(f"verl-pivot: {error}") from error

@@ -24,6 +24,7 @@ ROOMS = (
         "types",
         "loop_local",
         "extras",
+        "user_code",
         "user_modules",
         "validation",
         "registry",
@@ -35,7 +36,7 @@ ROOMS = (
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),
     *("tools", "routing", "routing/simulator", "rewards", "rollout", "playing", "resampling"),
-    *("launch", "plugin", "templates", "diagnosis", "commands", "cli"),
+    *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "cli"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
 ADAPTERS = {
@@ -43,6 +44,7 @@ ADAPTERS = {
     "diagnosis/installation.py",
     "engines/rendering.py",
     "exports/sft_dataset.py",
+    "launch.py",
     "local/callback.py",
     "local/environment.py",
     "local/platform.py",
@@ -53,6 +55,7 @@ ADAPTERS = {
     "resampling/roc_replay_buffer.py",
     "rewards/manager.py",
     "rewards/turn_rewards.py",
+    "rollout/fault_reporting.py",
     "rollout/pivot_turn.py",
     "rollout/played_rollout.py",
     "rollout/tool_loop.py",

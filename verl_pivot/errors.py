@@ -5,8 +5,10 @@ PivotError
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
+  + UserCodeError        a verifier, tool or environment of the user has a bug  -> the first step stops; later masked
   + ResamplingError      the limit on generation was reached without a batch    -> the run stops; its checkpoints stay
   + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
+    + ToolBugError       the tool's own code raised, or returned no text         -> the first step stops; later masked
   + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
     + UnsupportedLanguageError  the node cannot run programs of this language
   + SandboxFileError     a session has no such file to give back                -> data of its cells; the caller decides
@@ -35,12 +37,20 @@ class VerifierError(PivotError, RuntimeError):
     """Verifiers lack something they need (sandbox, judge, expert data), which says nothing about the policy."""
 
 
+class UserCodeError(PivotError, RuntimeError):
+    """Code of the user raised, or returned what it must not; the text names the row, the class and the method."""
+
+
 class ResamplingError(PivotError, RuntimeError):
     """Too many groups had to be replaced: broken rollouts, or prompts that are all too easy or too hard."""
 
 
 class ToolFailureError(PivotError, RuntimeError):
     """A tool of a rollout broke, hung or returned something that is no text; the policy is not at fault."""
+
+
+class ToolBugError(ToolFailureError):
+    """The code of a tool raised or returned something that is no text; the text names the class and the method."""
 
 
 class SandboxRequestError(PivotError, ValueError):

@@ -1,21 +1,26 @@
 """Checks of a launch command: misspelt or contradictory settings stop the run before Ray starts."""
 
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
+from verl_pivot.launch_checks.checks import check_launch
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling", "router"}
+_OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _AFTER_METHOD = ("+stage=", "+tool_format=")
 """Config groups that override settings of a method: they must follow it, since the last one on the line wins."""
 
@@ -27,8 +32,33 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
         try:
             check_hooks(HydraConfig.get().runtime.choices)
             check_config(config, HydraConfig.get().overrides.task)
+            check_launch(config, HydraConfig.get().runtime.choices)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Make the cause of a failed launch its last line, if the cause is an error of this package."""
+        if job_return.status is not JobStatus.FAILED:
+            return
+        sentence = own_sentence(job_return._return_value)
+        if sentence is None:
+            return
+        import ray
+
+        ray.shutdown()  # after which no worker prints any more
+        sys.stdout.flush()
+        raise SystemExit(f"verl-pivot: {sentence}")
+
+
+def own_sentence(error: BaseException) -> str | None:
+    """Text of the error of this package that a failed launch comes from; None if it comes from another one.
+
+    Ray gives the errors of its workers as errors of its own, with the traceback as their text.
+    """
+    sentences: list[str] = _OWN_ERROR.findall(str(error))
+    if sentences:
+        return sentences[-1]
+    return str(error) if isinstance(error, PivotError) else None
 
 
 def check_config(config: DictConfig, overrides: Sequence[str]) -> None:

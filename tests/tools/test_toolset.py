@@ -266,11 +266,11 @@ async def test_an_environment_has_its_own_state_and_is_closed_once(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "failure"),
     [
-        ("explode", "environment Counter raised OSError: boom"),
+        ("explode", "environment Counter.explode raised OSError: boom"),
         (
             "answer_with_bytes",
-            "environment Counter returned bytes (Object of type bytes is not JSON serializable); return text or a "
-            "JSON value",
+            "environment Counter.answer_with_bytes returned bytes (Object of type bytes is not JSON serializable); "
+            "return text or a JSON value",
         ),
     ],
 )

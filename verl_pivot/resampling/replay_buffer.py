@@ -14,6 +14,7 @@ from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.data.rollout_dumps import FOLDER, LeftOut
 from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import PivotError, VerifierError
+from verl_pivot.resampling.first_step import FirstStep
 from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows
 from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
@@ -33,6 +34,7 @@ class PivotSampling:
             "train": _open_dump(sampler_kwargs["rollout_data_dir"], num_batches),
             "val": _open_dump(sampler_kwargs["validation_data_dir"], 1),
         }
+        self._first_step = FirstStep()
         self._replaced_uids: dict[str, LeftOut] = {}
         """{uid: reason} for the groups that verl is about to clear and to replace."""
         self._cleared: dict[str, tuple[SampledRow, LeftOut]] = {}
@@ -42,6 +44,7 @@ class PivotSampling:
         """Sample as verl does, then drop undecided rows; a batch without any decided row is replaced.
 
         Raises:
+            UserCodeError: In the first step, if a row or the user's code is at fault.
             VerifierError: After `pivot.max_undecided_batches` batches in a row without any decided row.
             ConfigError: If an earlier step could not be dumped.
         """
@@ -74,7 +77,10 @@ class PivotSampling:
             selected = _select(batch, kept)
             of_batch = self._rows_of_batch(dict(zip(batch.keys, rows, strict=True)), partition_id)
             self._dump_rows(of_batch, frozenset(selected.keys), step, partition_id)
+            self._first_step.check([row.reward for row in rows])
             if kept.rows:
+                if not is_validation:
+                    self._first_step.end()
                 return selected, {
                     **metrics,
                     "pivot/undecided_rows": float(undecided.total()),
@@ -97,6 +103,14 @@ class PivotSampling:
         """A batch and its metrics, as verl samples them."""
         sampled: tuple[KVBatchMeta, dict[str, Any]] = super().sample(global_steps, partition_id, batch_size)  # type: ignore[misc]  # verl's
         return sampled
+
+    def _terminal_eviction_reasons(
+        self, global_steps: int, partition_id: str
+    ) -> tuple[set[str], set[str], set[str], Counter[float]]:
+        """verl's hook, called at every poll: the first step stops as soon as a group shows a fault."""
+        finished = self.finished_keys[partition_id] | self.failure_keys[partition_id]  # type: ignore[attr-defined]  # verl's
+        self._first_step.check_finished(finished, self.partitions[partition_id], partition_id)  # type: ignore[attr-defined]  # verl's
+        return super()._terminal_eviction_reasons(global_steps, partition_id)  # type: ignore[misc,no-any-return]  # verl's
 
     def _read(self, batch: KVBatchMeta) -> list[SampledRow]:
         """[num_rows] rows of a batch."""

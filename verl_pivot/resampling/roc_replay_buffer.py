@@ -94,7 +94,7 @@ class _RocSampling(PivotSampling):
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter[float]]:
         """verl's hook, called at every poll: returns groups to be dropped and replaced as if they had failed."""
-        stale, dapo, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)  # type: ignore[misc]  # verl's
+        stale, dapo, failed, counts = super()._terminal_eviction_reasons(global_steps, partition_id)
         if partition_id != _TRAIN:
             return stale, dapo, failed, counts
         self._read_finished(global_steps)

@@ -10,10 +10,13 @@ from transformers import PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
+from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text, end_token_ids
+from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError
 from verl_pivot.types import Verdict
+from verl_pivot.user_code import MAX_DETAIL, code_error
 from verl_pivot.verifiers.registry import load_verifier_modules
 from verl_pivot.verifiers.scoring import score_completion
 
@@ -36,13 +39,31 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         extra_fields = row.get("tool_extra_fields") or {}
         record_info = _record_info(extra_fields.get(RECORD_FIELD))
         if (outcome := extra_fields.get(VERDICT_FIELD)) is not None:
-            return _reward(msgspec.convert(outcome, Verdict), verifier="outcome", record_info=record_info)
+            verdict = with_row_name(msgspec.convert(outcome, Verdict), row)
+            return _reward(verdict, verifier="outcome", record_info=record_info)
         if row.get("expert") is None:
-            return _with_own_keys(dict(await super().run_single(data)), record_info)
+            return await self._stock_reward(data, row, record_info)
         ids = _first_turn(_response_ids(rollout), extra_fields.get(TURN_ENDS_FIELD) or [])
         text, ended = action_text(ids, self.tokenizer, self.end_token_ids)
-        verdict = await score_completion(text, ended, row_to_turn(row))
+        try:
+            verdict = await score_completion(text, ended, row_to_turn(row))
+        except (DataError, ConfigError, UserCodeError) as error:
+            verdict = with_row_name(fault_verdict(error), row)
+        except PivotError as error:  # a system that the verifier needs
+            verdict = Verdict.undecided("verifier_failed", str(error)[:MAX_DETAIL])
         return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
+
+    async def _stock_reward(
+        self, data: DataProto, row: Mapping[str, Any], record_info: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Reward of verl's own reward function, or of the user's."""
+        try:
+            reward = dict(await super().run_single(data))
+        except Exception as error:  # noqa: BLE001  the user's own code: verl would log it once per rollout
+            place = f"reward function {self.compute_score.__qualname__}"
+            verdict = with_row_name(fault_verdict(code_error(place, error)), row)
+            return _reward(verdict, verifier="reward_function", record_info=record_info)
+        return _with_own_keys(reward, record_info)
 
 
 def _response_ids(rollout: Any) -> list[int]:

@@ -21,6 +21,8 @@ class ObservedTurn:
     """Seconds spent waiting for the tools."""
     failure: str = ""
     """Description of a failure of the system; "" if nothing failed."""
+    is_bug: bool = False
+    """Whether the failure is one of a tool's own code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,13 @@ async def observe(
     outcomes = await toolbox.run(calls)
     seconds = time.monotonic() - began
     cuts = [form.cut(outcome) for outcome in outcomes]
+    failed = next((outcome for outcome in outcomes if outcome.failure), None)
     return ObservedTurn(
         texts=[form.template.format(text=cut.text) for cut in cuts],
         calls=[_call_record(outcome, turn, cut) for outcome, cut in zip(outcomes, cuts, strict=True)],
         seconds=seconds,
-        failure=next((outcome.failure for outcome in outcomes if outcome.failure), ""),
+        failure="" if failed is None else failed.failure,
+        is_bug=failed is not None and failed.is_bug,
     )
 
 

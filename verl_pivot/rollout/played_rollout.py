@@ -147,4 +147,5 @@ class PlayedRollout:
     async def _outcome(self, tools: RolloutTools) -> Verdict | None:
         turn = read_turn(self.turns[-1].text)
         answer = Message(role=Role.ASSISTANT, content=turn.content, reasoning=turn.reasoning)
-        return await decided_outcome(tools, self.stop_reason, answer, self.failure)
+        is_bug = bool(self.observed) and self.observed[-1].is_bug
+        return await decided_outcome(tools, self.stop_reason, answer, self.failure, is_bug=is_bug)

@@ -9,7 +9,7 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 
 from verl_pivot.data.json_values import BadRowError, encode_json, is_too_deep
 from verl_pivot.data.tool_schemas import ArgumentProblem, schemas_by_name
-from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, ToolFailureError
+from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, ToolBugError, ToolFailureError
 from verl_pivot.tools.contract import Observation, OnTimeout, Tool, ToolError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
@@ -29,6 +29,8 @@ class CallOutcome:
     """Seconds that the call took, retries included."""
     failure: str = ""
     """Description of a failure of the system; "" if nothing failed."""
+    is_bug: bool = False
+    """Whether the code of the tool failed, which its author can mend, and not a system that it needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class Toolbox:
 
     async def _outcome(self, call: ToolCall, tool: Tool) -> CallOutcome:
         began = time.monotonic()
-        observation, failure = None, ""
+        observation, failure, is_bug = None, "", False
         try:
             observation = await _with_retries(call, tool, self.workspace)
             observation.text.encode()
@@ -93,8 +95,9 @@ class Toolbox:
         except SandboxRequestError as error:  # a program of many megabytes, for example
             observation = Observation(failure_text(str(error)), ErrorKind.REFUSED)
         except (ToolFailureError, SandboxError) as error:
-            failure = str(error)[:_MAX_DETAIL]
-        return CallOutcome(call=call, observation=observation, seconds=time.monotonic() - began, failure=failure)
+            failure, is_bug = str(error)[:_MAX_DETAIL], isinstance(error, ToolBugError)
+        seconds = time.monotonic() - began
+        return CallOutcome(call=call, observation=observation, seconds=seconds, failure=failure, is_bug=is_bug)
 
 
 def _problem(call: ToolCall, tool: Tool) -> ArgumentProblem | None:

@@ -1,18 +1,21 @@
 """Environment class -> the Tools of one rollout, whose calls run one at a time, and the score of its outcome."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import inspect
+import numbers
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, PivotError, UserCodeError
 from verl_pivot.tools.contract import CallPolicy, Environment, Observation, Tool, tool_methods
-from verl_pivot.tools.functions import MAX_DETAIL, observe
+from verl_pivot.tools.functions import observe
 from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
+from verl_pivot.user_code import code_error, named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,17 @@ class EnvironmentKind:
         return cls(environment=environment, signatures=tuple(signatures), policy=policy)
 
     def open(self, metadata: JsonObject) -> "RunningEnvironment":
-        """Make the state of one rollout from the decoded column `metadata` of its row."""
-        return RunningEnvironment(self.environment(metadata), self.signatures, self.policy)
+        """Make the state of one rollout from the decoded column `metadata` of its row.
+
+        Raises:
+            UserCodeError: If the class raises.
+        """
+        try:
+            environment = self.environment(metadata)
+            listed = list(environment.tools)
+        except Exception as error:
+            raise code_error(f"environment {self.environment.__name__}", error) from error
+        return RunningEnvironment(environment, self.signatures, listed, self.policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +74,13 @@ class _EnvironmentTool:
 class RunningEnvironment:
     """An environment during one rollout: its tools, its outcome, and its end."""
 
-    def __init__(self, environment: Environment, signatures: tuple[ToolSignature, ...], policy: CallPolicy) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        signatures: Sequence[ToolSignature],
+        listed: Sequence[JsonObject],
+        policy: CallPolicy,
+    ) -> None:
         self._environment = environment
         self._place = f"environment {type(environment).__name__}"
         self._lock = asyncio.Lock()
@@ -70,29 +88,59 @@ class RunningEnvironment:
             _EnvironmentTool(schema=each.schema, policy=policy, run=partial(self._call_method, each))
             for each in signatures
         ]
-        listed = [
+        others = [
             _EnvironmentTool(schema=schema, policy=policy, run=partial(self._call_listed, name_of(schema)))
-            for schema in environment.tools
+            for schema in listed
         ]
-        self.tools: tuple[Tool, ...] = (*methods, *listed)
+        self.tools: tuple[Tool, ...] = (*methods, *others)
 
     async def score(self, answer: Message | None) -> Verdict | None:
-        """Verdict on the outcome; undecided if the environment's own code fails, None if it decides nothing."""
+        """Verdict on the outcome; undecided if a system that the environment needs fails, None if it decides nothing.
+
+        Raises:
+            UserCodeError: If `score` raises, or returns neither a Verdict, nor a number in [0, 1], nor None.
+        """
         try:
-            return await self._environment.score(answer)
-        except Exception as error:  # noqa: BLE001  the user's own code: whatever it raises never becomes a reward
-            return Verdict.undecided("environment_failed", f"{type(error).__name__}: {error}"[:MAX_DETAIL])
+            coming = self._environment.score(answer)
+            outcome = await coming if inspect.isawaitable(coming) else coming
+        except (PivotError, OSError) as error:
+            return Verdict.undecided("environment_failed", named(error))
+        except Exception as error:
+            raise code_error(f"{self._place}.score", error) from error
+        return _as_verdict(outcome, f"{self._place}.score")
 
     async def close(self) -> None:
-        await self._environment.close()
+        """Close the environment.
+
+        Raises:
+            UserCodeError: If its `close` raises.
+        """
+        try:
+            await self._environment.close()
+        except (PivotError, OSError):
+            raise
+        except Exception as error:
+            raise code_error(f"{self._place}.close", error) from error
 
     async def _call_method(self, signature: ToolSignature, arguments: JsonObject, workspace: Workspace) -> Observation:
         method = getattr(self._environment, signature.name)
-        return await self._observe(method, signature.values(arguments, workspace))
+        return await self._observe(signature.name, method, signature.values(arguments, workspace))
 
     async def _call_listed(self, name: str, arguments: JsonObject, workspace: Workspace) -> Observation:
-        return await self._observe(self._environment.call, {"call": ToolCall(name=name, arguments=arguments)})
+        call = ToolCall(name=name, arguments=arguments)
+        return await self._observe("call", self._environment.call, {"call": call})
 
-    async def _observe(self, function: Callable[..., Any], values: dict[str, Any]) -> Observation:
+    async def _observe(self, name: str, function: Callable[..., Any], values: dict[str, Any]) -> Observation:
         async with self._lock:
-            return await observe(function, values, self._place)
+            return await observe(function, values, f"{self._place}.{name}")
+
+
+def _as_verdict(outcome: object, place: str) -> Verdict | None:
+    if outcome is None or isinstance(outcome, Verdict):
+        return outcome
+    if isinstance(outcome, numbers.Real) and 0.0 <= float(outcome) <= 1.0:
+        return Verdict(score=float(outcome), reason="scored")
+    raise UserCodeError(
+        f"{place} returned {outcome!r:.80}; it returns Verdict.accept(), Verdict.refuse(reason), "
+        "Verdict.undecided(reason), a number in [0, 1], or None"
+    )

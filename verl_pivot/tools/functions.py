@@ -8,14 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import PivotError, ToolBugError, ToolFailureError
 from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.signatures import read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, ToolCall
-
-MAX_DETAIL = 500
-"""Characters of an exception's text that are kept."""
+from verl_pivot.user_code import code_error, named
 
 
 class FunctionTool:
@@ -77,9 +75,10 @@ async def observe(function: Callable[..., Any], values: dict[str, Any], place: s
         result = await (function(**values) if inspect.iscoroutinefunction(function) else in_thread(function, values))
     except ValueError as error:
         raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
+    except (PivotError, OSError) as error:  # a system that the tool needs
+        raise ToolFailureError(f"{place} raised {named(error)}") from error
     except Exception as error:  # the user's own code: whatever it raises never becomes a reward
-        detail = f"{type(error).__name__}: {error}"[:MAX_DETAIL]
-        raise ToolFailureError(f"{place} raised {detail}") from error
+        raise ToolBugError(str(code_error(place, error))) from error
     return result if isinstance(result, Observation) else Observation(_as_text(result, place))
 
 
@@ -90,7 +89,7 @@ def _as_text(result: object, place: str) -> str:
         return json.dumps(result, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         kind = type(result).__name__
-        raise ToolFailureError(f"{place} returned {kind} ({error}); return text or a JSON value") from error
+        raise ToolBugError(f"{place} returned {kind} ({error}); return text or a JSON value") from error
 
 
 async def in_thread(function: Callable[..., Any], values: dict[str, Any]) -> Any:

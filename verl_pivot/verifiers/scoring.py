@@ -1,22 +1,12 @@
 """Text of one completion and its Turn -> Verdict: the function that profiling, training and evaluation share."""
 
 import inspect
-import sysconfig
-import traceback
-from pathlib import Path
 
-import verl_pivot
 from verl_pivot.data.actions import parse_action
-from verl_pivot.errors import PivotError, VerifierError
+from verl_pivot.errors import PivotError, UserCodeError, VerifierError
 from verl_pivot.types import Malformed, Message, Turn, Verdict
+from verl_pivot.user_code import named, place_of
 from verl_pivot.verifiers.registry import get_verifier
-
-_NOT_THE_USERS = (
-    str(Path(verl_pivot.__file__).parent),
-    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
-    "<",
-)
-"""Beginnings of file names of code that is not the user's: this package, libraries, and generated code."""
 
 
 async def score_completion(text: str, ended: bool, turn: Turn) -> Verdict:
@@ -29,7 +19,8 @@ async def score_completion(text: str, ended: bool, turn: Turn) -> Verdict:
 
     Raises:
         ConfigError: If the turn's verifier is not registered.
-        VerifierError: If the verifier raises or gives no Verdict.
+        UserCodeError: If the verifier raises or gives no Verdict.
+        VerifierError: If a system that the verifier asks cannot be reached.
     """
     action = parse_action(text, ended=ended)
     if isinstance(action, Malformed):
@@ -42,7 +33,8 @@ async def score_message(action: Message, turn: Turn) -> Verdict:
 
     Raises:
         ConfigError: If the turn's verifier is not registered.
-        VerifierError: If the verifier raises or gives no Verdict.
+        UserCodeError: If the verifier raises or gives no Verdict.
+        VerifierError: If a system that the verifier asks cannot be reached.
     """
     verifier = get_verifier(turn.verifier, turn.verifier_options)
     try:
@@ -51,22 +43,13 @@ async def score_message(action: Message, turn: Turn) -> Verdict:
     except PivotError:
         raise
     except Exception as error:  # the user's own code, which may raise anything
-        raise VerifierError(
-            f"verifier {turn.verifier!r} raised {type(error).__name__}: {error} at turn {turn.id} ({_place_of(error)})"
-        ) from error
+        kind = VerifierError if isinstance(error, OSError) else UserCodeError
+        raise kind(f"verifier {turn.verifier!r} raised {named(error)} at turn {turn.id} ({place_of(error)})") from error
     if not inspect.isawaitable(coming):
-        raise VerifierError(f"verifier {turn.verifier!r} cannot be awaited; write `async def` before it")
+        raise UserCodeError(f"verifier {turn.verifier!r} cannot be awaited; write `async def` before it")
     if not isinstance(verdict, Verdict):
-        raise VerifierError(
+        raise UserCodeError(
             f"verifier {turn.verifier!r} returned {verdict!r:.80} at turn {turn.id}; return Verdict.accept(), "
             "Verdict.refuse(reason) or Verdict.undecided(reason)"
         )
     return verdict
-
-
-def _place_of(error: Exception) -> str:
-    """File, line and function of the user's code in which an exception arose, or of ours if none is the user's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not frame.filename.startswith(_NOT_THE_USERS)]
-    frame = (own or frames)[-1]
-    return f"{frame.filename}, line {frame.lineno}, in {frame.name}"

@@ -1,0 +1,238 @@
+"""launch_checks: what would fail or train nothing is one sentence before Ray starts."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hydra import compose, initialize_config_module
+
+from verl_pivot.data.pivots import SCHEMA
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch import own_sentence
+from verl_pivot.launch_checks.checks import check_launch
+from verl_pivot.launch_checks.engine import check_engine, check_model
+from verl_pivot.launch_checks.groups import check_arguments
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Working directory with a model's config of 512 tokens and 64 pivots of 20 tokens, split in two files."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
+    write_pivots(tmp_path / "pivots.parquet")
+    write_pivots(tmp_path / "pivots.validation.parquet")
+    return tmp_path
+
+
+def write_pivots(
+    path: Path, *, num: int = 64, tokens: int = 20, verifier: str = "tool_call", **changes: object
+) -> None:
+    row = {
+        "data_source": "made_up", "prompt": "[]", "tools": "[]", "expert": "{}", "verifier": verifier,
+        "verifier_options": "{}", "metadata": "{}", "trajectory_id": "t", "turn_index": 0, "num_prompt_tokens": tokens,
+        "agent_name": "pivot_turn", "split": "train", "ability": "agent", **changes,
+    }  # fmt: skip
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row] * num, schema=SCHEMA), path)
+
+
+def check(*overrides: str, method: str = "pivotrl") -> None:
+    """Check a launch with these overrides behind a method, on `pivots.parquet` and `model`."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose(
+            "ppo_trainer",
+            overrides=[
+                f"+method={method}", "data.train_files=pivots.parquet", "data.val_files=pivots.validation.parquet",
+                "actor_rollout_ref.model.path=model", *overrides,
+            ],
+        )  # fmt: skip
+    groups = {override[1:].split("=")[0]: override.split("=")[1] for override in overrides if override.startswith("+")}
+    check_launch(config, {"method": method, **groups})
+
+
+def refusal(*overrides: str, method: str = "pivotrl") -> str:
+    with pytest.raises(ConfigError) as caught:
+        check(*overrides, method=method)
+    return str(caught.value)
+
+
+def test_a_launch_without_a_mistake_passes(folder: Path) -> None:
+    check()
+    check("trainer.total_training_steps=2", "pivot.curriculum.enabled=False")
+
+
+def test_a_missing_training_file_is_named_with_what_writes_it(folder: Path) -> None:
+    assert refusal("data.train_files=pivot.parquet") == (
+        f"data.train_files: there is no file pivot.parquet in {folder}; it is written by `verl-pivot select`"
+    )
+    assert refusal("data.val_files=v.parquet").startswith(f"data.val_files: there is no file v.parquet in {folder}; ")
+
+
+def test_a_training_file_that_is_no_parquet_or_empty_is_refused(folder: Path) -> None:
+    (folder / "broken.parquet").write_text("{}")
+    write_pivots(folder / "empty.parquet", num=0)
+
+    assert refusal("data.train_files=broken.parquet").startswith("data.train_files: broken.parquet cannot be read as")
+    assert refusal("data.train_files=empty.parquet") == "data.train_files: empty.parquet holds no rows"
+
+
+def test_a_training_file_without_pivots_is_refused_by_pivotrl_alone(folder: Path) -> None:
+    rows = [{"prompt": [{"role": "user", "content": "Hello."}], "data_source": "made_up"}] * 64
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "problems.parquet")
+
+    assert refusal("data.train_files=problems.parquet") == (
+        "data.train_files: problems.parquet holds no pivot; write it with `verl-pivot select`, or use "
+        "+method=tool_rollout for rows that are whole tasks"
+    )
+    check("data.train_files=problems.parquet", "data.train_batch_size=64", method="tool_rollout")
+    assert refusal("data.train_files=problems.parquet", "data.prompt_key=question", method="tool_rollout") == (
+        "data.train_files: problems.parquet has no column 'question' (data.prompt_key)"
+    )
+
+
+def test_a_batch_larger_than_the_training_file_is_refused(folder: Path) -> None:
+    said = " rows and a step takes data.train_batch_size="
+
+    assert f"has 64{said}65: lower it" in refusal("data.train_batch_size=65")
+    assert f"has 10{said}64: lower it" in refusal("data.train_max_samples=10")
+
+
+def test_prompts_that_cannot_fit_are_refused(folder: Path) -> None:
+    assert refusal("data.max_prompt_length=19") == (
+        "data.train_files holds a prompt of 20 tokens, and data.max_prompt_length is 19: raise it, or write the file "
+        "again with `verl-pivot select --max-prompt-tokens 19`"
+    )
+    assert "leaves no room for an answer in the context of 20 tokens" in refusal(
+        "actor_rollout_ref.rollout.max_model_len=20"
+    )
+
+
+def test_verifiers_that_do_not_exist_or_take_other_options_are_refused(folder: Path) -> None:
+    write_pivots(folder / "unknown.parquet", verifier="shop")
+    write_pivots(folder / "options.parquet", verifier_options='{"mood": 1}')
+    (folder / "mine.py").write_text("import json\nx = json.nothing\n")
+
+    assert refusal("data.train_files=unknown.parquet").startswith(
+        "data.train_files: rows of unknown.parquet name the verifier 'shop': "
+    )
+    assert "mood" in refusal("data.train_files=options.parquet")
+    assert refusal("pivot.verifier_modules=[mine.py]").startswith(
+        "verifier module 'mine.py' raised AttributeError: module 'json' has no attribute 'nothing' ("
+    )
+
+
+def write_checkpoint(folder: Path, step: int) -> None:
+    (folder / f"global_step_{step}").mkdir(parents=True)
+    (folder / "latest_checkpointed_iteration.txt").write_text(str(step))
+
+
+def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
+    write_checkpoint(folder / "run", 2)
+    here = "trainer.default_local_dir=run"
+
+    assert refusal(here, "trainer.total_training_steps=2") == (
+        "run holds a checkpoint of step 2 and the launch ends at step 2, so that it would resume and train no step: "
+        "raise trainer.total_training_steps (or trainer.total_epochs), begin anew with trainer.resume_mode=disable, or "
+        "name another trainer.default_local_dir"
+    )
+    assert "ends at step 1" in refusal(here, "trainer.total_epochs=1")  # 64 rows are one batch
+    check(here, "trainer.total_training_steps=3")
+    check(here, "trainer.total_training_steps=2", "trainer.resume_mode=disable")
+    check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
+
+
+def test_a_checkpoint_that_is_named_and_not_there_is_refused(folder: Path) -> None:
+    path = "trainer.resume_mode=resume_path"
+
+    assert "needs trainer.resume_from_path to end in global_step_<number>, got None" in refusal(path)
+    assert refusal(path, "trainer.resume_from_path=run/global_step_3") == (
+        "trainer.resume_from_path=run/global_step_3 is not a folder"
+    )
+    assert "is auto, disable or resume_path" in refusal("trainer.resume_mode=never")
+
+
+def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> None:
+    write_checkpoint(folder / "run", 2)
+    (folder / "run" / "global_step_2").rmdir()
+
+    check("trainer.default_local_dir=run", "trainer.total_training_steps=2")
+
+
+def test_a_curriculum_needs_the_numbers_of_a_profile_and_files_of_its_own(folder: Path) -> None:
+    on = "pivot.curriculum.enabled=True"
+    write_pivots(folder / "profiled.parquet", reward_var=0.25, reward_mean=0.5)
+
+    assert "starts from the reward variances of a profile" in refusal(on)
+    check(on, "data.train_files=profiled.parquet")
+    assert "data.val_files must differ" in refusal(
+        on, "data.train_files=profiled.parquet", "data.val_files=profiled.parquet"
+    )
+    assert "needs data.dataloader_num_workers=0, got 2" in refusal(
+        on, "data.train_files=profiled.parquet", "data.dataloader_num_workers=2"
+    )
+
+
+def test_a_stage_or_tool_format_of_another_method_is_refused(folder: Path) -> None:
+    assert (
+        refusal("+stage=rstar2_1") == "+stage=rstar2_1 applies to +method=grpo_roc, and the command has +method=pivotrl"
+    )
+    assert "+tool_format=retool applies to +method=tool_rollout or +method=grpo_roc" in refusal("+tool_format=retool")
+    with pytest.raises(ConfigError, match=r"and the command has no \+method$"):
+        check_arguments({"stage": "rstar2_1", "trainer.nnodes": "2"})
+
+
+def test_an_engine_that_is_not_installed_is_named_with_its_command() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_engine("trtllm")
+    assert str(caught.value).startswith(
+        "actor_rollout_ref.rollout.name=trtllm, but tensorrt_llm is not installed: see the documentation of verl, or "
+        "choose actor_rollout_ref.rollout.name=sglang, which is installed"
+    )
+    check_engine("sglang")
+    check_engine("an_engine_of_ones_own")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("./model", "actor_rollout_ref.model.path=./model is not a folder on this machine"),
+        ("/a/b", "actor_rollout_ref.model.path=/a/b is not a folder on this machine"),
+        ("no-one/no-model", "this launch downloads nothing: run `hf download no-one/no-model` first"),
+    ],
+)
+def test_a_model_that_is_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+
+    with pytest.raises(ConfigError) as caught:
+        check_model(path, {"HF_HUB_OFFLINE": "1"})
+
+    assert said in str(caught.value)
+
+
+def test_a_model_that_can_be_downloaded_passes() -> None:
+    check_model("no-one/no-model", {})
+    check_model("hdfs://cluster/a/model", {"HF_HUB_OFFLINE": "1"})
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (ConfigError("a is not b"), "a is not b"),
+        (
+            RuntimeError(
+                "\x1b[36mray::TaskRunnerV1.run()\x1b[39m (pid=1)\n  File x, line 1\n"
+                "verl_pivot.errors.VerifierError: first\n\nDuring handling ...\n"
+                "verl_pivot.errors.UserCodeError: turn a:0: verifier 'x' raised KeyError: 'y'"
+            ),
+            "turn a:0: verifier 'x' raised KeyError: 'y'",
+        ),
+        (RuntimeError("something else"), None),
+    ],
+)
+def test_the_last_line_is_the_sentence_of_the_error_that_it_comes_from(error: Exception, sentence: str | None) -> None:
+    assert own_sentence(error) == sentence

@@ -1,0 +1,112 @@
+"""A launch's config -> nothing, or one sentence about what would fail or do nothing once Ray is up."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.engine import check_engine, check_model
+from verl_pivot.launch_checks.groups import check_choices
+from verl_pivot.launch_checks.resuming import check_resume, resumed_step
+from verl_pivot.launch_checks.training_files import (
+    SplitSize,
+    check_lengths,
+    check_pivots,
+    check_size,
+    check_verifiers,
+    read_files,
+)
+from verl_pivot.verifiers.registry import load_verifier_modules
+
+
+def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
+    """Refuse what would fail, or train nothing, after minutes of starting.
+
+    Args:
+        config: verl's whole config.
+        choices: {config group: chosen option} of Hydra.
+
+    Raises:
+        ConfigError: Naming the setting and the remedy.
+    """
+    check_choices(choices)
+    if str(config.ray_kwargs.ray_init.get("address") or "").startswith("ray://"):
+        return  # a remote cluster, whose files and packages are not those of this machine
+    load_verifier_modules(config.pivot.verifier_modules)
+    check_engine(str(config.actor_rollout_ref.rollout.name))
+    check_model(str(config.actor_rollout_ref.model.path), _environment(config))
+    steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
+    if not config.trainer.get("val_only"):
+        _check_resume(config, steps_per_epoch)
+
+
+def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
+    """Check the training and validation files; gives the steps of one epoch, None if they are not known."""
+    data = config.data
+    train, val = _as_list(data.train_files), _as_list(data.val_files)
+    files = read_files("data.train_files", train, "; it is written by `verl-pivot select`" if is_pivotrl else "")
+    read_files("data.val_files", val, "; `verl-pivot select` writes it beside the training file" if is_pivotrl else "")
+    if files is None:
+        return None
+    places = ", ".join(train)
+    if is_pivotrl:
+        check_pivots(files, "data.train_files", places)
+        _check_curriculum(config, files, train == val)
+    else:
+        check_verifiers(files, "data.train_files", places)
+        if data.prompt_key not in files.columns:
+            raise ConfigError(f"data.train_files: {places} has no column {data.prompt_key!r} (data.prompt_key)")
+    context = _context(config)
+    check_lengths(files, "data.train_files", max_prompt_length=data.max_prompt_length, context=context)
+    return check_size(
+        files, "data.train_files", batch_size=data.train_batch_size, max_rows=data.get("train_max_samples", -1)
+    )
+
+
+def _check_curriculum(config: DictConfig, files: SplitSize, is_same: bool) -> None:
+    if not config.pivot.curriculum.enabled:
+        return
+    if not files.has_variances:
+        raise ConfigError(
+            "pivot.curriculum.enabled=True starts from the reward variances of a profile, which data.train_files does "
+            "not have: run `verl-pivot select` with --profile"
+        )
+    if is_same:
+        raise ConfigError("with pivot.curriculum.enabled=True data.val_files must differ from data.train_files")
+    if config.data.dataloader_num_workers != 0:
+        raise ConfigError(
+            "pivot.curriculum.enabled=True needs data.dataloader_num_workers=0, got "
+            f"{config.data.dataloader_num_workers}"
+        )
+
+
+def _check_resume(config: DictConfig, steps_per_epoch: int | None) -> None:
+    trainer = config.trainer
+    step = resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
+    total = trainer.total_training_steps
+    if total is None and steps_per_epoch is not None:
+        total = steps_per_epoch * trainer.total_epochs
+    check_resume(step, total, str(trainer.default_local_dir))
+
+
+def _context(config: DictConfig) -> int | None:
+    """Tokens of the engine's context, as `max_model_len` or else the model's own config says."""
+    limits = [config.actor_rollout_ref.rollout.get("max_model_len")]
+    path = Path(str(config.actor_rollout_ref.model.path)).expanduser() / "config.json"
+    if path.is_file():
+        model = json.loads(path.read_text())
+        limits.append(model.get("text_config", model).get("max_position_embeddings"))
+    return min((int(limit) for limit in limits if limit), default=None)
+
+
+def _environment(config: DictConfig) -> Mapping[str, str]:
+    """Environment variables that the launch gives to its processes."""
+    runtime = config.ray_kwargs.ray_init.get("runtime_env") or {}
+    return {str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}
+
+
+def _as_list(files: str | ListConfig) -> list[str]:
+    return [files] if isinstance(files, str) else [str(file) for file in files]

@@ -1,0 +1,63 @@
+"""Rollout engine and model of a launch -> an error if they are not on this machine."""
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+
+_MODULES = {
+    "sglang": ("sglang", "pip install --no-deps -r requirements/sglang.txt"),
+    "vllm": ("vllm", "pip install 'verl-pivot[vllm]'"),
+    "trtllm": ("tensorrt_llm", "see the documentation of verl"),
+}
+"""{name of verl's rollout engine: its package, and how it is installed}"""
+
+
+def check_engine(name: str) -> None:
+    """Refuse a rollout engine whose package is not installed; verl would say so after Ray and the policy are up.
+
+    Raises:
+        ConfigError: Naming the command that installs it.
+    """
+    if name not in _MODULES:
+        return
+    module, remedy = _MODULES[name]
+    if importlib.util.find_spec(module) is not None:
+        return
+    installed = [other for other, (its, _) in _MODULES.items() if importlib.util.find_spec(its) is not None]
+    other = f", or choose actor_rollout_ref.rollout.name={installed[0]}, which is installed" if installed else ""
+    raise ConfigError(f"actor_rollout_ref.rollout.name={name}, but {module} is not installed: {remedy}{other}")
+
+
+def check_model(path: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse a model folder that is not there, and without a network a name that was not downloaded.
+
+    Args:
+        path: `actor_rollout_ref.model.path`: a folder or a name of the Hugging Face hub.
+        environment: Environment variables of the launch.
+
+    Raises:
+        ConfigError: Saying what to do.
+    """
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise ConfigError(
+                f"actor_rollout_ref.model.path={path} has no config.json: name a folder with a checkpoint"
+            )
+        return
+    if path.startswith(("/", ".", "~")) or (path.count("/") > 1 and "://" not in path):
+        raise ConfigError(f"actor_rollout_ref.model.path={path} is not a folder on this machine")
+    if "://" not in path and environment.get("HF_HUB_OFFLINE") == "1" and not _is_cached(path):
+        raise ConfigError(
+            f"actor_rollout_ref.model.path={path} is neither a folder nor a downloaded model, and this launch "
+            f"downloads nothing: run `hf download {path}` first"
+        )
+
+
+def _is_cached(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+
+    return isinstance(try_to_load_from_cache(name, "config.json"), str)

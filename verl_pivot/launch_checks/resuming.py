@@ -1,0 +1,63 @@
+"""Checkpoints that verl would resume from -> an error if the launch would then train no step."""
+
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+
+_TRACKER = "latest_checkpointed_iteration.txt"
+_STEP_FOLDER = "global_step_"
+
+
+def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
+    """Step of the checkpoint that verl would resume from; 0 if it would begin anew.
+
+    Args:
+        mode: `trainer.resume_mode`.
+        local_dir: `trainer.default_local_dir`.
+        path: `trainer.resume_from_path`.
+
+    Raises:
+        ConfigError: If the mode is unknown, or a checkpoint that is named is not there.
+    """
+    if mode == "disable":
+        return 0
+    if mode == "auto":
+        return _latest(Path(local_dir))
+    if mode != "resume_path":
+        raise ConfigError(f"trainer.resume_mode={mode}: it is auto, disable or resume_path")
+    step = (path or "").rstrip("/").rpartition(_STEP_FOLDER)[2]
+    if path is None or not step.isdigit():
+        raise ConfigError(
+            f"trainer.resume_mode=resume_path needs trainer.resume_from_path to end in "
+            f"{_STEP_FOLDER}<number>, got {path}"
+        )
+    if "://" not in path and not Path(path).is_dir():
+        raise ConfigError(f"trainer.resume_from_path={path} is not a folder")
+    return int(step)
+
+
+def check_resume(step: int, total_steps: int | None, local_dir: str) -> None:
+    """Refuse a launch that would resume at or behind its last step, since verl ends it at once with exit code 0.
+
+    Args:
+        step: Step of the checkpoint; 0 if there is none.
+        total_steps: Last step of the launch; None if it is not known.
+        local_dir: `trainer.default_local_dir`.
+
+    Raises:
+        ConfigError: With the three ways out.
+    """
+    if step and total_steps is not None and step >= total_steps:
+        raise ConfigError(
+            f"{local_dir} holds a checkpoint of step {step} and the launch ends at step {total_steps}, so that it "
+            "would resume and train no step: raise trainer.total_training_steps (or trainer.total_epochs), begin anew "
+            "with trainer.resume_mode=disable, or name another trainer.default_local_dir"
+        )
+
+
+def _latest(folder: Path) -> int:
+    tracker = folder / _TRACKER
+    if not tracker.is_file():
+        return 0
+    text = tracker.read_text().strip()
+    return int(text) if text.isdigit() and (folder / f"{_STEP_FOLDER}{text}").exists() else 0

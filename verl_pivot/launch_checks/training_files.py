@@ -1,0 +1,164 @@
+"""Data files of a launch -> their size, or an error if nothing can be trained on them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from verl_pivot.data.json_values import as_object, decode_json
+from verl_pivot.errors import ConfigError, PivotError
+from verl_pivot.verifiers.registry import get_verifier
+
+_COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitSize:
+    """What the parquet files of one split hold."""
+
+    num_rows: int
+    num_pivots: int
+    columns: frozenset[str]
+    """Columns that every file has."""
+    longest_prompt: int | None
+    """Tokens of the longest prompt; None if the files do not say."""
+    verifiers: frozenset[tuple[str, str]]
+    """(name, options as JSON) of each verifier that rows name."""
+    has_variances: bool
+    """Whether every row has the numbers of a profile."""
+
+
+def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | None:
+    """Sizes of the files; None if one is remote or no parquet, which only verl can read.
+
+    Args:
+        key: Key of the command line, for messages: "data.train_files".
+        files: Paths as verl reads them.
+        remedy: What to do about a missing file.
+
+    Raises:
+        ConfigError: If a file is missing, unreadable or empty.
+    """
+    if any("://" in file for file in files):
+        return None
+    for file in files:
+        if not Path(file).expanduser().is_file():
+            raise ConfigError(f"{key}: there is no file {file} in {Path.cwd()}{remedy}")
+    if not all(file.endswith(".parquet") for file in files):
+        return None
+    tables = [_read(key, Path(file).expanduser()) for file in files]
+    shared = frozenset[str].intersection(*(columns for columns, _ in tables))
+    return _files_of([table for _, table in tables], shared)
+
+
+def _read(key: str, path: Path) -> tuple[frozenset[str], pyarrow.Table]:
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            names = frozenset(file.schema_arrow.names)
+            table = file.read(columns=[name for name in _COLUMNS if name in names], use_threads=False)
+            num_rows = file.metadata.num_rows
+    except (pyarrow.ArrowException, OSError) as error:
+        raise ConfigError(f"{key}: {path} cannot be read as parquet: {error}") from error
+    if num_rows == 0:
+        raise ConfigError(f"{key}: {path} holds no rows")
+    return names, table.append_column("row", pyarrow.nulls(num_rows))
+
+
+def _files_of(tables: Sequence[pyarrow.Table], columns: frozenset[str]) -> SplitSize:
+    lengths = [value for table in tables for value in _values(table, "num_prompt_tokens") if value is not None]
+    return SplitSize(
+        num_rows=sum(table.num_rows for table in tables),
+        num_pivots=sum(value is not None for table in tables for value in _values(table, "expert")),
+        columns=columns,
+        longest_prompt=max(lengths, default=None),
+        verifiers=frozenset(
+            (name, options or "{}")
+            for table in tables
+            for name, options in zip(_values(table, "verifier"), _values(table, "verifier_options"), strict=False)
+            if name is not None
+        ),
+        has_variances="reward_var" in columns and all(None not in _values(table, "reward_var") for table in tables),
+    )
+
+
+def _values(table: pyarrow.Table, name: str) -> list[Any]:
+    values: list[Any] = table[name].to_pylist() if name in table.column_names else []
+    return values
+
+
+def check_pivots(files: SplitSize, key: str, places: str) -> None:
+    """Refuse training files of `+method=pivotrl` without pivots, and verifiers that do not exist.
+
+    Raises:
+        ConfigError: Naming the file and what writes a right one.
+    """
+    if files.num_pivots == 0:
+        raise ConfigError(
+            f"{key}: {places} holds no pivot; write it with `verl-pivot select`, or use +method=tool_rollout for rows "
+            "that are whole tasks"
+        )
+    check_verifiers(files, key, places)
+
+
+def check_verifiers(files: SplitSize, key: str, places: str) -> None:
+    """Refuse verifiers that are unknown or do not take their options, as rows name them.
+
+    Raises:
+        ConfigError: Naming the verifier.
+    """
+    for name, options in sorted(files.verifiers):
+        try:
+            get_verifier(name, as_object(decode_json(options), "verifier_options"))
+        except PivotError as error:
+            raise ConfigError(f"{key}: rows of {places} name the verifier {name!r}: {error}") from error
+
+
+def check_size(files: SplitSize, key: str, *, batch_size: int, max_rows: int) -> int:
+    """Refuse files with fewer rows than one step takes; verl would end without a word about it.
+
+    Args:
+        files: The training files.
+        key: Key of the command line.
+        batch_size: `data.train_batch_size`.
+        max_rows: `data.train_max_samples`; -1 for all.
+
+    Returns:
+        Steps of one epoch.
+    """
+    num_rows = files.num_rows if max_rows < 0 else min(files.num_rows, max_rows)
+    if num_rows < batch_size:
+        raise ConfigError(
+            f"{key} has {num_rows} rows and a step takes data.train_batch_size={batch_size}: lower it (and "
+            "actor_rollout_ref.actor.ppo_mini_batch_size with it), or give more rows"
+        )
+    return num_rows // batch_size
+
+
+def check_lengths(files: SplitSize, key: str, *, max_prompt_length: int, context: int | None) -> None:
+    """Refuse prompts that cannot fit.
+
+    Args:
+        files: The files.
+        key: Key of the command line.
+        max_prompt_length: `data.max_prompt_length`.
+        context: Tokens of the engine's context; None if it is not known.
+
+    Raises:
+        ConfigError: With the limit that has to be raised.
+    """
+    longest = files.longest_prompt
+    if longest is None:
+        return
+    if longest > max_prompt_length:
+        raise ConfigError(
+            f"{key} holds a prompt of {longest} tokens, and data.max_prompt_length is {max_prompt_length}: raise it, "
+            f"or write the file again with `verl-pivot select --max-prompt-tokens {max_prompt_length}`"
+        )
+    if context is not None and longest >= context:
+        raise ConfigError(
+            f"{key} holds a prompt of {longest} tokens, which leaves no room for an answer in the context of {context} "
+            f"tokens: raise actor_rollout_ref.rollout.max_model_len, or take a model with a longer context"
+        )

@@ -1,0 +1,46 @@
+"""Exception of the user's own code -> UserCodeError: one sentence with the class, the method and the line."""
+
+import sysconfig
+import traceback
+from pathlib import Path
+
+import verl_pivot
+from verl_pivot.errors import UserCodeError
+
+MAX_DETAIL = 500
+"""Characters of an exception's text that are kept."""
+_LIBRARIES = (
+    str(Path(verl_pivot.__file__).parent),
+    *(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)
+"""Folders of code that is not the user's."""
+
+
+def described(error: BaseException) -> str:
+    """An exception with the place in the user's code where it arose: "KeyError: 'x' (shop.py, line 7, in score)"."""
+    return f"{named(error)} ({place_of(error)})"
+
+
+def named(error: BaseException) -> str:
+    """Type and text of an exception."""
+    return f"{type(error).__name__}: {error}"[:MAX_DETAIL]
+
+
+def place_of(error: BaseException) -> str:
+    """File, line and function of the user's code in which an exception arose, or of ours if none is the user's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "place unknown"
+    own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+
+
+def code_error(place: str, error: BaseException) -> UserCodeError:
+    """The sentence about an exception of the user's code.
+
+    Args:
+        place: Description of the code: "environment Shop.score".
+        error: Exception that it raised.
+    """
+    return UserCodeError(f"{place} raised {described(error)}")
