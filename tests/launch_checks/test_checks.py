@@ -119,7 +119,7 @@ def test_verifiers_that_do_not_exist_or_take_other_options_are_refused(folder: P
     )
     assert "mood" in refusal("data.train_files=options.parquet")
     assert refusal("pivot.verifier_modules=[mine.py]").startswith(
-        "verifier module 'mine.py' raised AttributeError: module 'json' has no attribute 'nothing' ("
+        "verifier module 'mine.py' fails when it is imported: AttributeError: module 'json' has no attribute 'nothing'"
     )
 
 

@@ -151,8 +151,8 @@ class Environment:
         """
         raise ToolFailureError(f"environment {type(self).__name__} lists `tools` and has no method `call` to run them")
 
-    async def score(self, answer: Message | None) -> Verdict | None:
-        """The outcome of the rollout; None leaves it to the reward manager.
+    async def score(self, answer: Message | None) -> Verdict | float | None:
+        """The outcome of the rollout, or a number in [0, 1] as its score; None leaves it to the reward manager.
 
         Args:
             answer: The policy's last message; None if a limit ended the rollout before there was one.

@@ -15,8 +15,8 @@ class Verifier(Protocol):
     """Compares one sampled action with the expert's, from the same state.
 
     Return ``Verdict.undecided(...)`` when the comparison itself fails (broken expert data, sandbox down). Raise only
-    for a bug: an exception stops the run, an undecided action is counted and left out. A verifier never trusts text of
-    the policy and never changes ``turn``.
+    for a bug: an exception stops a profile and the first step of training; later it is counted and left out, as an
+    undecided action is. A verifier never trusts text of the policy and never changes ``turn``.
 
     Example:
         @register("same_text")
