@@ -268,7 +268,7 @@ def test_a_failure_of_a_tool_masks_the_conversation_and_the_import_leaves_it_out
 
     assert done.exit_code == 0, done.output
     assert (
-        "Masked, so that no update would see it: tool_failure, environment Shop raised ConnectionError: the database"
+        "Masked, so that no update would see it: tool_failure, environment Shop.crash raised ConnectionError: the "
     ) in done.stdout
     masked, _ = lines(out)
     assert (masked["reward"], masked["passed"], masked["rollout"]["is_masked"]) == (None, False, True)
@@ -282,7 +282,9 @@ def test_a_command_that_only_gets_masked_conversations_fails(shop: str) -> None:
     with chat_server([said(None, ("crash", {}))]) as server:
         said_error = refusal(shop, "--openai", server.url, "--prompt", "Two.")
 
-    assert said_error.startswith("every conversation was masked, the last one by: environment Shop raised Connection")
+    assert said_error.startswith(
+        "every conversation was masked, the last one by: environment Shop.crash raised Connection"
+    )
 
 
 @pytest.mark.parametrize("empty", [said("", tokens=0), said("", end="abort"), said("So", end="content_filter")])
