@@ -245,7 +245,7 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert (ROOT / "docs" / "api.md").read_text() == page
     assert "| `score` | `float \\| None` |  | Score in [0, 1]; None is undecided" in page
     assert "| `recording` | string, or nothing | JSON list of" in page
-    assert "```python\nasync def score(self, answer: Message | None) -> Verdict | None\n```" in page
+    assert "```python\nasync def score(self, answer: Message | None) -> Verdict | float | None\n```" in page
 
 
 def test_every_metric_is_explained_once_and_every_explained_metric_exists() -> None:
