@@ -384,6 +384,10 @@ def test_files_without_actions_are_refused_with_the_remedy(tmp_path: Path) -> No
         "trajectories.jsonl"
     )
     assert "line 1 is not a trajectory" in refusal(tmp_path / "notes.txt")
+    (tmp_path / "12.jsonl").write_text('{"input": "Hi", "output": "Hello", "uid": "a_0_0", "score": 1.0}\n')
+    assert refusal(tmp_path / "12.jsonl") == (
+        f"{tmp_path}/12.jsonl is verl's own dump, without the turns of its rows; give {tmp_path}/pivot/12.jsonl"
+    )
     assert "cannot be read: Is a directory" in refusal(tmp_path)
 
 

@@ -92,11 +92,12 @@ def init_command(
         f"python -m mypy --strict {' '.join(python)}",
         *(_named(command, template, name) for command in template.commands),
     ]
+    programs = _programs_folder()
     typer.echo(f"Wrote {', '.join(texts)}. Next:")
     for command in commands:
-        typer.echo(f"  {_programs_folder()}{command}")
+        typer.echo(f"  {programs}{command}")
     if missing := [package for package in ("pytest", "mypy") if importlib.util.find_spec(package) is None]:
-        typer.echo(f"First install {' and '.join(missing)}: pip install {' '.join(missing)}")
+        typer.echo(f"First install {' and '.join(missing)}: {programs}python -m pip install {' '.join(missing)}")
     typer.echo(_named(template.use, template, name))
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.files import read_rows
 from verl_pivot.data.pivots import row_to_turn
-from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
+from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import ConfigError, DataError
@@ -111,7 +111,12 @@ def open_samples(source: Path, trajectories: Path | None) -> SampleStore:
     begin = _first_line(source)
     if begin.startswith(f'{{"kind": "{KIND}"'.encode()):
         return _open_profile(source, trajectories)
-    if _is_rollout(begin):
+    columns = _columns(begin)
+    if {"input", "output"} <= columns:
+        raise DataError(
+            f"{source} is verl's own dump, without the turns of its rows; give {source.parent / FOLDER / source.name}"
+        )
+    if {"uid", "kept"} <= columns:
         if trajectories is None:
             raise ConfigError(
                 f"{source} is a dump of rollouts, which does not hold their states; name the pivots.parquet that was "
@@ -190,12 +195,13 @@ def _was_truncated(sample: Sample) -> bool:
     return (sample.verdict.reason, sample.verdict.detail) == (TRUNCATED.reason, TRUNCATED.detail)
 
 
-def _is_rollout(line: bytes) -> bool:
+def _columns(line: bytes) -> frozenset[str]:
+    """Keys of a line of JSON; none if it is anything else."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and {"uid", "kept"} <= fields.keys()
+        return frozenset()
+    return frozenset(fields) if isinstance(fields, dict) else frozenset()
 
 
 def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
