@@ -41,8 +41,8 @@ _TEMPLATES = {
             "verl-pivot score my_verifier_trajectories.jsonl --verifier-module my_verifier.py --turn shop-17:0 "
             "--action 'I am sorry.'",
         ),
-        use="Rows name their verifier: import them with --verifier my_verifier. Give --verifier-module my_verifier.py "
-        "to the other commands, and pivot.verifier_modules=[my_verifier.py] to the training.",
+        use="Rows name their verifier: import them with --verifier my_verifier --verifier-module my_verifier.py. Other "
+        "commands need that module, too, and training needs pivot.verifier_modules=[my_verifier.py].",
     ),
     "tool": Template(
         placeholder="my_tool",
