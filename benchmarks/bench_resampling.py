@@ -3,8 +3,9 @@
 Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_resampling --help`. The rollouts lie
 in a real TransferQueue. The time runs from the end of the last group to the batch, and includes verl's poll of 0.2 s,
 all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
-are the worst case: all groups end before the first poll. The share is what the dump adds to a step that takes no longer
-than its rollouts and the selection.
+are the worst case: all groups end before the first poll. CPU seconds are those of the trainer's process, from the
+beginning of the selection to the dump's file. The share of a step is the CPU time that the dump adds, in a step that
+takes no longer than its rollouts and the selection.
 """
 
 import random
@@ -49,6 +50,8 @@ class Measured(NamedTuple):
     """From the end of the last group to the batch."""
     write_seconds: float
     """From the batch to the dump's file, during which training goes on; 0 without a dump."""
+    cpu_seconds: float
+    """CPU time of this process, until the batch and the dump's file are there."""
     num_bytes: int
     """Size of the dump."""
 
@@ -64,22 +67,24 @@ def main(
     """Print seconds from the end of the last group to the batch."""
     sizes = Sizes(prompts, rollouts, keep)
     table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds")
-    for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "share of a step"):
+    for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "CPU, s", "share of a step"):
         table.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
     with transfer_queue():
         for name, spread in ((f"within {spread_seconds:g} s", spread_seconds), ("all at once", None)):
-            base = 0.0
+            cpu_without = None
             for num_characters in (None, characters):
                 found = [measure(sizes, num_characters, seed=seed, spread_seconds=spread) for seed in range(rounds)]
                 median = statistics.median(each.seconds for each in found)
-                base = base or median
-                share = (median - base) / ((spread or 0.0) + median)
+                cpu = statistics.median(each.cpu_seconds for each in found)
+                cpu_without = cpu if cpu_without is None else cpu_without
+                share = (cpu - cpu_without) / ((spread or 0.0) + median)
                 table.add_row(
                     name,
                     "none" if num_characters is None else f"{found[0].num_bytes / 2**20:.0f} MiB",
                     f"{median:.2f}",
                     f"{max(each.seconds for each in found):.2f}",
                     f"{statistics.median(each.write_seconds for each in found):.2f}",
+                    f"{cpu:.2f}",
                     "" if num_characters is None or spread is None else f"{share:.1%}",
                 )
     Console().print(table)
@@ -114,17 +119,19 @@ def measure(sizes: Sizes, characters: int | None, *, seed: int, spread_seconds: 
         writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0, characters)
         if spread_seconds is None:
             ray.get(writing)
-        began = time.time()
+        began, cpu_began = time.time(), time.process_time()
         batch, _ = buffer.sample(1, "train", sizes.num_prompts)
         ended = time.time()
         assert len(batch.keys) == sizes.num_prompts * sizes.num_kept == len(rows_left()), len(batch.keys)
-        tq.kv_clear(keys=batch.keys, partition_id="train")
         dump = Path(folder) / "pivot" / "1.jsonl"
         while characters is not None and not dump.exists():
             time.sleep(0.01)
         write_seconds = 0.0 if characters is None else time.time() - ended
+        cpu_seconds = time.process_time() - cpu_began
+        tq.kv_clear(keys=batch.keys, partition_id="train")
         num_bytes = 0 if characters is None else dump.stat().st_size
-    return Measured(ended - (began if spread_seconds is None else ray.get(writing)), write_seconds, num_bytes)
+    last_group = began if spread_seconds is None else ray.get(writing)
+    return Measured(ended - last_group, write_seconds, cpu_seconds, num_bytes)
 
 
 def finish_groups(uids: list[str], num_rollouts: int, seconds: float, characters: int | None) -> float:

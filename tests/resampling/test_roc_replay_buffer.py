@@ -19,7 +19,7 @@ from tests.support.rollout_queue import (
     trainer_config,
     transfer_queue,
 )
-from verl_pivot.errors import ConfigError, ResamplingError
+from verl_pivot.errors import ConfigError, ResamplingError, VerifierError
 
 pytestmark = pytest.mark.slow
 
@@ -309,3 +309,61 @@ def test_rows_without_a_record_of_their_calls_are_refused_with_the_remedy() -> N
 
     with pytest.raises(ConfigError, match="only the agent loop pivot_tools and the reward manager of"):
         make_buffer().sample(1, "train", 1)
+
+
+def make_pivot_buffer(mode: str, folder: Path, refill: Any) -> Any:
+    from verl_pivot.resampling.replay_buffer import PivotReplayBuffer, PivotReplayBufferAsync
+
+    return (PivotReplayBuffer if mode == "sync" else PivotReplayBufferAsync)(
+        trainer_mode=mode,
+        trainer_config={},
+        max_off_policy_threshold=None if mode == "sync" else 1,
+        max_off_policy_strategy="drop",
+        sampler_kwargs=sampler_kwargs(str(folder), group_size=4),
+        refill_fn=refill,
+    )
+
+
+def test_groups_that_verl_replaces_are_dumped_with_the_reason(tmp_path: Path) -> None:
+    numbers = count()
+
+    def refill(num_prompts: int) -> None:
+        for _ in range(num_prompts):
+            uid = f"new{next(numbers)}"
+            announce([uid], step=3)
+            finish_with(uid, [*MIXED[:3], (None, 0)], step=3)
+
+    announce(["old"], step=1)
+    finish_with("old", MIXED, step=1)
+    announce(["failed"], step=3)
+    finish_with("failed", MIXED[:3], step=3, status="failure")
+
+    make_pivot_buffer("colocate_async", tmp_path, refill).sample(3, "train", 2)
+
+    assert Counter((each["uid"].split("_")[0], each["left_out"]) for each in read_dump(tmp_path, step=3)) == {
+        ("old", "group_stale"): 4,
+        ("failed", "group_failed"): 3,
+        ("new0", None): 3,
+        ("new0", "masked"): 1,
+        ("new1", None): 3,
+        ("new1", "masked"): 1,
+    }
+
+
+def test_the_rollouts_that_no_verifier_could_decide_are_dumped_when_they_stop_the_run(tmp_path: Path) -> None:
+    numbers = count()
+
+    def refill(num_prompts: int) -> None:
+        for _ in range(num_prompts):
+            uid = f"new{next(numbers)}"
+            announce([uid])
+            finish_with(uid, [(None, 0)] * 4)
+
+    refill(2)
+
+    with pytest.raises(VerifierError, match="no reward could be decided in any row of the last 3 batches"):
+        make_pivot_buffer("sync", tmp_path, refill).sample(1, "train", 2)
+
+    assert Counter((each["uid"].split("_")[0], each["left_out"]) for each in read_dump(tmp_path)) == {
+        (f"new{number}", "masked"): 4 for number in range(6)
+    }

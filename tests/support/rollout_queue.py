@@ -79,7 +79,7 @@ def rollout_fields(
         stop_reason=StopReason.TOOL_FAILURE if score is None else StopReason.ANSWERED, calls=tuple(calls),
         turn_tokens=(5,) * (num_calls + 1), response_tokens=40, generate_seconds=1.0, tool_seconds=0.1, num_answers=1,
     )  # fmt: skip
-    undecided = {"score": float("nan"), "undecided": 1.0, "reason": "tool_failure"}
+    undecided = {"score": float("nan"), "undecided": 1.0, "verifier": "outcome", "reason": "tool_failure"}
     fields = {
         "reward_extra_info": undecided if score is None else {"score": score, "undecided": 0.0, "acc": score},
         "rollout": record.as_dict(),
