@@ -78,5 +78,5 @@ class Arm(Training):
 
     @property
     def rollouts(self) -> Path:
-        """Folder of verl's dump of each step; its folder `tools` has the records of the rollouts."""
+        """Folder of verl's dump of each step; its folder `pivot` has all rollouts."""
         return self.folder / "rollouts"

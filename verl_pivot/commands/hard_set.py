@@ -16,7 +16,7 @@ def hard_set_command(
     problems: Annotated[Path, typer.Argument(help="The parquet file of problems that were rolled out.")],
     rollouts: Annotated[
         list[Path],
-        typer.Option(help="Recorded rollouts, <trainer.validation_data_dir>/tools/<step>.jsonl; repeatable."),
+        typer.Option(help="Recorded rollouts, <trainer.validation_data_dir>/pivot/<step>.jsonl; repeatable."),
     ],
     out: Annotated[Path, typer.Option(help="The hard.parquet to write.")],
     min_rollouts: Annotated[
@@ -37,7 +37,7 @@ def hard_set_command(
       actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \\
       trainer.validation_data_dir=profile
 
-    Example: verl-pivot hard-set train.parquet --rollouts profile/tools/0.jsonl --out hard.parquet
+    Example: verl-pivot hard-set train.parquet --rollouts profile/pivot/0.jsonl --out hard.parquet
     """
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows

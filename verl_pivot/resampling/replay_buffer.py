@@ -188,7 +188,7 @@ class PivotReplayBufferAsync(PivotSampling, ReplayBufferAsync):  # type: ignore[
 
 
 def _open_dump(data_dir: str | None, batches_per_step: int) -> StepDump | None:
-    return None if data_dir is None else StepDump(Path(data_dir) / FOLDER, batches_per_step=batches_per_step)
+    return None if not data_dir else StepDump(Path(data_dir) / FOLDER, batches_per_step=batches_per_step)
 
 
 def _record_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
