@@ -102,3 +102,19 @@ def test_the_dataloader_saves_and_restores_the_state_of_a_dataset() -> None:
     second.load_state_dict(first.state_dict())
 
     assert list(second) == [3, 4]
+
+
+def test_verls_default_trainer_turns_traces_off_around_every_agent_loop() -> None:
+    """If this fails verl traces by itself: read rollout/tracing.py and docs/dumps.md."""
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
+    assert "trace_this_sample = False" in inspect.getsource(agent_loop_tq)
+
+
+def test_the_transcript_of_a_rollout_is_stored_but_not_sent_to_the_reward_manager() -> None:
+    """If this fails read rewards/turn_rewards.py: `as_dict` adds it, after the reward was asked for."""
+    from verl.trainer.ppo.v1 import agent_loop_tq
+
+    source = inspect.getsource(agent_loop_tq)
+
+    assert 0 < source.index("self._compute_score(") < source.index("output.as_dict()")
