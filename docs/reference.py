@@ -16,6 +16,7 @@ FOLDERS = {
     "profiling": "Turns -> profiles: K sampled actions per turn, scored",
     "selection": "Profiles -> pivots",
     "launch_checks": "A launch's config -> one sentence about what would fail, before Ray starts",
+    "planning": "Trajectories and a model -> a plan: commands, pivots and GPU hours to expect, problems",
     "exports": "Files for other readers, and checkpoints for the next stage",
     "verifiers": "An action and the expert's -> a verdict; one file per verifier",
     "verifiers/runners": "Programs that run inside the sandbox for a verifier",

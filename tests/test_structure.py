@@ -34,7 +34,7 @@ ROOMS = (
     ),
     *("data", "local", "engines"),
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
-    *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "exports"),
+    *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "planning", "exports"),
     *("tools", "routing", "routing/simulator", "rewards", "rollout", "playing", "resampling"),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "cli"),
 )
@@ -42,6 +42,7 @@ ROOMS = (
 ADAPTERS = {
     "data/dataset.py",
     "diagnosis/installation.py",
+    "engines/model_facts.py",
     "engines/rendering.py",
     "exports/sft_dataset.py",
     "launch.py",
@@ -95,6 +96,8 @@ PURE = (
     "verl_pivot.playing.running",
     "verl_pivot.playing.human_player",
     "verl_pivot.commands.play_display",
+    "verl_pivot.planning.plan",
+    "verl_pivot.planning.trial",
 )
 
 

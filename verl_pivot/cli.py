@@ -15,6 +15,7 @@ from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
 from verl_pivot.commands.init import init_command
 from verl_pivot.commands.next_stage import next_stage_command
+from verl_pivot.commands.plan import plan_command
 from verl_pivot.commands.play import play_command
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.route import route_app
@@ -24,7 +25,7 @@ from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 from verl_pivot.extras import missing_of_verl
 
-_RESUMED = ("import", "filter", "profile", "select")
+_RESUMED = ("plan", "import", "filter", "profile", "select")
 """Commands that go on where they were stopped."""
 
 
@@ -85,6 +86,7 @@ def _main(
 _COMMANDS: dict[str, Callable[..., object]] = {
     "doctor": doctor_command,
     "init": init_command,
+    "plan": plan_command,
     "import": import_command,
     "filter": filter_command,
     "profile": profile_command,

@@ -70,6 +70,10 @@ class PromptRenderer:
             ) from error
         return ids
 
+    def num_tokens(self, text: str) -> int:
+        """Number of tokens of a text without any mark of the chat template."""
+        return len(self.tokenizer.encode(text, add_special_tokens=False))
+
     def action_text(self, token_ids: Sequence[int]) -> ActionText:
         """Text of one sampled turn."""
         return action_text(token_ids, self.tokenizer, self.end_token_ids)

@@ -93,6 +93,17 @@ def _check(name: str, options: str) -> None:
     _verifiers.make(name, json.loads(options))
 
 
+def parsed_options(name: str, options: JsonObject) -> BaseModel | None:
+    """The options as the verifier reads them; None for a verifier that takes none.
+
+    Raises:
+        ConfigError: If no verifier has the name, or the verifier does not take these options.
+    """
+    check_verifier(name, options)
+    model = _verifiers.find(name).options
+    return None if model is None else model.model_validate(options)
+
+
 def known_verifiers() -> tuple[str, ...]:
     """Every name that `--verifier` takes, in alphabetical order."""
     return _verifiers.names

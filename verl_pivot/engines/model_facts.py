@@ -1,0 +1,51 @@
+"""Checkpoint -> ModelFacts: its number of parameters and its context, from its config alone."""
+
+from typing import NamedTuple
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.local.environment import activate_shims
+
+
+class ModelFacts(NamedTuple):
+    """Sizes of a model that its config says."""
+
+    billions: float | None
+    """Parameters in billions; None if transformers does not know the architecture."""
+    active_billions: float | None
+    """Parameters that one token uses; fewer than all in a mixture of experts."""
+    context_tokens: int | None
+    """Most tokens of prompt and answer together."""
+
+
+def model_facts(model: str) -> ModelFacts:
+    """Facts about a checkpoint; no weights are read.
+
+    Raises:
+        ConfigError: If it is no checkpoint.
+    """
+    activate_shims()
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(model).get_text_config()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--model {model!r} is no checkpoint that transformers can read: {error}") from error
+    context = getattr(config, "max_position_embeddings", None)
+    try:
+        with torch.device("meta"):
+            network = AutoModelForCausalLM.from_config(config)
+    except ValueError:  # an architecture that only its own code knows
+        return ModelFacts(None, None, context)
+    sizes = {name: weight.numel() for name, weight in network.named_parameters()}
+    total = sum(sizes.values())
+    experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    return ModelFacts(total / 1e9, (total - experts * (1.0 - _used_share(config))) / 1e9, context)
+
+
+def _used_share(config: object) -> float:
+    """Share of a mixture's experts that one token uses; 1 for a model without experts."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    number = next((count for name in names if (count := getattr(config, name, None))), None)
+    used = getattr(config, "num_experts_per_tok", None)
+    return used / number if number and used else 1.0

@@ -1,0 +1,56 @@
+"""Pivots among the turns of some trajectories -> the number of pivots to expect in all, with an interval."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from verl_pivot.profiling.summary import TrajectoryCluster, clustered_mean
+
+_Z = 1.96
+"""Standard deviations on either side of a 95 % interval."""
+
+
+class ExpectedCount(NamedTuple):
+    """A number to expect, with its 95 % interval."""
+
+    expected: int
+    low: int
+    high: int
+
+
+def expect_pivots(clusters: Sequence[TrajectoryCluster], *, num_trajectories: int, num_turns: int) -> ExpectedCount:
+    """Number of pivots in a whole file.
+
+    The interval is Wilson's (1927) for the share of turns, at the number of independent turns that would have the
+    clustered standard error of these: turns of one trajectory tend to be alike. Where no turn or every turn is a pivot
+    that error is not known, and each trajectory counts as one turn.
+
+    Args:
+        clusters: [num_drawn] pivots (`total`) and turns (`num_values`) of each drawn trajectory.
+        num_trajectories: Trajectories of the file.
+        num_turns: Turns of the file.
+    """
+    num_pivots, num_seen = (round(math.fsum(values)) for values in zip(*clusters, strict=True))
+    share = num_pivots / num_seen
+    if len(clusters) == num_trajectories:
+        return ExpectedCount(num_pivots, num_pivots, num_pivots)
+    drawn_share = len(clusters) / num_trajectories
+    bounds = _wilson(share, _num_independent(clusters, share) / (1.0 - drawn_share))
+    least, most = num_pivots, num_turns - (num_seen - num_pivots)
+    low, high = (min(max(round(bound * num_turns), least), most) for bound in bounds)
+    return ExpectedCount(min(max(round(share * num_turns), least), most), low, high)
+
+
+def _num_independent(clusters: Sequence[TrajectoryCluster], share: float) -> float:
+    """Number of independent turns that say as much about the share as these turns do."""
+    error = clustered_mean(clusters).standard_error
+    if not 0.0 < share < 1.0 or math.isnan(error):
+        return float(len(clusters))
+    num_seen = float(sum(cluster.num_values for cluster in clusters))
+    return min(num_seen, max(1.0, share * (1.0 - share) / error**2)) if error else num_seen
+
+
+def _wilson(share: float, number: float) -> tuple[float, float]:
+    middle = (share + _Z**2 / (2 * number)) / (1 + _Z**2 / number)
+    half = _Z / (1 + _Z**2 / number) * math.sqrt(share * (1 - share) / number + _Z**2 / (4 * number**2))
+    return max(0.0, middle - half), min(1.0, middle + half)

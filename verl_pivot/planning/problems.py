@@ -1,0 +1,147 @@
+"""Survey, Lengths and Trial -> Problems: what will go wrong with these trajectories, each with its remedy."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from verl_pivot.planning.lengths import Lengths
+from verl_pivot.planning.survey import Survey
+from verl_pivot.planning.trial import Trial
+from verl_pivot.profiling.summary import TurnOutcome
+from verl_pivot.selection.decisions import Decision
+from verl_pivot.validation import ToolArgument
+
+_MANY_TRUNCATED = 0.05
+_MANY_OVERLONG = 0.05
+_MANY_WRONG = 0.8
+_NUM_NAMED = 3
+"""Arguments and reasons that a message names at most."""
+
+
+class Problem(NamedTuple):
+    """One thing that will go wrong."""
+
+    text: str
+    is_fatal: bool = False
+    """Whether nothing could be trained on."""
+
+
+def find_problems(
+    survey: Survey, lengths: Lengths, trial: Trial, *, named: Sequence[ToolArgument], idle_options: Sequence[str]
+) -> tuple[Problem, ...]:
+    """Everything that these numbers show, the fatal problems first.
+
+    Args:
+        survey: Counts over the whole file.
+        lengths: Limits on tokens.
+        trial: Results of the drawn trajectories.
+        named: Arguments of tools that options of verifiers name.
+        idle_options: Options of verifiers that change no verdict of the trial, in words.
+    """
+    found = [
+        *_no_pivots(trial, lengths),
+        *_about_rows(survey),
+        *_about_options(survey, named, idle_options),
+        *_about_lengths(lengths, trial),
+        *_about_experts(trial),
+        *_about_scores(trial),
+    ]
+    return tuple(sorted(found, key=lambda problem: not problem.is_fatal))
+
+
+def _no_pivots(trial: Trial, lengths: Lengths) -> Iterator[Problem]:
+    counts = trial.report.num_by_decision
+    if counts[Decision.KEPT]:
+        return
+    dropped = {decision: count for decision, count in counts.items() if count}
+    most = max(dropped, key=dropped.__getitem__)
+    listed = ", ".join(f"{count} {decision.value.replace('_', ' ')}" for decision, count in dropped.items())
+    remedy = _longer(lengths) if most is Decision.OVERLONG else _REMEDIES[most]
+    yield Problem(f"No turn of the trial is a pivot ({listed}): {remedy}", is_fatal=True)
+
+
+_REMEDIES = {
+    Decision.UNDECIDED: "the samples in profile.jsonl say why the verifier could not decide",
+    Decision.EXPERT_REFUSED: "give the --verifier and --verifier-options that fit these actions",
+    Decision.DUPLICATE: "these trajectories repeat each other",
+    Decision.ALWAYS_RIGHT: "this policy does all that these experts do; harder trajectories are needed",
+    Decision.ALWAYS_WRONG: "this policy never does what these experts do; train it on them by SFT first",
+    Decision.TOO_EASY: "harder trajectories are needed",
+    Decision.OVER_CAP: "raise --max-per-trajectory",
+}
+
+
+def _about_rows(survey: Survey) -> Iterator[Problem]:
+    if survey.num_without_schemas:
+        yield Problem(
+            f"{survey.num_without_schemas:,} of {survey.num_rows:,} rows call tools but have no tool schemas: the "
+            "policy is not told which tools there are; give them with --tools"
+        )
+    judged = all("message_judge" in options for name, options in survey.verifiers if name == "tool_call")
+    if survey.num_message_turns == survey.num_turns:
+        yield Problem(
+            "Every turn is a message: no expert calls a tool. tool_call accepts any text, so choose a verifier that "
+            "reads it, such as judge, qa or math"
+        )
+    elif survey.num_message_turns and not judged:
+        yield Problem(
+            f"{survey.num_message_turns:,} of {survey.num_turns:,} turns are messages, at which tool_call accepts any "
+            "text and refuses calls; its option message_judge has them judged"
+        )
+
+
+def _about_options(survey: Survey, named: Sequence[ToolArgument], idle_options: Sequence[str]) -> Iterator[Problem]:
+    unknown = sorted(str(argument) for argument in {*named} - survey.arguments)
+    if unknown and survey.arguments:
+        shown = ", ".join(unknown[:_NUM_NAMED]) + (", ..." if len(unknown) > _NUM_NAMED else "")
+        yield Problem(f"Options of the verifier name arguments that no tool schema has: {shown}; check their spelling")
+    for option in idle_options:
+        yield Problem(f"The option {option} changes no verdict of the trial: it may not apply to these actions")
+
+
+def _about_lengths(lengths: Lengths, trial: Trial) -> Iterator[Problem]:
+    if 1.0 - lengths.prompt_share > _MANY_OVERLONG:
+        yield Problem(
+            f"{1.0 - lengths.prompt_share:.1%} of the turns have more than {lengths.max_prompt_tokens:,} prompt tokens "
+            f"and are left out; {_longer(lengths)}"
+        )
+    if lengths.expert_share < 1.0:
+        yield Problem(
+            f"{1.0 - lengths.expert_share:.1%} of the experts' own actions have more than {lengths.max_new_tokens:,} "
+            "tokens: the policy cannot repeat them; raise --max-new-tokens"
+        )
+    samples = trial.samples
+    if samples.num_truncated > _MANY_TRUNCATED * samples.num_samples:
+        yield Problem(
+            f"{samples.num_truncated / samples.num_samples:.1%} of the samples were cut off at "
+            f"{lengths.max_new_tokens:,} new tokens and score 0: raise --max-new-tokens (in a new --out)"
+        )
+
+
+def _longer(lengths: Lengths) -> str:
+    enough = f"{lengths.prompt_for_95_percent:,} would keep 95 %"
+    if not lengths.fill_context:
+        return f"--max-prompt-tokens {enough.replace(',', '')}"
+    return f"{enough}, but the model's context ends at {lengths.context_tokens:,}: shorten the trajectories"
+
+
+def _about_experts(trial: Trial) -> Iterator[Problem]:
+    for reason, count in trial.report.num_refused_experts.items():
+        yield Problem(
+            f"{count} of {trial.report.num_candidates} turns of the trial are left out, since their verifier does not "
+            f"accept the expert's own action ({reason}; {trial.report.refused_expert_examples[reason]})"
+        )
+
+
+def _about_scores(trial: Trial) -> Iterator[Problem]:
+    outcomes = trial.report.num_by_outcome
+    num_sampled = sum(outcomes.values()) - outcomes[TurnOutcome.OVERLONG]
+    if num_sampled and outcomes[TurnOutcome.ALWAYS_WRONG] >= _MANY_WRONG * num_sampled:
+        reasons = ", ".join(f"{reason} {count}" for reason, count in trial.samples.reasons.most_common(_NUM_NAMED))
+        yield Problem(
+            f"{outcomes[TurnOutcome.ALWAYS_WRONG]} of {num_sampled} sampled turns are always wrong ({reasons}): look "
+            "at some with `verl-pivot score profile.jsonl --turn ID`; a policy that never succeeds needs SFT first"
+        )
+    if outcomes[TurnOutcome.UNDECIDED]:
+        yield Problem(
+            f"{outcomes[TurnOutcome.UNDECIDED]} of {num_sampled} sampled turns could not be decided by their verifier"
+        )
