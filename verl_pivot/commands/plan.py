@@ -65,8 +65,8 @@ def plan_command(
 
     \b
     Examples:
-      verl-pivot plan runs/*.jsonl --tools tools.json --model Qwen/Qwen3-8B --gpus 8
-      verl-pivot plan trajectories.jsonl --model ./sft --endpoint http://gpu1:30000 --run
+      verl-pivot plan runs/*.jsonl --model Qwen/Qwen3-8B --tools tools.json
+      verl-pivot plan trajectories.jsonl --model ./sft --gpus 8 --run
     """
     from verl_pivot.commands.plan_findings import TrialOptions, find_out
     from verl_pivot.commands.plan_stages import StageRunner, is_imported
@@ -135,9 +135,7 @@ def _show_and_run(plan: "Plan", runner: "StageRunner", *, run: bool, as_json: bo
         raise typer.Exit(1)
 
 
-def _import_words(
-    options: "dict[str, object]", format_modules: list[str], *, allow_no_tools: bool
-) -> tuple[str, ...]:
+def _import_words(options: "dict[str, object]", format_modules: list[str], *, allow_no_tools: bool) -> tuple[str, ...]:
     """Options of `import` that were given, as words of a command line."""
     given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
     given += ["--allow-no-tools"] if allow_no_tools else []

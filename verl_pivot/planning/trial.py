@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pyarrow
 
+from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.files import RawRow
 from verl_pivot.extras import extra
 from verl_pivot.profiling.line_index import turn_of
 from verl_pivot.profiling.profiles import parse_line
-from verl_pivot.profiling.stored_samples import was_truncated
 from verl_pivot.profiling.summary import TrajectoryCluster
 from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
 from verl_pivot.selection.decisions import SelectionReport, SelectionRule, decide
@@ -94,7 +94,7 @@ def _samples(lines: Iterable[RawRow]) -> TrialSamples:
         turn = parse_line(str(row.place), _line(row))
         num_samples += len(turn.samples)
         num_tokens += sum(sample.num_tokens for sample in turn.samples)
-        num_truncated += sum(map(was_truncated, turn.samples))
+        num_truncated += sum(sample.verdict.reason == TRUNCATED.reason for sample in turn.samples)
         reasons.update(sample.verdict.reason for sample in turn.samples if sample.verdict.score != 1.0)
         if turn.samples and turn.num_prompt_tokens is not None:
             prompts.append(turn.num_prompt_tokens)
