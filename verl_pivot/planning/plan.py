@@ -24,7 +24,7 @@ from verl_pivot.planning.plan_commands import (
     shape_of,
     typed,
 )
-from verl_pivot.planning.problems import Problem
+from verl_pivot.planning.problems import PlanProblem
 from verl_pivot.planning.survey import Survey
 from verl_pivot.planning.trial import Trial
 from verl_pivot.types import JsonObject
@@ -60,7 +60,7 @@ class Plan:
     shape: TrainingShape
     profile: GpuHours
     training: GpuHours
-    problems: tuple[Problem, ...]
+    problems: tuple[PlanProblem, ...]
 
     @property
     def commands(self) -> dict[str, list[str]]:
@@ -109,7 +109,7 @@ class Plan:
 _SURVEY_NUMBERS = ("num_trajectories", "num_turns", "num_message_turns", "num_without_schemas")
 
 
-def make_plan(found: Findings, problems: Sequence[Problem]) -> Plan:
+def make_plan(found: Findings, problems: Sequence[PlanProblem]) -> Plan:
     """Estimates and commands for what was found."""
     survey, request = found.survey, found.request
     pivots = expect_pivots(found.trial.clusters, num_trajectories=survey.num_trajectories, num_turns=survey.num_turns)

@@ -17,7 +17,7 @@ _NUM_NAMED = 3
 """Arguments and reasons that a message names at most."""
 
 
-class Problem(NamedTuple):
+class PlanProblem(NamedTuple):
     """One thing that will go wrong."""
 
     text: str
@@ -27,7 +27,7 @@ class Problem(NamedTuple):
 
 def find_problems(
     survey: Survey, lengths: Lengths, trial: Trial, *, named: Sequence[ToolArgument], idle_options: Sequence[str]
-) -> tuple[Problem, ...]:
+) -> tuple[PlanProblem, ...]:
     """Everything that these numbers show, the fatal problems first.
 
     Args:
@@ -48,7 +48,7 @@ def find_problems(
     return tuple(sorted(found, key=lambda problem: not problem.is_fatal))
 
 
-def _no_pivots(trial: Trial, lengths: Lengths) -> Iterator[Problem]:
+def _no_pivots(trial: Trial, lengths: Lengths) -> Iterator[PlanProblem]:
     counts = trial.report.num_by_decision
     if counts[Decision.KEPT]:
         return
@@ -56,7 +56,7 @@ def _no_pivots(trial: Trial, lengths: Lengths) -> Iterator[Problem]:
     most = max(dropped, key=dropped.__getitem__)
     listed = ", ".join(f"{count} {decision.value.replace('_', ' ')}" for decision, count in dropped.items())
     remedy = _longer(lengths) if most is Decision.OVERLONG else _REMEDIES[most]
-    yield Problem(f"No turn of the trial is a pivot ({listed}): {remedy}", is_fatal=True)
+    yield PlanProblem(f"No turn of the trial is a pivot ({listed}): {remedy}", is_fatal=True)
 
 
 _REMEDIES = {
@@ -70,48 +70,50 @@ _REMEDIES = {
 }
 
 
-def _about_rows(survey: Survey) -> Iterator[Problem]:
+def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
     if survey.num_without_schemas:
-        yield Problem(
+        yield PlanProblem(
             f"{survey.num_without_schemas:,} of {survey.num_rows:,} rows call tools but have no tool schemas: the "
             "policy is not told which tools there are; give them with --tools"
         )
     judged = all("message_judge" in options for name, options in survey.verifiers if name == "tool_call")
     if survey.num_message_turns == survey.num_turns:
-        yield Problem(
+        yield PlanProblem(
             "Every turn is a message: no expert calls a tool. tool_call accepts any text, so choose a verifier that "
             "reads it, such as judge, qa or math"
         )
     elif survey.num_message_turns and not judged:
-        yield Problem(
+        yield PlanProblem(
             f"{survey.num_message_turns:,} of {survey.num_turns:,} turns are messages, at which tool_call accepts any "
             "text and refuses calls; its option message_judge has them judged"
         )
 
 
-def _about_options(survey: Survey, named: Sequence[ToolArgument], idle_options: Sequence[str]) -> Iterator[Problem]:
+def _about_options(survey: Survey, named: Sequence[ToolArgument], idle_options: Sequence[str]) -> Iterator[PlanProblem]:
     unknown = sorted(str(argument) for argument in {*named} - survey.arguments)
     if unknown and survey.arguments:
         shown = ", ".join(unknown[:_NUM_NAMED]) + (", ..." if len(unknown) > _NUM_NAMED else "")
-        yield Problem(f"Options of the verifier name arguments that no tool schema has: {shown}; check their spelling")
+        yield PlanProblem(
+            f"Options of the verifier name arguments that no tool schema has: {shown}; check their spelling"
+        )
     for option in idle_options:
-        yield Problem(f"The option {option} changes no verdict of the trial: it may not apply to these actions")
+        yield PlanProblem(f"The option {option} changes no verdict of the trial: it may not apply to these actions")
 
 
-def _about_lengths(lengths: Lengths, trial: Trial) -> Iterator[Problem]:
+def _about_lengths(lengths: Lengths, trial: Trial) -> Iterator[PlanProblem]:
     if 1.0 - lengths.prompt_share > _MANY_OVERLONG:
-        yield Problem(
+        yield PlanProblem(
             f"{1.0 - lengths.prompt_share:.1%} of the turns have more than {lengths.max_prompt_tokens:,} prompt tokens "
             f"and are left out; {_longer(lengths)}"
         )
     if lengths.expert_share < 1.0:
-        yield Problem(
+        yield PlanProblem(
             f"{1.0 - lengths.expert_share:.1%} of the experts' own actions have more than {lengths.max_new_tokens:,} "
             "tokens: the policy cannot repeat them; raise --max-new-tokens"
         )
     samples = trial.samples
     if samples.num_truncated > _MANY_TRUNCATED * samples.num_samples:
-        yield Problem(
+        yield PlanProblem(
             f"{samples.num_truncated / samples.num_samples:.1%} of the samples were cut off at "
             f"{lengths.max_new_tokens:,} new tokens and score 0: raise --max-new-tokens (in a new --out)"
         )
@@ -124,24 +126,24 @@ def _longer(lengths: Lengths) -> str:
     return f"{enough}, but the model's context ends at {lengths.context_tokens:,}: shorten the trajectories"
 
 
-def _about_experts(trial: Trial) -> Iterator[Problem]:
+def _about_experts(trial: Trial) -> Iterator[PlanProblem]:
     for reason, count in trial.report.num_refused_experts.items():
-        yield Problem(
+        yield PlanProblem(
             f"{count} of {trial.report.num_candidates} turns of the trial are left out, since their verifier does not "
             f"accept the expert's own action ({reason}; {trial.report.refused_expert_examples[reason]})"
         )
 
 
-def _about_scores(trial: Trial) -> Iterator[Problem]:
+def _about_scores(trial: Trial) -> Iterator[PlanProblem]:
     outcomes = trial.report.num_by_outcome
     num_sampled = sum(outcomes.values()) - outcomes[TurnOutcome.OVERLONG]
     if num_sampled and outcomes[TurnOutcome.ALWAYS_WRONG] >= _MANY_WRONG * num_sampled:
         reasons = ", ".join(f"{reason} {count}" for reason, count in trial.samples.reasons.most_common(_NUM_NAMED))
-        yield Problem(
+        yield PlanProblem(
             f"{outcomes[TurnOutcome.ALWAYS_WRONG]} of {num_sampled} sampled turns are always wrong ({reasons}): look "
             "at some with `verl-pivot score profile.jsonl --turn ID`; a policy that never succeeds needs SFT first"
         )
     if outcomes[TurnOutcome.UNDECIDED]:
-        yield Problem(
+        yield PlanProblem(
             f"{outcomes[TurnOutcome.UNDECIDED]} of {num_sampled} sampled turns could not be decided by their verifier"
         )
