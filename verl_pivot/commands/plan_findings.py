@@ -41,7 +41,7 @@ def find_out(request: "PlanRequest", facts: "ModelFacts", options: TrialOptions,
         typer.Exit: If a command fails.
     """
     from verl_pivot.data.files import num_rows
-    from verl_pivot.planning.plan import Findings, make_plan
+    from verl_pivot.planning.plan import PlanFindings, make_plan
     from verl_pivot.planning.plan_commands import profile_words
     from verl_pivot.planning.plan_file import read_state, write_state
     from verl_pivot.planning.problems import find_problems
@@ -64,7 +64,7 @@ def find_out(request: "PlanRequest", facts: "ModelFacts", options: TrialOptions,
     state = state.with_trial(finished.totals.num_tokens, finished.seconds)
     write_state(path, state, {})
     trial = _trial(request, rows, lengths)
-    found = Findings(
+    found = PlanFindings(
         request=request,
         facts=facts,
         survey=survey,

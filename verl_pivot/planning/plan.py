@@ -34,7 +34,7 @@ VALIDATION_SHARE = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Findings:
+class PlanFindings:
     """Everything that was found out about the trajectories and the policy."""
 
     request: PlanRequest
@@ -55,7 +55,7 @@ class Findings:
 class Plan:
     """What `verl-pivot plan` prints."""
 
-    findings: Findings
+    findings: PlanFindings
     pivots: ExpectedCount
     shape: TrainingShape
     profile: GpuHours
@@ -109,7 +109,7 @@ class Plan:
 _SURVEY_NUMBERS = ("num_trajectories", "num_turns", "num_message_turns", "num_without_schemas")
 
 
-def make_plan(found: Findings, problems: Sequence[PlanProblem]) -> Plan:
+def make_plan(found: PlanFindings, problems: Sequence[PlanProblem]) -> Plan:
     """Estimates and commands for what was found."""
     survey, request = found.survey, found.request
     pivots = expect_pivots(found.trial.clusters, num_trajectories=survey.num_trajectories, num_turns=survey.num_turns)
@@ -145,6 +145,6 @@ def make_plan(found: Findings, problems: Sequence[PlanProblem]) -> Plan:
     )
 
 
-def _prompt_tokens_per_turn(found: Findings) -> float:
+def _prompt_tokens_per_turn(found: PlanFindings) -> float:
     limit, measured = found.lengths.max_prompt_tokens, found.measured
     return sum(min(tokens, limit) for tokens in measured.longest_prompts) / len(measured.prompts)
