@@ -1,5 +1,6 @@
 """SGLang servers: they end with the command that started them, and run without an accelerator through the shims."""
 
+import json
 import os
 import signal
 import subprocess
@@ -9,17 +10,23 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.paths import ROOT
-from tests.support.tiny_model import write_model, write_tokenizer
+from tests.support.tiny_model import teach, write_model, write_tokenizer
+from tests.support.tool_functions import add
+from verl_pivot.cli import app
+from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.engines.server import end_process_group, server_environment, server_flags, sglang_server
 from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.errors import EngineError
 from verl_pivot.local.environment import GRPC_PORT, SHIMS, activate_shims, cpu_engine_variables, has_accelerator
+from verl_pivot.tools.functions import FunctionTool
 
 needs_sglang_on_cpu = pytest.mark.skipif(has_accelerator(), reason="shows SGLang on a machine without an accelerator")
 
@@ -179,11 +186,44 @@ class ServedModel:
     url: str
 
 
+QUESTION = "Add 2 and 3."
+ANSWER = "It is 5."
+
+
+def taught_to_add(folder: Path) -> Path:
+    """A model that was taught to call `add` once and to answer with the result, in the prompts that SGLang renders."""
+    from transformers import AutoTokenizer
+
+    write_model(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    schema: Any = FunctionTool(add).schema["function"]
+    # SGLang gives the template each schema with its keys in this order, and with two keys of its own.
+    function = {key: schema[key] for key in ("description", "name", "parameters")} | {"strict": False}
+    tools = [{"type": "function", "function": function, "defer_loading": None}]
+    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
+    messages = [
+        {"role": "user", "content": QUESTION},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "content": "5"},
+        {"role": "assistant", "content": ANSWER},
+    ]
+    text = tokenizer.apply_chat_template(messages, tools=tools, tokenize=False)
+    before, *turns = text.split("<|im_start|>assistant\n")
+    ids: list[int] = tokenizer.encode(before)
+    mask = [0] * len(ids)
+    for turn in turns:
+        said, end, after = turn.partition("<|im_end|>")
+        for part, is_sampled in (("<|im_start|>assistant\n", 0), (said + end, 1), (after, 0)):
+            added = tokenizer.encode(part)
+            ids, mask = ids + added, mask + [is_sampled] * len(added)
+    return teach(folder, ids, mask)
+
+
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
     """The one server that all tests share, since starting one takes 15 seconds; the last test kills it."""
     folder = tmp_path_factory.mktemp("served")
-    model = str(write_model(folder / "policy"))
+    model = str(taught_to_add(folder / "policy"))
     code = f"""
 import sys, time
 from pathlib import Path
@@ -225,6 +265,28 @@ def greedy_tokens(model: str, prompt: list[int], *, num_tokens: int) -> list[int
     output = network.generate(torch.tensor([prompt]), max_new_tokens=num_tokens, do_sample=False)
     tokens: list[int] = output[0, len(prompt) :].tolist()
     return tokens
+
+
+@pytest.mark.slow
+@needs_sglang_on_cpu
+def test_a_served_model_plays_with_tools_and_its_conversation_imports(served: ServedModel, tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text("- function: tests.support.tool_functions:add\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": [{"role": "user", "content": QUESTION}]}) + "\n")
+    out, imported = tmp_path / "played.jsonl", tmp_path / "trajectories.jsonl"
+    arguments = ["--rows", tmp_path / "rows.jsonl", "--samples", "3", "--temperature", "0", "--out", out]
+
+    played = CliRunner().invoke(app, ["play", *map(str, [tmp_path / "tools.yaml", "--openai", served.url, *arguments])])
+    read = CliRunner().invoke(app, ["import", str(out), "--out", str(imported)])
+
+    assert (played.exit_code, read.exit_code) == (0, 0), played.output + read.output
+    for line in out.read_text().splitlines():
+        record = json.loads(line)["rollout"]
+        assert (record["stop_reason"], record["num_calls"], record["num_tool_errors"]) == ("answered", 1, 0)
+        assert record["turn_tokens"][1] == len(ANSWER) + 1
+        assert record["response_tokens"] > sum(record["turn_tokens"])
+    (trajectory,) = {trajectory.messages for trajectory in read_trajectories(imported)}
+    assert [message.content for message in trajectory] == [QUESTION, "", "5", ANSWER]
+    assert trajectory[1].tool_calls[0].arguments == {"a": 2, "b": 3}
 
 
 @pytest.mark.slow

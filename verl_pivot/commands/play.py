@@ -88,7 +88,7 @@ def play_command(
 
     \b
     Examples:
-      verl-pivot play tools.yaml --openai http://localhost:8000 --rows rows.parquet
+      verl-pivot play tools.yaml --openai http://gpu1:8000 --rows rows.parquet
       verl-pivot play shop.py:Shop --human --prompt "Order two packs of tea."
     """
     import math
