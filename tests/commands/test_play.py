@@ -392,12 +392,75 @@ def test_a_reward_function_of_verl_scores_what_no_environment_decides(tmp_path: 
         in plain.stdout
     )
     assert "Reward 1.5 (reward_function: compute_score)" in scored.stdout
-    for name, what in (("broken", "raised KeyError: 'x'; correct it"), ("text", "returned 'good'; return a finite")):
+    place = f"{tmp_path}/reward.py, line 6, in broken"
+    for name, what in (("broken", f"raised KeyError: 'x' ({place})"), ("text", "returned 'good'; return a finite")):
         with chat_server(answers) as server:
             said_error = refusal(
                 *arguments, "--openai", server.url, "--reward-function", f"{tmp_path}/reward.py:{name}"
             )
-        assert said_error.startswith(f"{rows}, line 1: the reward function {name} {what}")
+        assert said_error.startswith(f"{rows}, line 1: reward function {name} {what}")
+
+
+FAULTY = """
+from verl_pivot.tools.contract import Environment, tool
+
+class Made(Environment):
+    def __init__(self, metadata):
+        metadata["nothing"]
+
+class Scored(Environment):
+    async def score(self, answer):
+        return "good"
+
+class Closed(Environment):
+    async def score(self, answer):
+        return 1.0
+
+    async def close(self):
+        raise RuntimeError("stuck")
+
+class Called(Environment):
+    @tool
+    def order(self, amount: int = 1) -> str:
+        '''Order.'''
+        return {}["tea"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "sentence"),
+    [
+        ("Made", 0, "--prompt: environment Made raised KeyError: 'nothing' ({file}, line 6, in __init__)"),
+        ("Scored", 1, "--prompt: environment Scored.score returned 'good'"),
+        ("Closed", 1, "environment Closed.close raised RuntimeError: stuck ({file}, line 17, in close)"),
+        ("Called", 1, "--prompt: environment Called.order raised KeyError: 'tea' ({file}, line 23, in order)"),
+    ],
+)
+def test_a_fault_of_an_environment_names_class_method_and_line_and_keeps_the_conversation(
+    tmp_path: Path, name: str, kept: int, sentence: str
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    out = tmp_path / "played.jsonl"
+
+    with chat_server(ORDERED) as server:
+        said_error = refusal(f"{tmp_path}/faulty.py:{name}", "--openai", server.url, "--prompt", "Two.", "--out", out)
+
+    assert said_error.startswith(sentence.format(file=tmp_path / "faulty.py"))
+    assert (len(lines(out)) if out.exists() else 0) == kept
+
+
+def test_a_fault_of_an_environment_masks_its_conversation_once_another_has_worked(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    rows, out = write_rows(tmp_path / "rows.jsonl", 3), tmp_path / "played.jsonl"
+
+    with chat_server([said("No."), ORDERED[0], said("No.")]) as server:
+        arguments = ["--openai", server.url, "--rows", rows, "--out", out, "--concurrency", "1"]
+        done = play(f"{tmp_path}/faulty.py:Called", *arguments)
+
+    assert done.exit_code == 0, done.output
+    assert [(row["verdict"]["reason"], row["passed"]) for row in lines(out)] == [
+        ("not_scored", None), ("user_code_failed", False), ("not_scored", None),
+    ]  # fmt: skip
 
 
 def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ class PlayedConversation:
     """Answers of the endpoint without a token."""
 
     @property
+    def is_bug(self) -> bool:
+        """Whether the failure is one of a tool's own code."""
+        return bool(self.observed) and self.observed[-1].is_bug
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Tokens of the prompt, the tools included; 0 if nobody counts them."""
         return self.turns[0].num_prompt_tokens if self.turns else 0

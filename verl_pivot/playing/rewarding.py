@@ -8,17 +8,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason, fault_verdict
 from verl_pivot.data.json_values import decode_json
 from verl_pivot.data.pivots import row_to_turn
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import DataError, UserCodeError, VerifierError
 from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import Problem
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Role, Turn, Verdict
-from verl_pivot.verifiers.registry import get_verifier
+from verl_pivot.user_code import code_error
+from verl_pivot.verifiers.scoring import score_message
 
+_FAULTS = (*FaultReason, SYSTEM_FAILURE, "environment_failed")
+"""Reasons of undecided verdicts behind which there is a failure, not an outcome that nobody can tell."""
 RewardFunction = Callable[..., Any]
 """verl's reward function: `compute_score(data_source, solution_str, ground_truth, extra_info)`, async or not."""
 
@@ -46,6 +50,11 @@ class Outcome:
         return {"score": self.reward, "by": self.by, "reason": self.reason, "detail": self.detail}
 
     @property
+    def is_fault_of_code(self) -> bool:
+        """Whether the user's own code raised or returned what it must not."""
+        return self.reason == FaultReason.USER_CODE_FAILED
+
+    @property
     def passed(self) -> bool | None:
         """Whether the conversation may serve as an expert's; None if nobody decided. Masked ones never may."""
         if self.is_masked:
@@ -59,19 +68,22 @@ async def outcome_of(
     """The outcome in training's order: a failure, an environment, the verifier of a pivot, and verl's reward function.
 
     Raises:
-        ConfigError: If the reward function raises or returns no number, or the verifier is not registered.
+        ConfigError: If the verifier is not registered.
         DataError: If the row of a pivot cannot be read.
     """
     masks = played.stop_reason.is_masked
     last = played.turns[-1].message if played.turns else played.messages[0]
-    verdict = await decided_outcome(tools, played.stop_reason, last, played.failure)
+    verdict = await decided_outcome(tools, played.stop_reason, last, played.failure, is_bug=played.is_bug)
     if verdict is not None:
         return _of_verdict(verdict, "nobody" if masks else "environment", is_masked=masks)
-    if problem.columns.get("expert") is not None and played.turns:
-        turn = _turn_of_row(problem)
-        return _of_verdict(await _score_action(played.turns[0], turn), turn.verifier)
-    if reward_function is not None:
-        return await _call(reward_function, problem, transcript(played))
+    try:
+        if problem.columns.get("expert") is not None and played.turns:
+            turn = _turn_of_row(problem)
+            return _of_verdict(await _score_action(played.turns[0], turn), turn.verifier)
+        if reward_function is not None:
+            return await _call(reward_function, problem, transcript(played))
+    except (UserCodeError, VerifierError) as error:
+        return _of_verdict(fault_verdict(error), "nobody")
     source = problem.columns.get("data_source")
     detail = "no environment decides it" + (
         f"; in training verl's reward for data_source {source!r} does" * bool(source)
@@ -80,7 +92,10 @@ async def outcome_of(
 
 
 def _of_verdict(verdict: Verdict, by: str, *, is_masked: bool = False) -> Outcome:
-    return Outcome(reward=verdict.score, by=by, reason=verdict.reason, detail=verdict.detail, is_masked=is_masked)
+    return Outcome(
+        reward=verdict.score, by=by, reason=verdict.reason, detail=verdict.detail,
+        is_masked=is_masked or verdict.reason in _FAULTS,
+    )  # fmt: skip
 
 
 def _turn_of_row(problem: Problem) -> Turn:
@@ -96,7 +111,7 @@ async def _score_action(action: PlayerTurn, turn: Turn) -> Verdict:
     mistake = malformed if action.ended else TRUNCATED
     if mistake is not None:
         return Verdict.refuse(mistake.reason, mistake.detail)
-    return await get_verifier(turn.verifier, turn.verifier_options)(action.message, turn)
+    return await score_message(action.message, turn)
 
 
 def transcript(played: PlayedConversation) -> str:
@@ -124,14 +139,11 @@ async def _call(function: RewardFunction, problem: Problem, text: str) -> Outcom
         is_async = inspect.iscoroutinefunction(function)
         result = await (function(**values) if is_async else asyncio.to_thread(function, **values))
     except Exception as error:
-        raise ConfigError(
-            f"{problem.place}: the reward function {name} raised {type(error).__name__}: {error}; correct it"
-        ) from error
+        raise code_error(f"reward function {name}", error) from error
     score = result.get("score") if isinstance(result, dict) else result
     if not isinstance(score, bool | int | float) or not math.isfinite(score):
-        raise ConfigError(
-            f"{problem.place}: the reward function {name} returned {result!r}; return a finite number, or a dict with "
-            "one under the key score"
+        raise UserCodeError(
+            f"reward function {name} returned {result!r:.80}; return a finite number, or a dict with one under score"
         )
     return Outcome(reward=float(score), by="reward_function", reason=name)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_pivot.errors import DataError
+from verl_pivot.errors import DataError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, play_conversation
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
-from verl_pivot.playing.rewarding import RewardFunction, outcome_of
+from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.tools.toolset import Toolset, load_toolset
 
@@ -64,8 +64,9 @@ class PlayedTotals:
     def add(self, played: PlayedProblem) -> None:
         record = played.played.record("")
         self.num_played += 1
-        self.num_masked += record.is_masked
-        self.last_failure = record.failure or self.last_failure
+        if played.outcome.is_masked:
+            self.num_masked += 1
+            self.last_failure = played.outcome.detail
         if played.outcome.reward is not None:
             self.rewards.append(played.outcome.reward)
         self.reasons[played.outcome.reason] += 1
@@ -98,6 +99,8 @@ async def play_problems(
 ) -> None:
     """Play every problem. The first error stops all conversations; those that have ended have been handed over.
 
+    A fault of the user's own code stops all of them as long as no conversation has worked; later it masks its own.
+
     Args:
         job: What is played.
         player: Who takes the assistant's turns; closed at the end.
@@ -108,10 +111,15 @@ async def play_problems(
         PivotError: If the endpoint, a row or the user's own code fails.
     """
     waiting = iter([(problem, sample) for problem in job.problems for sample in range(job.num_samples)])
+    has_worked = False
 
     async def play_waiting() -> None:
+        nonlocal has_worked
         for problem, sample in waiting:  # all workers share the iterator
-            on_end(await play_problem(job, player, problem, sample, on_begin(problem, sample)))
+            outcome = await play_problem(job, player, problem, sample, on_begin(problem, sample), on_end)
+            if outcome.is_fault_of_code and not has_worked:
+                raise UserCodeError(f"{problem.place}: {outcome.detail}")
+            has_worked = has_worked or not outcome.is_masked
 
     try:
         async with asyncio.TaskGroup() as workers:
@@ -124,19 +132,25 @@ async def play_problems(
 
 
 async def play_problem(
-    job: PlayingJob, player: Player, problem: Problem, sample: int, on_message: OnMessage
-) -> PlayedProblem:
-    """One conversation about a problem, with its outcome.
+    job: PlayingJob,
+    player: Player,
+    problem: Problem,
+    sample: int,
+    on_message: OnMessage,
+    on_end: Callable[[PlayedProblem], None],
+) -> Outcome:
+    """Play one conversation about a problem, and hand it over before its tools are closed.
 
     Raises:
         DataError: If the row's columns cannot be read, or no tool can run what it brings.
+        UserCodeError: If an environment cannot be made or closed.
     """
     try:
         opened = job.toolset.open(
             problem.columns, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
         )
-    except DataError as error:
-        raise DataError(f"{problem.place}: {error}") from error
+    except (DataError, UserCodeError) as error:
+        raise type(error)(f"{problem.place}: {error}") from error
     async with opened as tools:
         for message in problem.prompt:
             on_message(message)
@@ -144,7 +158,9 @@ async def play_problem(
             player, tools.toolbox, problem.prompt, job.limits, sample=sample, on_message=on_message
         )
         outcome = await outcome_of(played, problem, tools, job.reward_function)
-    return PlayedProblem(
-        problem=problem, sample=sample, player=player.name, tools=tuple(tools.toolbox.schemas), played=played,
-        outcome=outcome,
-    )  # fmt: skip
+        ended = PlayedProblem(
+            problem=problem, sample=sample, player=player.name, tools=tuple(tools.toolbox.schemas), played=played,
+            outcome=outcome,
+        )  # fmt: skip
+        on_end(ended)
+    return outcome
