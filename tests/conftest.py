@@ -16,6 +16,7 @@ settings.load_profile("suite")
 
 LAUNCHES = (
     "tests/data/test_curriculum_training.py",
+    "tests/local/test_trial.py",
     "tests/rollout/test_pivot_training.py",
     "tests/rollout/test_tool_training.py",
     "tests/examples/test_quickstart_training.py",

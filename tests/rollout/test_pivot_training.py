@@ -86,9 +86,18 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
         f"trainer.validation_data_dir={tmp_path}/validation",
     )
 
-    assert output.returncode == 0, output.stdout[-3000:]
+    assert output.returncode == 0, output.stdout[-3000:] + output.stderr
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [0, 1, 2]
+    printed = [line.split(" s  ")[-1] for line in output.stderr.splitlines() if " s  " in line]
+    assert printed[:4] == [
+        "Ray runs",
+        "data: 48 rows for training, 12 for validation",
+        "actor and reference policy loaded",
+        "rollout engine and reward workers run",
+    ]
+    assert printed[5].startswith(f"step 1 of 2: mean reward {metrics[1]['critic/score/mean']:.2f}; ")
+    assert not (tmp_path / "checkpoints").exists()
     samples = [sample.verdict for turn in read_profiles(profile).values() for sample in turn.samples]
     scores = [verdict.score for verdict in samples if verdict.score is not None]
     mean = sum(scores) / len(scores)

@@ -121,6 +121,7 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
     assert output.returncode != 0
     assert "no reward could be decided in any row of the last 3 batches" in output.stdout
     assert "'no_judge': 12" in output.stdout
+    assert output.stderr.splitlines()[-1].startswith("verl-pivot: no reward could be decided in any row of the last 3")
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [1]
     assert metrics[1]["pivot/undecided_rows"] == 8

@@ -93,8 +93,8 @@ class PivotSampling:
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
-            f"{step}): {dict(undecided.most_common(3))}; the system behind the verifier is down or the expert "
-            "data is broken"
+            f"{step}): {dict(undecided.most_common(3))}{_example(rows)}; the system behind the verifier is down or the "
+            "expert data is broken"
         )
 
     def _sample_batch(
@@ -185,6 +185,12 @@ class PivotReplayBuffer(PivotSampling, ReplayBuffer):  # type: ignore[misc]  # v
 
 class PivotReplayBufferAsync(PivotSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
     """Buffer for the asynchronous trainer modes."""
+
+
+def _example(rows: Sequence[SampledRow]) -> str:
+    """The detail of an undecided row, for a message; "" if none has one."""
+    detail = next((str(row.reward["detail"]) for row in rows if row.reward.get("detail")), "")
+    return f", for example {detail[:300]!r}" if detail else ""
 
 
 def _open_dump(data_dir: str | None, batches_per_step: int) -> StepDump | None:
