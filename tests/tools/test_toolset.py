@@ -2,18 +2,20 @@
 
 import asyncio
 import json
+import math
 import time
 from pathlib import Path
 from threading import Lock
 from typing import Annotated, Any
 
+import numpy
 import pytest
 from pydantic import Field
 
 from tests.support import tool_functions
 from tests.support.factories import FIND_ORDER
 from tests.support.launching import cli
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, DataError, UserCodeError
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.contract import Environment, Observation, ToolError, tool
 from verl_pivot.tools.functions import FunctionTool
@@ -547,3 +549,77 @@ def test_a_column_that_is_no_text_is_refused_and_not_read_as_empty(column: str, 
 
     with pytest.raises(DataError, match=f"column '{column}' of a row must be JSON as a text, .* got dict"):
         load_toolset(str(tmp_path / "tools.yaml")).open({column: {"start": 1}})
+
+
+class Scored(Environment):
+    """An environment whose `score` gives or raises what its row says."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.outcome = OUTCOMES[str(metadata["outcome"])]
+
+    async def score(self, answer: Message | None) -> Any:
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+OUTCOMES: dict[str, object] = {
+    "verdict": Verdict.refuse("late"), "nothing": None, "number": 0.25, "true": True, "numpy": numpy.float32(0.5), "numpy bool": numpy.bool_(False),
+    "two": 2.0, "nan": math.nan, "text": "good", "KeyError": KeyError("x"), "OSError": OSError("the disk is full"),
+}  # fmt: skip
+
+
+async def score_of(folder: Path, outcome: str) -> Verdict | None:
+    tools = toolset(folder, f"- environment: {__name__}:Scored")
+    async with tools.open({"metadata": json.dumps({"outcome": outcome})}) as opened:
+        return await opened.score(None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "verdict"),
+    [
+        ("verdict", Verdict.refuse("late")),
+        ("nothing", None),
+        ("number", Verdict(score=0.25, reason="scored")),
+        ("true", Verdict(score=1.0, reason="scored")),
+        ("numpy", Verdict(score=0.5, reason="scored")),
+        ("numpy bool", Verdict(score=0.0, reason="scored")),
+        ("OSError", Verdict.undecided("environment_failed", "OSError: the disk is full")),
+    ],
+)
+async def test_the_score_of_an_environment_is_a_verdict_or_a_number(
+    tmp_path: Path, outcome: str, verdict: Verdict | None
+) -> None:
+    assert await score_of(tmp_path, outcome) == verdict
+
+
+@pytest.mark.parametrize(
+    ("outcome", "said"),
+    [
+        ("two", "environment Scored.score returned 2.0; it returns Verdict.accept(), "),
+        ("nan", "environment Scored.score returned nan; it returns "),
+        ("text", "environment Scored.score returned 'good'; it returns "),
+        ("KeyError", "environment Scored.score raised KeyError: 'x' ("),
+    ],
+)
+async def test_any_other_score_is_an_error_with_class_and_method(tmp_path: Path, outcome: str, said: str) -> None:
+    with pytest.raises(UserCodeError) as caught:
+        await score_of(tmp_path, outcome)
+
+    assert str(caught.value).startswith(said)
+
+
+async def test_an_environment_that_cannot_be_made_is_an_error_with_its_class(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Scored")
+
+    with pytest.raises(UserCodeError, match=r"environment Scored raised KeyError: 'outcome' \(.*in __init__\)"):
+        tools.open({"metadata": "{}"})
+
+
+@pytest.mark.parametrize(("name", "is_bug"), [("answer_with_bytes", True), ("explode", False)])
+async def test_a_bug_of_a_tool_is_told_from_a_failure_of_what_it_needs(tmp_path: Path, name: str, is_bug: bool) -> None:
+    tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Counter")
+
+    outcome = await one_call(tools, ToolCall(name=name, arguments={}))
+
+    assert outcome.is_bug is is_bug

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy
+
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import ConfigError, PivotError, UserCodeError
 from verl_pivot.tools.contract import CallPolicy, Environment, Observation, Tool, tool_methods
@@ -138,6 +140,8 @@ class RunningEnvironment:
 def _as_verdict(outcome: object, place: str) -> Verdict | None:
     if outcome is None or isinstance(outcome, Verdict):
         return outcome
+    if isinstance(outcome, numpy.generic):
+        outcome = outcome.item()
     if isinstance(outcome, numbers.Real) and 0.0 <= float(outcome) <= 1.0:
         return Verdict(score=float(outcome), reason="scored")
     raise UserCodeError(
