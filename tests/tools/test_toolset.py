@@ -564,8 +564,9 @@ class Scored(Environment):
 
 
 OUTCOMES: dict[str, object] = {
-    "verdict": Verdict.refuse("late"), "nothing": None, "number": 0.25, "true": True, "numpy": numpy.float32(0.5), "numpy bool": numpy.bool_(False),
-    "two": 2.0, "nan": math.nan, "text": "good", "KeyError": KeyError("x"), "OSError": OSError("the disk is full"),
+    "verdict": Verdict.refuse("late"), "nothing": None, "number": 0.25, "true": True, "numpy": numpy.float32(0.5),
+    "numpy bool": numpy.bool_(False), "two": 2.0, "nan": math.nan, "text": "good",
+    "KeyError": KeyError("x"), "OSError": OSError("the disk is full"),
 }  # fmt: skip
 
 
