@@ -114,6 +114,10 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
     )
     assert 0 < metrics[1]["pivot/undecided_rows"] < 256
     check_dump(tmp_path, profile, metrics[1])
+    for stored in ((profile,), (tmp_path / "dump" / "pivot" / "1.jsonl", "--trajectories", pivots)):
+        report = json.loads(output_of(cli("score", *stored, *module, "--json")))
+        assert report["num_samples"] == (len(samples) if stored[0] == profile else 256)
+        assert report["changed"] == []
 
 
 def check_dump(folder: Path, profile: Path, metrics: dict[str, float]) -> None:
