@@ -146,7 +146,10 @@ def check_dump(folder: Path, profile: Path, metrics: dict[str, float]) -> None:
         )  # fmt: skip
         assert each["stop_reason"] == ("single_turn" if turn["ended"] else "max_response_tokens")
         assert (each["reason"] == "no_judge") == (turn["ended"] and each["score"] is None)
-    assert {path.name for path in (folder / "validation" / "pivot").iterdir()} == {"0.jsonl", "2.jsonl"}
+    assert [path.name for path in (folder / "validation" / "pivot").iterdir()] == ["0.jsonl"]
+    assert {each["uid"] for each in read_lines(folder / "validation" / "pivot" / "0.jsonl")} == {
+        each["uid"] for each in read_lines(folder / "validation" / "0.jsonl")
+    }
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
