@@ -76,6 +76,19 @@ def test_pip_installs_the_package_beside_any_verl_and_changes_nothing_that_verl_
     assert changed & {"torch", "sglang", "vllm"} == set()
 
 
+@pytest.mark.slow
+def test_the_package_adds_nothing_but_itself_to_the_locked_file_for_sglang(wheel: Path) -> None:
+    """`pip install '.[data,verifiers]'` after the file has every version that it asks for."""
+    locked = pins((ROOT / "requirements" / "sglang.txt").read_text())
+
+    versions = compiled(
+        ["--constraint", "requirements/sglang.txt", "-"], f"verl-pivot[data,sandbox,verifiers] @ {wheel.as_uri()}"
+    )
+
+    assert versions.items() <= locked.items()
+    assert len(versions) > 60
+
+
 @pytest.mark.parametrize(
     ("direct_url", "argument"),
     [

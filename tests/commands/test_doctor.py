@@ -52,6 +52,17 @@ def test_json_holds_every_check_and_nothing_else_is_printed(tmp_path: Path) -> N
     assert "verl 0.9.1" in report["checks"][0]["detail"]
 
 
+def test_a_torch_that_cannot_be_imported_is_the_last_thing_that_is_looked_at() -> None:
+    code = "import sys; sys.modules['torch'] = None; from verl_pivot.cli import app; app(['doctor'])"
+
+    done = subprocess.run([sys.executable, "-c", code], env=MINIMAL, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1, done.stderr
+    assert done.stdout.splitlines()[-2].startswith("FAIL torch: cannot be imported: ModuleNotFoundError: ")
+    assert "remedy: pip install --no-deps -r requirements/" in done.stdout.splitlines()[-1]
+    assert done.stderr == ""
+
+
 def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() -> None:
     """Such as a node on which only the extra `sandbox` is installed."""
     code = (

@@ -1,13 +1,12 @@
 """What `verl-pivot doctor` says of engines and Ray workers, and that its remedies are commands of the docs."""
 
-import re
+from pathlib import Path
 
 import pytest
 
-from tests.support.paths import ROOT
 from tests.support.resolving import pip_commands
 from verl_pivot.diagnosis.background import Answer
-from verl_pivot.diagnosis.installation import diagnose_engines, diagnose_ray_worker
+from verl_pivot.diagnosis.installation import diagnose_engines, diagnose_import, diagnose_ray_worker
 
 WORKS = Answer(succeeded=True, line="0.5.12")
 FAILS = Answer(succeeded=False, line="ImportError: libcuda.so.1: cannot open shared object file")
@@ -50,10 +49,18 @@ def test_a_ray_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyP
     assert remedy.startswith("start the Ray cluster at RAY_ADDRESS=head:6379, or unset")
 
 
-def test_the_requirements_files_that_remedies_name_are_installed_as_the_docs_say() -> None:
-    sources = "\n".join(path.read_text() for path in (ROOT / "verl_pivot" / "diagnosis").glob("*.py"))
+def test_a_package_that_breaks_while_it_is_imported_is_a_failure_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_cuda.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
 
-    named = set(re.findall(r"pip install (--no-deps -r [\w/.]+)", sources))
+    found = diagnose_import("broken_cuda")
 
-    assert named == {"--no-deps -r requirements/sglang.txt", "--no-deps -r requirements/cpu.txt"}
-    assert named <= set(pip_commands())
+    assert not found.passed
+    assert found.detail == "cannot be imported: OSError: libcudart.so.13: cannot open shared object file"
+
+
+@pytest.mark.parametrize("file", ["sglang", "cpu"])
+def test_the_locked_files_that_remedies_name_are_installed_as_the_docs_say(file: str) -> None:
+    assert f"--no-deps -r requirements/{file}.txt" in pip_commands()

@@ -34,11 +34,16 @@ def examine(say: Callable[[str], None]) -> Iterator[Diagnosis]:
 def _examine_trainer(say: Callable[[str], None]) -> Iterator[Diagnosis]:
     """Checks of a machine that trains; a Ray worker and the engines start while this process looks at verl."""
     from verl_pivot.diagnosis import installation, machine
+    from verl_pivot.diagnosis.installation import diagnose_import
     from verl_pivot.local.environment import activate_shims
 
+    say("torch and the GPUs")
+    torch = diagnose_import("torch")
+    if not torch.passed:  # every other check would say the same
+        yield torch
+        return
     activate_shims()
     logging.disable(logging.WARNING)  # verl warns of a missing GPU, which is one of the checks
-    say("torch and the GPUs")
     ray_worker, engines = installation.start_ray_worker(), installation.start_engines()
     try:
         yield machine.check_accelerator()
@@ -47,9 +52,13 @@ def _examine_trainer(say: Callable[[str], None]) -> Iterator[Diagnosis]:
         say("the sandbox")
         yield machine.check_sandbox()
         say("verl: its plugin, its hooks and its configs")
-        yield installation.check_plugin()
-        yield installation.check_hook_differences()
-        yield installation.check_configs()
+        verl = diagnose_import("verl.trainer.main_ppo")
+        if verl.passed:
+            yield installation.check_plugin()
+            yield installation.check_hook_differences()
+            yield installation.check_configs()
+        else:
+            yield verl
         say("a Ray worker")
         yield installation.diagnose_ray_worker(ray_worker.answer())
         say("the rollout engine")

@@ -1,8 +1,11 @@
 """The installed packages -> diagnoses of their versions, of verl's hooks, and of plugin, configs, Ray and engines."""
 
+import importlib
 import importlib.util
 import os
+import shutil
 import sys
+import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
 
 from verl_pivot.diagnosis.background import Answer, BackgroundProgram
@@ -57,6 +60,24 @@ def _version(name: str) -> str | None:
 def _listed_versions() -> str:
     python = ".".join(map(str, sys.version_info[:3]))
     return ", ".join([f"Python {python}", *(f"{name} {_version(name)}" for name in _LISTED if _version(name))])
+
+
+def diagnose_import(module: str) -> Diagnosis:
+    """Import a package that other checks need; versions that do not fit each other fail in many ways."""
+    package = module.partition(".")[0]
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            importlib.import_module(module)
+    except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        line = f"{type(error).__name__}: {error}".splitlines()[0]
+        remedy = f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot"
+        return Diagnosis(name=package, passed=False, detail=f"cannot be imported: {line}", remedy=remedy)
+    return Diagnosis(name=package, passed=True, detail="can be imported")
+
+
+def _requirements() -> str:
+    """Which file of locked versions is for this machine; asked where torch cannot be."""
+    return "sglang" if shutil.which("nvidia-smi") else "cpu"
 
 
 def plugin_is_loaded() -> bool:
@@ -142,11 +163,10 @@ def diagnose_engines(answers: dict[str, Answer]) -> Diagnosis:
     """Diagnosis of the engines: one that can be imported is enough."""
     working = [f"{engine} {answer.line}" for engine, answer in answers.items() if answer.succeeded]
     failed = [f"{name} cannot be imported: {answer.line}" for name, answer in answers.items() if not answer.succeeded]
-    on_gpu = f"pip install --no-deps -r requirements/sglang.txt for SGLang, {install_command('vllm')} for vLLM"
-    on_cpu = "pip install --no-deps -r requirements/cpu.txt"
+    or_vllm = f", or {install_command('vllm')}" if _requirements() == "sglang" else ""
     return Diagnosis(
         name="rollout engine",
         passed=bool(working),
         detail="; ".join([*working, *failed]) or "neither SGLang nor vLLM is installed",
-        remedy=f"{on_gpu if has_accelerator() else on_cpu}, in a clone of verl-pivot",
+        remedy=f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot{or_vllm}",
     )
