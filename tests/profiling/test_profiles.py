@@ -738,7 +738,8 @@ def test_unknown_verifiers_and_broken_lines_stop_the_command_before_it_samples(t
     trajectories = write_trajectories(
         tmp_path / "trajectories.jsonl", make_trajectory(), replace(make_trajectory("u"), verifier="none_such")
     )
-    command = ["profile", str(trajectories), "--model", "none", "--out", str(tmp_path / "p.jsonl")]
+    (tmp_path / "config.json").write_text("{}")
+    command = ["profile", str(trajectories), "--model", str(tmp_path), "--out", str(tmp_path / "p.jsonl")]
 
     unknown = CliRunner().invoke(app, [*command, "--endpoint", "http://127.0.0.1:9"])
     trajectories.write_text("{")

@@ -27,7 +27,7 @@ from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import Split, turns
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.profiling.profiles import ProfileSettings, file_sha256, profile_as_dict
+from verl_pivot.profiling.profiles import ProfileSettings, TurnKinds, file_sha256, profile_as_dict
 from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.selection.candidates import CANDIDATES
@@ -444,6 +444,21 @@ def test_a_profile_that_lacks_turns_is_refused_with_their_number(tmp_path: Path)
         assert "the profile lacks 2 of 4 turns; run the same `verl-pivot profile` command again" in result.stderr
 
 
+def test_of_a_profile_of_calls_only_calls_are_candidates_and_the_launch_has_its_lengths(tmp_path: Path) -> None:
+    trajectories = write_trajectories(tmp_path, num=3)
+    profile = write_profile(trajectories, {}, skip={f"shop-{i}:1" for i in range(3)}, turn_kinds="calls")
+
+    result = run_select(trajectories, "--profile", profile, "--validation-share", "0")
+
+    assert result.exit_code == 0, result.stderr
+    assert [row["turn_index"] for row in read_pivots(tmp_path / "pivots.parquet")] == [0, 0, 0]
+    assert result.stdout.splitlines()[-1] == (
+        f"Next: python -m verl.trainer.main_ppo +method=pivotrl data.train_files={tmp_path}/pivots.parquet "
+        "data.train_batch_size=2 data.max_prompt_length=4096 data.max_response_length=512 "
+        "actor_rollout_ref.model.path=tiny actor_rollout_ref.actor.use_dynamic_bsz=true"
+    )
+
+
 def test_a_profile_of_other_trajectories_is_refused(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=2)
     profile = write_profile(trajectories, {})
@@ -500,7 +515,11 @@ def write_trajectories(folder: Path, *, num: int, verifier: str = "tool_call") -
 
 
 def write_profile(
-    trajectories: Path, scores: dict[str, tuple[float | None, ...]], *, skip: Collection[str] = ()
+    trajectories: Path,
+    scores: dict[str, tuple[float | None, ...]],
+    *,
+    skip: Collection[str] = (),
+    turn_kinds: TurnKinds = "all",
 ) -> Path:
     """Write a profile of every turn in the file, with `scores` by turn id, or else one right and one wrong sample."""
     path = trajectories.with_name("profile.jsonl")
@@ -511,6 +530,7 @@ def write_profile(
         sampling=Sampling(),
         max_prompt_tokens=4096,
         chat_template_kwargs={},
+        turns=turn_kinds,
     )
     with open_profile(path, settings) as writer:
         for turn in (turn for trajectory in shop_trajectories(num_lines(trajectories)) for turn in turns(trajectory)):

@@ -1,7 +1,19 @@
 """What a finished command prints: the next command as it can be typed, and what message turns are paid."""
 
+import json
+import re
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from verl_pivot.profiling.profiles import ProfileSettings
+
+_LARGEST_BATCH = 64
+"""Pivots per step of `+method=pivotrl`."""
+_PLAIN = re.compile(r"(?!(?:true|false|null|inf|nan)$)[a-z_/.][\w/.:+@?-]*", re.ASCII | re.IGNORECASE)
+"""Texts that Hydra reads as they stand."""
 
 
 def next_command(words: Sequence[str], program: Sequence[str] = ("verl-pivot",)) -> str:
@@ -20,3 +32,32 @@ def message_turns_remark(num_messages: int, num_turns: int) -> str:
         f"{num_messages} of {num_turns} turns are messages: any text is accepted; judge them (message_judge in "
         "docs/verifiers.md), or leave them out with `verl-pivot profile --turns calls`."
     )
+
+
+def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", verifier_modules: Sequence[str]) -> str:
+    """The launch that trains on these pivots with the model and the lengths of their profile.
+
+    Args:
+        pivots: File of the training split.
+        num_train: Number of pivots in it.
+        profile: Settings of the profile that they were selected by.
+        verifier_modules: Modules that register the user's own verifiers.
+    """
+    batch_size = min(_LARGEST_BATCH, 1 << max(num_train, 1).bit_length() - 1)
+    kwargs = {f"+data.apply_chat_template_kwargs.{key}": value for key, value in profile.chat_template_kwargs.items()}
+    overrides = {
+        "data.train_files": str(pivots),
+        "data.train_batch_size": batch_size,
+        "data.max_prompt_length": profile.max_prompt_tokens,
+        "data.max_response_length": profile.sampling.max_new_tokens,
+        **kwargs,
+        **({"pivot.verifier_modules": list(verifier_modules)} if verifier_modules else {}),
+        "actor_rollout_ref.model.path": profile.model,
+        "actor_rollout_ref.actor.use_dynamic_bsz": True,
+    }
+    words = ["+method=pivotrl", *(f"{key}={_hydra(value)}" for key, value in overrides.items())]
+    return next_command(words, ("python", "-m", "verl.trainer.main_ppo"))
+
+
+def _hydra(value: object) -> str:
+    return value if isinstance(value, str) and _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import next_command
 from verl_pivot.commands.options import Address, json_object
 from verl_pivot.errors import ConfigError
 
@@ -72,6 +73,14 @@ def profile_command(
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
+    turns: Annotated[
+        Literal["all", "calls"],
+        typer.Option(help="calls: only turns at which the expert calls a tool; `select` then chooses among these."),
+    ] = "all",
+    allow_no_tools: Annotated[
+        bool,
+        typer.Option("--allow-no-tools", help="Go on if trajectories call tools but have no schemas."),
+    ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Profile only the first N trajectories.")] = None,
     draw: Annotated[
         int | None,
@@ -106,6 +115,7 @@ def profile_command(
           --endpoint http://gpu1:30000
     """
     from verl_pivot.engines.engine import Sampling
+    from verl_pivot.engines.model_check import check_model
     from verl_pivot.engines.retries import Retries
     from verl_pivot.profiling.job import ProfileJob, RayOptions
     from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
@@ -122,7 +132,9 @@ def profile_command(
         max_prompt_tokens=max_prompt_tokens,
         chat_template_kwargs=json_object(chat_template_kwargs, "--chat-template-kwargs"),
         early_stop=_early_stop(early_stop, stages, samples, lambda_diff),
+        turns=turns,
     )
+    check_model(model)
     on_ray = RayOptions(
         address=address,
         workers_per_node=workers_per_node,
@@ -130,6 +142,7 @@ def profile_command(
         verifier_modules=tuple(verifier_module or ()),
     )
     return _run(
+        tuple(verifier_module or ()),
         ProfileJob(
             trajectories=trajectories,
             out=out,
@@ -145,11 +158,12 @@ def profile_command(
             openai=openai,
             server_flags=tuple(shlex.split(server_flags)),
             on_ray=on_ray if ray else None,
-        )
+            allow_no_tools=allow_no_tools,
+        ),
     )
 
 
-def _run(job: "ProfileJob") -> "FinishedProfile":
+def _run(verifier_modules: tuple[str, ...], job: "ProfileJob") -> "FinishedProfile":
     from rich.console import Console
 
     from verl_pivot.commands.profile_display import print_summary, turn_progress
@@ -163,10 +177,26 @@ def _run(job: "ProfileJob") -> "FinishedProfile":
     except KeyboardInterrupt:
         console.print(f"Stopped; {resume_hint(job, totals)}.", highlight=False, soft_wrap=True)
         raise typer.Exit(130) from None
-    print_summary(finished, totals, trajectories=job.trajectories, out=job.out)
+    print_summary(finished, totals, out=job.out)
+    typer.echo(f"Next: {next_command(_select_words(job, verifier_modules))}")
     for line in usage_lines():
         typer.echo(line)
     return finished
+
+
+def _select_words(job: "ProfileJob", verifier_modules: tuple[str, ...]) -> list[str]:
+    """Words of the command that selects from the profile, with the same lengths and the rule of early stopping."""
+    plan = job.settings.early_stop
+    words = ["select", str(job.trajectories), "--profile", str(job.out)]
+    words += [
+        "--out",
+        str(job.out.with_name("pivots.parquet")),
+        "--max-prompt-tokens",
+        str(job.settings.max_prompt_tokens),
+    ]
+    if plan is not None:
+        words += ["--keep", plan.filter, *(["--lambda-diff", str(plan.lambda_diff)] if plan.filter == "pivots" else [])]
+    return [*words, *(word for module in verifier_modules for word in ("--verifier-module", module))]
 
 
 def _early_stop(

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from verl_pivot.commands.next_steps import message_turns_remark
 from verl_pivot.profiling.job import TurnCounts
 from verl_pivot.profiling.profiler import Totals
 from verl_pivot.profiling.running import FinishedProfile
@@ -31,6 +32,9 @@ def turn_progress(counts: TurnCounts, totals: Totals, console: Console) -> Itera
     )
     task = bar.add_task("", total=counts.num_turns, completed=counts.num_turns - counts.num_left)
     begin = logged_at = time.monotonic()
+    if counts.num_messages:
+        remark = message_turns_remark(counts.num_messages, counts.num_turns)
+        console.print(remark, highlight=False, soft_wrap=True)
 
     def on_turn() -> None:
         nonlocal logged_at
@@ -51,8 +55,8 @@ def rates(totals: Totals, seconds: float) -> str:
     return f"{totals.num_turns / seconds:.1f} turns/s, {totals.num_tokens / seconds:.0f} tokens/s"
 
 
-def print_summary(finished: FinishedProfile, totals: Totals, *, trajectories: Path, out: Path) -> None:
-    """Print the outcomes of the whole profile, the speed of this run, and the next command."""
+def print_summary(finished: FinishedProfile, totals: Totals, *, out: Path) -> None:
+    """Print the outcomes of the whole profile, and the speed of this run."""
     summary = finished.summary
     table = Table(title=f"Profile {out}", show_header=False)
     table.add_row("turns", str(summary.num_turns))
@@ -71,5 +75,3 @@ def print_summary(finished: FinishedProfile, totals: Totals, *, trajectories: Pa
         table.add_row("prefix cache", f"{totals.num_cached_tokens / totals.num_prompt_tokens:.1%} of prompt tokens")
     console = Console(width=None if Console().is_terminal else 100)
     console.print(table)
-    command = f"verl-pivot select {trajectories} --profile {out} --out {out.with_name('pivots.parquet')}"
-    console.print(f"Next: {command}", highlight=False, soft_wrap=True)

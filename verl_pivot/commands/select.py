@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import launch_command
 from verl_pivot.commands.options import refuse_overwriting
 from verl_pivot.commands.tables import counts_table
 from verl_pivot.errors import ConfigError
@@ -61,7 +62,7 @@ def select_command(
     """
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.parallel import num_cores
-    from verl_pivot.profiling.profiles import is_published
+    from verl_pivot.profiling.profiles import is_published, read_settings
     from verl_pivot.selection.candidates import CandidateSettings
     from verl_pivot.selection.decisions import SelectionRule
     from verl_pivot.selection.selecting import SelectionJob, SelectionOutputs, select_pivots
@@ -74,7 +75,8 @@ def select_command(
         max_per_trajectory=max_per_trajectory,
         max_prompt_tokens=max_prompt_tokens or None,
     )
-    counts_prompts = profile is None or is_published(profile)
+    measured = None if profile is None or is_published(profile) else read_settings(profile)
+    counts_prompts = measured is None
     _check_options(rule, profile, counts_prompts=counts_prompts, model=model)
     job = SelectionJob(
         trajectories=trajectories,
@@ -88,6 +90,7 @@ def select_command(
             validation_share=validation_share,
             split_by=split_by,
             verifier_modules=tuple(verifier_module or ()),
+            turns="all" if measured is None else measured.turns,
         ),
         workers=workers or num_cores(),
         with_recordings=recordings,
@@ -107,6 +110,8 @@ def select_command(
         typer.echo(
             "The validation split is empty, as --validation-share says: give data.val_files of your own in training."
         )
+    if measured is not None:
+        typer.echo(f"Next: {launch_command(paths.train, report.num_train, measured, verifier_module or [])}")
 
 
 def _check_options(rule: "SelectionRule", profile: Path | None, *, counts_prompts: bool, model: str | None) -> None:

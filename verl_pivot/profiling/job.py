@@ -13,7 +13,7 @@ from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.data.turns import turns
 from verl_pivot.engines.retries import Retries
 from verl_pivot.profiling.profiler import Totals
-from verl_pivot.profiling.profiles import ProfileSettings
+from verl_pivot.profiling.profiles import ProfileSettings, TurnKinds
 from verl_pivot.types import Trajectory, Turn
 
 
@@ -54,19 +54,26 @@ class ProfileJob:
     """Extra flags of a server that is started."""
     on_ray: RayOptions | None
     """Use of a Ray cluster; None measures in this process."""
+    allow_no_tools: bool = True
+    """Whether to measure turns at which the expert calls a tool although the trajectory has no schemas."""
 
     def turns(self) -> Iterator[Turn]:
         """Every turn of the trajectories to measure, in the order of the file."""
         drawn = None if self.num_drawn is None else self._drawn(self.num_drawn)
         for trajectory in self._read():
             if drawn is None or trajectory.id in drawn:
-                yield from turns(trajectory)
+                yield from kept_turns(turns(trajectory), self.settings.turns)
 
     def _drawn(self, number: int) -> frozenset[str]:
         return drawn_ids((trajectory.id for trajectory in self._read()), number, self.seed)
 
     def _read(self) -> Iterator[Trajectory]:
         return islice(read_trajectories(self.trajectories), self.limit)
+
+
+def kept_turns(found: Iterable[Turn], kinds: TurnKinds) -> Iterator[Turn]:
+    """Those of the turns that are of these kinds."""
+    return (turn for turn in found if kinds == "all" or turn.expert.tool_calls)
 
 
 def drawn_ids(ids: Iterable[str], number: int, seed: int) -> frozenset[str]:
@@ -86,6 +93,8 @@ class TurnCounts:
     """Turns of all its trajectories."""
     num_left: int
     """Turns that the profile does not hold yet."""
+    num_messages: int
+    """Turns at which the expert writes a message, and the verifier accepts any text."""
 
 
 TurnProgress: TypeAlias = Callable[[TurnCounts, Totals], AbstractContextManager[Callable[[], None]]]

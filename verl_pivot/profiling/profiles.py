@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self, TypeAlias
 
 import msgspec
 
@@ -16,6 +16,7 @@ from verl_pivot.profiling.early_stopping import EarlyStop, turn_statistics
 from verl_pivot.profiling.line_index import LineIndex, turn_of
 from verl_pivot.types import Json, JsonObject, Sample, TurnProfile, Verdict
 
+TurnKinds: TypeAlias = Literal["all", "calls"]
 KIND = "verl-pivot profile"
 VERSION = 1
 
@@ -44,6 +45,8 @@ class ProfileSettings:
     """Variables of the chat template, as verl's `data.apply_chat_template_kwargs` takes them."""
     early_stop: EarlyStop | None = None
     """Plan of early stopping; None draws all samples of every turn."""
+    turns: TurnKinds = "all"
+    """Turns that are measured: all, or "calls", those at which the expert calls a tool."""
 
     def as_dict(self) -> JsonObject:
         return asdict(self)

@@ -12,13 +12,13 @@ from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.rendering import PromptRenderer
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import EngineError
+from verl_pivot.profiling.input_check import all_overlong, count_turns, refuse_overlong
 from verl_pivot.profiling.job import ProfileJob, TurnCounts, TurnProgress
 from verl_pivot.profiling.profiler import Profiler, Totals, profile_turns
 from verl_pivot.profiling.profiles import TurnKey, iter_profiles
 from verl_pivot.profiling.servers import find_openai_server, make_engines
-from verl_pivot.profiling.summary import ProfileSummary, summarize
+from verl_pivot.profiling.summary import ProfileSummary, TurnOutcome, summarize
 from verl_pivot.profiling.writer import ProfileWriter, open_profile
-from verl_pivot.verifiers.registry import get_verifier
 
 
 class FinishedProfile(NamedTuple):
@@ -47,7 +47,8 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
     """
     begin = time.monotonic()
     with open_profile(job.out, job.settings) as writer:
-        counts = _count_turns(job, writer, console)
+        with console.status(f"reading {job.trajectories}"):
+            counts = count_turns(job, writer.done)
         try:
             if counts.num_left:
                 begin = _measure(job, writer, counts, totals, console, progress)
@@ -56,23 +57,15 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
         except EngineError as error:
             raise EngineError(f"{error}\n{resume_hint(job, totals)}") from error
     summary = summarize(iter_profiles(job.out), job.settings.early_stop)
+    if summary.num_by_outcome[TurnOutcome.OVERLONG] == summary.num_turns:
+        lengths = [profile.num_prompt_tokens or 0 for profile in iter_profiles(job.out)]
+        raise all_overlong(lengths, job.settings.max_prompt_tokens)
     return FinishedProfile(summary, time.monotonic() - begin, totals)
 
 
 def resume_hint(job: ProfileJob, totals: Totals) -> str:
     """Sentence that says how to go on with a run that did not finish."""
     return f"{totals.num_turns} more turns are finished in {job.out}: run the same command again to go on"
-
-
-def _count_turns(job: ProfileJob, writer: ProfileWriter, console: Console) -> TurnCounts:
-    """Read the whole input once, so that a broken line or an unknown verifier stops the run before it samples."""
-    num_turns = num_left = 0
-    with console.status(f"reading {job.trajectories}"):
-        for turn in job.turns():
-            get_verifier(turn.verifier, turn.verifier_options)
-            num_turns += 1
-            num_left += TurnKey(turn.trajectory_id, turn.index) not in writer.done
-    return TurnCounts(num_turns=num_turns, num_left=num_left)
 
 
 def _measure(
@@ -90,6 +83,8 @@ def _measure(
         return measure_on_ray(job, job.on_ray, writer, counts, totals, console, progress)
     with console.status(f"loading the tokenizer of {job.settings.model}"):
         renderer = PromptRenderer(job.settings.model, job.settings.chat_template_kwargs)
+        limit = job.settings.max_prompt_tokens
+        refuse_overlong(job.turns(), lambda turn: len(renderer.prompt_ids(turn)), limit)
 
     async def run(urls: Sequence[str]) -> None:
         engines = make_engines(await find_openai_server(job), urls, job.retries)

@@ -13,6 +13,7 @@ from verl_pivot.data.files import RawRow
 from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.data.turns import fingerprints, split_key, split_of, turns
 from verl_pivot.errors import ConfigError
+from verl_pivot.profiling.profiles import TurnKinds
 from verl_pivot.types import JsonObject, Turn, Verdict
 from verl_pivot.verifiers.judge_usage import usage
 from verl_pivot.verifiers.registry import load_verifier_modules
@@ -49,6 +50,8 @@ class CandidateSettings:
     split_by: str
     """What goes to one split as a whole, "task" or "trajectory"."""
     verifier_modules: tuple[str, ...] = ()
+    turns: TurnKinds = "all"
+    """Turns that are candidates, those that the profile measured: all, or "calls"."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.validation_share < 1.0:
@@ -118,6 +121,8 @@ def _turns(chunk: NumberedRows, settings: CandidateSettings) -> Iterator[tuple[J
         key = split_key(trajectory.id, trajectory.metadata) if settings.split_by == "task" else trajectory.id
         split = split_of(key, seed=settings.seed, validation_share=settings.validation_share)
         for turn, fingerprint in zip(turns(trajectory), fingerprints(trajectory), strict=True):
+            if settings.turns == "calls" and not turn.expert.tool_calls:
+                continue
             columns: JsonObject = {
                 "row": number,
                 "trajectory_id": trajectory.id,

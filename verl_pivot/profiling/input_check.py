@@ -1,0 +1,78 @@
+"""ProfileJob -> TurnCounts: reads the whole input before a server starts, and refuses what cannot be profiled."""
+
+from collections.abc import Callable, Iterable, Sequence
+from math import ceil
+
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.profiling.job import ProfileJob, TurnCounts
+from verl_pivot.profiling.line_index import LineIndex
+from verl_pivot.profiling.profiles import TurnKey
+from verl_pivot.types import Turn
+from verl_pivot.verifiers.registry import get_verifier
+from verl_pivot.verifiers.tool_call import takes_any_text
+
+_NUM_RENDERED = 5_000
+"""Prompts after which a job is begun even if all of them are too long."""
+
+
+def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
+    """Read every turn of a job.
+
+    Args:
+        job: What to measure.
+        done: Turns that the profile holds already.
+
+    Raises:
+        DataError: If a line is broken, or there is no turn to measure.
+        ConfigError: If a verifier is not known, or trajectories call tools but have no schemas.
+    """
+    num_turns = num_left = num_messages = 0
+    without_tools: dict[str, None] = {}
+    for turn in job.turns():
+        get_verifier(turn.verifier, turn.verifier_options)
+        num_turns += 1
+        num_left += TurnKey(turn.trajectory_id, turn.index) not in done
+        if turn.expert.tool_calls:
+            if not turn.tools:
+                without_tools[turn.trajectory_id] = None
+        else:
+            num_messages += takes_any_text(turn.verifier, turn.verifier_options)
+    if without_tools and not job.allow_no_tools:
+        raise ConfigError(
+            f"{len(without_tools)} trajectories, such as {next(iter(without_tools))!r}, call tools but have no "
+            "schemas, so the policy would not know the tools; import them again with --tools FILE, or go on with "
+            "--allow-no-tools"
+        )
+    if not num_turns:
+        what = "every turn of it is a message, and --turns calls leaves those out"
+        reason = what if job.settings.turns == "calls" else "it holds no turn"
+        raise DataError(f"nothing to profile in {job.trajectories}: {reason}")
+    return TurnCounts(num_turns=num_turns, num_left=num_left, num_messages=num_messages)
+
+
+def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], limit: int) -> None:
+    """Refuse a job all of whose prompts are too long; prompts are counted up to the first that fits, or some thousands.
+
+    Args:
+        turns: Every turn of the job, each trajectory's in order.
+        num_tokens: Tokens of a turn's prompt.
+        limit: The longest prompt that is sampled, in tokens.
+
+    Raises:
+        ConfigError: If every prompt is longer, with the length that would keep 95 % of them.
+    """
+    lengths: list[int] = []
+    for turn in turns:
+        if len(lengths) == _NUM_RENDERED or (length := num_tokens(turn)) <= limit:
+            return
+        lengths.append(length)
+    raise all_overlong(lengths, limit)
+
+
+def all_overlong(lengths: Sequence[int], limit: int) -> ConfigError:
+    """The error for prompts all of which are longer than the limit."""
+    enough = sorted(lengths)[ceil(0.95 * len(lengths)) - 1]
+    return ConfigError(
+        f"all {len(lengths)} prompts are longer than --max-prompt-tokens {limit}; {enough} would keep 95 % of them "
+        f"(give the same as data.max_prompt_length in training)"
+    )
