@@ -72,7 +72,7 @@ class ProfileJob:
 
 
 def kept_turns(found: Iterable[Turn], kinds: TurnKinds) -> Iterator[Turn]:
-    """Those of the turns that are of these kinds."""
+    """Turns of these kinds alone."""
     return (turn for turn in found if kinds == "all" or turn.expert.tool_calls)
 
 
