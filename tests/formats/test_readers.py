@@ -38,7 +38,7 @@ from verl_pivot.formats.literals import parse_literal
 from verl_pivot.formats.row_import import ImportOptions, ParsedRow, parse_row
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
-GENERAL = {"openai", "sharegpt"}
+GENERAL = {"openai", "sharegpt", "trl"}
 OWN_FORMAT = """
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.registry import register_format
@@ -634,3 +634,28 @@ def split_by(parsed: ParsedRow) -> Json:
     provenance = parsed.trajectory.metadata[PROVENANCE]
     assert isinstance(provenance, dict)
     return provenance["split_by"]
+
+
+def test_of_a_prompt_with_earlier_turns_only_the_completion_is_the_experts() -> None:
+    trajectory = read(EXAMPLES["trl, a turn in the middle"].row).trajectory
+
+    assert [turn.index for turn in turns(trajectory)] == [1]
+
+
+def test_a_completion_of_several_turns_behind_earlier_ones_is_refused() -> None:
+    row: JsonObject = {"prompt": OPENAI_MESSAGES, "completion": [OPENAI_MESSAGES[0], *OPENAI_MESSAGES[1:]]}
+
+    with pytest.raises(BadRowError, match="the prompt has assistant turns and the completion 2"):
+        read(row)
+
+
+def test_the_answer_of_a_task_of_verifiers_stays_for_the_verifier() -> None:
+    assert read(EXAMPLES["verifiers"].row).trajectory.metadata["answer"] == "sent"
+
+
+def test_a_step_of_harbor_whose_observation_has_no_agent_is_refused() -> None:
+    observed = {"results": [{"content": "x"}]}
+    steps = [{"source": "user", "message": "a", "observation": observed}, {"source": "agent", "message": "b"}]
+
+    with pytest.raises(BadRowError, match="a step of source 'user' has calls or an observation"):
+        read({"schema_version": "ATIF-v1.6", "steps": steps})

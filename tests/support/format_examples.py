@@ -1,7 +1,7 @@
 """A small row of every shape that the readers of foreign formats know, and the trajectory that is read from it."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.support.factories import ANSWER, FIND_ORDER, SYSTEM, USER
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
@@ -170,6 +170,115 @@ def call_metadata(call_id: str, **more: Json) -> JsonObject:
 
 
 EXAMPLES: dict[str, Example] = {
+    "trl": Example(
+        format="trl",
+        row={"prompt": OPENAI_MESSAGES[:1], "completion": OPENAI_MESSAGES[1:], "tools": TOOLS, "label": True},
+        messages=(USER, CALL_1, RESULT_1, ANSWER),
+        tools=(FIND_ORDER,),
+        passed=True,
+    ),
+    "trl, texts": Example(
+        format="trl",
+        row={"prompt": "Where is order 17?", "completion": "It is on its way."},
+        messages=(USER, ANSWER),
+    ),
+    "trl, a turn in the middle": Example(
+        format="trl",
+        row={"id": "m", "prompt": OPENAI_MESSAGES[:3], "completion": OPENAI_MESSAGES[3:], "label": False},
+        messages=(USER, CALL_1, RESULT_1, ANSWER),
+        passed=False,
+    ),
+    "verifiers": Example(
+        format="verifiers",
+        row={
+            "example_id": 3,
+            "prompt": OPENAI_MESSAGES[:1],
+            "reward": 1.0,
+            "answer": "sent",
+            "error": None,
+            "completion": [
+                {
+                    "role": "assistant",
+                    "content": "",
+                    "tool_calls": ['{"id": "call_1", "name": "find_order", "arguments": "{\\"order_id\\": 17}"}'],
+                },
+                *OPENAI_MESSAGES[2:],
+            ],
+            "tool_defs": [FIND_ORDER["function"]],
+            "is_completed": True,
+            "is_truncated": False,
+            "metrics": {},
+        },
+        messages=(USER, CALL_1, RESULT_1, ANSWER),
+        tools=(FIND_ORDER,),
+        passed=True,
+        task="3",
+    ),
+    "verifiers, cut off": Example(
+        format="verifiers",
+        row={
+            "example_id": 4,
+            "prompt": "Where is order 17?",
+            "completion": "It is on its way.",
+            "reward": 1.0,
+            "is_truncated": True,
+        },
+        messages=(USER, ANSWER),
+        passed=False,
+        task="4",
+    ),
+    "harbor": Example(
+        format="harbor",
+        row={
+            "schema_version": "ATIF-v1.5",
+            "session_id": "run-17",
+            "reward": 1.0,
+            "agent": {"name": "desk", "version": "1", "tool_definitions": [FIND_ORDER]},
+            "steps": [
+                {"step_id": 1, "source": "user", "message": "Where is order 17?"},
+                {
+                    "step_id": 2,
+                    "source": "agent",
+                    "message": "",
+                    "model_name": "m",
+                    "tool_calls": [{"tool_call_id": "call_1", "function_name": "find_order", "arguments": ARGUMENTS}],
+                    "observation": {"results": [{"source_call_id": "call_1", "content": SENT}]},
+                },
+                {"step_id": 3, "source": "agent", "message": [{"type": "text", "text": "It is on its way."}]},
+            ],
+            "final_metrics": {"total_steps": 3},
+        },
+        messages=(USER, CALL_1, replace(RESULT_1, name=None), ANSWER),
+        tools=(FIND_ORDER,),
+        passed=True,
+    ),
+    "harbor, commands in text": Example(
+        format="harbor",
+        row={
+            "schema_version": "ATIF-v1.4",
+            "session_id": "run-18",
+            "agent": {"name": "terminus", "version": "2"},
+            "steps": [
+                {"step_id": 1, "source": "system", "message": SYSTEM.content},
+                {"step_id": 2, "source": "user", "message": USER.content},
+                {
+                    "step_id": 3,
+                    "source": "agent",
+                    "message": "ls",
+                    "reasoning_content": "Look.",
+                    "observation": {"results": [{"content": "orders.db"}]},
+                },
+                {"step_id": 4, "source": "agent", "message": ANSWER.content},
+            ],
+        },
+        messages=(
+            SYSTEM,
+            USER,
+            Message(role=Role.ASSISTANT, content="ls", reasoning="Look."),
+            Message(role=Role.USER, content="orders.db"),
+            ANSWER,
+        ),
+    ),
     "openai": Example(
         format="openai",
         row={"messages": OPENAI_MESSAGES, "tools": [FIND_ORDER], "reward": 1.0, "task_id": 3, "trial": 0},

@@ -26,11 +26,14 @@ class Format:
 
 
 _MODULES = {
+    "trl": "trl",
     "openai": "openai",
     "sharegpt": "sharegpt",
     "nemo-gym": "nemo_gym",
     "openhands": "openhands",
     "swe-agent": "swe_agent",
+    "verifiers": "verifiers_rollouts",
+    "harbor": "harbor",
     "hermes": "hermes",
     "toucan": "toucan",
     "pivots": "pivots",

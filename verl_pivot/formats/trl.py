@@ -1,0 +1,61 @@
+"""Format `trl`: a prompt and the completion that an expert gave it, as TRL's trainers read them."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+from verl_pivot.data.json_values import BadRowError, as_list
+from verl_pivot.formats.columns import conversation, decoded, outcome, read_message, tool_list
+from verl_pivot.formats.conversation import Conversation
+from verl_pivot.formats.registry import register_format
+from verl_pivot.types import Json, JsonObject, Message, Role
+
+COLUMNS = ("prompt", "completion")
+
+
+def has_pair(row: JsonObject) -> bool:
+    """Whether a row has a prompt and a completion, each a text or a list of messages."""
+    return all(isinstance(row.get(column), str | list) for column in COLUMNS)
+
+
+@register_format("trl", detect=has_pair)
+def read_trl(row: JsonObject) -> Conversation:
+    """One prompt and its completion, as messages or as texts; `label` of unpaired preferences is the outcome.
+
+    Raises:
+        BadRowError: If a message breaks the format, or it is not certain which turns are the expert's.
+    """
+    prompt = messages_of(row.get("prompt"), "prompt", Role.USER)
+    completion = messages_of(row.get("completion"), "completion", Role.ASSISTANT)
+    with_kinds = {**row, "expert_turns": expert_turns(prompt, completion)}
+    if row.get("passed") is None and (label := outcome(row, ("label",))) is not None:
+        with_kinds["passed"] = label
+    columns = (*COLUMNS, "tools", "label")
+    return conversation(with_kinds, (*prompt, *completion), tools=tool_list(row.get("tools")), columns=columns)
+
+
+def messages_of(value: Json, what: str, role: Role) -> list[Message]:
+    """Messages in a column: a list of them, its JSON string, or a text, which is one message of that role.
+
+    Raises:
+        BadRowError: If the column holds something else.
+    """
+    if isinstance(value, str) and not value.lstrip().startswith('[{"'):
+        return [Message(role=role, content=value)]
+    return [read_message(item) for item in as_list(decoded(value, what), what)]
+
+
+def expert_turns(prompt: Iterable[Message], completion: Iterable[Message]) -> Literal["all", "last"]:
+    """Which assistant turns are the expert's: those of the completion alone.
+
+    Raises:
+        BadRowError: If both parts hold assistant turns, several of them in the completion.
+    """
+    has_earlier = any(message.role is Role.ASSISTANT for message in prompt)
+    num_own = sum(message.role is Role.ASSISTANT for message in completion)
+    if has_earlier and num_own > 1:
+        raise BadRowError(
+            "unclear_expert",
+            f"the prompt has assistant turns and the completion {num_own}, of which only one could be told apart; "
+            "write one row for each of them, with everything before it in the prompt",
+        )
+    return "last" if has_earlier else "all"
