@@ -172,7 +172,13 @@ def call_metadata(call_id: str, **more: Json) -> JsonObject:
 EXAMPLES: dict[str, Example] = {
     "trl": Example(
         format="trl",
-        row={"prompt": OPENAI_MESSAGES[:1], "completion": OPENAI_MESSAGES[1:], "tools": TOOLS, "label": True},
+        row={
+            "id": "t",
+            "prompt": OPENAI_MESSAGES[:1],
+            "completion": OPENAI_MESSAGES[1:],
+            "tools": TOOLS,
+            "label": True,
+        },
         messages=(USER, CALL_1, RESULT_1, ANSWER),
         tools=(FIND_ORDER,),
         passed=True,
