@@ -463,6 +463,51 @@ def test_a_fault_of_an_environment_masks_its_conversation_once_another_has_worke
     ]  # fmt: skip
 
 
+def answered(**message: Any) -> Answer:
+    return Answer(body={"choices": [{"message": {"role": "assistant", **message}, "finish_reason": "stop"}]})
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (Answer(body=b"<html>"), "answered with something that is not JSON"),
+        (Answer(body={"choices": []}), "answered something else than asked for"),
+        (Answer(body={"error": "?"}), "answered something else than asked for"),
+        (
+            answered(content=5),
+            "the endpoint answered something that is no message (content must be text, got a number)",
+        ),
+        (answered(content=[{"type": "image"}]), "the endpoint answered something that is no message"),
+        (answered(tool_calls="order"), "the endpoint answered something that is no message (tool_calls must be a JSON"),
+        (answered(tool_calls=[{"function": None}]), "the endpoint answered something that is no message (tool_call.f"),
+        (Answer(body={"error": "no key"}, status=401), "refused the key (status 401)"),
+        (Answer(body={"error": "unknown key seed"}, status=422), "set it to null in --extra-body"),
+        (Answer(body="busy", status=503), "kept answering with status 503"),
+    ],
+)
+def test_an_endpoint_that_answers_something_else_stops_the_command(shop: str, answer: Answer, sentence: str) -> None:
+    with chat_server([answer]) as server:
+        said_error = refusal(shop, "--openai", server.url, "--prompt", "Two.", "--attempts", "1")
+
+    assert sentence in said_error
+
+
+def test_endpoints_may_give_arguments_as_an_object_or_leave_them_out_and_content_in_parts(
+    shop: str, tmp_path: Path
+) -> None:
+    out = tmp_path / "played.jsonl"
+    calls = [{"function": {"name": "order", "arguments": {"amount": 1}}}, {"id": 3, "function": {"name": "order"}}]
+
+    with chat_server([answered(tool_calls=calls), answered(content=[{"type": "text", "text": "Done."}])]) as server:
+        play(shop, "--openai", server.url, "--prompt", "Two.", "--out", out)
+
+    (row,) = lines(out)
+    assert row["reward"] == 1.0
+    assert [call["id"] for call in row["messages"][1]["tool_calls"]] == ["call_0_0", "call_0_1"]
+    assert [message.get("tool_call_id") for message in row["messages"][2:4]] == ["call_0_0", "call_0_1"]
+    assert row["messages"][4]["content"] == "Done."
+
+
 def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.jsonl", 1)
     (tmp_path / "promptless.jsonl").write_text('{"question": "Two."}\n')
@@ -487,6 +532,9 @@ def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> 
         )
         assert "nowhere.yaml cannot be read" in refusal("nowhere.yaml", *at, "--prompt", "x")
         assert "entry 0: tool module 'nowhere'" in refusal(tmp_path / "wrong.yaml", *at, "--prompt", "x")
+        assert refusal(shop.removesuffix(":Shop"), *at, "--prompt", "x").endswith(
+            f"name the environment in it as {shop[:-5]}:Class"
+        )
         assert "has no 'Store'" in refusal(shop.replace("Shop", "Store"), *at, "--prompt", "x")
         assert refusal(shop, *at, "--model", "a", "--prompt", "x", "--out", there).startswith(
             f"{there} exists, and the"
@@ -524,7 +572,7 @@ def test_a_person_may_leave(shop: str, tmp_path: Path, typed: str) -> None:
     done = play(shop, "--human", "--prompt", "Two.", "--out", tmp_path / "played.jsonl", stdin=typed)
 
     assert done.exit_code == 1
-    assert done.stderr.endswith("so this conversation is not kept; nothing is kept.\n")
+    assert done.stderr.endswith("so this conversation is not kept; no conversation had ended.\n")
     assert list(tmp_path.glob("played*")) == []
 
 
@@ -550,7 +598,7 @@ def test_a_person_on_a_terminal_types_the_first_message_and_gets_the_terminal_ba
     os.write(master, b'/call order {"amount": 2}\n')
     wait_for(b"1 left")
     process.send_signal(signal.SIGINT)
-    wait_for(b"Stopped; 0 conversations had ended")
+    wait_for(b"Stopped; no conversation had ended")
 
     assert process.wait(30) == 130
     assert termios.tcgetattr(slave)[:4] == before[:4]

@@ -198,9 +198,11 @@ def _run(job: "PlayingJob", endpoint: "ChosenEndpoint | None", out: Path | None,
 
 
 def _kept(totals: "PlayedTotals", out: Path | None) -> str:
+    if not totals.num_played:
+        return "no conversation had ended"
     if out is None:
         return f"{totals.num_played} conversations had ended; --out keeps them in a file"
-    return f"{totals.num_played} conversations that had ended are in {out}" if totals.num_played else "nothing is kept"
+    return f"{totals.num_played} conversations that had ended are in {out}"
 
 
 def _keeper(

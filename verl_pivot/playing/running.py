@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from verl_pivot.errors import DataError, UserCodeError
+from verl_pivot.errors import ConfigError, DataError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, play_conversation
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
@@ -83,6 +83,8 @@ def open_toolset(source: str) -> Toolset:
     Raises:
         ConfigError: If the file is missing or breaks its format, or there is no such environment.
     """
+    if source.endswith(".py"):
+        raise ConfigError(f"{source} is a Python file; name the environment in it as {source}:Class")
     if ":" not in source or Path(source).suffix in (".yaml", ".yml"):
         return load_toolset(source)
     toolset = Toolset(source)

@@ -228,9 +228,11 @@ def load_toolset(path: str) -> Toolset:
     try:
         entries = yaml.safe_load(Path(path).read_text())
     except OSError as error:
-        raise ConfigError(f"pivot.rollout.tools: {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(
+            f"the tools file {path} cannot be read: {error.strerror}; give its path (pivot.rollout.tools in training)"
+        ) from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {error}") from error
+        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if not isinstance(entries, list):
         raise ConfigError(f"{path} must be a list of tools, each beginning with `- `, got {type(entries).__name__}")
     toolset = Toolset(path)
