@@ -70,6 +70,11 @@ def test_a_missing_training_file_is_named_with_what_writes_it(folder: Path) -> N
     assert refusal("data.val_files=v.parquet").startswith(f"data.val_files: there is no file v.parquet in {folder}; ")
 
 
+def test_a_key_without_a_file_is_refused_and_a_dataset_of_ones_own_is_left_alone(folder: Path) -> None:
+    assert refusal("data.val_files=null") == "data.val_files names no file"
+    check("data.train_files=shards", "data.custom_cls.path=mine.py", "data.custom_cls.name=Mine")
+
+
 def test_a_training_file_that_is_no_parquet_or_empty_is_refused(folder: Path) -> None:
     (folder / "broken.parquet").write_text("{}")
     write_pivots(folder / "empty.parquet", num=0)

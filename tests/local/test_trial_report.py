@@ -63,3 +63,4 @@ def test_without_one_the_cause_is_the_last_error_in_the_log() -> None:
 
     assert failure(log) == "verl-pivot: the launch failed: KeyError: 'a'"
     assert failure("Killed\n") == "verl-pivot: the launch failed; its log says why"
+    assert TrialReport().failure(137).startswith("verl-pivot: the launch was killed (SIGKILL)")

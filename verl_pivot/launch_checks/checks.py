@@ -21,6 +21,8 @@ from verl_pivot.launch_checks.training_files import (
 )
 from verl_pivot.verifiers.registry import load_verifier_modules
 
+_OUR_DATASET = "pkg://verl_pivot.data.dataset"
+
 
 def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
     """Refuse what would fail, or train nothing, after minutes of starting.
@@ -46,6 +48,8 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
 def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
     """Check the training and validation files; gives the steps of one epoch, None if they are not known."""
     data = config.data
+    if data.custom_cls.path != _OUR_DATASET:
+        return None  # a dataset of the user's, which may read anything
     train, val = _as_list(data.train_files), _as_list(data.val_files)
     files = read_files("data.train_files", train, "; it is written by `verl-pivot select`" if is_pivotrl else "")
     read_files("data.val_files", val, "; `verl-pivot select` writes it beside the training file" if is_pivotrl else "")
@@ -108,5 +112,5 @@ def _environment(config: DictConfig) -> Mapping[str, str]:
     return {str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}
 
 
-def _as_list(files: str | ListConfig) -> list[str]:
-    return [files] if isinstance(files, str) else [str(file) for file in files]
+def _as_list(files: str | ListConfig | None) -> list[str]:
+    return [files] if isinstance(files, str) else [str(file) for file in files or ()]

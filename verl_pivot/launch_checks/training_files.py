@@ -42,6 +42,8 @@ def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | 
     Raises:
         ConfigError: If a file is missing, unreadable or empty.
     """
+    if not files:
+        raise ConfigError(f"{key} names no file")
     if any("://" in file for file in files):
         return None
     for file in files:

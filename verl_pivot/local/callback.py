@@ -77,7 +77,7 @@ def report(supervisor: SupervisedProgram, log: Path) -> int | str:
         print(f"{seconds:5.0f} s  finished\n{ON_THE_CLUSTER}", flush=True)
         return 0
     print(f"{seconds:5.0f} s  failed; the full log is {shown}", flush=True)
-    return progress.failure()
+    return progress.failure(code)
 
 
 def _print_new(file: BinaryIO, progress: TrialReport, seconds: float) -> None:

@@ -37,6 +37,7 @@ _DROPPED = {
     "pivot/absent_rollouts": "without a token",
 }
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
+_KILLED = 128 + 9
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -67,9 +68,15 @@ class TrialReport:
         said = self._phase(line) or self._step(line)
         return said and f"{seconds:5.0f} s  {said}"
 
-    def failure(self) -> str:
-        """One line with the cause of a launch that failed: the last error that its log names."""
+    def failure(self, exit_code: int = 1) -> str:
+        """One line with the cause of a launch that failed: the last error that its log names.
+
+        Args:
+            exit_code: Exit code of the launch, 128 + the number of a signal that killed it.
+        """
         causes = [line for line in self._tail if _CAUSE.match(line)]
+        if exit_code == _KILLED and not causes:
+            return "verl-pivot: the launch was killed (SIGKILL), as Linux does where the memory is full"
         if not causes:
             return "verl-pivot: the launch failed; its log says why"
         own = [line for line in causes if line.startswith("verl-pivot: ")]
