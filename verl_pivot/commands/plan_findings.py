@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from verl_pivot.commands.plan_stages import StageRunner, drawn_rows, import_files_once, survey_file
+from verl_pivot.commands.plan_stages import StageRunner, drawn_rows, import_files_once, rejected_rows, survey_file
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def find_out(request: "PlanRequest", facts: "ModelFacts", options: TrialOptions,
         speed=_speed(request, facts, options, state),
         num_profiled=(num_rows(request.profile) or 1) - 1,
     )
-    plan = make_plan(found, find_problems(survey, lengths, trial, named=named, idle_options=()))
+    plan = make_plan(found, find_problems(survey, lengths, trial, named=named, rejected=rejected_rows(request)))
     write_state(path, state, plan.as_dict())
     return plan
 

@@ -1,6 +1,7 @@
 """Stages of `verl-pivot plan`: it runs the commands that it prints, and what is finished is not done again."""
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -100,6 +101,17 @@ def import_files_once(request: "PlanRequest", runner: StageRunner, state: "PlanS
     if state.imported != identity or not request.trajectories.is_file():
         runner.run_as_part(words)
     return identity
+
+
+def rejected_rows(request: "PlanRequest") -> Counter[str]:
+    """{reason: rows that the import rejected}; nothing is known of a file that was imported before."""
+    from verl_pivot.data.files import read_rows
+    from verl_pivot.formats.importing import rejected_path
+
+    path = rejected_path(request.trajectories)
+    if request.is_imported or not path.is_file():
+        return Counter()
+    return Counter(str(row.decoded().get("reason")) for row in read_rows(path))
 
 
 def run_stages(plan: "Plan", runner: StageRunner) -> "Plan":

@@ -1,6 +1,6 @@
 """Survey, Lengths and Trial -> Problems: what will go wrong with these trajectories, each with its remedy."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from verl_pivot.planning.lengths import Lengths
@@ -13,6 +13,7 @@ from verl_pivot.validation import ToolArgument
 _MANY_TRUNCATED = 0.05
 _MANY_OVERLONG = 0.05
 _MANY_WRONG = 0.8
+_TOOLS = "; schemas for rows that call tools are given with --tools"
 _NUM_NAMED = 3
 """Arguments and reasons that a message names at most."""
 
@@ -26,7 +27,7 @@ class PlanProblem(NamedTuple):
 
 
 def find_problems(
-    survey: Survey, lengths: Lengths, trial: Trial, *, named: Sequence[ToolArgument], idle_options: Sequence[str]
+    survey: Survey, lengths: Lengths, trial: Trial, *, named: Sequence[ToolArgument], rejected: Mapping[str, int]
 ) -> tuple[PlanProblem, ...]:
     """Everything that these numbers show, the fatal problems first.
 
@@ -35,12 +36,13 @@ def find_problems(
         lengths: Limits on tokens.
         trial: Results of the drawn trajectories.
         named: Arguments of tools that options of verifiers name.
-        idle_options: Options of verifiers that change no verdict of the trial, in words.
+        rejected: {reason: rows that the import rejected}.
     """
     found = [
         *_no_pivots(trial, lengths),
+        *_about_rejected(survey, rejected),
         *_about_rows(survey),
-        *_about_options(survey, named, idle_options),
+        *_about_options(survey, named),
         *_about_lengths(lengths, trial),
         *_about_experts(trial),
         *_about_scores(trial),
@@ -70,6 +72,17 @@ _REMEDIES = {
 }
 
 
+def _about_rejected(survey: Survey, rejected: Mapping[str, int]) -> Iterator[PlanProblem]:
+    if number := sum(rejected.values()):
+        reasons = ", ".join(
+            f"{count:,} {reason}" for reason, count in sorted(rejected.items(), key=lambda each: -each[1])
+        )
+        yield PlanProblem(
+            f"{number:,} rows were rejected ({reasons}) and {survey.num_rows:,} kept; trajectories.jsonl."
+            f"rejected.jsonl has the reason for each{_TOOLS if rejected.get('no_tools') else ''}"
+        )
+
+
 def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
     if survey.num_without_schemas:
         yield PlanProblem(
@@ -89,15 +102,13 @@ def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
         )
 
 
-def _about_options(survey: Survey, named: Sequence[ToolArgument], idle_options: Sequence[str]) -> Iterator[PlanProblem]:
+def _about_options(survey: Survey, named: Sequence[ToolArgument]) -> Iterator[PlanProblem]:
     unknown = sorted(str(argument) for argument in {*named} - survey.arguments)
     if unknown and survey.arguments:
         shown = ", ".join(unknown[:_NUM_NAMED]) + (", ..." if len(unknown) > _NUM_NAMED else "")
         yield PlanProblem(
             f"Options of the verifier name arguments that no tool schema has: {shown}; check their spelling"
         )
-    for option in idle_options:
-        yield PlanProblem(f"The option {option} changes no verdict of the trial: it may not apply to these actions")
 
 
 def _about_lengths(lengths: Lengths, trial: Trial) -> Iterator[PlanProblem]:
