@@ -39,6 +39,20 @@ async def killing(action, turn):
 """
 
 
+def test_ctrl_c_gives_one_line_that_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_text("{}\n")
+    (tmp_path / "stop.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = ["import", "in.jsonl", "--out", "out.jsonl", "--format-module", "stop.py"]
+
+    done = subprocess.run(
+        [sys.executable, "-m", "verl_pivot.cli", *command], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+
+    said = "Stopped. The same command goes on where it was when it is run again.\n"
+    assert (done.returncode, done.stderr) == (130, said)
+
+
 def write_rows(path: Path) -> None:
     with path.open("w") as file:
         for number in range(NUM_ROWS):
