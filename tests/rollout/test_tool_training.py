@@ -170,6 +170,7 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
             num_steps=2,
         ),
         "pivot.rollout.format_tag=null",
+        "pivot.resampling.equal_rewards=keep",  # a greedy model solves all of a group, or none
         "trainer.v1.trainer_mode=colocate_async",
         f"trainer.rollout_data_dir={tmp_path}/dump",
     )
