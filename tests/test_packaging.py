@@ -17,13 +17,14 @@ from packaging.requirements import Requirement
 
 from tests.support.launching import MINIMAL
 from tests.support.paths import ROOT
+from tests.support.tiny_model import write_tokenizer
 from verl_pivot.extras import OF_VERL, install_command
 from verl_pivot.sandbox.service.backend import BackendSettings
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-WITH_VERL = OF_VERL | {"omegaconf", "packaging", "transformers"}
-"""Modules that verl's own requirements bring, those of hydra-core and of the extra `data` too."""
+WITH_VERL = OF_VERL | {"huggingface_hub", "omegaconf", "packaging", "transformers"}
+"""Modules that verl's own requirements bring, those of hydra-core and transformers too."""
 
 
 @pytest.mark.slow
@@ -160,7 +161,7 @@ def test_a_command_that_needs_verl_says_so_where_it_is_not_installed(tmp_path: P
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     command = "import sys; sys.modules['jinja2'] = None; from verl_pivot.cli import app; app(sys.argv[1:])"
     imported = ["import", "rows.jsonl", "--out", "t.jsonl"]
-    profiled = ["profile", "t.jsonl", "--model", str(tmp_path), "--out", "p.jsonl"]
+    profiled = ["profile", "t.jsonl", "--model", str(write_tokenizer(tmp_path / "model")), "--out", "p.jsonl"]
 
     for arguments in (imported, profiled):
         done = subprocess.run(
