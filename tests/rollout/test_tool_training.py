@@ -199,7 +199,7 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
         "seen",
     )
     assert first["turns"][0]["text"] == call("jupyter_code", code="1 + 2")
-    assert first["turns"][0]["observations"] == ["3"]
+    assert first["turns"][0]["observations"] == ["Tool call success\nstdout: 3"]
     assert len({each["uid"].split("_")[0] for each in text}) == 4
     assert sum(each["num_calls"] for each in records) / 32 == metrics[1]["rollout/calls_per_trajectory"]
     assert metrics[1]["down_sampling/before_sampling_trace_num"] == len(records) == 32
