@@ -284,7 +284,8 @@ def test_a_served_model_plays_with_tools_and_its_conversation_imports(served: Se
         assert (record["stop_reason"], record["num_calls"], record["num_tool_errors"]) == ("answered", 1, 0)
         assert record["turn_tokens"][1] == len(ANSWER) + 1
         assert record["response_tokens"] > sum(record["turn_tokens"])
-    (trajectory,) = {trajectory.messages for trajectory in read_trajectories(imported)}
+    trajectory, *others = [trajectory.messages for trajectory in read_trajectories(imported)]
+    assert others == [trajectory] * 2
     assert [message.content for message in trajectory] == [QUESTION, "", "5", ANSWER]
     assert trajectory[1].tool_calls[0].arguments == {"a": 2, "b": 3}
 
