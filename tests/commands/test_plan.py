@@ -184,6 +184,7 @@ def test_problems_of_the_rows_and_options_are_listed(folder: Path, policy: Path,
 
     refused = plan("bare.jsonl", *options, "--out", "bare")
     bare = plan("bare.jsonl", *options, "--out", "bare", "--allow-no-tools")
+    imported = plan("bare/trajectories.jsonl", *options, "--out", "again", "--allow-no-tools")
     lines = (folder / "runs.jsonl").read_text().splitlines()[:38]
     bare_lines = (folder / "bare.jsonl").read_text().splitlines()[38:]
     (folder / "partly.jsonl").write_text("\n".join([*lines, *bare_lines, "{"]))
@@ -191,7 +192,7 @@ def test_problems_of_the_rows_and_options_are_listed(folder: Path, policy: Path,
     misspelt = plan("runs.jsonl", *options, "--verifier-options", '{"free_text": ["find_order.ordr_id"]}')
     short = plan("runs.jsonl", *options, "--max-new-tokens", "5", "--out", "short")
 
-    assert (refused.exit_code, bare.exit_code) == (1, 0)
+    assert (refused.exit_code, bare.exit_code, imported.exit_code) == (1, 0, 0)
     assert "--allow-no-tools" in refused.stderr
     assert "40 of 40 rows call tools but have no tool schemas" in bare.output
     assert "3 rows were rejected (2 no_tools, 1 not_json) and 38 kept" in " ".join(partly.stdout.split())

@@ -143,7 +143,8 @@ def test_a_training_of_few_pivots_has_a_batch_that_they_fill() -> None:
 
 def request(folder: str = "plan", *, model: str = "policy", **kwargs: JsonObject) -> PlanRequest:
     return PlanRequest(
-        files=(Path("runs.jsonl"),), folder=Path(folder), model=model, is_imported=False, import_words=(),
+        files=(Path("runs.jsonl"),), folder=Path(folder), model=model, is_imported=False,
+        allow_no_tools=False, import_words=(),
         engine_words=(), verifier_modules=("my shop.py", "lib.shop"), num_samples=8, seed=0, num_gpus=1, num_epochs=1,
         chat_template_kwargs=kwargs.get("chat_template_kwargs", {}), tensor_parallel_size=1,
     )  # fmt: skip

@@ -56,7 +56,7 @@ def plan_command(
     format_module: Annotated[list[str] | None, typer.Option(help="As for `import`; repeatable.")] = None,
     thinking: Annotated[Literal["keep", "strip"] | None, typer.Option(help="As for `import`.")] = None,
     outcome: Annotated[Literal["passed", "all"] | None, typer.Option(help="As for `import`.")] = None,
-    allow_no_tools: Annotated[bool, typer.Option("--allow-no-tools", help="As for `import`.")] = False,
+    allow_no_tools: Annotated[bool, typer.Option("--allow-no-tools", help="As for `import` and `profile`.")] = False,
 ) -> None:
     """Plan a training: import the trajectories, profile some of them, and print the commands for all of them.
 
@@ -82,7 +82,7 @@ def plan_command(
     load_verifier_modules(verifier_module or [])
     given = _import_words(
         {"--format": format, "--thinking": thinking, "--verifier": verifier, "--verifier-options": verifier_options,
-         "--tools": tools, "--outcome": outcome}, format_module or [], allow_no_tools=allow_no_tools,
+         "--tools": tools, "--outcome": outcome}, format_module or [],
     )  # fmt: skip
     imported = is_imported(files)
     if imported and given:
@@ -95,6 +95,7 @@ def plan_command(
         model=model,
         is_imported=imported,
         import_words=given,
+        allow_no_tools=allow_no_tools,
         engine_words=_engine_words(openai, endpoint, server_flags, num_gpus=gpus, parallel=parallel),
         verifier_modules=tuple(verifier_module or ()),
         chat_template_kwargs=json_object(chat_template_kwargs, "--chat-template-kwargs"),
@@ -135,10 +136,9 @@ def _show_and_run(plan: "Plan", runner: "StageRunner", *, run: bool, as_json: bo
         raise typer.Exit(1)
 
 
-def _import_words(options: "dict[str, object]", format_modules: list[str], *, allow_no_tools: bool) -> tuple[str, ...]:
+def _import_words(options: "dict[str, object]", format_modules: list[str]) -> tuple[str, ...]:
     """Options of `import` that were given, as words of a command line."""
     given = [str(word) for name, value in options.items() if value is not None for word in (name, value)]
-    given += ["--allow-no-tools"] if allow_no_tools else []
     return (*given, *(word for module in format_modules for word in ("--format-module", module)))
 
 

@@ -38,6 +38,8 @@ class PlanRequest:
     """Options of `import` that the user gave, as words of a command line."""
     engine_words: tuple[str, ...]
     """Options of `profile` that say where it samples, as words of a command line."""
+    allow_no_tools: bool
+    """Whether trajectories may call tools without having their schemas."""
     verifier_modules: tuple[str, ...]
     chat_template_kwargs: JsonObject
     num_samples: int
@@ -62,6 +64,10 @@ class PlanRequest:
     @property
     def module_words(self) -> tuple[str, ...]:
         return tuple(word for module in self.verifier_modules for word in ("--verifier-module", module))
+
+    @property
+    def schema_words(self) -> tuple[str, ...]:
+        return ("--allow-no-tools",) if self.allow_no_tools else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,8 @@ def shape_of(num_pivots: int, *, num_epochs: int, num_gpus: int, tensor_parallel
 def import_words(request: PlanRequest) -> list[str]:
     """The command that imports the files."""
     files, out = [str(file) for file in request.files], str(request.trajectories)
-    return ["verl-pivot", "import", *files, "--out", out, *request.import_words, *request.module_words]
+    shared = (*request.schema_words, *request.module_words)
+    return ["verl-pivot", "import", *files, "--out", out, *request.import_words, *shared]
 
 
 def profile_words(request: PlanRequest, lengths: Lengths) -> list[str]:
@@ -110,6 +117,7 @@ def profile_words(request: PlanRequest, lengths: Lengths) -> list[str]:
         *("--samples", str(request.num_samples), "--seed", str(request.seed)),
         *(("--chat-template-kwargs", encode_json(kwargs)) if kwargs else ()),
         *request.engine_words,
+        *request.schema_words,
         *request.module_words,
     ]
 
