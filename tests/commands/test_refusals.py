@@ -38,7 +38,7 @@ def imported(folder: Path, **columns: object) -> Path:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--verifier", "shop"), "unknown verifier 'shop'; known: "),
+        (("--verifier", "nobody"), "unknown verifier 'nobody'; known: "),
         (("--verifier-options", '{"mode": "exact"}'), "verifier tool_call.mode: Input should be 'functional'"),
         (("--verifier-options", '{"judge": {}}'), "verifier tool_call.judge: unknown key; known: accepted, dates"),
         (
@@ -77,11 +77,11 @@ def test_a_verifier_module_that_breaks_is_named_with_its_line(tmp_path: Path, te
 
 
 def test_a_row_that_names_an_unknown_verifier_is_rejected_with_its_place(tmp_path: Path) -> None:
-    result = run("import", write(tmp_path / "in.jsonl", verifier="shop"), "--out", tmp_path / "t.jsonl")
+    result = run("import", write(tmp_path / "in.jsonl", verifier="nobody"), "--out", tmp_path / "t.jsonl")
 
     assert result.exit_code == 1
     assert "1 for bad_verifier" in result.stderr
-    assert "in.jsonl, line 1: unknown verifier 'shop'; known: " in result.stderr
+    assert "in.jsonl, line 1: unknown verifier 'nobody'; known: " in result.stderr
 
 
 def test_calls_without_schemas_are_rejected_unless_they_are_wanted(tmp_path: Path) -> None:

@@ -204,7 +204,13 @@ def test_arms_differ_in_their_resampling_alone(tmp_path: Path) -> None:
         {"pivot.resampling.mode=released"},
     ]
     own_places = [
-        ("pivot.resampling.", "trainer.experiment_name", "trainer.default_local_dir", "trainer.rollout_data_dir")
+        (
+            "pivot.resampling.",
+            "trainer.experiment_name",
+            "trainer.default_local_dir",
+            "trainer.rollout_data_dir",
+            "hydra.run.dir",
+        )
     ]
     rest = [[part for part in command if not part.startswith(*own_places)] for command in commands]
     assert rest[0] == rest[1] == rest[2]

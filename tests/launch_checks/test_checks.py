@@ -115,12 +115,12 @@ def test_prompts_that_cannot_fit_are_refused(folder: Path) -> None:
 
 
 def test_verifiers_that_do_not_exist_or_take_other_options_are_refused(folder: Path) -> None:
-    write_pivots(folder / "unknown.parquet", verifier="shop")
+    write_pivots(folder / "unknown.parquet", verifier="nobody")
     write_pivots(folder / "options.parquet", verifier_options='{"mood": 1}')
     (folder / "mine.py").write_text("import json\nx = json.nothing\n")
 
     assert refusal("data.train_files=unknown.parquet").startswith(
-        "data.train_files: rows of unknown.parquet name the verifier 'shop': "
+        "data.train_files: rows of unknown.parquet name the verifier 'nobody': "
     )
     assert "mood" in refusal("data.train_files=options.parquet")
     assert refusal("pivot.verifier_modules=[mine.py]").startswith(

@@ -111,10 +111,14 @@ def test_a_full_disk_stops_the_run_at_the_next_step_and_leaves_no_torn_file(tmp_
     (tmp_path / "1.jsonl.unfinished").symlink_to("/dev/full")
     dump = StepDump(tmp_path)
 
+    with pytest.raises(ConfigError, match=r"No space left on device; make room there or choose another folder with"):
+        fill_two_steps(dump)
+    assert list(tmp_path.glob("1.jsonl*")) == []
+
+
+def fill_two_steps(dump: StepDump) -> None:
+    """Write a step, wait for its thread, and begin the next one; a failed write may be told at any of these calls."""
     dump.add(1, lines("a_0_0"))
     dump.end_batch()
     dump._thread.submit(lambda: None).result()
-
-    with pytest.raises(ConfigError, match=r"No space left on device; make room there or choose another folder with"):
-        dump.add(2, lines("a_0_0"))
-    assert list(tmp_path.glob("1.jsonl*")) == []
+    dump.add(2, lines("a_0_0"))
