@@ -170,6 +170,7 @@ def test_the_provenance_keeps_the_ids_and_the_outcome_of_the_row() -> None:
         ("openhands, output.jsonl", {"history": [[{"action": "run"}, {}]]}, "no_tool_call_metadata", "pairs"),
         ("swe-agent, nebius", {"trajectory": [{"role": "bot", "text": "hi"}]}, "unknown_role", "role 'bot'"),
         ("swe-agent, nebius", {"target": 2}, "bad_outcome", "target must be"),
+        ("harbor", {"steps": [{"source": ["user"], "message": "hi"}]}, "unknown_role", "source"),
         ("toucan", {"messages": "[{"}, "not_json", "messages: not JSON"),
         ("toucan", {"available_tools": "{"}, "bad_tools", "not JSON"),
     ],

@@ -37,9 +37,9 @@ def read_harbor(row: JsonObject) -> Conversation:
 def _messages(step: JsonObject) -> Iterator[Message]:
     """The message of a step, and its observation: results of its calls, or what the environment said."""
     source = step.get("source")
-    if source not in _ROLES:
+    if not isinstance(source, str) or source not in _ROLES:
         raise BadRowError("unknown_role", f"a step has source {source!r}; known are {', '.join(_ROLES)}")
-    role, calls = _ROLES[str(source)], as_list(step.get("tool_calls") or [], "tool_calls")
+    role, calls = _ROLES[source], as_list(step.get("tool_calls") or [], "tool_calls")
     results = _results(step)
     if role is not Role.ASSISTANT and (calls or results):
         raise BadRowError("unclear_observation", f"a step of source {source!r} has calls or an observation")

@@ -60,8 +60,9 @@ def read_toucan(row: JsonObject) -> Conversation:
 
 def _piece(obj: Json) -> Message:
     message = as_object(obj, "a message")
-    if message.get("role") in _SFT_ROLES:
-        return role_piece(message["role"], message.get("content"))
+    role = message.get("role")
+    if isinstance(role, str) and role in _SFT_ROLES:
+        return role_piece(role, message.get("content"))
     return read_message(message)
 
 
