@@ -34,6 +34,6 @@ def _repair_cpu_build() -> None:
 
 try:
     load()
-except Exception:  # verl would hide any exception, whatever its type
+except Exception:  # any failure of our own loading, which verl would hide
     logger.exception("verl-pivot could not load into this process; run `verl-pivot doctor` for the cause")
     raise

@@ -118,3 +118,16 @@ def test_the_transcript_of_a_rollout_is_stored_but_not_sent_to_the_reward_manage
     source = inspect.getsource(agent_loop_tq)
 
     assert 0 < source.index("self._compute_score(") < source.index("output.as_dict()")
+
+
+def test_the_sampler_can_choose_the_mini_batch_size_of_a_step() -> None:
+    """If this fails read resampling/mini_batches.py: the sampler writes into the config that the trainer reads."""
+    from omegaconf import OmegaConf
+    from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+
+    config = OmegaConf.create({"trainer": {"v1": {"sync": {}}}})
+
+    assert config.trainer.v1.get("sync", {})._get_root() is config
+    assert "trainer_config=self.config.trainer.v1.get(self.trainer_mode" in inspect.getsource(PPOTrainer)
+    for reader in (PPOTrainer._get_required_batch_multiple, PPOTrainer._update_actor):
+        assert "self.config.actor_rollout_ref.actor.ppo_mini_batch_size" in inspect.getsource(reader)

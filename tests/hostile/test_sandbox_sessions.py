@@ -206,6 +206,9 @@ def test_h49_a_forged_frame_hurts_only_its_own_session(name: str) -> None:
             hostile = await sandbox.open(limits=LIMITS)
             result = await hostile.run(FORGED.format(texts=FORGERIES[name]) + "\n'done'")
             assert result.status in (Status.OK, Status.SESSION_KILLED)
+            # A frame that is read after its cell has ended costs the session at its next cell.
+            following = await hostile.run("2 + 2")
+            assert (following.status, following.value) in ((Status.OK, "4"), (Status.SESSION_KILLED, None))
             assert (await hostile.run("2 + 2")).value == "4"
             assert (await honest.run("x")).value == "1"
             await honest.close()

@@ -37,6 +37,14 @@ def test_phases_and_steps_get_a_line_each() -> None:
     ]
 
 
+def test_groups_that_the_update_does_not_see_are_told() -> None:
+    step = "step:1 - critic/score/mean:0.5 - down_sampling/groups_equal_rewards:3.0 - "
+
+    assert printed(f"Total training steps: 1\n{step}{RESAMPLED}\n")[0].endswith(
+        "step 1 of 1: mean reward 0.50; dropped 3 groups of equal rewards, 16 of 32 by resampling"
+    )
+
+
 def test_a_long_trial_shows_a_few_steps_and_the_last() -> None:
     steps = "".join(f"step:{number} - critic/score/mean:0.5\n" for number in range(1, 36))
 

@@ -8,7 +8,7 @@ import typer
 
 from verl_pivot.commands.next_steps import message_turns_remark, next_command
 from verl_pivot.commands.options import json_object, refuse_overwriting
-from verl_pivot.commands.tables import counts_table
+from verl_pivot.commands.tables import counts_table, printable
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
 
 def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -> None:
     from rich.console import Console
+    from rich.text import Text
 
     console = Console()
     table = counts_table(f"{report.num_rows} rows")
@@ -130,7 +131,7 @@ def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -
         )
     table.add_row("not passed", str(report.num_not_passed), "left out; --outcome all keeps them")
     for reason, count in report.rejected.most_common():
-        table.add_row(f"rejected: {reason}", str(count), report.examples[reason])
+        table.add_row(f"rejected: {reason}", str(count), Text(printable(report.examples[reason])))
     console.print(table)
     for line in _remarks(report, out):
         console.print(line, highlight=False, soft_wrap=True)

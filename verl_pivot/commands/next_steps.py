@@ -1,19 +1,18 @@
 """What a finished command prints: the next command as it can be typed, and what message turns are paid."""
 
-import json
-import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_pivot.planning.overrides import override_value
+
 if TYPE_CHECKING:
     from verl_pivot.profiling.profiles import ProfileSettings
+    from verl_pivot.types import JsonObject
 
 _LARGEST_BATCH = 64
 """Pivots per step of `+method=pivotrl`."""
-_PLAIN = re.compile(r"(?!(?:true|false|null|inf|nan)$)[a-z_/.][\w/.:+@?-]*", re.ASCII | re.IGNORECASE)
-"""Texts that Hydra reads as they stand."""
 
 
 def next_command(words: Sequence[str], program: Sequence[str] = ("verl-pivot",)) -> str:
@@ -45,7 +44,7 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
     """
     batch_size = min(_LARGEST_BATCH, 1 << max(num_train, 1).bit_length() - 1)
     kwargs = {f"+data.apply_chat_template_kwargs.{key}": value for key, value in profile.chat_template_kwargs.items()}
-    overrides = {
+    overrides: JsonObject = {
         "data.train_files": str(pivots),
         "data.train_batch_size": batch_size,
         "data.max_prompt_length": profile.max_prompt_tokens,
@@ -55,9 +54,5 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         "actor_rollout_ref.model.path": profile.model,
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
     }
-    words = ["+method=pivotrl", *(f"{key}={_hydra(value)}" for key, value in overrides.items())]
+    words = ["+method=pivotrl", *(f"{key}={override_value(value)}" for key, value in overrides.items())]
     return next_command(words, ("python", "-m", "verl.trainer.main_ppo"))
-
-
-def _hydra(value: object) -> str:
-    return value if isinstance(value, str) and _PLAIN.fullmatch(value) else json.dumps(value, ensure_ascii=False)

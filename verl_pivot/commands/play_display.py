@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from verl_pivot.commands.tables import counts_table
+from verl_pivot.commands.tables import counts_table, printable
 from verl_pivot.playing.conversation import OnMessage
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.problems import Problem
@@ -14,8 +14,6 @@ from verl_pivot.playing.running import PlayedTotals
 from verl_pivot.types import Message, Role
 
 _STYLES = {Role.SYSTEM: "dim", Role.USER: "bold cyan", Role.ASSISTANT: "bold green", Role.TOOL: "bold yellow"}
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""Control characters in visible form: a tool's output must not move the cursor or ring the bell."""
 
 
 class PlayDisplay:
@@ -73,11 +71,6 @@ class PlayDisplay:
             text = f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})"
             lines.append((("\n" if message.content else "") + printable(text), "magenta"))
         self._console.print(Text.assemble(*lines), soft_wrap=True)
-
-
-def printable(text: str) -> str:
-    """The text with control characters and lone surrogates in visible form."""
-    return text.encode("utf-8", "backslashreplace").decode().translate(_CONTROL)
 
 
 def outcome_lines(played: PlayedProblem) -> Iterator[str]:

@@ -35,6 +35,8 @@ _DROPPED = {
     "pivot/undecided_rows": "undecided",
     "pivot/lone_rows": "alone in their group",
     "pivot/absent_rollouts": "without a token",
+    "down_sampling/groups_too_few": "groups with too few usable rollouts",
+    "down_sampling/groups_equal_rewards": "groups of equal rewards",
 }
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
 _KILLED = 128 + 9

@@ -1,6 +1,5 @@
 """What a user asked `verl-pivot plan` for, with the chosen lengths -> the commands to type, as lists of words."""
 
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +7,8 @@ from pathlib import Path
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.planning.lengths import Lengths
-from verl_pivot.types import Json, JsonObject
+from verl_pivot.planning.overrides import override_value
+from verl_pivot.types import JsonObject
 
 _GROUP_SIZE = 16
 """Rollouts per pivot of `+method=pivotrl`."""
@@ -17,11 +17,6 @@ _LARGEST_BATCH = 64
 _SAVE_EVERY = 20
 _TOKENS_PER_GPU = 16_384
 """Tokens of a micro-batch in verl's default."""
-_PLAIN = re.compile(r"(?!(?:true|false|null|inf|nan)$)[a-z_/.][\w/.:+@?-]*", re.ASCII | re.IGNORECASE)
-"""Values that Hydra's grammar reads as a text without quotes."""
-
-_BEFORE_QUOTE = re.compile(r"(\\*)('|$)")
-"""Backslashes before a quote or the end: only these are special in Hydra's quoted texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,18 +130,21 @@ def select_words(request: PlanRequest, lengths: Lengths) -> list[str]:
 def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -> list[str]:
     """The launch command of the stock trainer."""
     longest = lengths.max_prompt_tokens + lengths.max_new_tokens
-    modules, save_every = ",".join(map(_hydra, request.verifier_modules)), min(_SAVE_EVERY, max(1, shape.num_steps))
+    modules, save_every = (
+        ",".join(map(override_value, request.verifier_modules)),
+        min(_SAVE_EVERY, max(1, shape.num_steps)),
+    )
     overrides = {
-        "data.train_files": _hydra(str(request.pivots)),
+        "data.train_files": override_value(str(request.pivots)),
         "data.max_prompt_length": lengths.max_prompt_tokens,
         "data.max_response_length": lengths.max_new_tokens,
         "data.train_batch_size": shape.batch_size,
         **{
-            f"+data.apply_chat_template_kwargs.{key}": _hydra(value)
+            f"+data.apply_chat_template_kwargs.{key}": override_value(value)
             for key, value in request.chat_template_kwargs.items()
         },
         **({"pivot.verifier_modules": f"[{modules}]"} if modules else {}),
-        "actor_rollout_ref.model.path": _hydra(request.model),
+        "actor_rollout_ref.model.path": override_value(request.model),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(_TOKENS_PER_GPU, longest),
         "actor_rollout_ref.rollout.n": shape.group_size,
@@ -155,7 +153,7 @@ def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -
         "trainer.total_epochs": shape.num_epochs,
         "trainer.save_freq": save_every,
         "trainer.test_freq": save_every,
-        "trainer.default_local_dir": _hydra(str(request.folder / "training")),
+        "trainer.default_local_dir": override_value(str(request.folder / "training")),
         "trainer.logger": "[console]",
     }
     words = [f"{key}={value}" for key, value in overrides.items()]
@@ -165,23 +163,3 @@ def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -
 def typed(words: Sequence[str]) -> str:
     """The words as a line for a shell."""
     return shlex.join(words)
-
-
-def _hydra(value: Json) -> str:
-    """A value as Hydra's grammar of overrides reads it; texts are quoted where they must be."""
-    match value:
-        case str():
-            if _PLAIN.fullmatch(value):
-                return value
-            return f"'{_BEFORE_QUOTE.sub(_escaped, value)}'"
-        case dict():
-            return "{" + ",".join(f"{key}:{_hydra(each)}" for key, each in value.items()) + "}"
-        case list():
-            return "[" + ",".join(map(_hydra, value)) + "]"
-        case None:
-            return "null"
-    return str(value)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return 2 * found[1] + ("\\'" if found[2] else "")

@@ -138,7 +138,7 @@ async def _call(function: RewardFunction, problem: Problem, text: str) -> Outcom
     try:
         is_async = inspect.iscoroutinefunction(function)
         result = await (function(**values) if is_async else asyncio.to_thread(function, **values))
-    except Exception as error:
+    except Exception as error:  # the user's reward function, which may raise anything
         raise code_error(f"reward function {name}", error) from error
     score = result.get("score") if isinstance(result, dict) else result
     if not isinstance(score, bool | int | float) or not math.isfinite(score):

@@ -28,7 +28,7 @@ class FaultReportingLoop:
         self._loop, self._error = None, None
         try:
             self._loop = load_class_from_fqn(loop, "agent loop")(**arguments)
-        except Exception as error:  # noqa: BLE001  whatever it is, `run` reports it
+        except Exception as error:  # noqa: BLE001  an agent loop that cannot be made; `run` reports it
             self._error = error
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput | list[AgentLoopOutput]:
@@ -38,7 +38,7 @@ class FaultReportingLoop:
             return _faulty_output(self._error)
         try:
             return await self._loop.run(sampling_params, **row)
-        except Exception as error:  # noqa: BLE001  whatever it is, the row reports it
+        except Exception as error:  # noqa: BLE001  an agent loop, its tools or its row; the row reports it
             return _faulty_output(error)
 
 

@@ -56,7 +56,7 @@ class EnvironmentKind:
         try:
             environment = self.environment(metadata)
             listed = list(environment.tools)
-        except Exception as error:
+        except Exception as error:  # the user's constructor, which may raise anything
             raise code_error(f"environment {self.environment.__name__}", error) from error
         return RunningEnvironment(environment, self.signatures, listed, self.policy)
 
@@ -107,7 +107,7 @@ class RunningEnvironment:
             outcome = await coming if inspect.isawaitable(coming) else coming
         except (PivotError, OSError) as error:
             return Verdict.undecided("environment_failed", named(error))
-        except Exception as error:
+        except Exception as error:  # the user's `score`, which may raise anything
             raise code_error(f"{self._place}.score", error) from error
         return _as_verdict(outcome, f"{self._place}.score")
 
@@ -121,7 +121,7 @@ class RunningEnvironment:
             await self._environment.close()
         except (PivotError, OSError):
             raise
-        except Exception as error:
+        except Exception as error:  # the user's `close`, which may raise anything
             raise code_error(f"{self._place}.close", error) from error
 
     async def _call_method(self, signature: ToolSignature, arguments: JsonObject, workspace: Workspace) -> Observation:

@@ -1,0 +1,30 @@
+"""Values -> texts that Hydra's grammar of command-line overrides reads as the same values."""
+
+import re
+
+from verl_pivot.types import Json
+
+_PLAIN = re.compile(r"(?!(?:true|false|null|inf|nan)$)[a-z_/.][\w/.:+@?-]*", re.ASCII | re.IGNORECASE)
+"""Values that Hydra's grammar reads as a text without quotes."""
+_BEFORE_QUOTE = re.compile(r"(\\*)('|$)")
+"""Backslashes before a quote or the end: only these are special in Hydra's quoted texts."""
+
+
+def override_value(value: Json) -> str:
+    """A value as Hydra's grammar of overrides reads it; texts are quoted where they must be."""
+    match value:
+        case str():
+            if _PLAIN.fullmatch(value):
+                return value
+            return f"'{_BEFORE_QUOTE.sub(_escaped, value)}'"
+        case dict():
+            return "{" + ",".join(f"{key}:{override_value(each)}" for key, each in value.items()) + "}"
+        case list():
+            return "[" + ",".join(map(override_value, value)) + "]"
+        case None:
+            return "null"
+    return str(value)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return 2 * found[1] + ("\\'" if found[2] else "")
