@@ -9,10 +9,18 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 
 from verl_pivot.data.json_values import BadRowError, encode_json, is_too_deep
 from verl_pivot.data.tool_schemas import ArgumentProblem, schemas_by_name
-from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, ToolBugError, ToolFailureError
+from verl_pivot.errors import (
+    PivotError,
+    SandboxError,
+    SandboxRequestError,
+    SessionLostError,
+    ToolBugError,
+    ToolFailureError,
+)
 from verl_pivot.tools.contract import Observation, OnTimeout, Tool, ToolError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
+from verl_pivot.user_code import code_error, named
 
 _MAX_DETAIL = 500
 """Characters of a failure's description that are kept."""
@@ -86,12 +94,9 @@ class Toolbox:
         began = time.monotonic()
         observation, failure, is_bug = None, "", False
         try:
-            observation = await _with_retries(call, tool, self.workspace)
-            observation.text.encode()
+            observation = await _observation(call, tool, self.workspace)
         except ToolError as error:
             observation = Observation(failure_text(str(error)), error.kind)
-        except UnicodeEncodeError as error:
-            observation, failure = None, f"tool {call.name} returned text that is not valid Unicode: {error.reason}"
         except SandboxRequestError as error:  # a program of many megabytes, for example
             observation = Observation(failure_text(str(error)), ErrorKind.REFUSED)
         except (ToolFailureError, SandboxError) as error:
@@ -111,12 +116,43 @@ def _problem(call: ToolCall, tool: Tool) -> ArgumentProblem | None:
 
 
 def failure_text(reason: str) -> str:
-    """Observation after a mistake of the policy, in the same form as the responses of `tool_response.py`."""
-    return f"Tool call failure\nreason: error, {reason}"
+    """Observation after a mistake of the policy, in the same form as the responses of `tool_response.py`.
+
+    A lone surrogate in the reason, which no tokenizer takes, is written as \\uNNNN.
+    """
+    return f"Tool call failure\nreason: error, {reason}".encode("utf-8", "backslashreplace").decode()
 
 
 def _refused(call: ToolCall | Malformed, kind: ErrorKind, reason: str) -> CallOutcome:
     return CallOutcome(call=call, observation=Observation(failure_text(reason), kind))
+
+
+async def _observation(call: ToolCall, tool: Tool, workspace: Workspace) -> Observation:
+    """Observation of a call; whatever the tool raises or returns becomes one of the errors below.
+
+    Raises:
+        ToolError: If the call cannot be done, through the policy's fault.
+        SandboxRequestError: If the call asks the sandbox for what is not allowed.
+        ToolFailureError: If the tool failed in any other way; SandboxError if the sandbox did.
+    """
+    place = f"tool {call.name}"
+    try:
+        observation = await _with_retries(call, tool, workspace)
+    except (ToolError, SandboxRequestError, ToolFailureError, SandboxError):
+        raise
+    except ValueError as error:
+        raise ToolError(str(error)) from error
+    except (PivotError, OSError) as error:  # a system that the tool needs
+        raise ToolFailureError(f"{place} raised {named(error)}") from error
+    except (Exception, SystemExit) as error:  # the tool's own code: verl gathers rollouts, and one would end them all
+        raise ToolBugError(str(code_error(place, error))) from error
+    if not isinstance(observation, Observation) or not isinstance(observation.text, str):
+        raise ToolBugError(f"{place} returned {observation!r:.100}; return an Observation with a text")
+    try:
+        observation.text.encode()
+    except UnicodeEncodeError as error:
+        raise ToolFailureError(f"{place} returned text that is not valid Unicode: {error.reason}") from error
+    return observation
 
 
 async def _with_retries(call: ToolCall, tool: Tool, workspace: Workspace) -> Observation:

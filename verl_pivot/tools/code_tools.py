@@ -1,6 +1,7 @@
 """Tools that run the policy's code in the sandbox: a Python program, a notebook cell, a bash command."""
 
 import math
+import re
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import Annotated
@@ -23,7 +24,8 @@ _RUN_COMMAND = "__import__('subprocess').run(['bash', '-c', {!r}], stdin=-3, std
 
 The cell's value is the exit code.
 """
-
+_EXIT_CODE = re.compile(r"-?[0-9]{1,3}")
+"""Return code of a command; negative for the signal that ended it."""
 
 _PROGRAM = text_schema(
     "python_code_with_standard_io",
@@ -129,8 +131,13 @@ class Bash(_CodeTool):
 
 
 def _command_result(result: Result) -> Result:
-    """Result of the command that a cell ran; stderr of the cell itself is left out."""
-    if result.status is not Status.OK or result.value is None:
-        return replace(result, stderr="", stderr_truncated=False)
-    exit_code = int(result.value)
+    """Result of the command that a cell ran; stderr of the cell itself is left out.
+
+    The command shares the session with the cell, and so can forge its value: one that is no exit code is an error.
+    """
+    is_exit_code = _EXIT_CODE.fullmatch(result.value or "") is not None
+    if result.status is not Status.OK or not is_exit_code:
+        status = Status.ERROR if result.status is Status.OK else result.status
+        return replace(result, value=None, status=status, stderr="", stderr_truncated=False)
+    exit_code = int(result.value or "")
     return replace(result, value=None, exit_code=exit_code, status=Status.ERROR if exit_code else Status.OK)
