@@ -17,6 +17,9 @@ BIN := .venv/bin
 # Three processes on two cores, since many tests wait; tests/conftest.py says which stay together.
 PARALLEL := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 
+# Hundreds of processes import torch and verl here: each of them would compile both anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test check soak lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router lock clean
 
 quickstart: .venv/ready

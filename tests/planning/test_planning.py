@@ -173,7 +173,7 @@ def test_arguments_of_the_chat_template_reach_the_launch() -> None:
 
     words = launch_words(asked, choose_lengths(measured(10), context_tokens=None), shape)
 
-    assert "+data.apply_chat_template_kwargs.enable_thinking=False" in words
+    assert "+data.apply_chat_template_kwargs.enable_thinking=false" in words
     assert "+data.apply_chat_template_kwargs.style='a b'" in words
 
 

@@ -241,41 +241,13 @@ async def _play(
     display: "PlayDisplay",
     on_end: "Callable[[PlayedProblem], None]",
 ) -> None:
+    from verl_pivot.commands.typed_lines import TypedLines
     from verl_pivot.playing.human_player import HumanPlayer
     from verl_pivot.playing.running import play_problems
 
     if endpoint is not None:
         await play_problems(job, await endpoint.player(), on_begin=display.on_begin, on_end=on_end)
         return
-    with _terminal_restored():
-        await play_problems(job, HumanPlayer(_read_line, display.say), on_begin=display.on_begin, on_end=on_end)
-
-
-async def _read_line(prompt: str) -> str | None:
-    """The line that a person types; None at the end of the input. Sandbox sessions go on while the person thinks."""
-    import readline  # noqa: F401  lets input() edit lines and remember them
-
-    from verl_pivot.tools.functions import in_thread
-
-    try:
-        return str(await in_thread(lambda: input(prompt), {}))
-    except EOFError:
-        return None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"what was typed is not UTF-8: {error}") from error
-
-
-@contextmanager
-def _terminal_restored() -> Iterator[None]:
-    """Give the terminal its settings back: an interrupted input() in a thread leaves those of readline."""
-    import sys
-    import termios
-
-    if not sys.stdin.isatty():
-        yield
-        return
-    settings = termios.tcgetattr(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, settings)
+    lines = TypedLines()
+    with lines.terminal_restored():
+        await play_problems(job, HumanPlayer(lines.read, display.say), on_begin=display.on_begin, on_end=on_end)

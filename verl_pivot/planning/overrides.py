@@ -1,5 +1,6 @@
 """Values -> texts that Hydra's grammar of command-line overrides reads as the same values."""
 
+import json
 import re
 
 from verl_pivot.types import Json
@@ -21,8 +22,8 @@ def override_value(value: Json) -> str:
             return "{" + ",".join(f"{key}:{override_value(each)}" for key, each in value.items()) + "}"
         case list():
             return "[" + ",".join(map(override_value, value)) + "]"
-        case None:
-            return "null"
+        case True | False | None:
+            return json.dumps(value)
     return str(value)
 
 
