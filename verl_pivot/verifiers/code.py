@@ -1,7 +1,8 @@
 """Verifier `code`: a program is right if it passes the row's tests, run in the sandbox and compared outside it."""
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -12,8 +13,9 @@ from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
-from verl_pivot.verifiers.code_asserts import AssertCheck, parse_assert, parse_plain_value
-from verl_pivot.verifiers.extraction import extract_program
+from verl_pivot.verifiers.code_asserts import AssertCheck, parse_assert
+from verl_pivot.verifiers.code_values import MAX_BYTES, Evaluated, read_values
+from verl_pivot.verifiers.extraction import OUTPUT_LANGUAGES, extract_program
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
@@ -40,6 +42,8 @@ class CodeOptions(Options):
     tests: tuple[IoTest, ...] = ()
     asserts: tuple[str, ...] = ()
     """Asserts for a Python program, such as `assert f(2) == [4]`; code_asserts.py says what an assert may hold."""
+    entry_point: str = ""
+    """Name of the function or class that the asserts test; all arguments of its calls are taken for inputs."""
     argument: ToolArgument | None = None
     """Argument that holds the program, as "tool.argument"; None for the last code block of the text."""
     score: Literal["all", "pass_rate"] = "all"
@@ -58,7 +62,7 @@ class CodeOptions(Options):
         if self.asserts and self.language != "python":
             raise ValueError(f"asserts are for python, and the language is {self.language!r}; give tests")
         for text in self.asserts:
-            parse_assert(text)
+            parse_assert(text, self.entry_point)
         return self
 
 
@@ -74,10 +78,10 @@ class CodeVerifier:
 
     @property
     def _checks(self) -> list[AssertCheck]:
-        return [parse_assert(text) for text in self._options.asserts]
+        return [parse_assert(text, self._options.entry_point) for text in self._options.asserts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        code = extract_program(action, self._options.argument)
+        code = extract_program(action, self._options.argument, ignored=OUTPUT_LANGUAGES)
         if isinstance(code, Verdict):
             return code
         try:
@@ -99,16 +103,13 @@ class CodeVerifier:
 
     async def _run_asserts(self, code: str) -> list[Verdict]:
         """Outcomes of the asserts, whose expressions one run of the program evaluates."""
-        plan = {"code": code, "expressions": [each for check in self._checks for each in check.expressions]}
+        expressions = [each for check in self._checks for each in check.expressions]
+        plan = {"code": code, "expressions": expressions, "max_bytes": MAX_BYTES}
         files = {_PLAN: json.dumps(plan).encode()}
         (result,) = await execute([self._program(_RUNNER, files=files, fetch=(_VALUES,))])
         if result.status is not Status.OK:
             return [_failed(result)] * len(self._checks)
-        values = _parse_values(result.files.get(_VALUES, b""), len(plan["expressions"]))
-        if values is None:
-            why = result.file_errors.get(_VALUES, "it wrote something else")
-            return [refuse(Reason.WRONG_OUTPUT, f"no values of the tests: {why}")] * len(self._checks)
-        return [_checked_outcome(check, values) for check in self._checks]
+        return await asyncio.to_thread(_checked_outcomes, self._checks, result)
 
     def _program(self, code: str, **fields: Any) -> Program:
         options = self._options
@@ -154,25 +155,27 @@ def _failed(result: Result) -> Verdict:
     return refuse(REASONS[result.status], message.strip()[-300:])
 
 
-def _checked_outcome(check: AssertCheck, values: Iterator[dict[str, Any]]) -> Verdict:
-    answers = [next(values) for _ in check.expressions]
-    for expression, answer in zip(check.expressions, answers, strict=True):
-        if not isinstance(answer.get("value"), str):
-            return refuse(Reason.RUNTIME_ERROR, f"{expression}: {answer.get('error')}"[:300])
-    shown = ", ".join(answer["value"] for answer in answers)[:300]
-    try:
-        holds = check.holds([parse_plain_value(answer["value"]) for answer in answers])
-    except ValueError as error:
-        return refuse(Reason.WRONG_OUTPUT, str(error))
-    return Verdict.accept() if holds else refuse(Reason.WRONG_OUTPUT, shown)
+def _checked_outcomes(checks: Sequence[AssertCheck], result: Result) -> list[Verdict]:
+    """Outcomes of the asserts, from the values that the program's interpreter wrote."""
+    values = read_values(result.files.get(_VALUES, b""), sum(len(check.expressions) for check in checks))
+    if values is None:
+        why = result.file_errors.get(_VALUES, "it wrote something else")
+        return [refuse(Reason.WRONG_OUTPUT, f"no values of the tests: {why}")] * len(checks)
+    coming = iter(values)
+    return [_checked_outcome(check, [next(coming) for _ in check.expressions]) for check in checks]
 
 
-def _parse_values(content: bytes, num_expressions: int) -> Iterator[dict[str, Any]] | None:
-    """Values that the program's interpreter wrote; None if the program made it write anything else."""
+def _checked_outcome(check: AssertCheck, values: Sequence[Evaluated]) -> Verdict:
+    for expression, evaluated in zip(check.expressions, values, strict=True):
+        if evaluated.problem is not None:
+            return refuse(evaluated.problem, f"{expression}: {evaluated.detail}")
+    if check.holds([evaluated.value for evaluated in values]):
+        return Verdict.accept()
+    return refuse(Reason.WRONG_OUTPUT, ", ".join(map(_shown, values)))
+
+
+def _shown(evaluated: Evaluated) -> str:
     try:
-        values = json.loads(content)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(values, list) or len(values) != num_expressions:
-        return None
-    return iter(values) if all(isinstance(value, dict) for value in values) else None
+        return repr(evaluated.value)[:300]
+    except ValueError:
+        return "a number of more than 4300 digits"

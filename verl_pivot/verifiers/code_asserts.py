@@ -1,32 +1,30 @@
 """`assert f(2) == [4]` -> the expression that the sandbox evaluates, `f(2)`, and the check of its value outside.
 
-What a test expects never enters the sandbox: a program that takes over its interpreter can only guess it.
+What a test expects never enters the sandbox: a program that takes over its interpreter can only guess it. An assert in
+which a constant may be what is expected, although it is an argument of the program's, is refused.
 """
 
 import ast
 import builtins
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
-_OUTSIDE: Mapping[str, Any] = {"abs": abs, "isclose": math.isclose, "round": round, "set": set, "frozenset": frozenset}
-"""Functions that are evaluated outside, since their arguments may hold what the test expects."""
-_CONVERSIONS = frozenset({"list", "tuple", "set", "frozenset", "dict", "sorted", "len", "sum", "str", "int", "float"})
-"""Functions that are evaluated in the sandbox with the program's call inside them, whose value may not be plain."""
-_PROGRAM_NODES = (ast.Call, ast.Name, ast.Attribute)
-"""Nodes that refer to the program."""
+from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES, NAMES, multiply, power, remainder
+
+_CALCULATIONS: Mapping[type[ast.operator], Any] = {ast.Mult: multiply, ast.Pow: power, ast.Mod: remainder}
 _OUTSIDE_NODES = (
     *(ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Constant, ast.List, ast.Tuple, ast.Set, ast.Dict),
-    *(ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context, ast.Add, ast.Sub, ast.Div),
+    *(ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context, ast.Add, ast.Sub, ast.Div, ast.FloorDiv),
+    *(ast.BitAnd, ast.BitOr, ast.BitXor, ast.Subscript, ast.Slice),
 )
-"""Nodes that are evaluated outside. Products are not among them: one with the program's number can fill memory."""
-_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError)
-_NUMBERS = {"nan": math.nan, "inf": math.inf}
-_NAME_PREFIX = "value_"
-"""Prefix of the names that stand in a check for the values of its expressions: value_0, value_1."""
+"""Nodes that are evaluated outside."""
+_FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError, AttributeError)
+_VALUE, _OUTSIDE = "value_", "outside_"
+"""Prefixes of the names that stand in a check for the values of its expressions, and for functions applied outside."""
+_PROBES = (None, True, False, 0, 1, -1, 0.5, "", "a", [], [0], (), {}, {0}, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,86 +35,225 @@ class AssertCheck:
     """Expressions to evaluate in the sandbox, after the program."""
     code: CodeType
     """The assert with a name in place of each expression."""
+    functions: Mapping[str, Any]
+    """{name in the code: function that it stands for}"""
 
     def holds(self, values: Sequence[Any]) -> bool:
         """Whether the assert is true of plain values, one for each expression."""
-        names = {f"{_NAME_PREFIX}{index}": value for index, value in enumerate(values)}
+        names = {f"{_VALUE}{index}": value for index, value in enumerate(values)}
         try:
-            return bool(eval(self.code, {"__builtins__": {}, **_OUTSIDE, **names}))
+            return bool(eval(self.code, {"__builtins__": {}, **self.functions, **names}))
         except _FAILURES:
             return False
 
 
 @lru_cache(65_536)
-def parse_assert(text: str) -> AssertCheck:
+def parse_assert(text: str, entry_point: str = "") -> AssertCheck:
     """Split one assert.
 
+    Args:
+        text: The assert.
+        entry_point: Name of the function or class under test, if it is known: all arguments of its calls are inputs.
+
     Raises:
-        ValueError: If the assert cannot be checked from outside the program's interpreter.
+        ValueError: If the assert cannot be checked from outside the program's interpreter, or is true of everything.
     """
     try:
         (statement,) = ast.parse(text.strip()).body
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text[:200]!r} is not one assert") from error
-    splitter = _Splitter(text)
+    splitter = _Splitter(text, entry_point)
     test = statement.test if isinstance(statement, ast.Assert) else ast.Constant(value=None)
+    if isinstance(test, ast.Tuple | ast.List | ast.Dict | ast.Set):
+        raise _refused(text, f"asserts a {type(test).__name__.lower()}, which is true whatever it holds")
+    constants = _constants(test)
     test = ast.fix_missing_locations(splitter.visit(test))
     if not splitter.expressions:
         raise ValueError(f"{text[:200]!r} is no assert that evaluates anything of the program")
-    return AssertCheck(expressions=tuple(splitter.expressions), code=compile(ast.Expression(test), "assert", "eval"))
+    code = compile(ast.Expression(test), "assert", "eval")
+    check = AssertCheck(expressions=tuple(splitter.expressions), code=code, functions=splitter.functions)
+    if all(check.holds([probe] * len(check.expressions)) for probe in (*_PROBES, *constants)):
+        raise ValueError(f"{text[:200]!r} is true of every value; compare the call with what it must give")
+    return check
+
+
+def _constants(test: ast.expr) -> list[Any]:
+    """Every constant and every list, tuple or other literal in the assert."""
+    found = []
+    for node in ast.walk(test):
+        if isinstance(node, ast.Constant | ast.List | ast.Tuple | ast.Set | ast.Dict | ast.UnaryOp):
+            try:
+                found.append(ast.literal_eval(node))
+            except (ValueError, TypeError):
+                continue  # it holds a call
+    return found
 
 
 class _Splitter(ast.NodeTransformer):
     """Puts names in place of the program's expressions, and refuses what is not harmless to evaluate outside."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, entry_point: str) -> None:
         self.expressions: list[str] = []
+        self.functions: dict[str, Any] = {}
         self._text = text
+        self._entry_point = entry_point
 
     def visit(self, node: ast.AST) -> Any:
-        name = _name_of(node.func) if isinstance(node, ast.Call) else ""
-        is_conversion = isinstance(node, ast.Call) and _is_conversion(node)
-        if isinstance(node, ast.Call) and name in _OUTSIDE and not is_conversion:
-            arguments = [self.visit(each) for each in node.args]
-            keywords = [ast.keyword(arg=each.arg, value=self.visit(each.value)) for each in node.keywords]
-            return ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=arguments, keywords=keywords)
-        # Builtins such as all(...) or isinstance(...) belong to the test: in the sandbox, the program could forge their
-        # result.
-        if isinstance(node, _PROGRAM_NODES) and (is_conversion or name not in dir(builtins)):
-            self.expressions.append(ast.unparse(node))
-            return ast.Name(id=f"{_NAME_PREFIX}{len(self.expressions) - 1}", ctx=ast.Load())
+        if isinstance(node, ast.Compare | ast.BinOp):
+            self._check_sides(node)
+        if isinstance(node, ast.BinOp) and type(node.op) in _CALCULATIONS:
+            function = self._outside(type(node.op).__name__, _CALCULATIONS[type(node.op)])
+            return ast.Call(func=function, args=[self.visit(node.left), self.visit(node.right)], keywords=[])
+        if isinstance(node, ast.Call | ast.Name | ast.Attribute):
+            return self._visit_reference(node)
         if isinstance(node, _OUTSIDE_NODES):
             return self.generic_visit(node)
-        what = f"call of {name}" if name else type(node).__name__
-        raise ValueError(f"{self._text[:200]!r} has a {what} that cannot be checked outside; write call == value")
+        raise self._refused(type(node).__name__)
+
+    def _visit_reference(self, node: ast.Call | ast.Name | ast.Attribute) -> ast.expr:
+        """A call or name that is the program's, or one that is applied outside."""
+        name, thing = self._found(node.func if isinstance(node, ast.Call) else node)
+        if isinstance(node, ast.Call) and callable(thing):
+            arguments = [self.visit(each) for each in node.args]
+            keywords = [ast.keyword(arg=each.arg, value=self.visit(each.value)) for each in node.keywords]
+            if any(each.arg is None for each in node.keywords):
+                raise self._refused("** argument")
+            return ast.Call(func=self._outside(name, thing), args=arguments, keywords=keywords)
+        if isinstance(node, ast.Call):
+            # Other builtins belong to the test: in the sandbox, the program could forge their result.
+            if name in dir(builtins) and name != self._entry_point:
+                raise self._refused(f"call of {name}")
+        elif thing is not None and (name in NAMES or not callable(thing)):
+            return self._outside(name, thing)
+        _check_inputs(node, self._entry_point, self._text)
+        self.expressions.append(ast.unparse(node))
+        return ast.Name(id=f"{_VALUE}{len(self.expressions) - 1}", ctx=ast.Load())
+
+    def _found(self, function: ast.expr) -> tuple[str, Any]:
+        """Name of a function, and what is applied outside under that name; None if it is the program's."""
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            return function.attr, MODULES.get(function.value.id, {}).get(function.attr)
+        name = function.id if isinstance(function, ast.Name) else ""
+        return name, None if name == self._entry_point else FUNCTIONS.get(name)
+
+    def _outside(self, name: str, thing: Any) -> ast.expr:
+        known = f"{_OUTSIDE}{name}"
+        self.functions[known] = thing
+        return ast.Name(id=known, ctx=ast.Load())
+
+    def _check_sides(self, node: ast.Compare | ast.BinOp) -> None:
+        """Refuse a comparison of two things of the program's, one of which may be given what is expected."""
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node.left, node.right]
+        names = [{_name(each) for each in self._programs(side)} for side in sides]
+        held = [each for each in names if each]
+        if len(held) > 1 and len(set().union(*held)) > 1:
+            what = " and ".join(sorted(set().union(*held)))
+            raise self._refused(f"comparison of {what}, which are both the program's,")
+
+    def _programs(self, node: ast.AST) -> Iterator[ast.expr]:
+        """The outermost calls and names of the program's within a node."""
+        if not isinstance(node, ast.Call | ast.Name | ast.Attribute):
+            inside = list(ast.iter_child_nodes(node))
+        elif self._found(node.func if isinstance(node, ast.Call) else node)[1] is None:
+            yield node
+            return
+        else:
+            inside = [*node.args, *(each.value for each in node.keywords)] if isinstance(node, ast.Call) else []
+        for each in inside:
+            yield from self._programs(each)
+
+    def _refused(self, what: str) -> ValueError:
+        return _refused(self._text, f"has a {what} that cannot be checked outside; write call == value")
 
 
-def _name_of(function: ast.expr) -> str:
-    if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) and function.value.id == "math":
-        return function.attr
-    return function.id if isinstance(function, ast.Name) else ""
+def _refused(text: str, why: str) -> ValueError:
+    return ValueError(f"{text[:200]!r} {why}")
 
 
-def _is_conversion(node: ast.Call) -> bool:
-    """Whether the call converts one expression of the program's, as `sorted(f(1))` does."""
-    is_one = len(node.args) == 1 and not node.keywords
-    return is_one and _name_of(node.func) in _CONVERSIONS and isinstance(node.args[0], _PROGRAM_NODES)
+def _check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
+    """Refuse an expression in which one function gets both the value of another one and a constant.
 
-
-def parse_plain_value(text: str) -> Any:
-    """The value of a repr.
+    The constant may then be what the other function is expected to give. Of `f(Node(1), 2)` the constants are inputs,
+    as are those of every call of the entry point.
 
     Raises:
-        ValueError: If the repr stands for anything but numbers, texts, None, and containers of them.
+        ValueError: If it is refused.
     """
-    try:
-        return ast.literal_eval(_NumberNames().visit(ast.parse(text, mode="eval")))
-    except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:100]!r} is no plain value") from error
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute):
+            raise _refused(text, "calls something that has no name; write call == value")
+        if isinstance(node, ast.Subscript) and any(map(_is_function, ast.walk(node.slice))):
+            raise _refused(text, "has a call within an index; write call == value")
+    if entry_point and isinstance(expression, ast.Call) and entry_point in (_name(expression), _root(expression)):
+        return
+    owners = {id(owner): owner for owner in _owners(expression, None) if owner is not None}
+    for owner in owners.values():
+        inner = [call for call in ast.walk(owner) if call is not owner and _is_function(call)]
+        if inner or len(owners) > 1:
+            names = " and ".join(sorted({_name(each) for each in owners.values()}))
+            raise _refused(
+                text,
+                f"gives constants to {names}, which could be what is expected and would enter the sandbox; compare one "
+                "call with a value, or name the function under test as `entry_point`",
+            )
 
 
-class _NumberNames(ast.NodeTransformer):
-    """Replaces the names nan and inf, which have no literals, by their numbers."""
+def _owners(node: ast.AST, owner: ast.Call | None) -> Iterator[ast.Call | None]:
+    """The innermost function call around each constant, empty literal and name that is an argument."""
+    if isinstance(node, ast.Call):
+        inner = node if owner is None or _is_function(node) else owner
+        receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if receiver is not None and not isinstance(receiver, ast.Name):
+            yield from _owners(receiver, inner)
+        for each in (*node.args, *(keyword.value for keyword in node.keywords)):
+            yield from _owners(each, inner)
+        return
+    children = [] if isinstance(node, ast.Name | ast.Constant) else list(ast.iter_child_nodes(node))
+    children = [
+        child for child in children if not isinstance(child, ast.expr_context | ast.operator | ast.unaryop | ast.cmpop)
+    ]
+    if not children:
+        yield owner
+    for child in children:
+        yield from _owners(child, owner)
 
-    def visit_Name(self, node: ast.Name) -> ast.AST:
-        return ast.copy_location(ast.Constant(_NUMBERS[node.id]), node) if node.id in _NUMBERS else node
+
+_MAKERS = frozenset({"range", "iter", "list", "tuple", "dict", "set", "frozenset", "str", "int", "float", "bytes"})
+_MAKERS |= {"bytearray", "complex", "sorted", "reversed", "enumerate", "zip"}
+_MODULE_MAKERS: Mapping[str, frozenset[str]] = {
+    "collections": frozenset({"deque", "defaultdict"}),
+    "datetime": frozenset({"date", "datetime", "time", "timedelta"}),
+    **dict.fromkeys(("np", "numpy"), frozenset({"array", "arange", "zeros", "ones", "eye", "linspace"})),
+}
+
+
+def _is_function(node: ast.AST) -> bool:
+    """Whether it is the call of a function or method, rather than one that only makes an object: `Node(1)`, `set()`."""
+    return isinstance(node, ast.Call) and not _is_maker(node)
+
+
+def _is_maker(node: ast.Call) -> bool:
+    function = node.func
+    module = function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
+    name = _name(node)
+    if name in _MODULE_MAKERS.get(module, ()):
+        return True
+    is_class = name.lstrip("_")[:1].isupper()
+    return is_class or (isinstance(function, ast.Name) and name in _MAKERS)
+
+
+def _name(node: ast.expr) -> str:
+    """Name of a function, method or variable."""
+    function = node.func if isinstance(node, ast.Call) else node
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+def _root(node: ast.expr) -> str:
+    """Name of the class with whose object a chain of methods begins: Stack of `Stack().push(1).pop()`."""
+    while isinstance(node, ast.Attribute | ast.Call):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return node.func.id if _is_maker(node) else ""
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return ""

@@ -5,6 +5,7 @@ from typing import Literal, TypeAlias
 
 from verl_pivot.types import Message, Verdict
 from verl_pivot.validation import ToolArgument
+from verl_pivot.verifiers.code_blocks import code_blocks
 from verl_pivot.verifiers.verdicts import Reason, refuse
 
 MAX_CHARS = 256 * 1024
@@ -12,22 +13,26 @@ MAX_CHARS = 256 * 1024
 AnswerPlace: TypeAlias = Literal["answer_tag", "boxed", "all"]
 r"""Where an answer stands in a text: in <answer>, in \boxed{}, or all of the text is the answer."""
 
-_CODE_BLOCK = re.compile(r"^```[^\n`]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
+OUTPUT_LANGUAGES = frozenset({"output", "text", "txt", "plaintext", "console", "stdout", "result"})
+"""Languages of blocks that show what a program prints, and hold no program."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 """JSON can spell half a surrogate pair, and no file can hold one."""
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BOXED = "\\boxed{"
 
 
-def extract_program(action: Message, argument: ToolArgument | None) -> str | Verdict:
+def extract_program(
+    action: Message, argument: ToolArgument | None, *, ignored: frozenset[str] = frozenset()
+) -> str | Verdict:
     """The program, query or command of an action, or a refusal.
 
     Args:
         action: Action of the policy or of the expert.
         argument: Argument of the action's only call that holds it; None for the last fenced code block of the text.
             Earlier blocks are ignored, so that giving many gains nothing.
+        ignored: Languages of blocks that are passed over, where there is another block.
     """
-    found = _last_code_block(action) if argument is None else extract_argument(action, argument)
+    found = _last_code_block(action, ignored) if argument is None else extract_argument(action, argument)
     if isinstance(found, Verdict):
         return found
     if not found.strip():
@@ -63,11 +68,12 @@ def extract_answer(text: str, place: AnswerPlace) -> str | Verdict:
     return answers.pop()
 
 
-def _last_code_block(action: Message) -> str | Verdict:
+def _last_code_block(action: Message, ignored: frozenset[str]) -> str | Verdict:
     if action.tool_calls:
         return refuse(Reason.CALL_INSTEAD_OF_MESSAGE)
-    blocks = _CODE_BLOCK.findall(action.content)
-    return blocks[-1] if blocks else refuse(Reason.NO_ANSWER)
+    blocks = code_blocks(action.content)
+    programs = [block for block in blocks if block.language not in ignored] or blocks
+    return programs[-1].text if programs else refuse(Reason.NO_ANSWER)
 
 
 def _boxed(text: str) -> list[str]:
