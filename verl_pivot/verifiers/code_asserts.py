@@ -24,7 +24,7 @@ _OUTSIDE_NODES = (
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError, AttributeError)
 _VALUE, _OUTSIDE = "value_", "outside_"
 """Prefixes of the names that stand in a check for the values of its expressions, and for functions applied outside."""
-_PROBES = (None, True, False, 0, 1, -1, 0.5, "", "a", [], [0], (), {}, {0}, b"")
+_PROBES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.5, "", "a", [], [0], (), {}, {0}, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
