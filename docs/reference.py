@@ -24,6 +24,7 @@ FOLDERS = {
     "rollout": "verl's agent loops: one turn, or many with tools",
     "playing": "Conversations of a model or a person with tools, without a trainer",
     "rewards": "Verdict -> reward, for verl",
+    "objective": "The policy loss of PivotRL, and the settings of verl that `pivot.objective` stands for",
     "resampling": "Choice of the rollouts that the update sees",
     "routing": "Choice of the engine that serves a request",
     "routing/simulator": "A step of rollouts on simulated engines",

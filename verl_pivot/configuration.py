@@ -11,6 +11,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_pivot.objective.settings import OBJECTIVES
+
 _NO_GROUPS = frozenset({"tools"})
 """Folders of configs/ that Hydra does not read."""
 
@@ -32,6 +34,7 @@ def register_resolvers() -> None:
     """Register the resolvers `${verl_pivot.*}`; every process that resolves the config needs them."""
     resolvers: dict[str, Callable[..., object]] = {
         "verl_pivot.config": lambda name: str(configs_dir() / str(name)),
+        "verl_pivot.objective": lambda objective, setting: getattr(OBJECTIVES[objective], setting),
         "verl_pivot.replay_buffer": _replay_buffer,
         "verl_pivot.router_file": _router_file,
         "verl_pivot.validation_file": _validation_file,

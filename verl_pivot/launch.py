@@ -14,12 +14,21 @@ from rapidfuzz.distance import OSA
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import check_launch
+from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
-_PIVOT_KEYS = {"verifier_modules", "max_undecided_batches", "curriculum", "rollout", "resampling", "router"}
+_PIVOT_KEYS = {
+    "verifier_modules",
+    "max_undecided_batches",
+    "objective",
+    "curriculum",
+    "rollout",
+    "resampling",
+    "router",
+}
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _AFTER_METHOD = ("+stage=", "+tool_format=")
 """Config groups that override settings of a method: they must follow it, since the last one on the line wins."""
@@ -72,6 +81,8 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
     for override in overrides:
         _check_addition(override, config)
     _check_order(overrides)
+    if "objective" in config.pivot:
+        check_objective(config)
     if "rollout" in config.pivot:
         settings = parse_settings(config)
         toolset = load_toolset(settings.tools)

@@ -39,7 +39,7 @@ NEW_KEYS = (
 """What we add to verl's config on purpose; anything else that verl does not have is a typo."""
 
 THE_METHODS_OWN = {
-    "clip_ratio", "clip_ratio_low", "kl_loss_coef", "use_kl_loss", "entropy_coeff", "loss_agg_mode", "optim.lr",
+    "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "use_kl_loss", "entropy_coeff", "loss_agg_mode", "optim.lr",
 }  # fmt: skip
 """Keys of the actor that a method sets, whatever verl's default is."""
 
