@@ -13,6 +13,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch import own_sentence
 from verl_pivot.launch_checks.checks import check_launch
 from verl_pivot.launch_checks.engine import check_engine, check_model
+from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.groups import check_arguments
 
 
@@ -241,3 +242,30 @@ def test_a_model_that_can_be_downloaded_passes() -> None:
 )
 def test_the_last_line_is_the_sentence_of_the_error_that_it_comes_from(error: Exception, sentence: str | None) -> None:
     assert own_sentence(error) == sentence
+
+
+@pytest.mark.parametrize("key", ["trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.default_local_dir"])
+def test_a_folder_for_results_that_cannot_be_made_is_refused(folder: Path, key: str) -> None:
+    (folder / "notes").write_text("")
+    (folder / "lost").symlink_to(folder / "nowhere")
+    saving = "trainer.save_freq=1"
+
+    assert refusal(f"{key}=notes", saving) == (
+        f"{key}=notes cannot be made, since notes is not a folder: choose another one"
+    )
+    assert "since lost is not a folder" in refusal(f"{key}=lost", saving)
+    assert f"since {folder}/notes is not a folder" in refusal(f"{key}=notes/a/b", saving)
+    assert refusal(f"{key}=/proc/dumps", saving).startswith(
+        f"{key}=/proc/dumps cannot be written, since /proc refuses files ("
+    )
+    before = sorted(folder.iterdir())
+    check(f"{key}=new/folder", saving)
+    check(f"{key}={folder}", saving)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) -> None:
+    (folder / "notes").write_text("")
+
+    check("trainer.default_local_dir=notes", "trainer.save_freq=-1", "trainer.resume_mode=disable")
+    check_folders({"trainer.rollout_data_dir": None, "trainer.validation_data_dir": "s3://bucket/dumps"})

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, ListConfig
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.engine import check_engine, check_model
+from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.resuming import check_resume, resumed_step
 from verl_pivot.launch_checks.training_files import (
@@ -22,6 +23,8 @@ from verl_pivot.launch_checks.training_files import (
 from verl_pivot.verifiers.registry import load_verifier_modules
 
 _OUR_DATASET = "pkg://verl_pivot.data.dataset"
+_WRITTEN = ("rollout_data_dir", "validation_data_dir")
+"""Keys under `trainer` of folders that every launch writes to that has them."""
 
 
 def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
@@ -43,6 +46,13 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
     steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
     if not config.trainer.get("val_only"):
         _check_resume(config, steps_per_epoch)
+    check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
+
+
+def _written(config: DictConfig) -> tuple[str, ...]:
+    """Keys under `trainer` of the folders that the launch writes to."""
+    saves = config.trainer.save_freq > 0 and not config.trainer.get("val_only")
+    return (*_WRITTEN, "default_local_dir") if saves else _WRITTEN
 
 
 def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
