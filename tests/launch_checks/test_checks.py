@@ -244,7 +244,9 @@ def test_the_last_line_is_the_sentence_of_the_error_that_it_comes_from(error: Ex
     assert own_sentence(error) == sentence
 
 
-@pytest.mark.parametrize("key", ["trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.default_local_dir"])
+@pytest.mark.parametrize(
+    "key", ["trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.default_local_dir"]
+)
 def test_a_folder_for_results_that_cannot_be_made_is_refused(folder: Path, key: str) -> None:
     (folder / "notes").write_text("")
     (folder / "lost").symlink_to(folder / "nowhere")

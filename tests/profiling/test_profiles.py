@@ -143,6 +143,44 @@ async def run(
     return lost
 
 
+class WaitingRenderer(ByteRenderer):
+    """Renders every prompt but the first only after the engine was asked for samples of the first."""
+
+    def __init__(self) -> None:
+        self.sampled = threading.Event()
+        self.is_too_late = False
+        self.num_rendering = 0
+        self.most_rendering = 0
+        self._num_prompts = 0
+
+    def prompt_ids(self, turn: Turn) -> list[int]:
+        self.num_rendering += 1
+        self.most_rendering = max(self.most_rendering, self.num_rendering)
+        self._num_prompts += 1
+        if self._num_prompts > 1 and not self.sampled.wait(60):
+            self.is_too_late = True
+        self.num_rendering -= 1
+        return super().prompt_ids(turn)
+
+
+async def test_requests_go_out_while_one_thread_renders_the_next_prompts(tmp_path: Path) -> None:
+    renderer, settings = WaitingRenderer(), make_settings()
+
+    def script(request: int) -> Sequence[str]:
+        renderer.sampled.set()
+        return half_right(request)
+
+    with open_profile(tmp_path / "p.jsonl", settings) as writer:
+        pool = EnginePool([ScriptedEngine(script)], print)
+        profiler = Profiler(renderer=renderer, pool=pool, settings=settings, seed=0, totals=Totals())
+        trajectories = [make_trajectory(name, num_turns=1) for name in "abcd"]
+        every_turn = [turn for trajectory in trajectories for turn in turns(trajectory)]
+        await profile_turns(every_turn, profiler, writer, concurrency=4, on_turn=lambda: None)
+
+    assert (renderer.is_too_late, renderer.most_rendering) == (False, 1)
+    assert len(read_profiles(tmp_path / "p.jsonl")) == 4
+
+
 def write_trajectories(path: Path, *trajectories: Trajectory) -> Path:
     path.write_text("".join(json.dumps(trajectory_as_dict(trajectory)) + "\n" for trajectory in trajectories))
     return path

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 class PromptRenderer:
     """Renders states with verl's continuous token builder, as verl's agent loops do (`ct_build_initial_tokens`).
 
-    Not thread-safe: Hugging Face's fast tokenizers sometimes fail when threads share them.
+    Prompts are rendered by one thread at a time: it changes the settings of Hugging Face's fast tokenizers, which fails
+    in a thread while another one uses them. Another thread may decode meanwhile, once a prompt was rendered.
     """
 
     def __init__(self, model_dir: str, chat_template_kwargs: Mapping[str, Json] | None = None) -> None:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import groupby
 from typing import Protocol
@@ -55,6 +56,8 @@ class Profiler:
     seed: int
     totals: Totals
     """Sums of what is measured, updated with every turn."""
+    _rendering: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "rendering"))
+    """The one thread that renders prompts, so that requests go out meanwhile."""
 
     async def measure(self, turn: Turn) -> TurnProfile:
         """Sample and score one turn; a prompt longer than max_prompt_tokens gets no samples.
@@ -62,7 +65,8 @@ class Profiler:
         Raises:
             PivotError: If the turn cannot be rendered or sampled.
         """
-        prompt_ids = self.renderer.prompt_ids(turn)
+        loop = asyncio.get_running_loop()
+        prompt_ids = await loop.run_in_executor(self._rendering, self.renderer.prompt_ids, turn)
         samples: list[Sample] = []
         if len(prompt_ids) <= self.settings.max_prompt_tokens:
             for num_samples in self._stages():
@@ -79,6 +83,7 @@ class Profiler:
         )
 
     async def close(self) -> None:
+        self._rendering.shutdown(wait=False, cancel_futures=True)
         await self.pool.close()
 
     def _stages(self) -> tuple[int, ...]:
