@@ -2,13 +2,22 @@
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 
+from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, ToolCall
 
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _TAG = re.compile(r"</?tool_call>")
-_THINK = re.compile(r"^\s*(?:<think>)?(.*?)</think>", re.DOTALL)
+_MARKER = re.compile(
+    r"<\|\w{1,40}\|>|<\uff5c[^\uff5c<>\s]{1,40}\uff5c>|</?(?:think|tool_response)>|<(?:start|end)_of_turn>"
+    r"|\[/?(?:INST|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
+)
+"""Markers that a chat template writes between messages, or around thinking and results of tools."""
+_VISIBLE = re.compile(
+    # Letters and digits without Hangul's fillers; arrows, signs and emoji without the empty pattern of Braille.
+    r"[^\W_\u115f\u1160\u3164\uffa0]|[\u2190-\u27ff\u2801-\u2bff\U0001f000-\U0001faff]"
+)
 
 TRUNCATED = Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
 """What a completion is that was cut off."""
@@ -22,20 +31,41 @@ class TurnText:
     """Text without thinking and calls."""
     reasoning: str | None
     calls: tuple[ToolCall | Malformed, ...]
-    """Calls in the order of the text."""
+    """Calls in the order of the text; one Malformed alone if the text around them makes the turn no action."""
 
 
 def read_turn(text: str) -> TurnText:
-    """Split a turn in the Hermes format: optional thinking, then text and ``<tool_call>`` blocks."""
+    """Split a turn in the Hermes format: optional thinking, then text, then ``<tool_call>`` blocks.
+
+    A turn is no action, and none of its calls counts, if its text holds markers of the chat, such as those of thinking
+    that is never closed or of a tool's result; if text follows a call, whose result the policy does not know yet; or
+    if its only text has no visible letter.
+    """
     reasoning = None
-    if thinking := _THINK.match(text):
-        reasoning = thinking[1].strip()
-        text = text[thinking.end() :]
-    calls = [_parse_call(block) for block in _CALL.findall(text)]
-    content = _CALL.sub("", text)
-    if tag := _TAG.search(content):
-        calls.append(Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner"))
+    thinking, end, rest = text.partition("</think>")
+    if end:
+        reasoning, text = thinking.strip().removeprefix("<think>").strip(), rest
+    blocks = split_at_tags(text, "<tool_call>", "</tool_call>")
+    content = "".join(blocks.outside)
+    calls = [_parse_call(block) for block in blocks.inside]
+    if mistake := _mistake(
+        content, has_text_after_call="".join(blocks.outside[1:]).strip() != "", has_calls=bool(calls)
+    ):
+        calls = [mistake]
     return TurnText(content=content.strip(), reasoning=reasoning, calls=tuple(calls))
+
+
+def _mistake(content: str, *, has_calls: bool, has_text_after_call: bool) -> Malformed | None:
+    """Why a turn with this text outside of its calls is no action; None if it is one."""
+    if tag := _TAG.search(content):
+        return Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner")
+    if marker := _MARKER.search(content):
+        return Malformed(reason="malformed_message", detail=f"{marker[0]} stands in the text")
+    if has_text_after_call:
+        return Malformed(reason="malformed_message", detail="text follows a call, whose result is not known yet")
+    if content.strip() and not has_calls and not _VISIBLE.search(content):
+        return Malformed(reason="malformed_message", detail="the text has no visible letter")
+    return None
 
 
 def parse_action(text: str, *, ended: bool) -> Message | Malformed:
@@ -73,6 +103,6 @@ def _without_repeated_names(pairs: list[tuple[str, Json]]) -> JsonObject:
     """The object of these pairs. A name given twice is refused: JSON readers differ in which value they take."""
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} stands twice in an object")
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{repeated!r} stands twice in an object")
     return values

@@ -14,6 +14,8 @@ from verl_pivot.formats.literals import NOT_A_LITERAL, json_value
 from verl_pivot.types import Json, Message, Role, ToolCall
 
 _CALL = re.compile(r"\s*([^\W\d][^()\[\]{}'\"=,]*)\(")
+_SEPARATOR = re.compile(r"\s*(?:,|\Z)")
+_REST = re.compile(r"\s*")
 _NOTATION_EXAMPLE = re.compile(r"\[func\w*\(")
 _BEFORE_TOOLS = "Here is a list of functions in JSON format that you can invoke:"
 _AFTER_TOOLS = re.compile(
@@ -110,22 +112,20 @@ def _calls(text: str, names: Collection[Json]) -> list[ToolCall]:
 
     Names may hold spaces and the like, which Python's parser refuses, so the arguments of each call are parsed alone.
     """
-    rest, calls = text.strip()[1:-1], []
-    while rest.strip():
-        start = _CALL.match(rest)
+    inner, calls, position = text.strip()[1:-1], [], 0
+    while not _REST.fullmatch(inner, position):
+        start = _CALL.match(inner, position)
         if start is None:
             raise _unclear(text)
         name = start[1].strip()
         if names and name not in names:
             raise BadRowError("bad_tool_call", f"a call names {name!r}, which is none of the tools")
-        end = _end_of_call(rest, start.end() - 1)
-        if end is None:
+        end = _end_of_call(inner, start.end() - 1)
+        separator = None if end is None else _SEPARATOR.match(inner, end)
+        if end is None or separator is None:
             raise _unclear(text)
-        calls.append(ToolCall(name=name, arguments=_arguments(rest[start.end() - 1 : end], text)))
-        rest = rest[end:].lstrip()
-        if rest and not rest.startswith(","):
-            raise _unclear(text)
-        rest = rest[1:]
+        calls.append(ToolCall(name=name, arguments=_arguments(inner[start.end() - 1 : end], text)))
+        position = separator.end()
     return calls
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools
@@ -23,8 +23,9 @@ _NOTATION = re.compile(
 _PARAMETER = re.compile(r"^  \(\d+\) (\S+) \((\w+), (required|optional)\): ", re.MULTILINE)
 _NO_PARAMETERS = "No parameters are required for this function."
 _ENUM = "\nAllowed values: [`"
-_FUNCTION = re.compile(r"<function=([^<>\n]+)>(.*?)</function>\s*", re.DOTALL)
-_ARGUMENT = re.compile(r"\s*<parameter=([^<>\n]+)>(.*?)</parameter>\s*", re.DOTALL)
+_FUNCTION = re.compile(r"<function=([^<>\n]+)>")
+_PARAMETER_TAG = re.compile(r"\s*<parameter=([^<>\n]+)>")
+_GAP = re.compile(r"\s*")
 _RESULT = re.compile(r"EXECUTION RESULT of \[([^\]\n]*)\]:\n")
 _EXAMPLE = "Here's a running example of how to perform a task with the "
 _TASK = "--------------------- NEW TASK DESCRIPTION ---------------------\n"
@@ -85,27 +86,49 @@ def read_calls(message: Message, types: ParameterTypes) -> Message:
     if start < 0:
         return message
     calls, position = [], start
-    while function := _FUNCTION.match(text, position):
-        calls.append(ToolCall(name=function[1], arguments=_arguments(function[2], types.get(function[1], {}))))
-        position = function.end()
+    while function := _element(_FUNCTION, "</function>", text, position):
+        arguments = _arguments(function.text, types.get(function.name, {}))
+        calls.append(ToolCall(name=function.name, arguments=arguments))
+        position = function.end
     if position < len(text):
         rest = text[position : position + 60]
         raise BadRowError("bad_tool_call", f"text follows the calls, or a <function=...> is never closed: {rest!r}")
     return replace(message, content=text[:start].rstrip(), tool_calls=tuple(calls))
 
 
+class _Element(NamedTuple):
+    """A function or parameter in a text, from its opening tag through the white space behind its closing tag."""
+
+    name: str
+    text: str
+    """Text between the tags."""
+    end: int
+    """Position behind the element."""
+
+
+def _element(opening: re.Pattern[str], closing: str, text: str, position: int) -> _Element | None:
+    """The element that begins at a position; None if none does, or if it is never closed."""
+    tag = opening.match(text, position)
+    end = -1 if tag is None else text.find(closing, tag.end())
+    if tag is None or end < 0:
+        return None
+    gap = _GAP.match(text, end + len(closing))
+    assert gap is not None, end
+    return _Element(tag[1], text[tag.end() : end], gap.end())
+
+
 def _arguments(text: str, types: Mapping[str, Json]) -> JsonObject:
     arguments: JsonObject = {}
     position = 0
-    while argument := _ARGUMENT.match(text, position):
-        name, value = argument[1], argument[2]
+    while argument := _element(_PARAMETER_TAG, "</parameter>", text, position):
+        name, value = argument.name, argument.text
         if name in arguments:
             raise BadRowError("bad_arguments", f"<parameter={name}> stands twice in one call")
         # A value of several lines is written between two line breaks that do not belong to it.
         if len(value) > 1 and value.startswith("\n") and value.endswith("\n"):
             value = value[1:-1]
         arguments[name] = _typed(name, value, types.get(name))
-        position = argument.end()
+        position = argument.end
     if text[position:].strip():
         raise BadRowError(
             "bad_arguments", f"text stands between the parameters of a call: {text[position:].strip()[:60]!r}"

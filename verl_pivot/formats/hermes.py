@@ -25,20 +25,35 @@ from verl_pivot.formats.sharegpt import read_conversations
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _GAP = re.compile(r"\s*")
+
+
+class _Template(NamedTuple):
+    before: re.Pattern[str]
+    """Text through `<tools>`."""
+    after: re.Pattern[str]
+    """Text from `</tools>` on."""
+
+
 # Text that Qwen's chat templates write around the schemas; they write it again when the conversation is rendered.
 _TEMPLATES = (
-    re.compile(
-        r"# Tools\n+You may call one or more functions to assist with the user query\.\n+"
-        r"You are provided with function signatures within <tools></tools> XML tags:\n<tools>(?P<tools>.*?)</tools>\n+"
-        r"For each function call, return a json object with function name and arguments within "
-        r"<tool_call></tool_call> XML tags:\n<tool_call>\n"
-        r'\{"name": <function-name>, "arguments": <args-json-object>\}\n</tool_call>\n?',
-        re.DOTALL,
+    _Template(
+        re.compile(
+            r"# Tools\n+You may call one or more functions to assist with the user query\.\n+"
+            r"You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+        ),
+        re.compile(
+            r"</tools>\n+For each function call, return a json object with function name and arguments within "
+            r"<tool_call></tool_call> XML tags:\n<tool_call>\n"
+            r'\{"name": <function-name>, "arguments": <args-json-object>\}\n</tool_call>\n?'
+        ),
     ),
-    re.compile(
-        r"# Tools\n+You have access to the following (?:functions|tools):\n+<tools>(?P<tools>.*?)</tools>\n+"
-        r"If you choose to call a function ONLY reply in the following format with NO suffix:.*?</IMPORTANT>\n?",
-        re.DOTALL,
+    _Template(
+        re.compile(r"# Tools\n+You have access to the following (?:functions|tools):\n+<tools>"),
+        re.compile(
+            r"</tools>\n+If you choose to call a function ONLY reply in the following format with NO suffix:.*?"
+            r"</IMPORTANT>\n?",
+            re.DOTALL,
+        ),
     ),
 )
 
@@ -100,9 +115,11 @@ def cut_tools(text: str) -> PromptAndTools:
         BadRowError: If the prompt holds several lists of schemas, or one that cannot be read.
     """
     for template in _TEMPLATES:
-        if found := template.search(text):
-            before = text[: found.start()].removesuffix("\n\n")
-            return PromptAndTools(before + text[found.end() :], _schemas(found["tools"].strip()))
+        before = template.before.search(text)
+        end = -1 if before is None else text.find("</tools>", before.end())
+        if before is not None and end >= 0 and (after := template.after.match(text, end)):
+            rest = text[: before.start()].removesuffix("\n\n") + text[after.end() :]
+            return PromptAndTools(rest, _schemas(text[before.end() : end].strip()))
     lists = _tool_lists(text)
     if len(lists) > 1:
         raise BadRowError(

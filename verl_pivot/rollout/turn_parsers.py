@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.json_values import as_object
+from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.types import Json, JsonObject, Malformed, ToolCall
 
 _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -157,9 +158,8 @@ def _decoded(name: str, arguments: str) -> ToolCall | Malformed:
 def num_tag_pairs(tag: str, turns: Iterable[str]) -> int:
     """Number of `<tag>...</tag>` pairs in the policy's turns; 0 if any of these tags is unmatched."""
     num_open, num_close, num_pairs = 0, 0, 0
-    pair = re.compile(f"<{re.escape(tag)}>.*?</{re.escape(tag)}>", re.DOTALL)
     for turn in turns:
         num_open += turn.count(f"<{tag}>")
         num_close += turn.count(f"</{tag}>")
-        num_pairs += len(pair.findall(turn))
+        num_pairs += len(split_at_tags(turn, f"<{tag}>", f"</{tag}>").inside)
     return num_pairs if num_open == num_close == num_pairs else 0

@@ -3,6 +3,7 @@
 import re
 from typing import Literal, TypeAlias
 
+from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.types import Message, Verdict
 from verl_pivot.validation import ToolArgument
 from verl_pivot.verifiers.code_blocks import code_blocks
@@ -17,7 +18,6 @@ OUTPUT_LANGUAGES = frozenset({"output", "text", "txt", "plaintext", "console", "
 """Languages of blocks that show what a program prints, and hold no program."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 """JSON can spell half a surrogate pair, and no file can hold one."""
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _BOXED = "\\boxed{"
 
 
@@ -59,7 +59,7 @@ def extract_argument(action: Message, argument: ToolArgument) -> str | Verdict:
 
 def extract_answer(text: str, place: AnswerPlace) -> str | Verdict:
     """The answer that a text gives at `place`, or a refusal; several different answers count as none."""
-    found = [text] if place == "all" else _ANSWER.findall(text) if place == "answer_tag" else _boxed(text)
+    found = [text] if place == "all" else _tagged(text) if place == "answer_tag" else _boxed(text)
     answers = {answer.strip() for answer in found}
     if not answers or answers == {""}:
         return refuse(Reason.NO_ANSWER)
@@ -74,6 +74,10 @@ def _last_code_block(action: Message, ignored: frozenset[str]) -> str | Verdict:
     blocks = code_blocks(action.content)
     programs = [block for block in blocks if block.language not in ignored] or blocks
     return programs[-1].text if programs else refuse(Reason.NO_ANSWER)
+
+
+def _tagged(text: str) -> list[str]:
+    return split_at_tags(text, "<answer>", "</answer>").inside
 
 
 def _boxed(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.extras import extra
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
@@ -22,7 +23,6 @@ with extra("search"):
 
 MAX_CHARS = 1000
 """Characters of the longest query."""
-_SEARCH = re.compile(r"<search>(.*?)</search>", re.DOTALL)
 _WORD = re.compile(r"\w+")
 _FUNCTION_WORD = re.compile(r"an?|the|of|[io]n|at|to|for|and|or|by|with|from|as|is|are|was|were|be|its?")
 
@@ -84,7 +84,7 @@ class SearchQueryVerifier:
         elif action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE)
         else:
-            queries = {query.strip() for query in _SEARCH.findall(action.content)}
+            queries = {query.strip() for query in split_at_tags(action.content, "<search>", "</search>").inside}
             if len(queries) > 1:
                 return refuse(Reason.SEVERAL_ANSWERS)
             found = queries.pop() if queries else refuse(Reason.NO_ANSWER)

@@ -20,6 +20,9 @@ class Reason(StrEnum):
 
     TRUNCATED = "truncated"
     MALFORMED_CALL = "malformed_call"
+    MALFORMED_MESSAGE = "malformed_message"
+    """The text around the calls makes the turn no action: it holds markers of the chat, thinking that is never closed,
+    text behind a call, or no visible letter."""
     TOO_DEEP = "too_deep"
     """Arguments are nested so deeply that no tool would take them."""
     EMPTY_MESSAGE = "empty_message"
