@@ -1,5 +1,6 @@
 """Settings of the suite: soaks on demand only, tests of one file in one process, all launches one after the other."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,9 @@ import pytest
 from hypothesis import settings
 
 from tests.support.paths import ROOT
+
+# No test needs a model hub, and without a network each question to one takes half a minute.
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 # Hypothesis' deadline for one example would fail on a busy machine, whatever the code does.
 settings.register_profile("suite", deadline=None)
@@ -29,6 +33,17 @@ LAUNCHES = (
 )
 """Files that start the stock trainer, SGLang or Ray: each of them wants both cores, so one process takes them all."""
 
+LONGEST = (
+    "tests/hostile/test_sandbox_failures.py",
+    "tests/profiling/test_profiles.py",
+    "tests/commands/test_plan.py",
+    "tests/sandbox/lane/test_scheduler.py",
+    "tests/hostile/test_math_attacks.py",
+    "tests/hostile/test_sandbox_isolation.py",
+    "tests/local/test_supervision.py",
+)
+"""Files that take longest among the others: begun last, one of them would keep every other process waiting."""
+
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -41,12 +56,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Launches come first, since they take longest and run one after the other."""
+    """Launches come first, since they run one after the other, and then the files that take longest."""
     if "soak" not in config.option.markexpr:
         soaks = [item for item in items if item.get_closest_marker("soak") is not None]
         items[:] = [item for item in items if item not in soaks]
         config.hook.pytest_deselected(items=soaks)
-    items.sort(key=lambda item: _group(item.nodeid) != "launches")
+    ranks = {group: rank for rank, group in enumerate(("launches", *LONGEST))}
+    items.sort(key=lambda item: ranks.get(_group(item.nodeid), len(ranks)))
 
 
 @pytest.hookimpl(optionalhook=True)
