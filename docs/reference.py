@@ -1,4 +1,4 @@
-"""Writes docs/files.md, docs/api.md and llms.txt from the code: `python docs/reference.py`. Tests compare them."""
+"""Writes files.md, api.md, verl_settings.md and llms.txt from the code: `python docs/reference.py`. Tests compare them."""
 
 import ast
 from pathlib import Path
@@ -81,7 +81,9 @@ def file_list() -> str:
 if __name__ == "__main__":
     import api_reference
     import llms
+    import verl_settings
 
     api_reference.write()
+    verl_settings.write()
     llms.write()
     (ROOT / "docs" / "files.md").write_text(file_list())

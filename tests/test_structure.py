@@ -254,6 +254,11 @@ def test_the_reference_is_what_the_code_says() -> None:
     assert "```python\nasync def score(self, answer: Message | None) -> Verdict | float | None\n```" in page
 
 
+def test_the_page_on_settings_of_verl_is_the_table_of_the_launch_check() -> None:
+    """Run `python docs/reference.py` where this fails."""
+    assert (ROOT / "docs" / "verl_settings.md").read_text() == generator("verl_settings").table()
+
+
 def test_every_metric_is_explained_once_and_every_explained_metric_exists() -> None:
     """A metric is a text such as "rollout/masked_rate" in a room that reports to the trainer; parts in braces vary."""
     named = {

@@ -36,7 +36,7 @@ def register_resolvers() -> None:
         "verl_pivot.config": lambda name: str(configs_dir() / str(name)),
         "verl_pivot.objective": lambda objective, setting: getattr(OBJECTIVES[objective], setting),
         "verl_pivot.replay_buffer": _replay_buffer,
-        "verl_pivot.router_file": _router_file,
+        "verl_pivot.router_file": router_file,
         "verl_pivot.validation_file": _validation_file,
     }
     for name, resolver in resolvers.items():
@@ -48,7 +48,7 @@ def _replay_buffer(trainer_mode: str, kind: str = "Pivot") -> str:
     return f"{kind}ReplayBuffer" if trainer_mode == "sync" else f"{kind}ReplayBufferAsync"
 
 
-def _router_file(section: DictConfig) -> str:
+def router_file(section: DictConfig) -> str:
     """Path of a YAML file with the section `pivot.router`, which verl reads; equal settings give the same path."""
     text = OmegaConf.to_yaml(section, resolve=True)
     folder = Path(tempfile.gettempdir()) / f"verl-pivot-{os.getuid()}"

@@ -15,6 +15,7 @@ from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import check_launch
 from verl_pivot.launch_checks.objective import check_objective
+from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.routing.settings import parse_router
@@ -40,8 +41,10 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         try:
             check_hooks(HydraConfig.get().runtime.choices)
-            check_config(config, HydraConfig.get().overrides.task)
-            check_launch(config, HydraConfig.get().runtime.choices)
+            choices, overrides = HydraConfig.get().runtime.choices, HydraConfig.get().overrides.task
+            check_config(config, overrides)
+            check_owned_settings(config, owning_parts(choices), overrides)
+            check_launch(config, choices)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error
 

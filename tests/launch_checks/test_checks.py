@@ -98,6 +98,16 @@ def test_a_training_file_without_pivots_is_refused_by_pivotrl_alone(folder: Path
     )
 
 
+def test_a_reward_function_is_refused_by_pivotrl_where_all_rows_are_pivots(folder: Path) -> None:
+    function = "reward.custom_reward_function.path=mine.py"
+    rows = [{"prompt": [{"role": "user", "content": "Hello."}], "data_source": "made_up"}] * 64
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "problems.parquet")
+
+    assert refusal(function).startswith("reward.custom_reward_function.path=mine.py does nothing, since all rows of ")
+    check(function, "data.val_files=problems.parquet")
+    check(function, "data.train_files=problems.parquet", "data.train_batch_size=64", method="tool_rollout")
+
+
 def test_a_batch_larger_than_the_training_file_is_refused(folder: Path) -> None:
     said = " rows and a step takes data.train_batch_size="
 

@@ -1,7 +1,7 @@
 """A launch's config -> nothing, or one sentence about what would fail or do nothing once Ray is up."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,13 +62,16 @@ def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
         return None  # a dataset of the user's, which may read anything
     train, val = _as_list(data.train_files), _as_list(data.val_files)
     files = read_files("data.train_files", train, "; it is written by `verl-pivot select`" if is_pivotrl else "")
-    read_files("data.val_files", val, "; `verl-pivot select` writes it beside the training file" if is_pivotrl else "")
+    val_remedy = "; `verl-pivot select` writes it beside the training file" if is_pivotrl else ""
+    val_files = read_files("data.val_files", val, val_remedy)
     if files is None:
         return None
     places = ", ".join(train)
     if is_pivotrl:
         check_pivots(files, "data.train_files", places)
         _check_curriculum(config, files, train == val)
+        if val_files is not None:
+            _check_reward_function(config.reward.custom_reward_function.path, (files, val_files))
     else:
         check_verifiers(files, "data.train_files", places)
         if data.prompt_key not in files.columns:
@@ -94,6 +97,16 @@ def _check_curriculum(config: DictConfig, files: SplitSize, is_same: bool) -> No
         raise ConfigError(
             "pivot.curriculum.enabled=True needs data.dataloader_num_workers=0, got "
             f"{config.data.dataloader_num_workers}"
+        )
+
+
+def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> None:
+    """Refuse a reward function that no row would be scored by."""
+    if path and all(files.num_pivots == files.num_rows for files in splits):
+        raise ConfigError(
+            f"reward.custom_reward_function.path={path} does nothing, since all rows of data.train_files and "
+            "data.val_files are pivots, which the verifier of each row scores: leave it out, or register a verifier of "
+            "your own with pivot.verifier_modules and name it with `verl-pivot import --verifier`"
         )
 
 

@@ -1,0 +1,290 @@
+"""Settings of verl that a method owns, and a launch that sets one of them in vain -> an error with the remedy."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_pivot.configuration import configs_dir, router_file
+from verl_pivot.errors import ConfigError
+
+_PIVOTRL = "+method=pivotrl"
+_TOOL_ROLLOUT = "+method=tool_rollout"
+_GRPO_ROC = "+method=grpo_roc"
+_EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC)
+_TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC)
+_ROUTER = "+router"
+
+_ACTOR = "actor_rollout_ref.actor"
+_AGENT = "actor_rollout_ref.rollout.agent"
+_LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "single_turn_agent")
+READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo")
+"""Policy losses of verl that clip by clip_ratio_low and clip_ratio_high, and by clip_ratio only where these are null."""
+
+
+class _Launch(NamedTuple):
+    """What the checks look at."""
+
+    config: DictConfig
+    given: frozenset[str]
+    """Keys of the command line."""
+
+    def value(self, key: str) -> Any:
+        return OmegaConf.select(self.config, key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnedSetting:
+    """A key of verl, or a section of keys, that a method makes void or cannot work without."""
+
+    key: str
+    parts: tuple[str, ...]
+    """Parts of the command line that own it, such as "+method=pivotrl"."""
+    effect: str
+    """What would happen, as the rest of a sentence that begins with the key and its value."""
+    remedy: str
+    misused: Callable[[_Launch, str], str | None]
+    """(launch, key) -> the key that is set in vain; None if none is."""
+
+
+def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Sequence[str]) -> None:
+    """Refuse settings of verl that would do nothing, or would switch off what the method consists of.
+
+    A setting of the user's own YAML counts like one of the command line, as far as it differs from verl's default.
+
+    Args:
+        config: verl's whole config.
+        parts: Parts of the command line that own settings: "+method=..." and "+router".
+        overrides: Overrides of the command line.
+
+    Raises:
+        ConfigError: Naming the key, what would happen, and the remedy.
+    """
+    launch = _Launch(config, frozenset(override.lstrip("+~").partition("=")[0] for override in overrides))
+    for setting in OWNED_SETTINGS:
+        if set(setting.parts) & set(parts) and (key := setting.misused(launch, setting.key)) is not None:
+            raise ConfigError(f"{key}={_written(launch.value(key))} {setting.effect}: {setting.remedy}")
+
+
+def owning_parts(choices: dict[str, Any]) -> list[str]:
+    """The parts of a launch that own settings, from {config group: chosen option} of Hydra."""
+    method = [f"+method={choices['method']}"] if choices.get("method") else []
+    return [*method, _ROUTER] if choices.get("router") else method
+
+
+@cache
+def verl_defaults() -> DictConfig:
+    """verl's own config, as its release writes it into one file."""
+    text = files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
+    defaults = OmegaConf.create(text)
+    assert isinstance(defaults, DictConfig), type(defaults)
+    return defaults
+
+
+def default_keys(key: str) -> Iterator[str]:
+    """Keys of verl below a section in their order; the key itself if it is no section."""
+    section = OmegaConf.select(verl_defaults(), key)
+    if not isinstance(section, DictConfig):
+        yield key
+        return
+    for name in section:
+        if name != "_target_":
+            yield from default_keys(f"{key}.{name}")
+
+
+def _changed(launch: _Launch, key: str) -> str | None:
+    """The first key below `key` whose value is not verl's default."""
+    return next((each for each in default_keys(key) if _is_changed(launch, each)), None)
+
+
+def _is_changed(launch: _Launch, key: str) -> bool:
+    value, default = launch.value(key), OmegaConf.select(verl_defaults(), key)
+    return value is not None and value != default
+
+
+def _multi_turn(launch: _Launch, key: str) -> str | None:
+    is_unread = launch.value(f"{_AGENT}.default_agent_loop") in _LOOPS_WITHOUT_MULTI_TURN
+    return _changed(launch, key) if is_unread else None
+
+
+def _clip_ratio(launch: _Launch, key: str) -> str | None:
+    clip, low, high = (launch.value(f"{key}{end}") for end in ("", "_low", "_high"))
+    is_read = low is None or high is None or launch.value(f"{_ACTOR}.policy_loss.loss_mode") not in READ_LOW_AND_HIGH
+    is_set = key in launch.given or _is_changed(launch, key)
+    return key if is_set and not is_read and not clip == low == high else None
+
+
+def _reward_model(launch: _Launch, key: str) -> str | None:
+    model, function = launch.value(key), launch.value("reward.custom_reward_function.path")
+    return f"{key}.enable" if model.enable and not (function and model.enable_resource_pool) else None
+
+
+def _first_null(*names: str) -> Callable[[_Launch, str], str | None]:
+    """Finds the first of some keys below a section that is null; the section itself if no names are given."""
+
+    def misused(launch: _Launch, key: str) -> str | None:
+        keys = [f"{key}.{name}" for name in names] or [key]
+        return next((each for each in keys if launch.value(each) is None), None)
+
+    return misused
+
+
+def _reward_manager(launch: _Launch, key: str) -> str | None:
+    return f"{key}.source" if launch.value(f"{key}.source") != "importlib" else _first_null("module.path")(launch, key)
+
+
+def _agent_loops(launch: _Launch, key: str) -> str | None:
+    path = launch.value(key)
+    if path is None:
+        return key
+    own = {str(entry.name) for entry in OmegaConf.load(configs_dir() / "agent_loops.yaml")}
+    found = {str(entry.name) for entry in OmegaConf.load(path)} if Path(path).is_file() else own
+    return None if own <= found else key
+
+
+def _oversampling(launch: _Launch, key: str) -> str | None:
+    return key if launch.value("pivot.resampling.oversample") != 1 and launch.value(key) is None else None
+
+
+def _default_loop(launch: _Launch, key: str) -> str | None:
+    return None if launch.value(key) == "pivot_tools" else key
+
+
+def _router(launch: _Launch, key: str) -> str | None:
+    return None if launch.value(key) == router_file(launch.config.pivot.router) else key
+
+
+def _use_v1(launch: _Launch, key: str) -> str | None:
+    return None if launch.value(key) else key
+
+
+def _written(value: Any) -> str:
+    """A value as a command line has it."""
+    return "null" if value is None else str(value)
+
+
+_SAMPLER = "trainer.v1.sampler"
+_FROM_CLASSES = "the class of this package, or one of your own that is derived from it"
+OWNED_SETTINGS = (
+    OwnedSetting(
+        key="algorithm.filter_groups",
+        parts=_EVERY,
+        effect="does nothing, since verl builds no filter of groups beside a custom sampler, which every method has",
+        remedy=f"leave it out, and for groups with equal rewards set pivot.resampling.equal_rewards of {_GRPO_ROC} "
+        "(with pivot.resampling.oversample=1 it is GRPO with dynamic sampling)",
+        misused=_changed,
+    ),
+    OwnedSetting(
+        key=f"{_SAMPLER}.sync_refill_failed_groups",
+        parts=_EVERY,
+        effect="does nothing, since the method's sampler decides what happens to failed rollouts",
+        remedy=f"leave it out; {_GRPO_ROC} replaces groups with too few usable rollouts",
+        misused=_changed,
+    ),
+    OwnedSetting(
+        key="actor_rollout_ref.rollout.multi_turn",
+        parts=(_PIVOTRL,),
+        effect="does nothing, since verl's agent loop tool_agent alone reads it and the method samples one turn",
+        remedy=f"leave it out; to validate on whole tasks with verl's own tools, set {_AGENT}.default_agent_loop="
+        "tool_agent",
+        misused=_multi_turn,
+    ),
+    OwnedSetting(
+        key="actor_rollout_ref.rollout.multi_turn",
+        parts=_TOOLS,
+        effect="does nothing, since verl's agent loop tool_agent alone reads it",
+        remedy="leave it out, and set pivot.rollout instead: its keys tools, parser, max_turns, "
+        "max_observation_tokens and parallel_calls",
+        misused=_multi_turn,
+    ),
+    OwnedSetting(
+        key=f"{_ACTOR}.clip_ratio",
+        parts=_EVERY,
+        effect="does nothing, since the policy loss reads clip_ratio_low and clip_ratio_high where they are set",
+        remedy=f"set {_ACTOR}.clip_ratio_low and {_ACTOR}.clip_ratio_high",
+        misused=_clip_ratio,
+    ),
+    OwnedSetting(
+        key="reward.reward_model",
+        parts=_EVERY,
+        effect="takes the reward away from the method: without reward.custom_reward_function.path verl asks the model "
+        "alone, and without reward.reward_model.enable_resource_pool=True only after the method has sampled by rewards",
+        remedy="leave it out and name a verifier such as `judge` in the rows, or set both",
+        misused=_reward_model,
+    ),
+    OwnedSetting(
+        key="trainer.use_v1",
+        parts=_EVERY,
+        effect="chooses verl's old trainer, which has neither the sampler nor the agent loop manager of the method",
+        remedy="leave it out",
+        misused=_use_v1,
+    ),
+    *(
+        OwnedSetting(
+            key=section,
+            parts=_EVERY,
+            effect="does nothing, since verl.trainer.main_ppo reads the section `reward` alone",
+            remedy=f"set the same key of reward.{section}{more}",
+            misused=_changed,
+        )
+        for section, more in (
+            ("custom_reward_function", ""),
+            ("reward_model", "; a reward manager is part of the method"),
+            ("sandbox_fusion", ""),
+        )
+    ),
+    OwnedSetting(
+        key="data.custom_cls",
+        parts=_EVERY,
+        effect="switches off the dataset that reads pivots.parquet and checks its rows",
+        remedy=f"leave it out, or name {_FROM_CLASSES}",
+        misused=_first_null("path", "name"),
+    ),
+    OwnedSetting(
+        key="reward.reward_manager",
+        parts=_EVERY,
+        effect="switches off the reward manager that asks verifiers and environments, and tells undecided from wrong",
+        remedy=f"leave it out, or name {_FROM_CLASSES}",
+        misused=_reward_manager,
+    ),
+    OwnedSetting(
+        key=f"{_SAMPLER}.custom_sampler",
+        parts=_EVERY,
+        effect="switches off the sampler that keeps undecided rollouts, and of oversampled groups all but rollout.n, "
+        "out of the update",
+        remedy=f"leave it out, or name {_FROM_CLASSES}; for plain GRPO set pivot.resampling.oversample=1",
+        misused=_first_null("path", "name"),
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.agent_loop_config_path",
+        parts=_EVERY,
+        effect="takes away the method's agent loops",
+        remedy="leave it out, or add the entries of configs/agent_loops.yaml to your file",
+        misused=_agent_loops,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.agent_loop_manager_class",
+        parts=(_GRPO_ROC,),
+        effect="switches off the generation of more rollouts than the update sees",
+        remedy="leave it out, or set pivot.resampling.oversample=1",
+        misused=_oversampling,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.default_agent_loop",
+        parts=(_GRPO_ROC,),
+        effect="chooses an agent loop that keeps no record of a rollout's calls, by which the method resamples",
+        remedy="leave it out, or call an agent loop of your own that writes these records pivot_tools",
+        misused=_default_loop,
+    ),
+    OwnedSetting(
+        key="actor_rollout_ref.rollout.router_config_path",
+        parts=(_ROUTER,),
+        effect="makes +router and pivot.router void",
+        remedy="leave it out, or leave out +router",
+        misused=_router,
+    ),
+)
