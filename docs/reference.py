@@ -1,4 +1,4 @@
-"""Writes files.md, api.md, verl_settings.md and llms.txt from the code: `python docs/reference.py`. Tests compare them."""
+"""Writes the pages that come from the code, and llms.txt: `python docs/reference.py`. Tests compare them."""
 
 import ast
 from pathlib import Path

@@ -23,7 +23,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "single_turn_agent")
 READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo")
-"""Policy losses of verl that clip by clip_ratio_low and clip_ratio_high, and by clip_ratio only where these are null."""
+"""Policy losses of verl that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
 
 
 class _Launch(NamedTuple):
