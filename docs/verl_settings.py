@@ -10,9 +10,9 @@ INTRODUCTION = """# Settings of verl
 
 A method replaces parts of verl. A launch stops before Ray starts, and names the remedy, if it sets one of these keys of
 verl to a value that would do nothing, or that would switch off what the method consists of. Keys of your own YAML count
-like those of the command line, as far as they differ from verl's default. Every other key works as in verl; what a method
-sets is in its file in `configs/method/`, and your command line wins. This page is written by `python docs/reference.py`
-from `verl_pivot/launch_checks/owned_settings.py`.
+like those of the command line, as far as they differ from verl's default. Every other key works as in verl; what a
+method sets is in its file in `configs/method/`, and your command line wins. This page is written by
+`python docs/reference.py` from `verl_pivot/launch_checks/owned_settings.py`.
 
 | key, or section of keys | beside | what it does there | instead |
 |---|---|---|---|
