@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import configs_dir, router_file
 from verl_pivot.errors import ConfigError
+from verl_pivot.objective.settings import ACTION_LOSS
 
 _PIVOTRL = "+method=pivotrl"
 _TOOL_ROLLOUT = "+method=tool_rollout"
@@ -22,8 +23,8 @@ _ROUTER = "+router"
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "single_turn_agent")
-READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo")
-"""Policy losses of verl that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
+READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo", ACTION_LOSS)
+"""Policy losses that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
 
 
 class _Launch(NamedTuple):
