@@ -55,7 +55,7 @@ def pairs() -> list[Pair]:
 
 
 def tools() -> list[JsonObject]:
-    """The airline's schemas, with formats and a default added that its descriptions state in words."""
+    """The airline's schemas, with formats added that its descriptions state in words, and insurance "no" by default."""
     schemas: list[JsonObject] = json.loads((ROOT / "airline_tools.json").read_text())
     for schema in schemas:
         _mark(schema)
@@ -66,6 +66,8 @@ def _mark(schema: Json) -> None:
     if isinstance(schema, dict):
         if "YYYY-MM-DD" in str(schema.get("description")) and schema.get("type") == "string":
             schema["format"] = "date"
+        if isinstance(required := schema.get("required"), list) and "insurance" in required:
+            required.remove("insurance")
         for name, each in schema.items():
             if name == "insurance" and isinstance(each, dict):
                 each["default"] = "no"
@@ -119,10 +121,11 @@ def test_no_pair_that_does_something_else_is_accepted(options: JsonObject) -> No
 
 
 @pytest.mark.parametrize(
-    ("options", "num_accepted"), [({"mode": "strict"}, 0), ({}, 0), (PROSE, 14), ({"mode": "name_only"}, 21)]
+    ("options", "num_accepted"), [({"mode": "strict"}, 0), ({}, 0), (PROSE, 6), ({"mode": "name_only"}, 21)]
 )
 def test_number_of_the_21_equivalent_pairs_that_each_mode_accepts(options: JsonObject, num_accepted: int) -> None:
-    """The rest are six sums that are written differently and one summary in other words, for a judge."""
+    """The rest are six sums that are written differently, and nine summaries that give other numbers, negate more often
+    or say it in other words, for a judge."""
     assert accepted(labelled("same"), **options) == num_accepted
 
 

@@ -101,7 +101,9 @@ NEMO_ACTIONS: list[tuple[Message, Turn, str]] = [
     (act(text="hi"), turn_of(call("f")), "message_instead_of_call"),
     (act(call("f"), text="hi"), turn_of(call("f")), "accepted"),
     (act(call("g")), turn_of(call("f")), "wrong_tool"),
-    (act(call("f"), call("f")), turn_of(call("f")), "wrong_number_of_calls"),
+    (act(call("f"), call("f")), turn_of(call("f")), "accepted"),
+    (act(call("f"), call("h")), turn_of(call("f")), "accepted"),
+    (act(call("f"), call("h")), turn_of(call("g")), "wrong_number_of_calls"),
     (act(call("f")), turn_of(call("f"), call("g")), "wrong_number_of_calls"),
     (act(call("g"), call("f")), turn_of(call("f"), call("g")), "accepted"),
     (act(call("f", x=2), call("f", x=1)), turn_of(call("f", x=1), call("f", x=2)), "accepted"),
@@ -114,6 +116,39 @@ NEMO_ACTIONS: list[tuple[Message, Turn, str]] = [
 @pytest.mark.parametrize(("action", "turn", "reason"), NEMO_ACTIONS)
 async def test_nemo_gym_actions(action: Message, turn: Turn, reason: str) -> None:
     assert (await get_verifier("tool_call", {"mode": "nemo_gym"})(action, turn)).reason == reason
+
+
+# (calls matched, calls of the policy, calls of the expert, switches, score)
+SWITCHES: list[tuple[int, int, int, JsonObject, float]] = [
+    (1, 2, 1, {}, 1.0),
+    (1, 1, 2, {}, 0.0),
+    (1, 2, 2, {}, 0.0),
+    (1, 2, 1, {"parallel_tool_call_rewarding": True}, 0.0),
+    (1, 2, 1, {"parallel_tool_call_rewarding": True, "allow_superset": True}, 1.0),
+    (1, 1, 2, {"parallel_tool_call_rewarding": True, "allow_superset": True}, 0.0),
+    (1, 1, 2, {"parallel_tool_call_rewarding": True, "allow_subset": True}, 1.0),
+    (1, 2, 3, {"parallel_tool_call_rewarding": True, "allow_subset": True}, 0.0),
+    (2, 3, 4, {"parallel_tool_call_rewarding": True, "allow_subset": True,
+               "parallel_tool_call_reward_mode": "fractional"}, 2 / 3),
+    (2, 2, 4, {"parallel_tool_call_rewarding": True, "parallel_tool_call_reward_mode": "fractional"}, 0.0),
+    (2, 4, 4, {"parallel_tool_call_rewarding": True, "parallel_tool_call_reward_mode": "fractional"}, 0.5),
+    (2, 5, 4, {"parallel_tool_call_rewarding": True, "allow_superset": True,
+               "parallel_tool_call_reward_mode": "f1"}, 4 / 9),
+    (3, 3, 3, {"parallel_tool_call_rewarding": True, "parallel_tool_call_reward_mode": "f1"}, 1.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("num_matched", "num_calls", "num_expert_calls", "switches", "score"), SWITCHES)
+async def test_nemo_gym_counts_calls_by_its_switches(
+    num_matched: int, num_calls: int, num_expert_calls: int, switches: JsonObject, score: float
+) -> None:
+    calls = [call("f", x=number) for number in range(num_matched)] + [
+        call("g", x=number) for number in range(num_calls - num_matched)
+    ]
+    expert = [call("f", x=number) for number in range(num_expert_calls)]
+    verifier = get_verifier("tool_call", {"mode": "nemo_gym", "switches": switches})
+
+    assert (await verifier(act(*calls), turn_of(*expert))).score == pytest.approx(score)
 
 
 # (calls, expert, R): S_max = 1 + sum over expert of (1 + number of arguments)
@@ -130,6 +165,8 @@ TOOLRL: list[tuple[list[ToolCall], list[ToolCall], float]] = [
     ([call("f")], [call("f")], 3.0),  # (1 + 1) / 2
     ([call("f", x=1)], [call("f", x=1), call("g")], 0.75),  # (1/2 + 2) / 4
     ([call("g"), call("f", x=1)], [call("f", x=1), call("g")], 3.0),
+    # The first expert call leaves the policy's to the second, since it gets no credit for it: (1/2 + 0 + 1 + 1) / 5
+    ([call("f", y=1)], [call("f", x=1), call("f", y=1)], 0.0),
 ]
 
 
@@ -159,11 +196,21 @@ STRICT: list[tuple[Message, Turn, bool]] = [
     (act(text="All done."), turn_of(text="Done."), False),
     (act(), turn_of(call("f")), False),
 ]
+BROKEN = [turn_of(), turn_of(text=" "), turn_of(call("f", x=float("nan")))]
 
 
 @pytest.mark.parametrize(("action", "turn", "is_accepted"), STRICT)
 async def test_strict_is_equality(action: Message, turn: Turn, is_accepted: bool) -> None:
     assert (await get_verifier("tool_call", {"mode": "strict"})(action, turn)).score == float(is_accepted)
+
+
+@pytest.mark.parametrize("turn", BROKEN)
+@pytest.mark.parametrize("mode", ["functional", "strict"])
+async def test_an_expert_that_equals_nothing_leaves_the_row_undecided(turn: Turn, mode: str) -> None:
+    verifier = get_verifier("tool_call", {"mode": mode})
+
+    for action in (act(), turn.expert, act(text="hi")):
+        assert (await verifier(action, turn)).score is None
 
 
 NAMES: list[tuple[Message, Turn, str]] = [
@@ -213,7 +260,15 @@ async def test_accepted_values_are_the_listed_ones(arguments: JsonObject, is_acc
     assert (await verifier(act(ToolCall(name="g", arguments=arguments)), turn_of())).score == 0.0
 
 
-@pytest.mark.parametrize("accepted", [{}, {"f": {}, "g": {}}, {"f": [1]}, {"f": {"x": 1}}, {"f": None}])
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        {}, {"f": {}, "g": {}}, {"f": [1]}, {"f": {"x": 1}}, {"f": None}, {"f": {"x": []}},
+        {"f": {"x": [float("nan")]}},
+        {"f": {"x": [{"loc": "Paris"}]}}, {"f": {"x": [{"loc": []}]}}, {"f": {"x": [{"loc": [{"city": "Paris"}]}]}},
+        {"f": {"x": [[{"city": "Paris"}]]}}, {"f": {"x": [{"loc": None}, "Paris"]}},
+    ],
+)  # fmt: skip
 async def test_malformed_accepted_values_leave_the_row_undecided(accepted: JsonObject) -> None:
     verdict = await get_verifier("tool_call", {"mode": "accepted_values", "accepted": [accepted]})(
         act(call("f")), turn_of()

@@ -79,7 +79,8 @@ def named_arguments(options: object) -> Iterator[ToolArgument]:
         for value in options:
             yield from named_arguments(value)
     elif isinstance(options, dict):
-        for value in options.values():
+        for name, value in options.items():
+            yield from named_arguments(name)
             yield from named_arguments(value)
 
 

@@ -1,66 +1,23 @@
 """Verifier `tool_call`: an action is right if its calls do what the expert's do, by one of several rules."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypeAlias
-
-from pydantic import Field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 
 from verl_pivot.data.json_values import equal, is_too_deep
+from verl_pivot.data.messages import parse_message
 from verl_pivot.types import JsonObject, Message, ToolCall, Turn, Verdict
-from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers import tool_call_bfcl, tool_call_nemo_gym, tool_call_toolrl
 from verl_pivot.verifiers.registry import get_verifier, register
-from verl_pivot.verifiers.tool_call_functional import Difference, EqualityRules, find_difference, match_all
-from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
-
-FindDifference: TypeAlias = Callable[[ToolCall, ToolCall], Difference | None]
-"""(the policy's call, the expert's call) -> the first difference; None if they do the same."""
-
-
-class ToolCallOptions(Options):
-    """Options of the verifier `tool_call`."""
-
-    mode: Literal["functional", "strict", "name_only", "nemo_gym", "accepted_values", "toolrl"] = "functional"
-    """
-    functional: equal in what the tool gets to see, by its schema; see tool_call_functional.py.
-    strict: the same calls in the same order with the same values, or the same text (PivotRL, equation 2).
-    name_only: the same tools (PivotRL for SWE).
-    nemo_gym, accepted_values, toolrl: published rules; see tool_call_nemo_gym.py, tool_call_bfcl.py and
-    tool_call_toolrl.py.
-    """
-    number_tolerance: Annotated[float, Field(ge=0.0, lt=0.1)] = 1e-6
-    """This option and the next six are those of EqualityRules, for mode `functional`."""
-    dates: bool = False
-    paths: bool = False
-    enums: bool = False
-    free_text: frozenset[ToolArgument] = frozenset()
-    min_similarity: Annotated[float, Field(ge=0.5, le=1.0)] = 0.8
-    unordered: frozenset[ToolArgument] = frozenset()
-    threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
-    """Share of words from which mode `nemo_gym` takes two texts as equal; in NVIDIA's configurations 0.1 for
-    conversations, 0.3 for search, 0 for SWE."""
-    accepted: tuple[dict[str, Any], ...] = ()
-    """Accepted values for mode `accepted_values`, one object per call of the expert; empty where it writes text."""
-    message_judge: dict[str, Any] | None = None
-    """Options of the verifier `judge`, which then decides on a message where the expert writes one; None: any text is
-    right."""
-
-    def rules(self) -> EqualityRules:
-        return EqualityRules(
-            number_tolerance=self.number_tolerance,
-            dates=self.dates,
-            paths=self.paths,
-            enums=self.enums,
-            free_text=frozenset(map(str, self.free_text)),
-            min_similarity=self.min_similarity,
-            unordered=frozenset(map(str, self.unordered)),
-        )
+from verl_pivot.verifiers.tool_call_arguments import ArgumentVerifiers
+from verl_pivot.verifiers.tool_call_functional import Difference, FindDifference, find_difference, match_all
+from verl_pivot.verifiers.tool_call_options import ToolCallOptions
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 
 @register("tool_call", options=ToolCallOptions)
 class ToolCallVerifier:
-    """Compares the action's calls with the expert's; the score is 0 or 1, except in mode `toolrl`.
+    """Compares the action's calls with the expert's; the score is 0 or 1, except in modes `toolrl` and `nemo_gym`.
 
     Where the expert writes text, any text is right and a call is wrong, as in PivotRL for conversational tool use
     (section 4). Parallel calls are compared without their order, each with a partner of its own.
@@ -80,51 +37,75 @@ class ToolCallVerifier:
         self._compare = compare[options.mode]
         judge = options.message_judge
         self._judge = None if judge is None else get_verifier("judge", judge)
+        self._arguments = ArgumentVerifiers(options.verifiers) if options.verifiers else None
+        self._other_experts = [parse_message(each) for each in options.other_experts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
+        verdict = await self._against_one(action, turn)
+        for expert in self._other_experts:
+            if verdict.score == 1.0:
+                break
+            other = await self._against_one(action, replace(turn, expert=expert))
+            verdict = max(verdict, other, key=_rank)
+        return verdict
+
+    async def _against_one(self, action: Message, turn: Turn) -> Verdict:
         if any(is_too_deep(call.arguments) for call in turn.expert.tool_calls):
             return broken_expert("the expert's arguments are nested too deeply to compare")
         if any(is_too_deep(call.arguments) for call in action.tool_calls):
             return refuse(Reason.TOO_DEEP, _names(action.tool_calls))
         verdict = self._compare(action, turn)
-        if self._judge is not None and verdict.score == 1.0 and not turn.expert.tool_calls:
-            return await self._judge(action, turn)
+        if verdict.score == 1.0 and (asked := self._ask(action, turn)) is not None:
+            return await asked
         return verdict
+
+    def _ask(self, action: Message, turn: Turn) -> Awaitable[Verdict] | None:
+        """The verdict of other verifiers on an action whose calls are right so far; None where there are none."""
+        if not turn.expert.tool_calls:
+            return None if self._judge is None else self._judge(action, turn)
+        if self._arguments is None:
+            return None
+        return self._arguments.compare(action.tool_calls, turn.expert.tool_calls, turn, self._find(turn))
 
     def _functional(self, action: Message, turn: Turn) -> Verdict:
         expert_calls = turn.expert.tool_calls
-        if _is_empty(turn.expert):
-            return broken_expert("the expert's action has neither a call nor text")
-        if not all(equal(call.arguments, call.arguments) for call in expert_calls):
-            return broken_expert("the expert's arguments hold NaN, which equals nothing")
+        if (broken := _broken(turn.expert)) is not None:
+            return broken
         if (verdict := _call_against_message(action, expert_calls)) is not None:
             return verdict
+        return _pair_up(action.tool_calls, expert_calls, self._find(turn))
+
+    def _find(self, turn: Turn) -> FindDifference:
         parameters = _parameters_by_name(turn.tools)
 
         def find(call: ToolCall, expert: ToolCall) -> Difference | None:
             return find_difference(call, expert, parameters.get(expert.name, {}), self._rules)
 
-        return _pair_up(action.tool_calls, expert_calls, find)
+        return find
 
     def _nemo_gym(self, action: Message, turn: Turn) -> Verdict:
-        calls, expert_calls = action.tool_calls, turn.expert.tool_calls
+        calls, expert_calls, options = action.tool_calls, turn.expert.tool_calls, self._options
         if not expert_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, f"called {_names(calls)}") if calls else Verdict.accept()
         if not calls:
             return refuse(Reason.MESSAGE_INSTEAD_OF_CALL, f"the expert calls {_names(expert_calls)}")
+        score = tool_call_nemo_gym.calls_score(calls, expert_calls, options.threshold, options.switches)
+        if score or len(calls) != len(expert_calls):
+            return graded(score, _names(calls)) if score else _wrong_number(calls, len(expert_calls))
+        return _pair_up(calls, expert_calls, self._find_nemo_gym)
 
-        def find(call: ToolCall, expert: ToolCall) -> Difference | None:
-            if call.name != expert.name:
-                return Difference(Reason.WRONG_TOOL, f"{call.name}, the expert calls {expert.name}")
-            reason = tool_call_nemo_gym.difference(call.arguments, expert.arguments, self._options.threshold)
-            return None if reason is None else Difference(reason, call.name)
-
-        return _pair_up(calls, expert_calls, find)
+    def _find_nemo_gym(self, call: ToolCall, expert: ToolCall) -> Difference | None:
+        options = self._options
+        if call.name != expert.name:
+            return Difference(Reason.WRONG_TOOL, f"{call.name}, the expert calls {expert.name}")
+        float_threshold = options.switches.floating_point_comparison_threshold
+        reason = tool_call_nemo_gym.difference(call.arguments, expert.arguments, options.threshold, float_threshold)
+        return None if reason is None else Difference(reason, call.name)
 
     def _accepted_values(self, action: Message, turn: Turn) -> Verdict:
         calls, accepted = action.tool_calls, self._options.accepted
         if any(map(tool_call_bfcl.is_broken, accepted)):
-            return broken_expert("`accepted` must hold {tool: {argument: [value, ...]}} for each call")
+            return broken_expert("`accepted` must hold {tool: {argument: [value, ...]}} for each call, no list empty")
         if (verdict := _call_against_message(action, accepted)) is not None:
             return verdict
         if len(calls) != len(accepted):
@@ -136,8 +117,24 @@ class ToolCallVerifier:
         return refuse(Reason.WRONG_VALUE if is_same else Reason.WRONG_TOOL, _names(calls))
 
 
+def _rank(verdict: Verdict) -> tuple[int, float]:
+    """Order of verdicts over several experts: an undecided one comes before refusals, after an acceptance."""
+    return (1, 0.0) if verdict.score is None else (2 * (verdict.score == 1.0), verdict.score)
+
+
+def _broken(expert: Message) -> Verdict | None:
+    """The undecided verdict where an expert's action cannot be compared; None where it can."""
+    if _is_empty(expert):
+        return broken_expert("the expert's action has neither a call nor text")
+    if not all(equal(call.arguments, call.arguments) for call in expert.tool_calls):
+        return broken_expert("the expert's arguments hold NaN, which equals nothing")
+    return None
+
+
 def _strict(action: Message, turn: Turn) -> Verdict:
     expert = turn.expert
+    if (broken := _broken(expert)) is not None:
+        return broken
     is_same = [(call.name, _exact(call.arguments)) for call in action.tool_calls] == [
         (call.name, _exact(call.arguments)) for call in expert.tool_calls
     ]
@@ -185,7 +182,7 @@ def _toolrl(action: Message, turn: Turn) -> Verdict:
 
 
 def _is_empty(expert: Message) -> bool:
-    return not expert.tool_calls and not expert.content
+    return not expert.tool_calls and not expert.content.strip()
 
 
 def _call_against_message(action: Message, expert_calls: Sequence[object]) -> Verdict | None:

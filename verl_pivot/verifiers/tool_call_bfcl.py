@@ -21,20 +21,30 @@ def is_accepted(call: ToolCall, accepted: JsonObject) -> bool:
 
 
 def is_broken(accepted: JsonObject) -> bool:
-    """Whether an object does not name exactly one tool, or does not hold a list of values for each argument."""
+    """Whether an object does not name exactly one tool, or does not list at least one value for each argument and key,
+    on every level, or holds a value that equals nothing."""
     if len(accepted) != 1:
         return True
     (arguments,) = accepted.values()
-    return not isinstance(arguments, dict) or not all(isinstance(values, list) for values in arguments.values())
+    return not isinstance(arguments, dict) or not _lists_values(arguments)
+
+
+def _lists_values(accepted: JsonObject) -> bool:
+    return all(isinstance(values, list) and values and all(map(_is_usable, values)) for values in accepted.values())
+
+
+def _is_usable(value: Json) -> bool:
+    if isinstance(value, dict):
+        return _lists_values(value)
+    return all(map(_is_usable, value)) if isinstance(value, list) else value == value
 
 
 def _allows_object(accepted: Json, actual: Mapping[str, Json]) -> bool:
     if not isinstance(accepted, dict) or actual.keys() - accepted.keys():
         return False
     return all(
-        _allows_any(values, actual[name]) if name in actual else _LEFT_OUT in values
+        _allows_any(values, actual[name]) if name in actual else isinstance(values, list) and _LEFT_OUT in values
         for name, values in accepted.items()
-        if isinstance(values, list)
     )
 
 

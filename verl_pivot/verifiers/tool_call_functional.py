@@ -1,24 +1,20 @@
 """Functional rule for calls: whether a tool would do the same with both, by the JSON schema of its arguments."""
 
 import math
-import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import NamedTuple, TypeVar
-
-from rapidfuzz import fuzz
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from verl_pivot.data.json_values import equal, json_type
 from verl_pivot.types import Json, JsonObject, ToolCall
+from verl_pivot.verifiers.tool_call_schemas import resolved
+from verl_pivot.verifiers.tool_call_texts import is_same_date, is_same_member, is_same_path, is_same_prose
 from verl_pivot.verifiers.verdicts import Reason
 
 ExpertT = TypeVar("ExpertT")
 ActualT = TypeVar("ActualT")
 
-_DATE_FORMATS = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y", "%B %d, %Y", "%b %d, %Y", "%d %B %Y", "%d %b %Y")
-"""Formats in which day and month cannot be taken for each other."""
-_NO_SCHEMA: JsonObject = {}
+_PATH_FORMATS = ("path", "file-path", "directory-path")
 
 
 class Difference(NamedTuple):
@@ -30,22 +26,26 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualityRules:
-    """What counts as the same value."""
+    """What counts as the same value. Arguments are written "tool.argument", and "tool.argument.key" within objects."""
 
-    number_tolerance: float = 1e-6
-    """Relative difference of equal numbers; numbers that the schema calls integers must be exactly equal."""
-    dates: bool = False
-    """Whether spellings of one date are the same, where the schema's format is date or date-time."""
-    paths: bool = False
-    """Whether spellings of one path are the same: a/./b, a//b, a/c/../b."""
-    enums: bool = False
-    """Whether spellings of an enum's member that differ in case or surrounding space are the same."""
+    number_tolerance: float = 1e-13
+    """Relative difference of equal numbers where one of them has a fraction; whole numbers are equal or not."""
+    dates: bool | frozenset[str] = False
+    """Arguments in which spellings of one date are the same; True: where the schema's format is date or date-time."""
+    paths: bool | frozenset[str] = False
+    """Arguments in which spellings of one path are the same (a/./b, a//b); True: where the schema's format is path,
+    file-path or directory-path."""
+    enums: bool | frozenset[str] = False
+    """Arguments in which spellings of an enum's member that differ in case or surrounding space are the same, unless
+    two members differ in nothing else; True: wherever the schema has an enum."""
     free_text: frozenset[str] = frozenset()
-    """Arguments "tool.argument" that hold prose, which is compared by similarity."""
+    """Arguments that hold prose, which is compared by similarity, numbers and negations."""
     min_similarity: float = 0.8
     """Least normalised edit similarity, in [0, 1], of prose that is the same."""
     unordered: frozenset[str] = frozenset()
-    """Arguments "tool.argument" that hold arrays without an order, beside those with uniqueItems in the schema."""
+    """Arguments that hold arrays without an order, beside those with uniqueItems in the schema."""
+    ignored: frozenset[str] = frozenset()
+    """Arguments that are not compared, and that either call may leave out."""
 
 
 def find_difference(
@@ -61,7 +61,11 @@ def find_difference(
     """
     if call.name != expert.name:
         return Difference(Reason.WRONG_TOOL, f"{call.name}, the expert calls {expert.name}")
-    return _Comparison(rules).objects(call.arguments, expert.arguments, parameters, call.name)
+    return _Comparison(rules, parameters).objects(call.arguments, expert.arguments, parameters, call.name)
+
+
+FindDifference: TypeAlias = Callable[[ToolCall, ToolCall], Difference | None]
+"""(the policy's call, the expert's call) -> the first difference; None if they do the same."""
 
 
 def match_all(
@@ -71,38 +75,66 @@ def match_all(
     matrix = [[fits(one, other) for other in actual] for one in expert]
     if len(expert) == 1:
         return [matrix[0].index(True) if any(matrix[0]) else None]
+    partners = best_partners(matrix)
+    return [
+        partner if partner is not None and row[partner] else None for row, partner in zip(matrix, partners, strict=True)
+    ]
+
+
+def best_partners(matrix: Sequence[Sequence[float]]) -> list[int | None]:
+    """[num_rows] column of the partner of each row, for the largest sum; None where there are more rows than columns.
+
+    Args:
+        matrix: [num_rows][num_columns] how well each row fits each column.
+    """
     from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # takes a tenth of a second: most actions are one call
 
     rows, columns = linear_sum_assignment(matrix, maximize=True)
-    partners: list[int | None] = [None] * len(expert)
+    partners: list[int | None] = [None] * len(matrix)
     for row, column in zip(rows.tolist(), columns.tolist(), strict=True):
-        if matrix[row][column]:
-            partners[row] = column
+        partners[row] = column
     return partners
 
 
 class _Comparison:
     """Comparison of a call's values, by path: "tool.argument", "tool.argument.key", "tool.argument[0]"."""
 
-    def __init__(self, rules: EqualityRules) -> None:
+    def __init__(self, rules: EqualityRules, parameters: JsonObject) -> None:
         self._rules = rules
+        self._parameters = parameters
 
     def objects(
         self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, path: str
     ) -> Difference | None:
         """The first difference; values at the default of their schema may be left out or spelt out."""
-        known = _object(schema.get("properties"))
-        actual, expert = _with_defaults(actual, known), _with_defaults(expert, known)
+        known = self._properties(schema)
+        actual, expert = self._compared(actual, path), self._compared(expert, path)
+        required = _required(resolved(schema, self._parameters))
+        actual = _with_defaults(actual, known, required & expert.keys())
+        expert = _with_defaults(expert, known, frozenset())
         if missing := expert.keys() - actual.keys():
             return Difference(Reason.MISSING_ARGUMENT, f"{path}.{min(missing)}")
         if extra := actual.keys() - expert.keys():
             reason = Reason.EXTRA_ARGUMENT if extra <= known.keys() or not known else Reason.UNKNOWN_ARGUMENT
             return Difference(reason, f"{path}.{min(extra)}")
         for name, value in expert.items():
-            found = self._values(actual[name], value, _object(known.get(name)), f"{path}.{name}")
+            found = self._values(actual[name], value, known.get(name, {}), f"{path}.{name}")
             if found is not None:
                 return found
         return None
+
+    def _properties(self, schema: JsonObject) -> Mapping[str, JsonObject]:
+        """Schema of each property of an object."""
+        properties = resolved(schema, self._parameters).get("properties")
+        if not isinstance(properties, dict):
+            return {}
+        return {name: resolved(each, self._parameters) for name, each in properties.items()}
+
+    def _compared(self, arguments: Mapping[str, Json], path: str) -> Mapping[str, Json]:
+        """The arguments without those that are ignored."""
+        if not self._rules.ignored:
+            return arguments
+        return {name: value for name, value in arguments.items() if f"{path}.{name}" not in self._rules.ignored}
 
     def _values(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> Difference | None:
         if json_type(actual) != json_type(expert):
@@ -118,7 +150,7 @@ class _Comparison:
     def _arrays(self, actual: list[Json], expert: list[Json], schema: JsonObject, path: str) -> Difference | None:
         if len(actual) != len(expert):
             return Difference(Reason.WRONG_VALUE, f"{path}: {len(actual)} items, the expert gives {len(expert)}")
-        items = _object(schema.get("items"))
+        items = resolved(schema.get("items"), self._parameters)
         if not expert:
             return None
         if schema.get("uniqueItems") is True or path in self._rules.unordered:
@@ -142,58 +174,44 @@ class _Comparison:
     def _is_same_text(self, actual: str, expert: str, schema: JsonObject, path: str) -> bool:
         rules = self._rules
         if path in rules.free_text:
-            return bool(actual.strip()) and _similarity(actual, expert) >= rules.min_similarity
-        if rules.enums and isinstance(members := schema.get("enum"), list):
-            return _member(actual, members) == _member(expert, members) is not None
-        if rules.dates and schema.get("format") in ("date", "date-time"):
-            return _date(actual) == _date(expert) is not None
-        return rules.paths and posixpath.normpath(actual) == posixpath.normpath(expert) and bool(actual)
+            return is_same_prose(actual, expert, rules.min_similarity)
+        if _applies(rules.enums, path) and isinstance(members := schema.get("enum"), list):
+            return is_same_member(actual, expert, members)
+        if _applies(rules.dates, path, schema.get("format") in ("date", "date-time")):
+            return is_same_date(actual, expert)
+        return _applies(rules.paths, path, schema.get("format") in _PATH_FORMATS) and is_same_path(actual, expert)
 
 
-def _with_defaults(arguments: Mapping[str, Json], known: JsonObject) -> Mapping[str, Json]:
+def _applies(arguments: bool | frozenset[str], path: str, is_default: bool = True) -> bool:
+    """Whether a rule that holds for some arguments, or for True wherever the schema says so, holds for one."""
+    return path in arguments if isinstance(arguments, frozenset) else arguments and is_default
+
+
+def _required(schema: JsonObject) -> frozenset[str]:
+    names = schema.get("required")
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+def _with_defaults(
+    arguments: Mapping[str, Json], known: Mapping[str, JsonObject], required: frozenset[str]
+) -> Mapping[str, Json]:
+    """The arguments with the defaults of those that are left out, except of the required ones."""
     defaults = {
         name: schema["default"]
         for name, schema in known.items()
-        if name not in arguments and isinstance(schema, dict) and "default" in schema
+        if name not in arguments and name not in required and "default" in schema
     }
     return {**arguments, **defaults} if defaults else arguments
 
 
-def _object(schema: Json) -> JsonObject:
-    return schema if isinstance(schema, dict) else _NO_SCHEMA
-
-
 def _is_close(value: float, other: float, tolerance: float) -> bool:
+    """Whether two different numbers are the same but for rounding: never two whole numbers."""
     try:
-        return math.isclose(value, other, rel_tol=tolerance)
+        num_whole = float(value).is_integer() + float(other).is_integer()
     except OverflowError:  # an integer too large for a float
         return False
-
-
-def _similarity(text: str, other: str) -> float:
-    """Normalised edit similarity in [0, 1], of texts without case and repeated space."""
-    return fuzz.ratio(" ".join(text.casefold().split()), " ".join(other.casefold().split())) / 100.0
-
-
-def _member(text: str, members: list[Json]) -> str | None:
-    """The enum's member that a text spells; None if it spells none."""
-    spelling = text.strip().casefold()
-    return next((each for each in members if isinstance(each, str) and each.casefold() == spelling), None)
-
-
-def _date(text: str) -> datetime | None:
-    """The date that a text spells; None if it spells none."""
-    text = text.strip()
-    try:
-        return datetime.fromisoformat(text)
-    except ValueError:
-        pass
-    for date_format in _DATE_FORMATS:
-        try:
-            return datetime.strptime(text, date_format)
-        except ValueError:
-            continue
-    return None
+    is_near = num_whole == 0 or abs(value - other) < 0.5
+    return num_whole < 2 and is_near and math.isclose(value, other, rel_tol=tolerance)
 
 
 def _shown(value: Json) -> str:

@@ -2,18 +2,74 @@
 
 Source: NeMo Gym 07d6b0d, single_step_tool_use_with_argument_comparison. A text of two or more words is equal if
 `|shared words| / (words of both) >= threshold`; identical texts have 0.5. Known to pay wrong calls: almost any text
-passes 0.1; true passes for 1; an empty message passes for a message.
+passes 0.1; true passes for 1; an empty message passes for a message; with the published defaults calls beside the
+expert's cost nothing.
 """
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from verl_pivot.types import Json
+from pydantic import Field
+
+from verl_pivot.types import Json, ToolCall
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.tool_call_functional import match_all
 from verl_pivot.verifiers.verdicts import Reason
 
-FLOAT_TOLERANCE = 1e-6
+
+class NemoGymSwitches(Options):
+    """Switches of NeMo Gym's rule, with its names and its defaults."""
+
+    floating_point_comparison_threshold: Annotated[float, Field(ge=0.0)] = 1e-6
+    """Absolute difference below which two numbers that are both written with a point are equal."""
+    parallel_tool_call_rewarding: bool = False
+    """Whether the number of calls counts; without it, calls beside the expert's cost nothing."""
+    allow_subset: bool = False
+    """Whether fewer calls than the expert's are looked at, where the number counts."""
+    allow_superset: bool = False
+    """Whether more calls than the expert's are looked at, where the number counts."""
+    parallel_tool_call_reward_mode: Literal["binary_strict", "fractional", "f1"] = "binary_strict"
+    """
+    What partly right calls get, where the number counts.
+    binary_strict: nothing. fractional: the share of the needed calls that match. f1: 2 * matches / calls of both.
+    """
 
 
-def difference(actual: Json, expert: Json, threshold: float) -> Reason | None:
+def is_same_call(call: ToolCall, expert: ToolCall, threshold: float, switches: NemoGymSwitches) -> bool:
+    """Whether both call the same tool with arguments that are equal by this rule."""
+    if call.name != expert.name:
+        return False
+    return difference(call.arguments, expert.arguments, threshold, switches.floating_point_comparison_threshold) is None
+
+
+def calls_score(
+    calls: Sequence[ToolCall], expert_calls: Sequence[ToolCall], threshold: float, switches: NemoGymSwitches
+) -> float:
+    """Score in [0, 1] of an action's calls.
+
+    Args:
+        calls: [num_calls] the policy's, at least one.
+        expert_calls: [num_expert_calls] the expert's, at least one.
+        threshold: Share of words from which two texts are equal.
+        switches: The rule's switches.
+    """
+    partners = match_all(expert_calls, calls, lambda expert, call: is_same_call(call, expert, threshold, switches))
+    num_matched = sum(partner is not None for partner in partners)
+    num_calls, num_expert_calls = len(calls), len(expert_calls)
+    if num_calls == num_expert_calls == 1 or not switches.parallel_tool_call_rewarding:
+        return float(num_matched == num_expert_calls)
+    is_admitted = switches.allow_subset if num_calls < num_expert_calls else switches.allow_superset
+    if num_calls != num_expert_calls and not is_admitted:
+        return 0.0
+    if switches.parallel_tool_call_reward_mode == "f1":
+        return 2 * num_matched / (num_calls + num_expert_calls)
+    num_needed = min(num_calls, num_expert_calls) if switches.allow_subset else num_expert_calls
+    share = num_matched / num_needed
+    return share if switches.parallel_tool_call_reward_mode == "fractional" else float(share == 1.0)
+
+
+def difference(actual: Json, expert: Json, threshold: float, float_threshold: float) -> Reason | None:
     """Why two values are not equal; None if they are."""
     if not isinstance(actual, type(expert)):
         return Reason.WRONG_TYPE
@@ -21,21 +77,21 @@ def difference(actual: Json, expert: Json, threshold: float) -> Reason | None:
         assert isinstance(actual, dict), actual
         if actual.keys() != expert.keys():
             return Reason.MISSING_ARGUMENT if expert.keys() - actual.keys() else Reason.EXTRA_ARGUMENT
-        found = (difference(actual[name], value, threshold) for name, value in expert.items())
+        found = (difference(actual[name], value, threshold, float_threshold) for name, value in expert.items())
         return next((reason for reason in found if reason is not None), None)
     if isinstance(expert, list):
         assert isinstance(actual, list), actual
         if len(actual) != len(expert):
             return Reason.WRONG_VALUE
-        found = (difference(one, other, threshold) for one, other in zip(actual, expert, strict=True))
+        found = (difference(one, other, threshold, float_threshold) for one, other in zip(actual, expert, strict=True))
         return next((reason for reason in found if reason is not None), None)
-    return None if _is_equal(actual, expert, threshold) else Reason.WRONG_VALUE
+    return None if _is_equal(actual, expert, threshold, float_threshold) else Reason.WRONG_VALUE
 
 
-def _is_equal(actual: Json, expert: Json, threshold: float) -> bool:
+def _is_equal(actual: Json, expert: Json, threshold: float, float_threshold: float) -> bool:
     if isinstance(expert, float):
         assert isinstance(actual, float), actual
-        return abs(actual - expert) < FLOAT_TOLERANCE
+        return abs(actual - expert) < float_threshold
     if isinstance(expert, str):
         assert isinstance(actual, str), actual
         return _is_equal_text(actual, expert, threshold)

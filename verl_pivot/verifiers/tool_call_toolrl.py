@@ -1,13 +1,13 @@
 """ToolRL's graded reward for calls: parts for tool names, argument names and argument values.
 
 Source: arXiv:2504.13958, `rlla.py`. `R = 6 * S / S_max - 3` lies in [-3, 3]; a verdict's score is `S / S_max`, from
-which R follows. A policy may settle for the reward of partly right calls: use this rule to compare, or with care.
+which R follows. As in the released code, true equals 1. A policy may settle for the reward of partly right calls: use
+this rule to compare, or with care.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from verl_pivot.data.json_values import equal
 from verl_pivot.types import ToolCall
 
 
@@ -24,7 +24,7 @@ def share(calls: Sequence[ToolCall], expert_calls: Sequence[ToolCall]) -> float:
     for expert in expert_calls:
         of_same_tool = (call for call in unpaired if call.name == expert.name)
         partner = max(of_same_tool, key=lambda call: _credit(call, expert), default=None)
-        if partner is not None:
+        if partner is not None and _credit(partner, expert) > 0.0:
             unpaired.remove(partner)
             credit += _credit(partner, expert)
     return credit / max_credit
@@ -37,7 +37,7 @@ def reward(share: float) -> float:
 
 def _credit(call: ToolCall, expert: ToolCall) -> float:
     given = call.arguments
-    num_equal = sum(name in given and equal(given[name], value) for name, value in expert.arguments.items())
+    num_equal = sum(name in given and given[name] == value for name, value in expert.arguments.items())
     return _jaccard(given, expert.arguments) + num_equal
 
 

@@ -1,0 +1,149 @@
+"""Values that try to pass for the expert's, by the kindest schema or option; docs/verifiers.md shows the table."""
+
+import json
+
+import pytest
+
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Turn, Verdict
+from verl_pivot.verifiers.registry import get_verifier
+
+PAGE = ROOT / "docs" / "verifiers.md"
+
+NO_SCHEMA: Json = None
+NUMBER: Json = {"type": "number"}
+OR_NULL: Json = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+TEXT: Json = {"type": "string"}
+DATE: Json = {"type": "string", "format": "date"}
+INTERVALS: Json = {"type": "string", "enum": ["1m", "1M", "1h"]}
+CABINS: Json = {"type": "string", "enum": ["economy", "business"]}
+PROSE: JsonObject = {"free_text": ["act.x"], "min_similarity": 0.5}
+PATHS: JsonObject = {"paths": ["act.x"]}
+
+# what it is: (expert's value, the policy's, schema of the argument, options)
+Case = tuple[Json, Json, Json, JsonObject]
+ATTACKS: dict[str, Case] = {
+    "the next id, without a schema": (1234567890, 1234567891, NO_SCHEMA, {}),
+    "the next id, of type number": (1234567890, 1234567891, NUMBER, {}),
+    "the next id, of type integer or null": (1234567890, 1234567891, {"type": ["integer", "null"]}, {}),
+    "the next id, of anyOf integer and null": (1234567890, 1234567891, OR_NULL, {}),
+    "the next id, behind a $ref": (1234567890, 1234567891, {"$ref": "#/$defs/Id"}, {}),
+    "the next id, in an array without items": ([1234567890], [1234567891], {"type": "array"}, {}),
+    "the next id, in an object without properties": ({"id": 1234567890}, {"id": 1234567891}, {"type": "object"}, {}),
+    "the next id, as floats": (1234567890.0, 1234567891.0, NUMBER, {}),
+    "an id of 17 digits, one more": (12345678901234567, 12345678901234568, NO_SCHEMA, {}),
+    "an id of 17 digits and a half": (1234567890123456, 1234567890123456.5, NO_SCHEMA, {}),
+    "milliseconds twenty minutes later": (1717171717000, 1717172917000, NO_SCHEMA, {}),
+    "a phone number, one more": (4915112345678, 4915112345679, NO_SCHEMA, {}),
+    "cents beside a round million": (1000000.00, 1000000.99, NUMBER, {}),
+    "another number of cents": (1234567.11, 1234567.12, NUMBER, {}),
+    "milliseconds of a point in time": (1717171717.123, 1717171717.124, NUMBER, {}),
+    "a tiny number for another": (1e-9, 2e-9, NUMBER, {}),
+    "zero for a tiny number": (1e-30, 0, NUMBER, {}),
+    "the opposite sign": (9.5, -9.5, NUMBER, {}),
+    "a fraction for an integer": (2, 2.0000000000000004, {"type": "integer"}, {}),
+    "a whole number beside it, with a large tolerance": (100, 101, NUMBER, {"number_tolerance": 0.05}),
+    "another case of an enum's member that is a member too": ("1M", "1m", INTERVALS, {"enums": True}),
+    "the same with a space": ("1M", " 1m", INTERVALS, {"enums": True}),
+    "another member": ("economy", "Business", CABINS, {"enums": True}),
+    "case where only another argument's may differ": ("economy", "Economy", CABINS, {"enums": ["act.y"]}),
+    "day and month exchanged, with points": ("2024-06-05", "05.06.2024", DATE, {"dates": True}),
+    "day and month exchanged, with slashes": ("2024-06-05", "05/06/2024", DATE, {"dates": True}),
+    "a date of seven digits": ("2024-11-05", "2024115", DATE, {"dates": True}),
+    "a week's date": ("2024-01-01", "2024-W01-1", DATE, {"dates": True}),
+    "a date in Arabic digits": ("2024-06-05", "٢٠٢٤-٠٦-٠٥", DATE, {"dates": True}),  # noqa: RUF001
+    "the day before, in words": ("2024-06-05", "June 4th, 2024", DATE, {"dates": True}),
+    "a date in a text that is none": ("2024/05/03", "2024-05-03", TEXT, {"dates": True}),
+    "a division made a floor division": ("n = a/b", "n = a//b", TEXT, {"paths": True}),
+    "an address with one slash": ("https://a/b", "https:/a/b", TEXT, PATHS),
+    "a way through a link": ("data", "current/../data", TEXT, PATHS),
+    "a path above": ("a/b", "a/../b", TEXT, PATHS),
+    "a relative path for an absolute one": ("/etc/a", "etc/a", TEXT, PATHS),
+    "a path of another case": ("src/A.py", "src/a.py", TEXT, PATHS),
+    "no path": (".", "", TEXT, PATHS),
+    "another amount in prose": ("Refund $100 to the customer.", "Refund $900 to the customer.", TEXT, PROSE),
+    "another account in prose": ("Send it to account DE12 3456.", "Send it to account DE12 3457.", TEXT, PROSE),
+    "an amount more in prose": ("Refund the customer.", "Refund the customer 100.", TEXT, PROSE),
+    "a point moved in prose": ("Refund 1.05 at once.", "Refund 10.5 at once.", TEXT, PROSE),
+    "never in prose": ("The customer agreed to pay.", "The customer never agreed to pay.", TEXT, PROSE),
+    "n't in prose": ("The customer did agree to pay.", "The customer didn't agree to pay.", TEXT, PROSE),
+    "without in prose": ("Ship it with insurance.", "Ship it without insurance.", TEXT, PROSE),
+    "nothing for prose": ("Ship it.", "  ", TEXT, PROSE),
+    "null for a number that may be null": (5, None, OR_NULL, {}),
+    "other items in any order": ([1, 2, 3], [3, 2, 2], {"type": "array", "uniqueItems": True}, {}),
+    "an item beside the ignored argument": ({"a": 1, "b": 2}, {"a": 2, "b": 2}, NO_SCHEMA, {"ignored": ["act.x.b"]}),
+}
+RIGHT: dict[str, Case] = {
+    "a sum of floats": (0.3, 0.30000000000000004, NUMBER, {}),
+    "a float beside a whole number": (3, 3.0000000000000004, NUMBER, {}),
+    "a whole number written as a float": (10**15, 1e15, NO_SCHEMA, {}),
+    "a number within a tolerance that the row allows": (9.5, 9.51, NUMBER, {"number_tolerance": 0.01}),
+    "a member in capitals": ("1h", "1H", INTERVALS, {"enums": ["act.x"]}),
+    "a date in words": ("2024-06-03", "June 3rd, 2024", DATE, {"dates": True}),
+    "a date whose day cannot be a month": ("2024-06-25", "25.06.2024", DATE, {"dates": True}),
+    "a date of an argument that the row names": ("2024-06-03", "2024/6/3", TEXT, {"dates": ["act.x"]}),
+    "the same instant in another zone": (
+        "2024-06-03T10:00:00Z",
+        "2024-06-03T12:00:00+02:00",
+        {"type": "string", "format": "date-time"},
+        {"dates": True},
+    ),
+    "another spelling of a path": ("src/a.py", "./src//a.py", TEXT, PATHS),
+    "a path whose schema says so": ("src/a.py", "src/./a.py", {"type": "string", "format": "path"}, {"paths": True}),
+    "a folder with a slash": ("/repo", "/repo/", TEXT, PATHS),
+    "prose with other small words": ("Refund 100 to the customer.", "Refund 100 to this customer!", TEXT, PROSE),
+    "an ignored key": ({"a": 1, "b": 2}, {"a": 1, "b": 3}, NO_SCHEMA, {"ignored": ["act.x.b"]}),
+}
+
+
+def act(*values: Json) -> Message:
+    calls = tuple(ToolCall(name="act", arguments={"x": value}) for value in values)
+    return Message(role=Role.ASSISTANT, tool_calls=calls)
+
+
+def turn_of(expert: Message, schema: Json) -> Turn:
+    parameters: Json = {"type": "object", "properties": {"x": schema}, "$defs": {"Id": {"type": "integer"}}}
+    if schema is None:
+        return make_turn(expert=expert, tools=())
+    return make_turn(
+        expert=expert, tools=({"type": "function", "function": {"name": "act", "parameters": parameters}},)
+    )
+
+
+async def judge(case: Case) -> Verdict:
+    expert, actual, schema, options = case
+    return await get_verifier("tool_call", options)(act(actual), turn_of(act(expert), schema))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_value_that_is_not_the_experts_is_refused(attack: str) -> None:
+    assert (await judge(ATTACKS[attack])).score == 0.0
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_its_expert_is_accepted(attack: str) -> None:
+    expert, _, schema, options = ATTACKS[attack]
+
+    assert (await judge((expert, expert, schema, options))).score == 1.0
+
+
+@pytest.mark.parametrize("name", RIGHT)
+async def test_the_same_value_in_another_form_is_paid(name: str) -> None:
+    verdict = await judge(RIGHT[name])
+
+    assert verdict.score == 1.0, verdict
+
+
+def shown(value: Json) -> str:
+    return f"`{json.dumps(value, ensure_ascii=False)}`"
+
+
+async def test_the_page_shows_them() -> None:
+    rows = []
+    for attack, case in ATTACKS.items():
+        rows.append(f"| {attack} | {shown(case[0])} | {shown(case[1])} | `{(await judge(case)).reason}` |")
+
+    missing = [row for row in rows if row not in PAGE.read_text()]
+
+    assert missing == [], "\n".join(rows)

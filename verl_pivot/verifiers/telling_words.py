@@ -1,0 +1,43 @@
+"""Text -> its words that turn the sense of a sentence: numbers and negations, which similar texts must share."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
+"""A number, time or date in digits: 17, 3.14, 1,000, 18:40, 1/2."""
+_NEGATION = re.compile(r"\b(?:not|no|nor|none|never|neither|nobody|nothing|nowhere|without|cannot|can't|\w+n't)\b")
+_QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
+_DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
+
+
+def plain(text: str) -> str:
+    """The text in Unicode's composed form, with straight quotes and one kind of dash."""
+    return unicodedata.normalize("NFC", text).translate(_QUOTES).translate(_DASHES)
+
+
+def numbers(text: str) -> list[str]:
+    """Numbers of a text in their order, without the commas between thousands."""
+    return [_without_thousands(number) for number in NUMBER.findall(unicodedata.normalize("NFKC", text))]
+
+
+def num_negations(text: str) -> int:
+    """Number of words that negate, in a text of any case."""
+    return len(_NEGATION.findall(plain(text).casefold()))
+
+
+def have_same_sense(text: str, other: str) -> bool:
+    """Whether two texts name the same numbers and negate equally often; a number may be repeated."""
+    return set(numbers(text)) == set(numbers(other)) and num_negations(text) == num_negations(other)
+
+
+def without_accents(words: Iterable[str]) -> list[str]:
+    """The words with letters such as e for an accented one."""
+    return [
+        "".join(each for each in unicodedata.normalize("NFD", word) if not unicodedata.combining(each))
+        for word in words
+    ]
+
+
+def _without_thousands(number: str) -> str:
+    return number.replace(",", "") if re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", number) else number

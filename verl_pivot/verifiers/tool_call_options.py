@@ -1,0 +1,93 @@
+"""Options of the verifier `tool_call`, and what of them is an option of one mode alone."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from verl_pivot.data.json_values import BadRowError
+from verl_pivot.data.messages import parse_message
+from verl_pivot.types import Role
+from verl_pivot.validation import Options, ToolArgument
+from verl_pivot.verifiers.composition import VerifierPart
+from verl_pivot.verifiers.tool_call_functional import EqualityRules
+from verl_pivot.verifiers.tool_call_nemo_gym import NemoGymSwitches
+
+
+def _read_action(value: object) -> object:
+    """One more action of an expert, as rows write messages."""
+    try:
+        action = parse_message(value)  # type: ignore[arg-type]  # checked by parse_message
+    except BadRowError as error:
+        raise ValueError(f"is no message: {error}") from error
+    if action.role is not Role.ASSISTANT:
+        raise ValueError(f"must be a message of the assistant, got role {action.role.value!r}")
+    return value
+
+
+OtherExpert = Annotated[dict[str, Any], BeforeValidator(_read_action)]
+_OPTIONS_OF_MODE = {
+    "functional": ("ignored", "verifiers"),
+    "nemo_gym": ("switches",),
+}
+"""Options that one mode alone has."""
+
+
+class ToolCallOptions(Options):
+    """Options of the verifier `tool_call`."""
+
+    mode: Literal["functional", "strict", "name_only", "nemo_gym", "accepted_values", "toolrl"] = "functional"
+    """
+    functional: equal in what the tool gets to see, by its schema; see tool_call_functional.py.
+    strict: the same calls in the same order with the same values, or the same text (PivotRL, equation 2).
+    name_only: the same tools (PivotRL for SWE).
+    nemo_gym, accepted_values, toolrl: published rules; see tool_call_nemo_gym.py, tool_call_bfcl.py and
+    tool_call_toolrl.py.
+    """
+    number_tolerance: Annotated[float, Field(ge=0.0, lt=0.1)] = 1e-13
+    """This option and the next seven are those of EqualityRules, for mode `functional`."""
+    dates: bool | frozenset[ToolArgument] = False
+    paths: bool | frozenset[ToolArgument] = False
+    enums: bool | frozenset[ToolArgument] = False
+    free_text: frozenset[ToolArgument] = frozenset()
+    min_similarity: Annotated[float, Field(ge=0.5, le=1.0)] = 0.8
+    unordered: frozenset[ToolArgument] = frozenset()
+    ignored: frozenset[ToolArgument] = frozenset()
+    verifiers: dict[ToolArgument, VerifierPart] = Field(default_factory=dict)
+    """Verifiers that compare one argument each, {"bash.command": {"name": "shell"}}, for mode `functional`."""
+    other_experts: tuple[OtherExpert, ...] = ()
+    """More actions that are right beside the expert's, as rows write messages of the assistant."""
+    threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
+    """Share of words from which mode `nemo_gym` takes two texts as equal; in NVIDIA's configurations 0.1 for
+    conversations, 0.3 for search, 0 for SWE."""
+    switches: NemoGymSwitches = NemoGymSwitches()
+    """Switches of NeMo Gym's rule, by its own names, for mode `nemo_gym`."""
+    accepted: tuple[dict[str, Any], ...] = ()
+    """Accepted values for mode `accepted_values`, one object per call of the expert; empty where it writes text."""
+    message_judge: dict[str, Any] | None = None
+    """Options of the verifier `judge`, which then decides on a message where the expert writes one; None: any text is
+    right."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for mode, names in _OPTIONS_OF_MODE.items():
+            if mode != self.mode and (foreign := self.model_fields_set.intersection(names)):
+                raise ValueError(f"{min(foreign)} is an option of mode {mode!r}, not of {self.mode!r}")
+        if self.other_experts and self.mode == "accepted_values":
+            raise ValueError("other_experts do nothing in mode 'accepted_values'; list their values in `accepted`")
+        return self
+
+    def rules(self) -> EqualityRules:
+        return EqualityRules(
+            number_tolerance=self.number_tolerance,
+            dates=_as_texts(self.dates),
+            paths=_as_texts(self.paths),
+            enums=_as_texts(self.enums),
+            free_text=frozenset(map(str, self.free_text)),
+            min_similarity=self.min_similarity,
+            unordered=frozenset(map(str, self.unordered)),
+            ignored=frozenset(map(str, [*self.ignored, *self.verifiers])),
+        )
+
+
+def _as_texts(arguments: bool | frozenset[ToolArgument]) -> bool | frozenset[str]:
+    return arguments if isinstance(arguments, bool) else frozenset(map(str, arguments))

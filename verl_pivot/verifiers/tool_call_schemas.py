@@ -1,0 +1,63 @@
+"""JSON schema of a tool's arguments -> the schema of one value, found behind $ref, allOf, anyOf and oneOf."""
+
+from collections.abc import Iterable
+
+from verl_pivot.types import Json, JsonObject
+
+_NO_SCHEMA: JsonObject = {}
+_MAX_STEPS = 16
+"""References and combinations that are followed from one schema; a schema may refer to itself."""
+
+
+def resolved(schema: Json, root: JsonObject) -> JsonObject:
+    """The schema that says what a value is; {} where there is none or it cannot be told which of several applies.
+
+    Args:
+        schema: A schema, perhaps {"$ref"}, {"allOf"} or a choice between null and one other schema, to whose keys
+            those beside the reference are added. Anything else than an object is no schema.
+        root: Schema that holds what {"$ref": "#/..."} refers to.
+    """
+    found = schema if isinstance(schema, dict) else _NO_SCHEMA
+    for _ in range(_MAX_STEPS):
+        parts = _parts(found, root)
+        if not parts:
+            return found
+        beside = {key: value for key, value in found.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
+        found = _joined([*parts, beside])
+    return _NO_SCHEMA
+
+
+def _parts(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
+    """The schemas that a value must fulfil, behind the keys of `schema` that refer to others."""
+    reference, every = schema.get("$ref"), schema.get("allOf")
+    found = [_at(reference, root)] if isinstance(reference, str) else []
+    if isinstance(every, list):
+        found += [part for part in every if isinstance(part, dict)]
+    for choices in (schema.get("anyOf"), schema.get("oneOf")):
+        if isinstance(choices, list):
+            others = [part for part in choices if isinstance(part, dict) and part.get("type") != "null"]
+            found += others if len(others) == 1 else [_NO_SCHEMA]
+    return found
+
+
+def _joined(schemas: Iterable[JsonObject]) -> JsonObject:
+    """One schema with the keys of all; properties and required names are united, other keys taken from the last."""
+    found: JsonObject = {}
+    for schema in schemas:
+        properties, required = found.get("properties"), found.get("required")
+        found = {**found, **schema}
+        if isinstance(properties, dict) and isinstance(added := schema.get("properties"), dict):
+            found["properties"] = {**properties, **added}
+        if isinstance(required, list) and isinstance(more := schema.get("required"), list):
+            found["required"] = [*required, *more]
+    return found
+
+
+def _at(reference: str, root: JsonObject) -> JsonObject:
+    """The schema at a JSON pointer into `root`, such as "#/$defs/Address"."""
+    found: Json = root
+    if not reference.startswith("#"):
+        return _NO_SCHEMA
+    for name in reference.lstrip("#/").split("/") if reference.strip("#/") else ():
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+    return found if isinstance(found, dict) else _NO_SCHEMA
