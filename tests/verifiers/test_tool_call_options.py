@@ -206,3 +206,12 @@ async def test_a_turn_of_messages_ignores_the_options_of_calls() -> None:
 
     assert (await verifier(act(text="All done."), turn)).score == 1.0
     assert (await verifier(act(("bash", {})), turn)).score == 0.0
+
+
+async def test_accepted_values_may_leave_out_no_argument_that_the_schema_requires() -> None:
+    accepted: Json = [{"f": {"x": [1], "y": [2, ""]}}]
+    action = act(("f", {"x": 1}))
+
+    for required, score in ((["x"], 1.0), (["x", "y"], 0.0)):
+        tools = tool({"properties": {"x": {}, "y": {}}, "required": required})
+        assert (await judge(action, action, tools, mode="accepted_values", accepted=accepted)).score == score

@@ -12,6 +12,7 @@ from verl_pivot.verifiers.registry import get_verifier, register
 from verl_pivot.verifiers.tool_call_arguments import ArgumentVerifiers
 from verl_pivot.verifiers.tool_call_functional import Difference, FindDifference, find_difference, match_all
 from verl_pivot.verifiers.tool_call_options import ToolCallOptions
+from verl_pivot.verifiers.tool_call_schemas import required_names
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 
@@ -110,7 +111,12 @@ class ToolCallVerifier:
             return verdict
         if len(calls) != len(accepted):
             return _wrong_number(calls, len(accepted))
-        partners = match_all(accepted, calls, lambda values, call: tool_call_bfcl.is_accepted(call, values))
+        parameters = _parameters_by_name(turn.tools)
+
+        def is_accepted(values: JsonObject, call: ToolCall) -> bool:
+            return tool_call_bfcl.is_accepted(call, values, required_names(parameters.get(call.name, {})))
+
+        partners = match_all(accepted, calls, is_accepted)
         if None not in partners:
             return Verdict.accept()
         is_same = Counter(call.name for call in calls) == Counter(next(iter(each)) for each in accepted)

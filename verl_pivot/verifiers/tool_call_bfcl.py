@@ -2,11 +2,11 @@
 
 The row's `accepted` holds one object per call of the expert: {tool: {argument: [value, ...]}}. An empty text in the
 list means that the argument may be left out, and is no value itself. In an accepted value that is an object, each key
-has such a list again. Stricter than the leaderboard's checker, which accepts an empty text for an argument that may be
-left out, and ignores case, spaces and punctuation of texts.
+has such a list again. Unlike the leaderboard's checker, it takes 1.0 for 1, and neither an empty text for an argument
+that may be left out nor texts of other case, spaces or punctuation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from verl_pivot.data.json_values import equal
 from verl_pivot.types import Json, JsonObject, ToolCall
@@ -14,10 +14,16 @@ from verl_pivot.types import Json, JsonObject, ToolCall
 _LEFT_OUT = ""
 
 
-def is_accepted(call: ToolCall, accepted: JsonObject) -> bool:
-    """Whether an object of accepted values, for one call, allows `call`."""
+def is_accepted(call: ToolCall, accepted: JsonObject, required: Set[str]) -> bool:
+    """Whether an object of accepted values, for one call, allows `call`.
+
+    Args:
+        call: The policy's call.
+        accepted: {tool: {argument: [value, ...]}}.
+        required: Arguments that the tool's schema requires; they may not be left out.
+    """
     (name, arguments), *_ = accepted.items()
-    return call.name == name and _allows_object(arguments, call.arguments)
+    return call.name == name and required <= call.arguments.keys() and _allows_object(arguments, call.arguments)
 
 
 def is_broken(accepted: JsonObject) -> bool:

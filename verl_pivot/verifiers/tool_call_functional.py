@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from verl_pivot.data.json_values import equal, json_type
 from verl_pivot.types import Json, JsonObject, ToolCall
-from verl_pivot.verifiers.tool_call_schemas import resolved
+from verl_pivot.verifiers.tool_call_schemas import required_names, resolved
 from verl_pivot.verifiers.tool_call_texts import is_same_date, is_same_member, is_same_path, is_same_prose
 from verl_pivot.verifiers.verdicts import Reason
 
@@ -109,7 +109,7 @@ class _Comparison:
         """The first difference; values at the default of their schema may be left out or spelt out."""
         known = self._properties(schema)
         actual, expert = self._compared(actual, path), self._compared(expert, path)
-        required = _required(resolved(schema, self._parameters))
+        required = required_names(resolved(schema, self._parameters))
         actual = _with_defaults(actual, known, required & expert.keys())
         expert = _with_defaults(expert, known, frozenset())
         if missing := expert.keys() - actual.keys():
@@ -185,11 +185,6 @@ class _Comparison:
 def _applies(arguments: bool | frozenset[str], path: str, is_default: bool = True) -> bool:
     """Whether a rule that holds for some arguments, or for True wherever the schema says so, holds for one."""
     return path in arguments if isinstance(arguments, frozenset) else arguments and is_default
-
-
-def _required(schema: JsonObject) -> frozenset[str]:
-    names = schema.get("required")
-    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
 
 
 def _with_defaults(

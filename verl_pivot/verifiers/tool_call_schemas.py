@@ -27,6 +27,12 @@ def resolved(schema: Json, root: JsonObject) -> JsonObject:
     return _NO_SCHEMA
 
 
+def required_names(schema: JsonObject) -> frozenset[str]:
+    """Properties that a schema of an object requires."""
+    names = schema.get("required")
+    return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
 def _parts(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
     """The schemas that a value must fulfil, behind the keys of `schema` that refer to others."""
     reference, every = schema.get("$ref"), schema.get("allOf")
