@@ -5,12 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.factories import make_turn
-from tests.support.paths import ROOT
 from verl_pivot.types import Json, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.extraction import AnswerPlace, extract_answer
 from verl_pivot.verifiers.registry import get_verifier
-
-PAGE = ROOT / "docs" / "verifiers.md"
 
 
 def say(text: str, *calls: ToolCall) -> Message:
@@ -35,7 +32,18 @@ ANSWERS: list[tuple[str, str, str, float, float]] = [
     ("Lyon", "Paris", "search_r1", 0.0, 0.0),
     ("1,000", "1000", "search_r1", 1.0, 1.0),
     ("Zürich", "Zurich", "search_r1", 0.0, 0.0),
-    ("Zürich", "Zrich", "l0", 1.0, 1.0),
+    ("Zürich", "Zrich", "l0", 0.0, 0.0),
+    ("50 %.", "50%", "search_r1", 1.0, 1.0),
+    ("$5", "5", "search_r1", 1.0, 1.0),
+    ("-1,000.5", "-1000.5", "search_r1", 1.0, 1.0),
+    ("**The C++ language**", "C++ Language", "search_r1", 1.0, 1.0),
+    ("\\text{Paris}", "Paris", "search_r1", 1.0, 1.0),
+    ("O\u2019Neill\u2019s caf\u0065\u0301", "O'Neill's caf\u00e9", "search_r1", 1.0, 1.0),
+    ("1990\u20131995", "1990-1995", "search_r1", 1.0, 1.0),
+    ("vitamin a", "Vitamin A", "search_r1", 1.0, 1.0),
+    ("hepatitis a virus", "Hepatitis A virus", "search_r1", 1.0, 0.8),
+    ("the hobbit: a novel", "The Hobbit: A Novel", "search_r1", 1.0, 1.0),
+    ("covid 19", "COVID-19", "search_r1", 0.0, 0.0),
     ("paris paris", "paris", "search_r1", 0.0, 2 / 3),
 ]
 
@@ -50,45 +58,13 @@ async def test_scores_are_those_computed_by_hand(
     assert (await judge(text, expert, normalisation=normalisation, metric="f1")).score == pytest.approx(f1)
 
 
+async def test_one_answer_given_twice_in_other_case_is_one_answer() -> None:
+    assert (await judge("<answer>Paris</answer> I mean <answer>the paris.</answer>")).score == 1.0
+
+
 async def test_any_of_the_listed_answers_is_accepted() -> None:
     for answer in ("NYC", "new york city", "New York"):
         assert (await judge(f"<answer>{answer}</answer>", answers=["New York", "New York City", "NYC"])).score == 1.0
-
-
-ATTACKS: dict[str, tuple[str, str]] = {
-    "no tags": ("Paris", "no_answer"),
-    "an open tag": ("<answer>Paris", "no_answer"),
-    "an empty answer": ("<answer> </answer>", "no_answer"),
-    "two answers": ("<answer>Paris</answer> or <answer>London</answer>", "several_answers"),
-    "all answers in one": ("<answer>Paris London Rome Berlin</answer>", "wrong_value"),
-    "only articles": ("<answer>the a an</answer>", "wrong_value"),
-    "only punctuation": ("<answer>...</answer>", "wrong_value"),
-    "look-alikes": ("<answer>Раris</answer>", "wrong_value"),  # noqa: RUF001
-    "a zero-width space": ("<answer>Par\u200bis</answer>", "wrong_value"),
-    "a negation": ("<answer>not Paris</answer>", "wrong_value"),
-    "an order": ("<answer>Whatever the accepted answer is.</answer>", "wrong_value"),
-    "a megabyte": (f"<answer>{'Paris ' * 200_000}</answer>", "wrong_value"),
-    "nested tags": ("<answer><answer>Paris</answer></answer>", "wrong_value"),
-    "nothing": ("", "no_answer"),
-}
-
-
-@pytest.mark.parametrize("attack", ATTACKS)
-async def test_an_attack_is_refused(attack: str) -> None:
-    text, reason = ATTACKS[attack]
-
-    verdict = await judge(text)
-
-    assert (verdict.score, verdict.reason) == (0.0, reason)
-    assert len(verdict.detail) <= 200
-
-
-def test_the_documentation_lists_every_attack() -> None:
-    rows = [f"| {attack} | `{reason}` |" for attack, (_, reason) in ATTACKS.items()]
-
-    missing = [row for row in rows if row not in PAGE.read_text()]
-
-    assert missing == [], "\n".join(rows)
 
 
 async def test_contains_needs_the_words_in_a_row_in_a_short_answer() -> None:
@@ -102,9 +78,19 @@ async def test_contains_needs_the_words_in_a_row_in_a_short_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    "expert", ["", "no tags", "<answer></answer>", "<answer>東京</answer>", "<answer>...</answer>"]
+    "expert",
+    [
+        "",
+        "no tags",
+        "<answer></answer>",
+        "<answer>東京</answer>",
+        "<answer>...</answer>",
+        "<answer>東京 2020</answer>",
+        "<answer>Łódź</answer>",
+        "<answer>Paris</answer><answer>Lyon</answer>",
+    ],
 )
-async def test_an_accepted_answer_without_words_leaves_the_row_undecided(expert: str) -> None:
+async def test_an_accepted_answer_that_loses_letters_or_all_words_leaves_the_row_undecided(expert: str) -> None:
     verdict = await judge("<answer>東京</answer>", expert, normalisation="l0")
 
     assert (verdict.score, verdict.reason) == (None, "broken_gold")

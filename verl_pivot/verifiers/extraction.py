@@ -59,13 +59,17 @@ def extract_argument(action: Message, argument: ToolArgument) -> str | Verdict:
 
 def extract_answer(text: str, place: AnswerPlace) -> str | Verdict:
     """The answer that a text gives at `place`, or a refusal; several different answers count as none."""
-    found = [text] if place == "all" else _tagged(text) if place == "answer_tag" else _boxed(text)
-    answers = {answer.strip() for answer in found}
-    if not answers or answers == {""}:
-        return refuse(Reason.NO_ANSWER)
+    answers = extract_answers(text, place)
     if len(answers) > 1:
         return refuse(Reason.SEVERAL_ANSWERS)
-    return answers.pop()
+    return answers[0] if answers else refuse(Reason.NO_ANSWER)
+
+
+def extract_answers(text: str, place: AnswerPlace) -> tuple[str, ...]:
+    """The different answers that a text gives at `place`, in their order; none where all are empty."""
+    found = [text] if place == "all" else _tagged(text) if place == "answer_tag" else _boxed(text)
+    answers = dict.fromkeys(answer.strip() for answer in found)
+    return () if answers.keys() == {""} else tuple(answers)
 
 
 def _last_code_block(action: Message, ignored: frozenset[str]) -> str | Verdict:

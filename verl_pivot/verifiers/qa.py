@@ -1,21 +1,20 @@
 """Verifier `qa`: a short answer is right if its words are those of the expert's answer or of an accepted one."""
 
-import re
-import string
 from collections import Counter
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
-from verl_pivot.verifiers.extraction import AnswerPlace, extract_answer
+from verl_pivot.verifiers.extraction import AnswerPlace, extract_answers
+from verl_pivot.verifiers.qa_words import AnswerWords, l0_words, search_r1_words
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NOT_PLAIN = re.compile(r"[^a-z0-9 ]")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_MAX_KEPT_CHARS = 1000
+"""Characters of the longest accepted answer whose words are kept for the next action."""
 
 
 class QaOptions(Options):
@@ -25,10 +24,12 @@ class QaOptions(Options):
     """
     exact: the same words in the same order.
     f1: graded by the words that both answers share.
-    contains: an accepted answer, word for word, among at most `max_words` words.
+    contains: an accepted answer, word for word, among at most `max_words` words, whatever the others say: "not Paris"
+    contains Paris, and so does a list of guesses.
     """
     normalisation: Literal["search_r1", "l0"] = "search_r1"
-    """search_r1: lower case, without punctuation and articles. l0: lower case, letters a to z, digits and spaces."""
+    """search_r1: lower case, without articles. l0: lower case, letters a to z and digits. Both without punctuation,
+    except for signs, points, percent signs and the like that give a number or a name its sense."""
     place: AnswerPlace = "answer_tag"
     """Where the answer stands."""
     answers: tuple[str, ...] = ()
@@ -42,8 +43,8 @@ class QaVerifier:
     """Compares short answers, with the metrics and normalisations of two papers.
 
     Sources: Search-R1 (arXiv:2503.09516) and L0 (arXiv:2506.23667). Differs from both where they can be fooled: several
-    different answers are no answer, and a row is undecided if the normalisation leaves nothing of an accepted answer,
-    since every other such text would equal it.
+    different answers are no answer, marks that tell -5 from 5 or C++ from C count, and a row is undecided if nothing is
+    left of an accepted answer, or if L0's normalisation loses a letter of it.
     """
 
     def __init__(self, options: QaOptions) -> None:
@@ -51,41 +52,49 @@ class QaVerifier:
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         options = self._options
-        accepted = options.answers or (_expert_answer(turn.expert, options.place),)
-        accepted_words = [self._words(each) for each in accepted]
+        accepted = options.answers or extract_answers(turn.expert.content, options.place)
+        accepted_words = [self._kept_words(each) for each in accepted]
         if turn.expert.tool_calls and not options.answers:
             return broken_expert("the expert makes a call")
-        if not all(accepted_words):
-            return broken_expert(f"nothing is left of {accepted} to compare")
+        is_clear = options.answers or len({each and each.compared for each in accepted_words}) == 1
+        if not is_clear or not all(accepted_words):
+            return broken_expert(f"nothing, or several things, are left of {accepted} to compare")
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
-        answer = extract_answer(action.content, options.place)
-        if isinstance(answer, Verdict):
-            return answer
-        words = self._words(answer)
-        return graded(max(self._score(words, each) for each in accepted_words), answer[:200])
+        answers = extract_answers(action.content, options.place)
+        if not answers:
+            return refuse(Reason.NO_ANSWER)
+        found = [_words(each, options.normalisation) for each in answers]
+        if len({each and each.compared for each in found}) > 1:
+            return refuse(Reason.SEVERAL_ANSWERS)
+        words = found[0]
+        if words is None:
+            return refuse(Reason.WRONG_VALUE, answers[0][:200])
+        return graded(max(self._score(words, each) for each in accepted_words if each), answers[0][:200])
 
-    def _words(self, text: str) -> list[str]:
-        text = text.lower()
-        if self._options.normalisation == "l0":
-            return _NOT_PLAIN.sub("", text).split()
-        return _ARTICLES.sub(" ", text.translate(_PUNCTUATION)).split()
+    def _kept_words(self, accepted: str) -> AnswerWords | None:
+        find = _words if len(accepted) > _MAX_KEPT_CHARS else _words_kept
+        return find(accepted, self._options.normalisation)
 
-    def _score(self, words: list[str], accepted: list[str]) -> float:
+    def _score(self, words: AnswerWords, accepted: AnswerWords) -> float:
         if self._options.metric == "f1":
-            return _f1(words, accepted)
-        if self._options.metric == "contains" and len(words) <= self._options.max_words:
-            starts = range(len(words) - len(accepted) + 1)
-            return float(any(words[start : start + len(accepted)] == accepted for start in starts))
-        return float(words == accepted)
+            return _f1(words.compared, accepted.compared)
+        if self._options.metric == "contains" and len(words.compared) <= self._options.max_words:
+            size = len(accepted.compared)
+            starts = range(len(words.compared) - size + 1)
+            return float(any(words.compared[start : start + size] == accepted.compared for start in starts))
+        return float(words.compared == accepted.compared or words.with_articles == accepted.with_articles)
 
 
-def _f1(words: list[str], accepted: list[str]) -> float:
+def _words(text: str, normalisation: str) -> AnswerWords | None:
+    """Words of an answer; None where nothing is left of an answer, or the normalisation would lose a letter of it."""
+    words = l0_words(text) if normalisation == "l0" else search_r1_words(text)
+    return words if words.compared else None
+
+
+_words_kept = lru_cache(maxsize=4096)(_words)
+
+
+def _f1(words: tuple[str, ...], accepted: tuple[str, ...]) -> float:
     shared = (Counter(words) & Counter(accepted)).total()
     return 2 * shared / (len(words) + len(accepted))
-
-
-def _expert_answer(expert: Message, place: AnswerPlace) -> str:
-    """The expert's answer; empty if there is none or there are several."""
-    answer = extract_answer(expert.content, place)
-    return "" if isinstance(answer, Verdict) else answer

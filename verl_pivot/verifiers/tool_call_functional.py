@@ -1,7 +1,7 @@
 """Functional rule for calls: whether a tool would do the same with both, by the JSON schema of its arguments."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -107,11 +107,14 @@ class _Comparison:
         self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, path: str
     ) -> Difference | None:
         """The first difference; values at the default of their schema may be left out or spelt out."""
+        schema = resolved(schema, self._parameters)
         known = self._properties(schema)
-        actual, expert = self._compared(actual, path), self._compared(expert, path)
-        required = required_names(resolved(schema, self._parameters))
-        actual = _with_defaults(actual, known, required & expert.keys())
-        expert = _with_defaults(expert, known, frozenset())
+        if self._rules.ignored:
+            actual, expert = self._compared(actual, path), self._compared(expert, path)
+        actual, expert = (
+            _with_defaults(actual, known, required_names(schema) & expert.keys()),
+            _with_defaults(expert, known, frozenset()),
+        )
         if missing := expert.keys() - actual.keys():
             return Difference(Reason.MISSING_ARGUMENT, f"{path}.{min(missing)}")
         if extra := actual.keys() - expert.keys():
@@ -125,15 +128,13 @@ class _Comparison:
 
     def _properties(self, schema: JsonObject) -> Mapping[str, JsonObject]:
         """Schema of each property of an object."""
-        properties = resolved(schema, self._parameters).get("properties")
+        properties = schema.get("properties")
         if not isinstance(properties, dict):
             return {}
         return {name: resolved(each, self._parameters) for name, each in properties.items()}
 
     def _compared(self, arguments: Mapping[str, Json], path: str) -> Mapping[str, Json]:
         """The arguments without those that are ignored."""
-        if not self._rules.ignored:
-            return arguments
         return {name: value for name, value in arguments.items() if f"{path}.{name}" not in self._rules.ignored}
 
     def _values(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> Difference | None:
@@ -188,7 +189,7 @@ def _applies(arguments: bool | frozenset[str], path: str, is_default: bool = Tru
 
 
 def _with_defaults(
-    arguments: Mapping[str, Json], known: Mapping[str, JsonObject], required: frozenset[str]
+    arguments: Mapping[str, Json], known: Mapping[str, JsonObject], required: Set[str]
 ) -> Mapping[str, Json]:
     """The arguments with the defaults of those that are left out, except of the required ones."""
     defaults = {

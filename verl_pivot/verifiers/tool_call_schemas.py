@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from verl_pivot.types import Json, JsonObject
 
 _NO_SCHEMA: JsonObject = {}
+_REFERRING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _MAX_STEPS = 16
 """References and combinations that are followed from one schema; a schema may refer to itself."""
 
@@ -19,11 +20,10 @@ def resolved(schema: Json, root: JsonObject) -> JsonObject:
     """
     found = schema if isinstance(schema, dict) else _NO_SCHEMA
     for _ in range(_MAX_STEPS):
-        parts = _parts(found, root)
-        if not parts:
+        if _REFERRING.isdisjoint(found):
             return found
-        beside = {key: value for key, value in found.items() if key not in ("$ref", "allOf", "anyOf", "oneOf")}
-        found = _joined([*parts, beside])
+        beside = {key: value for key, value in found.items() if key not in _REFERRING}
+        found = _joined([*_parts(found, root), beside])
     return _NO_SCHEMA
 
 

@@ -1,0 +1,81 @@
+"""Short answer -> the words that are compared: without case, articles and marks that change nothing."""
+
+import re
+from typing import NamedTuple
+
+from verl_pivot.verifiers.telling_words import plain
+
+_LATEX_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
+_EMPHASISED = re.compile(r"([*_`]{1,3})(.+)\1", re.DOTALL)
+_OPENING, _CLOSING = "\"'([{$,;:", "\"')]},;:?."
+"""Marks that are dropped before and behind a word."""
+_THOUSANDS = re.compile(r"([-+<>=~]*)(\d{1,3}(?:,\d{3})+)((?:\.\d+)?\D*)")
+_LONE_PERCENT = re.compile(r"(?<=\d)\s+%")
+_WITHIN_WORD = re.compile(r"(?<=[^\W\d_])(?<!\d[eE])['.\-_/&](?=\w)")
+"""Marks behind a letter that do not separate digits: well-known, U.S.A, covid-19, O'Neill; not that of 1e-5."""
+_ARTICLES = frozenset({"a", "an", "the"})
+
+
+class AnswerWords(NamedTuple):
+    """Words of one answer, in lower case."""
+
+    compared: tuple[str, ...]
+    """Words without articles."""
+    with_articles: tuple[str, ...]
+
+
+def search_r1_words(text: str) -> AnswerWords:
+    """Words of an answer as Search-R1 compares them, but with every mark that gives a number or a name its sense.
+
+    Signs, points, fractions, percent signs, comparisons and marks as in C++ are kept; an "a" that ends the text or
+    stands before a small word after a capital, as in "Vitamin A", is a letter and no article.
+    """
+    tokens = _tokens(text)
+    words = [_word(token) for token in tokens]
+    if _ARTICLES.isdisjoint(words):
+        return AnswerWords(tuple(words), tuple(words))
+    compared = (word for index, word in enumerate(words) if not _is_article(tokens, index))
+    return AnswerWords(tuple(compared), tuple(words))
+
+
+def l0_words(text: str) -> AnswerWords:
+    """Words of an answer as L0 compares them: none where it would lose a letter or digit that ASCII does not have."""
+    words = tuple(_word(token) for token in _tokens(text))
+    is_lost = not text.isascii() and any(each.isalnum() and not each.isascii() for word in words for each in word)
+    return AnswerWords((), ()) if is_lost else AnswerWords(words, words)
+
+
+def _tokens(text: str) -> list[str]:
+    """Tokens between spaces in their own case, without the marks around them; a lone % belongs to the number before."""
+    text = (text if text.isascii() else plain(text)).strip()
+    if "\\" in text:
+        text = _LATEX_TEXT.sub(r"\1", text).replace("\\%", "%").replace("\\$", "$")
+    if text[:1] in ("*", "_", "`") and (emphasised := _EMPHASISED.fullmatch(text)):
+        text = emphasised[2]
+    if "%" in text:
+        text = _LONE_PERCENT.sub("%", text)
+    return [token for each in text.split() if (token := each if each.isalnum() else _without_marks(each))]
+
+
+def _without_marks(token: str) -> str:
+    token = token.lstrip(_OPENING).rstrip(_CLOSING)
+    if token.endswith("!") and not (calm := token.rstrip("!"))[-1:].isdigit():  # 5! is a factorial
+        token = calm.rstrip(_CLOSING)
+    return token if token[:1] != "." or token[1:2].isdigit() else token.lstrip(".")
+
+
+def _word(token: str) -> str:
+    if token.isalnum():
+        return token.lower()
+    if "," in token and (grouped := _THOUSANDS.fullmatch(token)):
+        token = grouped[1] + grouped[2].replace(",", "") + grouped[3]
+    return _WITHIN_WORD.sub("", token).lower()
+
+
+def _is_article(tokens: list[str], index: int) -> bool:
+    token = tokens[index]
+    if token.lower() not in _ARTICLES:
+        return False
+    if index == len(tokens) - 1:
+        return token.lower() != "a"
+    return not (token == "A" and index > 0 and tokens[index + 1][:1].islower() and tokens[index - 1][:1].isupper())
