@@ -79,7 +79,7 @@ def _observe(result: Result) -> Observation:
     answers = read_answers(result)
     if answers is None:
         raise ToolError(f"the query could not be run: {result.status.value}", ErrorKind.EXECUTION_ERROR)
-    (answer,) = answers
+    ((answer,),) = answers
     if "error" in answer:
         raise ToolError(str(answer["error"]), ErrorKind.EXECUTION_ERROR)
     lines = [json.dumps(row, ensure_ascii=False) for row in answer["rows"]]

@@ -1,7 +1,9 @@
 """Verifier `sql`: a query is right if it gives the rows of the expert's query, on the databases and altered copies."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -14,8 +16,9 @@ from verl_pivot.verifiers.asked_once import AskedOnce
 from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
-from verl_pivot.verifiers.sql_program import query_program, read_answers
-from verl_pivot.verifiers.sql_rows import Rows, same_rows
+from verl_pivot.verifiers.sql_order import SqlOrder, clock_in, order_of
+from verl_pivot.verifiers.sql_program import Answers, query_program, read_answers
+from verl_pivot.verifiers.sql_rows import Rows, SortedRows, fits, same_rows
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecided
 
 with extra("sql"):
@@ -34,8 +37,8 @@ class SqlOptions(Options):
     scripts: tuple[str, ...] = ()
     """SQL scripts, each of which makes one database."""
     num_perturbed: Annotated[int, Field(ge=0, le=16)] = 4
-    """Number of altered copies of each database. Rows are missing and values exchanged there, so that a query which has
-    the expert's rows written into it fails."""
+    """Number of altered copies of each database. Rows are missing or doubled there, values exchanged or NULL, and
+    numbers changed, so that a query which has the expert's rows written into it fails."""
     seed: int = 0
     """Seed of the alterations."""
     argument: ToolArgument | None = None
@@ -53,24 +56,33 @@ class SqlOptions(Options):
 
 
 class _ExpertRows(NamedTuple):
-    """Rows of the expert's query."""
+    """Rows of the expert's query on one database."""
 
-    by_database: list[Rows]
-    """[num_databases]"""
+    rows: Rows
+    tied: SortedRows | None
+    """All rows with the keys that they are sorted by, where the query has an order or a LIMIT that can be read."""
     is_ordered: bool
     """Whether the order of the rows counts."""
 
+    def equal(self, rows: Rows) -> bool:
+        """Whether another query's rows are right."""
+        if self.tied is not None:
+            return fits(rows, self.tied, len(self.rows))
+        return same_rows(rows, self.rows, is_ordered=self.is_ordered)
 
-_expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertRows | Verdict] = AskedOnce(_MAX_CACHED_QUERIES)
+
+_ExpertAnswer: TypeAlias = "tuple[_ExpertRows | None, ...] | Verdict"
+"""[num_databases] rows of the expert's query, None for an altered copy on which it fails; or why there are none."""
+_expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertAnswer] = AskedOnce(_MAX_CACHED_QUERIES)
 
 
 @register("sql", options=SqlOptions)
 class SqlVerifier:
     """Runs both queries in sandboxes of their own, on copies of the databases, and compares the rows outside.
 
-    Order counts only where the expert's query has an ORDER BY of its own. An expert's query without any row on any
-    database is broken: every wrong query that finds nothing would equal it (as in the test suites of
-    arXiv:2010.02840, several databases tell queries apart that agree on one).
+    Order counts only where the expert's query has an ORDER BY of its own, and not among rows that it leaves tied. An
+    expert's query without any row on any database is broken: every wrong query that finds nothing would equal it (as in
+    the test suites of arXiv:2010.02840, several databases tell queries apart that agree on one).
     """
 
     def __init__(self, options: SqlOptions) -> None:
@@ -87,33 +99,44 @@ class SqlVerifier:
             if isinstance(expert_rows, Verdict):
                 return expert_rows
             (result,) = await execute([self._program(query)])
-        except SandboxRequestError as error:  # such as a row whose files are too large to send
-            return broken_expert(str(error))
+        except SandboxRequestError as error:  # the expert's query could be sent with the same databases
+            return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
             return sandbox_failed(error)
-        return _compare(result, expert_rows)
+        return await asyncio.to_thread(_compare, result, expert_rows)
 
-    async def _run_expert(self, query: str) -> _ExpertRows | Verdict:
+    async def _run_expert(self, query: str) -> _ExpertAnswer:
         """Rows of the expert's query, or the verdict that there is nothing to compare with."""
         if problem := self._problem_of_databases():
             return broken_expert(problem)
         try:
             parsed = sqlglot.parse_one(query, dialect=self._options.dialect)
-        except (sqlglot.errors.SqlglotError, RecursionError) as error:
+        except (sqlglot.errors.SqlglotError, RecursionError, AttributeError, TypeError, ValueError) as error:
             return broken_expert(f"the expert's query cannot be read: {error}")
-        (result,) = await execute([self._program(query)])
+        if clock := clock_in(parsed):
+            return broken_expert(f"the expert's query gives other rows at another time: it has {clock}")
+        order = order_of(parsed, self._options.dialect)
+        queries = [query] if order is None or order.query is None else [query, order.query]
+        try:
+            (result,) = await execute([self._program(*queries, is_expert=True)])
+        except SandboxRequestError as error:  # such as a row whose files are too large to send
+            return broken_expert(str(error))
+        return await asyncio.to_thread(self._read_expert, result, parsed.args.get("order") is not None, order)
+
+    def _read_expert(self, result: Result, is_ordered: bool, order: SqlOrder | None) -> _ExpertAnswer:
         if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):
             return undecided(Reason.EXPERT_TIME_LIMIT, f"more than {self._options.wall_seconds:g} s")
         answers = read_answers(result)
         if answers is None:
-            return broken_expert(f"the databases cannot be made: {result.status}: {result.stderr.strip()[-300:]}")
-        errors = [answer["error"] for answer in answers if "error" in answer]
-        if errors:
-            return broken_expert(f"the expert's query fails: {errors[0]}")
-        rows = [answer["rows"] for answer in answers]
-        if not any(rows):
-            return broken_expert("the expert's query gives no row on any database; every query without rows equals it")
-        return _ExpertRows(rows, parsed.args.get("order") is not None)
+            why = "; ".join(result.file_errors.values()) or result.stderr.strip()[-300:]
+            return broken_expert(f"the databases cannot be made, or the rows be read: {result.status}: {why}")
+        if problem := _problem_of_rows(answers[0], self._options.num_perturbed + 1):
+            return broken_expert(problem)
+        sorted_answers: Sequence[dict[str, Any]] = answers[1] if len(answers) > 1 else [{}] * len(answers[0])
+        return tuple(
+            None if "error" in plain else _expert_rows_of(plain["rows"], every.get("rows"), is_ordered, order)
+            for plain, every in zip(answers[0], sorted_answers, strict=True)
+        )
 
     def _problem_of_databases(self) -> str:
         """Why the database files cannot be sent to the sandbox; empty if they can."""
@@ -123,30 +146,52 @@ class SqlVerifier:
         size = sum(path.stat().st_size for path in self._options.databases)
         return f"databases of {size} bytes; at most {MAX_FILE_BYTES} can be sent" if size > MAX_FILE_BYTES else ""
 
-    def _program(self, query: str) -> Program:
+    def _program(self, *queries: str, is_expert: bool = False) -> Program:
         options = self._options
         return query_program(
-            query,
+            *queries,
             dialect=options.dialect,
             databases=options.databases,
             scripts=options.scripts,
             num_perturbed=options.num_perturbed,
             seed=options.seed,
-            wall_seconds=options.wall_seconds,
+            wall_seconds=options.wall_seconds * (2 * len(queries) if is_expert else 1),
             max_rows=options.max_rows,
+            is_repeated=is_expert,
         )
 
 
-def _compare(result: Result, expert: _ExpertRows) -> Verdict:
+def _problem_of_rows(answers: Answers, num_variants: int) -> str:
+    """Why the expert's rows prove nothing; empty if they do. A database's first answer is of no altered copy."""
+    errors = [answer["error"] for answer in answers[::num_variants] if "error" in answer]
+    if errors:
+        return f"the expert's query fails: {errors[0]}"
+    if not all(answer.get("is_stable", True) for answer in answers):
+        return "the expert's query gives other rows when it is run again"
+    if not any(answer.get("rows") for answer in answers):
+        return "the expert's query gives no row on any database; every query without rows equals it"
+    return ""
+
+
+def _expert_rows_of(rows: Rows, every: Rows | None, is_ordered: bool, order: SqlOrder | None) -> _ExpertRows:
+    tied = None if order is None else order.sorted_rows(rows, every)
+    if tied is not None and not fits(rows, tied, len(rows)):
+        tied = None  # the query that shows the keys does not do what the expert's does
+    return _ExpertRows(rows, tied, is_ordered)
+
+
+def _compare(result: Result, expert: Sequence[_ExpertRows | None]) -> Verdict:
     if result.status is not Status.OK:
         return refuse(REASONS[result.status], result.stderr.strip()[-300:])
     answers = read_answers(result)
-    if answers is None or len(answers) != len(expert.by_database):
+    if answers is None or len(answers[0]) != len(expert):
         return refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values()))
-    for number, (answer, expert_rows) in enumerate(zip(answers, expert.by_database, strict=True)):
+    for number, (answer, expert_rows) in enumerate(zip(answers[0], expert, strict=True)):
+        if expert_rows is None:
+            continue
         if "error" in answer:
             return refuse(Reason.RUNTIME_ERROR, str(answer["error"])[:300])
-        if not same_rows(answer["rows"], expert_rows, is_ordered=expert.is_ordered):
-            detail = f"database {number}: {len(answer['rows'])} rows, the expert's query gives {len(expert_rows)}"
+        if not expert_rows.equal(answer["rows"]):
+            detail = f"database {number}: {len(answer['rows'])} rows, the expert's query gives {len(expert_rows.rows)}"
             return refuse(Reason.WRONG_ROWS, detail)
     return Verdict.accept()

@@ -1,4 +1,4 @@
-"""A query -> the sandbox program that runs it on every database, and that program's output -> rows or errors."""
+"""Queries -> the sandbox program that runs them on every database, and that program's output -> rows or errors."""
 
 import json
 from collections.abc import Sequence
@@ -10,12 +10,11 @@ from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 _RUNNER = (Path(__file__).parent / "runners" / "run_query.py").read_text()
 _PLAN, _ANSWERS = "plan.json", "answers.json"
 Answers: TypeAlias = list[dict[str, Any]]
-"""[num_databases] {"rows": [...]} or {"error": text}."""
+"""[num_databases] {"rows": [...]}, with "is_stable" if the query was repeated, or {"error": text}."""
 
 
 def query_program(
-    query: str,
-    *,
+    *queries: str,
     dialect: Literal["sqlite", "duckdb"],
     databases: Sequence[Path] = (),
     scripts: Sequence[str] = (),
@@ -23,45 +22,53 @@ def query_program(
     seed: int = 0,
     wall_seconds: float,
     max_rows: int,
+    is_repeated: bool = False,
 ) -> Program:
-    """The program that runs one query on copies of the databases, so that nothing it writes stays.
+    """The program that runs queries on copies of the databases, so that nothing they write stays.
 
     Args:
-        query: A query that reads.
+        queries: Queries that read.
         dialect: SQL of the query and kind of the databases.
         databases: Database files.
         scripts: SQL scripts, each of which makes one database.
         num_perturbed: Number of altered copies of each database, on which the query is run too.
         seed: Seed of the alterations.
-        wall_seconds: Seconds for all databases together.
-        max_rows: Most rows that the query may give on one database; more are an error.
+        wall_seconds: Seconds for all queries on all databases together.
+        max_rows: Most rows that a query may give on one database; more are an error.
+        is_repeated: Whether each query runs twice, to see whether it gives the same rows.
 
     Raises:
         SandboxRequestError: If the files are too large to send.
     """
     plan = {
         "dialect": dialect,
-        "query": query,
+        "queries": queries,
         "sources": [*(None for _ in databases), *scripts],
         "num_perturbed": num_perturbed,
         "seed": seed,
         "max_rows": max_rows,
+        "is_repeated": is_repeated,
     }
     files = {f"{number}.db": path.read_bytes() for number, path in enumerate(databases)}
     return Program(
         code=_RUNNER,
         files={**files, _PLAN: json.dumps(plan).encode()},
         fetch=(_ANSWERS,),
-        limits=Limits(wall_seconds=wall_seconds, cpu_seconds=max(1, round(wall_seconds)), memory_bytes=1024 * MIB),
+        limits=Limits(
+            wall_seconds=min(wall_seconds, 600.0),
+            cpu_seconds=min(max(1, round(wall_seconds)), 600),
+            memory_bytes=1024 * MIB,
+            tmp_bytes=64 * MIB + (num_perturbed + 1) * sum(map(len, files.values())),
+        ),
     )
 
 
-def read_answers(result: Result) -> Answers | None:
-    """The answers of a query's program; None if it failed or wrote more than can be fetched.
+def read_answers(result: Result) -> list[Answers] | None:
+    """[num_queries] answers of a program; None if it failed or wrote more than can be fetched.
 
     The policy's query cannot run code in the program, so that what the program wrote can be trusted.
     """
     if result.status is not Status.OK or _ANSWERS not in result.files:
         return None
-    answers: Answers = json.loads(result.files[_ANSWERS])
+    answers: list[Answers] = json.loads(result.files[_ANSWERS])
     return answers

@@ -1,59 +1,111 @@
-"""Rows of two queries -> whether they are the same: values, types, NULLs, duplicates and, if asked for, order."""
+"""Rows of two queries -> whether they are the same: values, types, NULLs, duplicates and, if asked for, order.
 
-import json
+Whole numbers are compared exactly. Others may differ by 1e-9 (relative), since sums in another order do.
+"""
+
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 from verl_pivot.types import Json
 
 Rows: TypeAlias = Sequence[Sequence[Json]]
 """[num_rows][num_columns]"""
+Cell: TypeAlias = tuple[object, ...]
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-9, 1e-12
-_SORTED_DIGITS = 6
-"""Digits of a number that count when rows are sorted; sums in another order differ in the last ones."""
+_MAX_EXACT_FLOAT = 2.0**53
+"""Floats from here on are all whole, although sums that they come from need not be."""
+
+
+class SortedRows(NamedTuple):
+    """All rows that a query may give before its LIMIT, in its order."""
+
+    rows: Rows
+    keys: Rows
+    """[num_rows] values by which the rows are sorted; rows with equal keys may stand in any order."""
+    num_skipped: int
+    """Rows that the query leaves out at the beginning."""
 
 
 def same_rows(first: Rows, second: Rows, *, is_ordered: bool) -> bool:
     """Whether both have the same rows, each equally often. The order of columns counts, their names do not."""
     if len(first) != len(second):
         return False
-    if not is_ordered:
-        first, second = sorted(first, key=_row_key), sorted(second, key=_row_key)
-    return all(_same_row(one, other) for one, other in zip(first, second, strict=True))
+    one, other = canonical(first, second)
+    return one == other if is_ordered else Counter(one) == Counter(other)
 
 
-def _same_row(first: Sequence[Json], second: Sequence[Json]) -> bool:
-    return len(first) == len(second) and all(_same_cell(one, other) for one, other in zip(first, second, strict=True))
+def fits(rows: Rows, found: SortedRows, num_rows: int) -> bool:
+    """Whether rows are what the query may give: `num_rows` rows in its order, ties in any.
+
+    Where its LIMIT cuts through rows that are tied, any of them are right.
+    """
+    if len(rows) != num_rows:
+        return False
+    given, every = canonical(rows, found.rows)
+    begin = 0
+    for end in _ends_of_ties(found.keys):
+        first, last = max(begin, found.num_skipped), min(end, found.num_skipped + num_rows)
+        part = given[max(0, first - found.num_skipped) : max(0, last - found.num_skipped)]
+        if Counter(part) - Counter(every[begin:end]):
+            return False
+        begin = end
+    return begin >= found.num_skipped + num_rows
 
 
-def _same_cell(first: Json, second: Json) -> bool:
-    if _is_number(first) and _is_number(second):
-        return _same_number(float(first), float(second))  # type: ignore[arg-type]
-    if isinstance(first, list) and isinstance(second, list):
-        return _same_row(first, second)
-    return type(first) is type(second) and first == second
+def _ends_of_ties(keys: Rows) -> Iterator[int]:
+    for index in range(1, len(keys)):
+        if keys[index] != keys[index - 1]:
+            yield index
+    yield len(keys)
 
 
-def _same_number(first: float, second: float) -> bool:
-    is_nan = math.isnan(first) and math.isnan(second)
-    return is_nan or math.isclose(first, second, rel_tol=_RELATIVE_TOLERANCE, abs_tol=_ABSOLUTE_TOLERANCE)
+def canonical(*tables: Rows) -> list[list[Cell]]:
+    """The tables' rows in a form in which equal rows are equal in Python and can be hashed."""
+    num_columns = max((len(row) for table in tables for row in table), default=0)
+    names = [_names_of_numbers(tables, column) for column in range(num_columns)]
+    return [
+        [tuple(_canonical(cell, names[column]) for column, cell in enumerate(row)) for row in table] for table in tables
+    ]
 
 
-def _is_number(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _names_of_numbers(tables: Sequence[Rows], column: int) -> Mapping[float, float]:
+    """{number: number that stands for all that are about equal}, for a column that holds other than whole numbers."""
+    cells = (row[column] for table in tables for row in table if column < len(row))
+    numbers = {number for cell in cells for number in _numbers(cell)}
+    if all(map(_is_whole, numbers)):
+        return {}
+    names: dict[float, float] = {}
+    last: int | float | None = None
+    for number in sorted(numbers):
+        is_new = last is None or (_is_whole(last) and _is_whole(number)) or not _is_close(last, number)
+        names[number] = number if is_new else names[last]  # type: ignore[index]  # a number that is not new has one
+        last = number
+    return names
 
 
-def _row_key(row: Sequence[Json]) -> list[tuple[int, float, str]]:
-    return [_cell_key(cell) for cell in row]
+def _numbers(cell: Json) -> Iterator[int | float]:
+    if isinstance(cell, list):
+        for each in cell:
+            yield from _numbers(each)
+    elif isinstance(cell, int | float) and not isinstance(cell, bool) and math.isfinite(cell):
+        yield cell
 
 
-def _cell_key(cell: Json) -> tuple[int, float, str]:
-    if cell is None:
-        return (0, 0.0, "")
-    if isinstance(cell, int | float):
-        number = float(cell)
-        if math.isnan(number):
-            return (1, -math.inf, "nan")
-        return (1, float(f"{number:.{_SORTED_DIGITS}g}"), type(cell).__name__)
-    return (2, 0.0, cell if isinstance(cell, str) else json.dumps(cell))
+def _is_whole(number: int | float) -> bool:
+    return isinstance(number, int) or (number.is_integer() and abs(number) < _MAX_EXACT_FLOAT)
+
+
+def _is_close(first: int | float, second: int | float) -> bool:
+    return second - first <= max(_ABSOLUTE_TOLERANCE, _RELATIVE_TOLERANCE * max(abs(first), abs(second)))
+
+
+def _canonical(cell: Json, names: Mapping[float, float]) -> Cell:
+    if isinstance(cell, list):
+        return ("list", *(_canonical(each, names) for each in cell))
+    if isinstance(cell, bool) or not isinstance(cell, int | float):
+        return (type(cell).__name__, cell)
+    if math.isnan(cell):
+        return ("nan",)
+    return ("number", names.get(cell, cell))

@@ -1,8 +1,9 @@
-"""Runs in the sandbox: runs one query on copies of several databases, as they are and altered -> rows or errors.
+"""Runs in the sandbox: runs queries on several databases, as they are and in altered copies -> rows or errors.
 
-plan.json: {"dialect", "query", "sources": [script | null], "num_perturbed", "seed", "max_rows"}; where a source is null
-the database is the file `<number>.db`.
-answers.json: [{"rows": [...]} | {"error": text}], per source the database as it is, then its altered copies.
+plan.json: {"dialect", "queries", "sources": [script | null], "num_perturbed", "seed", "max_rows", "is_repeated"}. Where
+a source is null, the database is the file `<number>.db`.
+answers.json: for each query, per source the database as it is, then its altered copies:
+{"rows": [...], "is_stable"} | {"error": text}.
 """
 
 import base64
@@ -10,88 +11,239 @@ import json
 import random
 import shutil
 import sqlite3
+from decimal import Decimal
+from importlib import import_module
 from typing import Any
 
 with open("plan.json", encoding="utf-8") as file:
     PLAN = json.load(file)
 
-
 COPY = "copy.db"
+MAX_PERTURBED_ROWS = 4000
+"""Rows that an altered copy of a table keeps at most."""
+EXACT_DIGITS = 15
+"""Digits of a decimal number that a float holds."""
+ROUNDS = 8
 
 
-def open_sqlite(script: str | None) -> Any:
-    connection = sqlite3.connect(COPY if script is None else ":memory:")
-    connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
-    if script is not None:
-        connection.executescript(script)
-    return connection
+class SqliteVariant:
+    """One SQLite database: a source as it is, or an altered copy."""
+
+    error = sqlite3.Error
+
+    def __init__(self, number: int, script: str | None, variant: int) -> None:
+        if script is None:
+            shutil.copyfile(f"{number}.db", COPY)
+        self._connection = sqlite3.connect(COPY if script is None else ":memory:", isolation_level=None)
+        self._connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+        if script is not None:
+            self._connection.executescript(script)
+        if variant:
+            self._connection.execute("PRAGMA foreign_keys = OFF")
+            perturb(self, f"{PLAN['seed']}:{variant}", variant)
+            self._drop_orphans()
+        if self._connection.in_transaction:
+            self._connection.commit()
+        self._connection.execute("PRAGMA query_only = ON")
+
+    def tables(self) -> list[str]:
+        found = self.fetch("PRAGMA main.table_list")
+        names = [row[1] for row in found if row[2] in ("table", "virtual") and not row[1].startswith("sqlite_")]
+        return sorted(names)
+
+    def fetch(self, query: str) -> list[Any]:
+        return self._connection.execute(query).fetchall()
+
+    def execute(self, statement: str, values: Any = ()) -> None:
+        self._connection.execute(statement, values)
+
+    def ask(self, query: str) -> Any:
+        cursor = self._connection.execute(query)
+        return None if cursor.description is None else cursor
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _drop_orphans(self) -> None:
+        """Delete rows whose foreign key names a row that is gone, and the rows that then name these."""
+        for _ in range(ROUNDS):
+            orphans = [row for row in self.fetch("PRAGMA foreign_key_check") if row[1] is not None]
+            if not orphans:
+                return
+            for table, rowid, _, _ in orphans:
+                attempt(self, f"DELETE FROM {quoted(table)} WHERE rowid = ?", (rowid,))
 
 
-def open_duckdb(script: str | None) -> Any:
-    import duckdb
+class DuckdbVariant:
+    """One DuckDB database of the connection that all of them share, since a connection is slow to open."""
 
-    connection = duckdb.connect(COPY if script is None else ":memory:")
-    connection.execute("SET threads = 1")
-    if script is not None:
-        connection.execute(script)
-    return connection
+    connection: Any = None
+    error: Any = None
+    num_opened = 0
 
-
-def perturb(connection: Any, seed: str) -> None:
-    """Delete a quarter of each table's rows and let the others exchange their values, in the same way each time."""
-    if PLAN["dialect"] == "sqlite":
-        connection.execute("PRAGMA foreign_keys = OFF")
-        names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-    else:
-        names = "SELECT table_name FROM duckdb_tables() WHERE NOT internal ORDER BY table_name"
-    for (name,) in connection.execute(names).fetchall():
-        table = quoted(name)
-        generator = random.Random(f"{seed}:{name}")
+    @classmethod
+    def connect(cls) -> None:
         try:
-            numbers = [row[0] for row in connection.execute(f"SELECT rowid FROM {table} ORDER BY rowid").fetchall()]
-        except sqlite3.OperationalError:
-            continue  # made WITHOUT ROWID
-        for number in numbers:
-            if generator.random() < 0.25:
-                connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (number,))
-        for _, column, _, _, _, is_key in connection.execute(f"PRAGMA table_info({table})").fetchall():
-            if not is_key:
-                exchange(connection, table, quoted(column), generator)
+            duckdb: Any = import_module("_duckdb")  # the package around it takes five times as long to load
+        except ImportError:
+            duckdb = import_module("duckdb")
+        cls.connection, cls.error = duckdb.connect(":memory:"), duckdb.Error
+        cls.connection.execute("SET threads = 1")
+
+    def __init__(self, number: int, script: str | None, variant: int) -> None:
+        DuckdbVariant.num_opened += 1
+        self._name = f"verl_pivot_{DuckdbVariant.num_opened}"
+        path = ":memory:" if script is not None else f"{self._name}.db"
+        if script is None:
+            shutil.copyfile(f"{number}.db", path)
+        self.execute(f"ATTACH '{path}' AS {self._name}")
+        self.execute(f"USE {self._name}")
+        if script is not None:
+            self.execute(script)
+            self.execute(f"USE {self._name}")
+        if variant:
+            perturb(self, f"{PLAN['seed']}:{variant}", variant)
+
+    def tables(self) -> list[str]:
+        query = "SELECT table_name FROM duckdb_tables() WHERE NOT internal AND NOT temporary AND schema_name = 'main'"
+        return sorted(row[0] for row in self.fetch(f"{query} AND database_name = '{self._name}'"))
+
+    def fetch(self, query: str) -> list[Any]:
+        found: list[Any] = self.connection.execute(query).fetchall()
+        return found
+
+    def execute(self, statement: str, values: Any = ()) -> None:
+        self.connection.execute(statement, values) if values else self.connection.execute(statement)
+
+    def ask(self, query: str) -> Any:
+        self.execute(f"USE {self._name}")
+        statements = self.connection.extract_statements(query)
+        if len(statements) != 1 or statements[0].type.name != "SELECT":
+            return None
+        return self.connection.execute(query)
+
+    def close(self) -> None:
+        """The connection closes all of them when the program ends."""
 
 
-def exchange(connection: Any, table: str, column: str, generator: random.Random) -> None:
-    rows = connection.execute(f"SELECT rowid, {column} FROM {table} ORDER BY rowid").fetchall()
-    values = [value for _, value in rows]
-    generator.shuffle(values)
-    for (number, _), value in zip(rows, values, strict=True):
-        try:
-            connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, number))
-        except Exception as error:  # a constraint that a changed value breaks has another error class in each driver
-            if "onstraint" not in f"{type(error).__name__} {error}":
-                raise
+def attempt(database: Any, statement: str, values: Any = ()) -> bool:
+    """Execute a statement that a constraint may forbid; whether it was executed."""
+    try:
+        database.execute(statement, values)
+    except database.error:
+        return False
+    return True
+
+
+def perturb(database: Any, seed: str, variant: int) -> None:
+    """Write every table anew with altered rows, as far as its constraints allow, in the same way each time.
+
+    Rows of other tables may forbid that a row goes, or demand that another one comes first: hence several rounds.
+    """
+    waiting = {}
+    for name in database.tables():
+        columns = writable_columns(database, name)
+        if columns:
+            rows = altered_rows(database, name, columns, random.Random(f"{seed}:{name}"), variant)
+            waiting[name] = (columns, rows)
+    is_empty = dict.fromkeys(waiting, False)
+    for _ in range(ROUNDS):
+        for name in [name for name, is_done in is_empty.items() if not is_done]:
+            is_empty[name] = attempt(database, f"DELETE FROM {quoted(name)}")
+    for _ in range(ROUNDS):
+        num_waiting = sum(len(rows) for _, rows in waiting.values())
+        for name, (columns, rows) in waiting.items():
+            waiting[name] = (columns, insert(database, name, columns, rows) if is_empty[name] else [])
+        if sum(len(rows) for _, rows in waiting.values()) in (0, num_waiting):
+            return
+
+
+def writable_columns(database: Any, table: str) -> list[Any]:
+    """[name, _, is not null, _, is key] of the columns that take values; generated ones do not."""
+    columns = [row[1:6] for row in database.fetch(f"PRAGMA table_info({quoted(table)})")]
+    place = quoted(table)
+
+    def takes_values(name: str) -> bool:
+        column = quoted(name)
+        statement = f"INSERT INTO {place} ({column}) SELECT {column} FROM {place} WHERE 1 = 0"
+        return attempt(database, statement)
+
+    return [column for column in columns if takes_values(column[0])]
+
+
+def altered_rows(database: Any, table: str, columns: list[Any], generator: random.Random, variant: int) -> list[Any]:
+    """A table's rows: some missing, values of a column exchanged, in some variants NULLs, other numbers, doubles."""
+    names = ", ".join(quoted(column[0]) for column in columns)
+    rows = [list(row) for row in database.fetch(f"SELECT {names} FROM {quoted(table)} LIMIT {MAX_PERTURBED_ROWS}")]
+    keys = {index for index, column in enumerate(columns) if column[4]}
+    kept = [row for row in rows if generator.random() >= 0.25] or rows[:1]
+    is_alone = len(rows) == 1
+    for index, column in enumerate(columns):
+        if index in keys:
+            continue
+        values = [row[index] for row in kept]
+        generator.shuffle(values)
+        for row, value in zip(kept, values, strict=True):
+            if is_alone or (variant % 4 in (0, 3) and generator.random() < 0.5):
+                value = other_value(value, generator, is_alone)
+            if variant % 2 == 0 and not column[2] and generator.random() < 0.15:
+                value = None
+            row[index] = value
+    if variant % 4 in (0, 3):
+        kept += doubles(kept, keys, generator)
+    return kept
+
+
+def other_value(value: Any, generator: random.Random, is_alone: bool) -> Any:
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return value + generator.randint(1, 9)
+    if isinstance(value, (float, Decimal)):
+        return value + generator.randint(1, 9)
+    if is_alone and isinstance(value, str) and value.replace(" ", "").isalpha():
+        return value[::-1]
+    return value
+
+
+def doubles(rows: list[Any], keys: set[int], generator: random.Random) -> list[Any]:
+    """Copies of some rows, with a fresh key where the table has one whole number as its key."""
+    copies = [list(row) for row in rows if generator.random() < 0.2] or [list(row) for row in rows[:1]]
+    for index in keys:
+        numbers = [row[index] for row in rows]
+        if not all(isinstance(number, int) for number in numbers):
+            return []
+        for number, row in enumerate(copies, start=max(numbers, default=0) + 1):
+            row[index] = number
+    return copies
+
+
+def insert(database: Any, table: str, columns: list[Any], rows: list[Any]) -> list[Any]:
+    """Insert rows, and give back those that a constraint refused."""
+    names = ", ".join(quoted(column[0]) for column in columns)
+    statement = f"INSERT INTO {quoted(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"
+    return [row for row in rows if not attempt(database, statement, row)]
 
 
 def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def lock(connection: Any) -> None:
-    """Make writing an error. Nothing written here would stay, but a query that writes is no answer."""
-    if PLAN["dialect"] == "sqlite":
-        connection.commit()
-        connection.execute("PRAGMA query_only = ON")
-    else:
-        connection.execute("SET enable_external_access = false")
+def answer(database: Any, query: str) -> dict[str, Any]:
+    try:
+        found = run(database, query)
+        if PLAN["is_repeated"] and "rows" in found:
+            again = run(database, query).get("rows")
+            found["is_stable"] = json.dumps(again) == json.dumps(found["rows"])
+    except Exception as error:  # noqa: BLE001  each driver has errors of its own
+        return {"error": f"{type(error).__name__}: {error}"}
+    return found
 
 
-def run(connection: Any) -> dict[str, Any]:
-    if PLAN["dialect"] == "duckdb":
-        statements = connection.extract_statements(PLAN["query"])
-        if len(statements) != 1 or statements[0].type.name != "SELECT":
-            return {"error": "it is not one query"}
-    cursor = connection.execute(PLAN["query"])
-    if cursor.description is None:
-        return {"error": "it is not a query"}
+def run(database: Any, query: str) -> dict[str, Any]:
+    cursor = database.ask(query)
+    if cursor is None:
+        return {"error": "it is not one query"}
     rows = cursor.fetchmany(PLAN["max_rows"] + 1)
     if len(rows) > PLAN["max_rows"]:
         return {"error": f"more than {PLAN['max_rows']} rows"}
@@ -99,13 +251,15 @@ def run(connection: Any) -> dict[str, Any]:
 
 
 def cell(value: Any) -> Any:
-    """A value as JSON: values that JSON lacks become [kind, text], decimals become numbers."""
+    """A value as JSON: values that JSON lacks become [kind, text], and decimals numbers where these hold them."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
         return ["bytes", base64.b64encode(value).decode()]
-    if type(value).__name__ == "Decimal":
-        return float(value)
+    if isinstance(value, Decimal):
+        if value.is_finite() and value == value.to_integral_value():
+            return int(value)
+        return float(value) if len(value.as_tuple().digits) <= EXACT_DIGITS else ["decimal", str(value.normalize())]
     if isinstance(value, (list, tuple)):
         return ["list", [cell(each) for each in value]]
     if isinstance(value, dict):
@@ -113,30 +267,33 @@ def cell(value: Any) -> Any:
     return [type(value).__name__, str(value)]
 
 
-def answer(number: int, script: str | None, variant: int) -> dict[str, Any]:
-    """Rows of the query on one variant of a database; variant 0 is the database as it is."""
-    if script is None:
-        shutil.copyfile(f"{number}.db", COPY)
-    connection = (open_sqlite if PLAN["dialect"] == "sqlite" else open_duckdb)(script)
-    if variant:
-        perturb(connection, f"{PLAN['seed']}:{variant}")
-    lock(connection)
-    try:
-        return run(connection)
-    except Exception as error:  # noqa: BLE001  each driver has errors of its own
-        return {"error": f"{type(error).__name__}: {error}"}
-    finally:
-        connection.close()
+def answers_of_sqlite(variants: list[Any]) -> list[list[dict[str, Any]]]:
+    """[num_variants][num_queries] answers; one database is open at a time."""
+    found = []
+    for variant in variants:
+        database = SqliteVariant(*variant)
+        found.append([answer(database, query) for query in PLAN["queries"]])
+        database.close()
+    return found
+
+
+def answers_of_duckdb(variants: list[Any]) -> list[list[dict[str, Any]]]:
+    """[num_variants][num_queries] answers; all databases are made before files are out of the queries' reach."""
+    DuckdbVariant.connect()
+    databases = [DuckdbVariant(*variant) for variant in variants]
+    DuckdbVariant.connection.execute("SET enable_external_access = false")
+    return [[answer(database, query) for query in PLAN["queries"]] for database in databases]
 
 
 def main() -> None:
-    answers = [
-        answer(number, script, variant)
+    variants = [
+        (number, script, variant)
         for number, script in enumerate(PLAN["sources"])
         for variant in range(PLAN["num_perturbed"] + 1)
     ]
+    found = (answers_of_sqlite if PLAN["dialect"] == "sqlite" else answers_of_duckdb)(variants)
     with open("answers.json", "w", encoding="utf-8") as out:
-        json.dump(answers, out)
+        json.dump(list(zip(*found, strict=True)), out)
 
 
 main()

@@ -1,0 +1,109 @@
+"""The expert's query -> how its rows may be ordered: a query that shows the keys they are sorted by, and its LIMIT."""
+
+from typing import NamedTuple
+
+from verl_pivot.extras import extra
+from verl_pivot.verifiers.sql_rows import Rows, SortedRows
+
+with extra("sql"):
+    from sqlglot import exp
+
+_KEY = "verl_pivot_key_"
+_CLOCKS = (exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime)
+_CLOCK_NAMES = frozenset({"now", "get_current_timestamp", "get_current_time", "transaction_timestamp"})
+
+
+class SqlOrder(NamedTuple):
+    """Order and LIMIT of a query."""
+
+    query: str | None
+    """The query without its LIMIT, with further columns at the end that hold keys; None if its own rows show them."""
+    num_keys: int
+    """Number of those columns."""
+    columns: tuple[int, ...]
+    """Columns of the query's own that it is sorted by."""
+    num_skipped: int
+
+    def sorted_rows(self, rows: Rows, every: Rows | None) -> SortedRows | None:
+        """All rows that the query may give, with their keys.
+
+        Args:
+            rows: Rows of the query.
+            every: Rows of `query`; None if it failed or gives too many.
+        """
+        if self.query is None:
+            return SortedRows(rows, [[row[column] for column in self.columns] for row in rows], 0)
+        if every is None:
+            return None
+        width = len(every[0]) - self.num_keys if every else 0
+        keys = [[*(row[column] for column in self.columns), *row[width:]] for row in every]
+        return SortedRows([row[:width] for row in every], keys, self.num_skipped)
+
+
+def order_of(parsed: exp.Expr, dialect: str) -> SqlOrder | None:
+    """Order and LIMIT of a query; None if it has neither, or one that cannot be shown by further columns."""
+    limit, order = parsed.args.get("limit"), parsed.args.get("order")
+    num_skipped = _number(parsed.args.get("offset"))
+    if (limit is None and order is None) or not isinstance(parsed, exp.Query) or num_skipped is None:
+        return None
+    if limit is not None and not isinstance(limit, exp.Limit):
+        return None
+    terms = (
+        [] if order is None else [term.this if isinstance(term, exp.Ordered) else term for term in order.expressions]
+    )
+    places = [_column(term, parsed) for term in terms]
+    hidden = [term for term, place in zip(terms, places, strict=True) if place is None]
+    if hidden and (not isinstance(parsed, exp.Select) or parsed.args.get("distinct")):
+        return None
+    if any(isinstance(term, exp.Literal) for term in hidden):
+        return None
+    columns = tuple(place for place in places if place is not None)
+    if limit is None and not num_skipped and not hidden:
+        return SqlOrder(None, 0, columns, 0)
+    whole = parsed.copy()
+    for clause in ("limit", "offset"):
+        whole.set(clause, None)
+    for number, term in enumerate(hidden):
+        whole = whole.select(exp.alias_(term.copy(), f"{_KEY}{number}"))
+    return SqlOrder(whole.sql(dialect=dialect), len(hidden), columns, num_skipped)
+
+
+def clock_in(parsed: exp.Expr) -> str:
+    """What in a query asks for the time of the day; empty if nothing does."""
+    for node in parsed.walk():
+        if isinstance(node, _CLOCKS) or (isinstance(node, exp.Anonymous) and node.name.lower() in _CLOCK_NAMES):
+            return node.sql()
+        if isinstance(node, exp.Literal) and node.is_string and node.name.lower() == "now":
+            function = node.find_ancestor(exp.Func)
+            if (
+                isinstance(function, exp.Func)
+                and function.name.lower() != "date"
+                and not isinstance(function, exp.Date)
+            ):
+                return function.sql()
+    return ""
+
+
+def _number(clause: exp.Expr | None) -> int | None:
+    """Number of a LIMIT or OFFSET, 0 if there is none; None if it is no literal."""
+    if clause is None:
+        return 0
+    value = clause.args.get("expression")
+    return int(value.name) if isinstance(value, exp.Literal) and value.name.isdigit() else None
+
+
+def _column(term: exp.Expr, parsed: exp.Query) -> int | None:
+    """The column of the result that a term of ORDER BY is, where the query names its columns."""
+    selected = parsed.selects
+    if any(each.find(exp.Star) and not each.find(exp.Count) for each in selected):
+        return None
+    if isinstance(term, exp.Literal):
+        position = int(term.name) - 1 if term.name.isdigit() else -1
+        return position if 0 <= position < len(selected) else None
+    names = [each.alias_or_name.lower() for each in selected]
+    if isinstance(term, exp.Column) and not term.table and names.count(term.name.lower()) == 1:
+        return names.index(term.name.lower())
+    if not isinstance(parsed, exp.Select):
+        return None
+    texts = [each.unalias().sql() for each in selected]
+    return texts.index(term.sql()) if term.sql() in texts else None
