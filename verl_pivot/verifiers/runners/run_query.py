@@ -57,6 +57,9 @@ class SqliteVariant:
     def execute(self, statement: str, values: Any = ()) -> None:
         self._connection.execute(statement, values)
 
+    def is_generated(self, table: str, column: str) -> bool:
+        return False  # PRAGMA table_info leaves generated columns out
+
     def ask(self, query: str) -> Any:
         cursor = self._connection.execute(query)
         return None if cursor.description is None else cursor
@@ -94,6 +97,7 @@ class DuckdbVariant:
         DuckdbVariant.num_opened += 1
         self._name = f"verl_pivot_{DuckdbVariant.num_opened}"
         path = ":memory:" if script is not None else f"{self._name}.db"
+        self._definitions: dict[str, str] = {}
         if script is None:
             shutil.copyfile(f"{number}.db", path)
         self.execute(f"ATTACH '{path}' AS {self._name}")
@@ -105,8 +109,10 @@ class DuckdbVariant:
             perturb(self, f"{PLAN['seed']}:{variant}", variant)
 
     def tables(self) -> list[str]:
-        query = "SELECT table_name FROM duckdb_tables() WHERE NOT internal AND NOT temporary AND schema_name = 'main'"
-        return sorted(row[0] for row in self.fetch(f"{query} AND database_name = '{self._name}'"))
+        query = "SELECT table_name, sql FROM duckdb_tables() WHERE NOT internal AND NOT temporary"
+        found = self.fetch(f"{query} AND schema_name = 'main' AND database_name = '{self._name}'")
+        self._definitions = {name: sql.upper() for name, sql in found}
+        return sorted(self._definitions)
 
     def fetch(self, query: str) -> list[Any]:
         found: list[Any] = self.connection.execute(query).fetchall()
@@ -114,6 +120,12 @@ class DuckdbVariant:
 
     def execute(self, statement: str, values: Any = ()) -> None:
         self.connection.execute(statement, values) if values else self.connection.execute(statement)
+
+    def is_generated(self, table: str, column: str) -> bool:
+        if "GENERATED" not in self._definitions[table]:
+            return False
+        place, name = quoted(table), quoted(column)
+        return not attempt(self, f"INSERT INTO {place} ({name}) SELECT {name} FROM {place} WHERE 1 = 0")
 
     def ask(self, query: str) -> Any:
         self.execute(f"USE {self._name}")
@@ -161,14 +173,7 @@ def perturb(database: Any, seed: str, variant: int) -> None:
 def writable_columns(database: Any, table: str) -> list[Any]:
     """[name, _, is not null, _, is key] of the columns that take values; generated ones do not."""
     columns = [row[1:6] for row in database.fetch(f"PRAGMA table_info({quoted(table)})")]
-    place = quoted(table)
-
-    def takes_values(name: str) -> bool:
-        column = quoted(name)
-        statement = f"INSERT INTO {place} ({column}) SELECT {column} FROM {place} WHERE 1 = 0"
-        return attempt(database, statement)
-
-    return [column for column in columns if takes_values(column[0])]
+    return [column for column in columns if not database.is_generated(table, column[0])]
 
 
 def altered_rows(database: Any, table: str, columns: list[Any], generator: random.Random, variant: int) -> list[Any]:
