@@ -13,7 +13,7 @@ from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
-from verl_pivot.launch_checks.checks import check_launch
+from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.resampling.settings import check_batch, parse_resampling
@@ -45,6 +45,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
             check_config(config, overrides)
             check_owned_settings(config, owning_parts(choices), overrides)
             check_launch(config, choices)
+            remember_run(config, choices)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error
 

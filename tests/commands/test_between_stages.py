@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import datasets
 import pandas
@@ -24,29 +25,78 @@ from verl_pivot.local.environment import cpu_engine_variables
 from verl_pivot.selection.hard_set import JudgedProblem, PassCount, Standing, judge, judge_problems
 from verl_pivot.types import JsonObject
 
-SAVE_WITH_VERL = """
-import os, sys
+CHECKPOINT_WITH_VERL = """
+import json, os, sys
 from pathlib import Path
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from verl.utils.checkpoint.checkpoint_manager import find_latest_ckpt_path
 from verl.utils.checkpoint.fsdp_checkpoint_manager import FSDPCheckpointManager
 
-model_folder, actor = map(Path, sys.argv[1:])
+action, model_folder, run = sys.argv[1:]
 torch.distributed.init_process_group("gloo")
 mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("fsdp",))
 model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
 for layer in model.model.layers:
     fully_shard(layer, mesh=mesh)
 fully_shard(model, mesh=mesh)
-optimizer = torch.optim.AdamW(model.parameters())
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)  # the weights stay, the optimizer's state does not
+schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+config = {"save_contents": ["model", "optimizer", "extra"], "load_contents": ["model", "optimizer", "extra"]}
 tokenizer = AutoTokenizer.from_pretrained(model_folder)
-config = {"save_contents": ["model", "optimizer", "extra"]}
-manager = FSDPCheckpointManager(model, optimizer, processing_class=tokenizer, checkpoint_config=config)
-manager.save_checkpoint(str(actor), global_step=7)
+manager = FSDPCheckpointManager(model, optimizer, schedule, processing_class=tokenizer, checkpoint_config=config)
+if action == "save":
+    for step in range(3):
+        ids = torch.arange(20)[None] + step
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    manager.save_checkpoint(f"{run}/global_step_7/actor", global_step=7)
+else:
+    folder = find_latest_ckpt_path(run)
+    assert Path(folder).name == "global_step_0", folder
+    manager.load_checkpoint(f"{folder}/actor")
+states = optimizer.state_dict()["state"].values()
+moments = [float(state[name].to_local().double().abs().sum()) for state in states for name in ("exp_avg", "exp_avg_sq")]
+seen = {"moments": moments, "steps": [float(state["step"]) for state in states], "schedule": schedule.last_epoch}
+Path(f"{run}.{action}.{os.environ['RANK']}.json").write_text(json.dumps(seen))
 torch.distributed.destroy_process_group()
 """
+
+
+def checkpoint_with_verl(action: str, base: Path, run: Path) -> list[dict[str, object]]:
+    """Let verl's manager of checkpoints save a run, or load it, on two ranks; the optimizer's state on each of them."""
+    script = run.with_name("checkpoint.py")
+    script.write_text(CHECKPOINT_WITH_VERL)
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    done = subprocess.run(
+        [sys.executable, *ranks, script, action, base, run], check=False, capture_output=True, text=True,
+        env={**MINIMAL, **cpu_engine_variables(MINIMAL)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(run.with_name(f"{run.name}.{action}.{rank}.json").read_text()) for rank in (0, 1)]
+
+
+class SavedRun(NamedTuple):
+    """A run that verl saved after three updates, at what it calls step 7."""
+
+    base: Path
+    folder: Path
+    optimizer: list[dict[str, object]]
+    """[num_ranks] state of the optimizer."""
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+    folder = tmp_path_factory.mktemp("saved")
+    base, run = write_model(folder / "base"), folder / "run"
+    optimizer = checkpoint_with_verl("save", base, run)
+    (run / "latest_checkpointed_iteration.txt").write_text("7")
+    (run / "global_step_7" / "data.pt").write_bytes(b"place in the data")
+    return SavedRun(base, run, optimizer)
 
 
 def make_run(folder: Path, *, step: int = 7, latest: str = "7") -> Path:
@@ -80,22 +130,15 @@ def refusal(*arguments: str | Path) -> str:
 
 
 @pytest.mark.slow
-def test_shards_that_verl_saved_are_merged_to_exactly_their_weights_in_bfloat16(tmp_path: Path) -> None:
+def test_shards_that_verl_saved_are_merged_to_exactly_their_weights_in_bfloat16(
+    saved: SavedRun, tmp_path: Path
+) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    base, run, out = write_model(tmp_path / "base"), tmp_path / "run", tmp_path / "next"
-    (tmp_path / "save.py").write_text(SAVE_WITH_VERL)
-    actor = run / "global_step_7" / "actor"
-    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    subprocess.run(
-        [sys.executable, *ranks, tmp_path / "save.py", base, actor], check=True, capture_output=True,
-        env={**MINIMAL, **cpu_engine_variables(MINIMAL)},
-    )  # fmt: skip
-    (run / "latest_checkpointed_iteration.txt").write_text("7")
-    assert [(actor / f"model_world_size_2_rank_{rank}.pt").is_file() for rank in (0, 1)] == [True, True]
+    base, out = saved.base, tmp_path / "next"
 
-    done = cli("next-stage", run, "--out", out)
+    done = cli("next-stage", saved.folder, "--out", out)
 
     assert done.returncode == 0, done.stderr
     assert f"  actor_rollout_ref.model.path={out} trainer.default_local_dir={out}-run" in done.stdout
@@ -106,7 +149,46 @@ def test_shards_that_verl_saved_are_merged_to_exactly_their_weights_in_bfloat16(
     chat = [{"role": "user", "content": "Where is order 17?"}]
     ids = [AutoTokenizer.from_pretrained(folder).apply_chat_template(chat, tokenize=True) for folder in (base, out)]
     assert ids[0] == ids[1]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "next", "run", "save.py"]
+    assert [path.name for path in tmp_path.iterdir()] == ["next"]
+
+
+@pytest.mark.slow
+def test_verl_goes_on_with_the_optimizer_and_its_schedule_at_step_0_of_the_next_stage(
+    saved: SavedRun, tmp_path: Path
+) -> None:
+    out = tmp_path / "stage-2"
+
+    done = cli("next-stage", saved.folder, "--out", out, "--keep-optimizer")
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        f"Wrote {out} from {saved.folder}/global_step_7.",
+        "The next launch differs by:",
+        f"  trainer.default_local_dir={out} trainer.resume_mode=auto",
+        "Keep actor_rollout_ref.model.path, which gives the reference policy, and the number of GPUs.",
+    ]
+    shards = sorted(path.name for path in (out / "global_step_0" / "actor").glob("*.pt"))
+    assert len(shards) == 6
+    old = saved.folder / "global_step_7" / "actor"
+    assert all((out / "global_step_0" / "actor" / name).samefile(old / name) for name in shards)
+    assert not (out / "global_step_0" / "data.pt").exists()
+    loaded = checkpoint_with_verl("load", saved.base, out)
+    assert loaded == saved.optimizer
+    assert loaded[0]["schedule"] == 3
+    assert all(isinstance(moments := each["moments"], list) and sum(moments) > 0 for each in loaded)
+
+
+def test_a_checkpoint_without_the_optimizer_cannot_be_carried(tmp_path: Path) -> None:
+    step = make_shards(tmp_path / "run", 0, 1, world_size=2)
+
+    message = refusal("next-stage", step, "--out", tmp_path / "next", "--keep-optimizer")
+
+    assert message == (
+        f"{step}/actor lacks 2 of the 2 files optim_*.pt that an optimizer goes on from "
+        "(optim_world_size_2_rank_0.pt): save with actor_rollout_ref.actor.checkpoint.save_contents="
+        "[model,optimizer,extra], and copy the files of every node into this folder"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
 @pytest.mark.slow

@@ -7,11 +7,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
 
 from verl_pivot.data.pivots import SCHEMA
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import own_sentence
-from verl_pivot.launch_checks.checks import check_launch
+from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.engine import check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.groups import check_arguments
@@ -39,16 +40,20 @@ def write_pivots(
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row] * num, schema=SCHEMA), path)
 
 
-def check(*overrides: str, method: str = "pivotrl") -> None:
-    """Check a launch with these overrides behind a method, on `pivots.parquet` and `model`."""
+def composed(*overrides: str, method: str = "pivotrl") -> DictConfig:
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose(
+        return compose(
             "ppo_trainer",
             overrides=[
                 f"+method={method}", "data.train_files=pivots.parquet", "data.val_files=pivots.validation.parquet",
                 "actor_rollout_ref.model.path=model", *overrides,
             ],
         )  # fmt: skip
+
+
+def check(*overrides: str, method: str = "pivotrl") -> None:
+    """Check a launch with these overrides behind a method, on `pivots.parquet` and `model`."""
+    config = composed(*overrides, method=method)
     groups = {override[1:].split("=")[0]: override.split("=")[1] for override in overrides if override.startswith("+")}
     check_launch(config, {"method": method, **groups})
 
@@ -174,6 +179,46 @@ def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> N
     (folder / "run" / "global_step_2").rmdir()
 
     check("trainer.default_local_dir=run", "trainer.total_training_steps=2")
+
+
+def remember(*overrides: str, stage: str | None = None) -> None:
+    """What a launch writes down when it begins."""
+    remember_run(composed(*overrides), {"method": "grpo_roc", "stage": stage})
+
+
+def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
+    here, saves = "trainer.default_local_dir=run", "trainer.save_freq=1"
+    remember(here, saves)
+    check(here, saves)  # it has no checkpoint yet
+    write_checkpoint(folder / "run", 2)
+    (folder / "model").rename(folder / "other")
+    model = "actor_rollout_ref.model.path=other"
+
+    assert refusal(here, saves, model, "trainer.total_training_steps=9") == (
+        f"run holds step 2 of a run that began from {folder}/model, and this launch begins from {folder}/other: verl "
+        "would go on with the weights, optimizer and step count of the earlier run; name another "
+        "trainer.default_local_dir, or begin anew in this one with trainer.resume_mode=disable"
+    )
+    assert "run holds step 2" in refusal(here, model, "trainer.val_only=True")  # it would validate the old weights
+    check(here, model, "trainer.resume_mode=disable")
+    remember(here, saves, model, "trainer.resume_mode=disable", stage="rstar2_1")
+    assert refusal(
+        here, model, "trainer.total_training_steps=9", "data.train_batch_size=64", "+stage=rstar2_2", method="grpo_roc"
+    ).startswith(
+        f"run holds step 2 of a run that began from {folder}/other with +stage=rstar2_1, and this launch begins from "
+        f"{folder}/other with +stage=rstar2_2: "
+    )
+
+
+def test_a_run_is_remembered_where_it_saves_checkpoints_and_resumes_none(folder: Path) -> None:
+    remember("trainer.default_local_dir=a")
+    remember("trainer.default_local_dir=b", "trainer.save_freq=1", "trainer.val_only=True")
+    write_checkpoint(folder / "c", 2)
+    remember("trainer.default_local_dir=c", "trainer.save_freq=1")
+    write_checkpoint(folder / "d", 0)  # as `verl-pivot next-stage --keep-optimizer` writes it
+    remember("trainer.default_local_dir=d", "trainer.save_freq=1")
+
+    assert [path.parent.name for path in sorted(folder.rglob("verl_pivot_run.json"))] == ["d"]
 
 
 def test_a_curriculum_needs_the_numbers_of_a_profile_and_files_of_its_own(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""`verl-pivot next-stage`: a run's last checkpoint -> the model from which the next training stage starts."""
+"""`verl-pivot next-stage`: a run's last checkpoint -> the model, or the run, from which the next stage starts."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,23 +13,38 @@ def next_stage_command(
     checkpoint: Annotated[
         Path, typer.Argument(help="A run's trainer.default_local_dir, or one global_step_N folder in it.")
     ],
-    out: Annotated[Path, typer.Option(help="The model folder to write; it must not exist yet.")],
+    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    keep_optimizer: Annotated[
+        bool,
+        typer.Option(
+            "--keep-optimizer",
+            help="Write a folder for trainer.default_local_dir, in which verl goes on with weights and optimizer.",
+        ),
+    ] = False,
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="Run the Python code that comes with the model.")
     ] = False,
 ) -> None:
     """Write the policy of a run's last checkpoint as a model, from which the next stage starts with a new optimizer.
 
+    With --keep-optimizer it writes a run that has taken no step yet instead: rStar2-Agent's second stage goes on with
+    the optimizer of the first, and the third begins with a new one. It needs as many GPUs as the run before.
+
     Weights that verl saved in shards go through verl's own merger, which rounds them to bfloat16. Weights saved with
     actor_rollout_ref.actor.checkpoint.save_contents=[...,hf_model] are taken as they are.
 
-    Example: verl-pivot next-stage checkpoints/stage1 --out stage1-model
+    Example: verl-pivot next-stage checkpoints/stage-2 --out stage-2-model
     """
     from rich.console import Console
 
+    from verl_pivot.exports.carried_run import carry_run
     from verl_pivot.exports.checkpoints import find_actor, write_model
 
     actor, out = find_actor(checkpoint), out.resolve()
+    if keep_optimizer:
+        carry_run(actor, out)
+        _print_carried_launch(actor, out)
+        return
     doing = "Copying" if actor.backend is None else f"Merging {actor.backend} shards of"
     with Console(stderr=True).status(f"{doing} {actor.actor}"):
         write_model(actor, out, trust_remote_code=trust_remote_code)
@@ -44,4 +59,13 @@ def _print_next_launch(actor: "ActorCheckpoint", model: Path) -> None:
         f"  actor_rollout_ref.model.path={model} trainer.default_local_dir={model}-run trainer.resume_mode=auto\n"
         f"Keep trainer.default_local_dir a new folder: in {actor.step_folder.parent} verl would resume the old "
         "optimizer, weights and step count, whatever the model."
+    )
+
+
+def _print_carried_launch(actor: "ActorCheckpoint", run: Path) -> None:
+    typer.echo(
+        f"Wrote {run} from {actor.step_folder}.\n"
+        "The next launch differs by:\n"
+        f"  trainer.default_local_dir={run} trainer.resume_mode=auto\n"
+        "Keep actor_rollout_ref.model.path, which gives the reference policy, and the number of GPUs."
     )

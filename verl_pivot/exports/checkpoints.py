@@ -16,7 +16,7 @@ from verl_pivot.engines.server import tied_to_parent
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.local.environment import cpu_engine_variables
 
-_TRACKER = "latest_checkpointed_iteration.txt"
+TRACKER = "latest_checkpointed_iteration.txt"
 _STEP = re.compile(r"global_step_(\d+)")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _CONTENTS = "actor_rollout_ref.actor.checkpoint.save_contents"
@@ -80,7 +80,7 @@ def write_model(actor: ActorCheckpoint, out: Path, *, trust_remote_code: bool) -
         ConfigError: If `out` exists already, or cannot be written.
         DataError: If the shards cannot be merged, or the model is not complete.
     """
-    with _new_folder(out) as folder:
+    with new_folder(out) as folder:
         if actor.backend is not None:
             _merge(merge_arguments(actor, folder, trust_remote_code=trust_remote_code), out, actor.actor)
         _copy_missing_files(actor.huggingface, folder, with_weights=actor.backend is None)
@@ -103,10 +103,10 @@ def _step_folder(checkpoint: Path) -> Path:
     folder = checkpoint.resolve()
     if _STEP.fullmatch(folder.name):
         return folder
-    tracker = folder / _TRACKER
+    tracker = folder / TRACKER
     if not tracker.is_file():
         raise DataError(
-            f"{folder} holds no {_TRACKER}, which verl writes with a run's checkpoints, but {_listed(folder)}: give "
+            f"{folder} holds no {TRACKER}, which verl writes with a run's checkpoints, but {_listed(folder)}: give "
             "the run's trainer.default_local_dir, or a global_step_N in it"
         )
     named = folder / f"global_step_{tracker.read_text(encoding='utf-8', errors='replace').strip()}"
@@ -141,14 +141,8 @@ def _refuse_adapter(actor: Path) -> None:
 
 def _check_shards(actor: Path) -> None:
     """Refuse a folder that lacks shards: each node saves those of its own ranks, perhaps on its own file system."""
-    world_size = _read_json(actor / "fsdp_config.json").get("world_size")
-    if not isinstance(world_size, int):
-        raise DataError(
-            f"{actor / 'fsdp_config.json'} has no world_size, so verl's merger cannot find the shards: take another "
-            "step's checkpoint"
-        )
-    names = [f"model_world_size_{world_size}_rank_{rank}.pt" for rank in range(world_size)]
-    missing = [rank for rank, name in enumerate(names) if not (actor / name).is_file()]
+    files = rank_files(actor, "model")
+    world_size, missing = len(files), [rank for rank, file in enumerate(files) if not file.is_file()]
     if len(missing) == world_size:
         raise DataError(f"{actor} was saved without weights: train with 'model' in {_CONTENTS}")
     if missing:
@@ -156,6 +150,21 @@ def _check_shards(actor: Path) -> None:
             f"{actor} lacks the shards of {len(missing)} of {world_size} ranks ({_few(missing)}): copy "
             f"model_world_size_{world_size}_rank_*.pt of every node into it"
         )
+
+
+def rank_files(actor: Path, part: str) -> list[Path]:
+    """[num_ranks] files in which FSDP's ranks save one part of a checkpoint: model, optim or extra_state.
+
+    Raises:
+        DataError: If the checkpoint does not say how many ranks there were.
+    """
+    world_size = _read_json(actor / "fsdp_config.json").get("world_size")
+    if not isinstance(world_size, int):
+        raise DataError(
+            f"{actor / 'fsdp_config.json'} has no world_size, so verl's merger cannot find the shards: take another "
+            "step's checkpoint"
+        )
+    return [actor / f"{part}_world_size_{world_size}_rank_{rank}.pt" for rank in range(world_size)]
 
 
 def _few(ranks: list[int]) -> str:
@@ -198,7 +207,7 @@ def _check_complete(folder: Path, source: Path) -> None:
 
 
 @contextmanager
-def _new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path) -> Iterator[Path]:
     """Temporary folder that is renamed to `out` when the block succeeds and removed when the block fails."""
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise ConfigError(f"--out {out} exists already: give a new folder, or remove it")
@@ -225,11 +234,12 @@ def _copy_missing_files(source: Path, target: Path, *, with_weights: bool) -> No
         if copy.exists() or (is_weights and not with_weights):
             continue
         copy.parent.mkdir(parents=True, exist_ok=True)
-        if not (is_weights and _linked(path, copy)):
+        if not (is_weights and linked(path, copy)):
             shutil.copyfile(path, copy)
 
 
-def _linked(path: Path, copy: Path) -> bool:
+def linked(path: Path, copy: Path) -> bool:
+    """Whether `copy` could be made as a hard link to `path`."""
     try:
         copy.hardlink_to(path)
     except OSError:  # another file system, or one without links

@@ -12,6 +12,7 @@ from verl_pivot.launch_checks.engine import check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.resuming import check_resume, resumed_step
+from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.training_files import (
     SplitSize,
     check_lengths,
@@ -38,21 +39,46 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
         ConfigError: Naming the setting and the remedy.
     """
     check_choices(choices)
-    if str(config.ray_kwargs.ray_init.get("address") or "").startswith("ray://"):
-        return  # a remote cluster, whose files and packages are not those of this machine
+    if _is_remote(config):
+        return
     load_verifier_modules(config.pivot.verifier_modules)
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_model(str(config.actor_rollout_ref.model.path), _environment(config))
     steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
+    step = _resumed_step(config)
+    if config.trainer.resume_mode == "auto":
+        check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, choices))
     if not config.trainer.get("val_only"):
-        _check_resume(config, steps_per_epoch)
+        _check_resume(config, step, steps_per_epoch)
     check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
+
+
+def remember_run(config: DictConfig, choices: Mapping[str, Any]) -> None:
+    """Write down what a launch begins from that will save checkpoints, and resumes none, for `check_launch` later.
+
+    Raises:
+        ConfigError: If the folder of the checkpoints cannot be written.
+    """
+    if not _is_remote(config) and _saves(config) and _resumed_step(config) == 0:
+        write_record(Path(config.trainer.default_local_dir), _run_record(config, choices))
+
+
+def _run_record(config: DictConfig, choices: Mapping[str, Any]) -> RunRecord:
+    return RunRecord.of(str(config.actor_rollout_ref.model.path), choices.get("stage"))
+
+
+def _is_remote(config: DictConfig) -> bool:
+    """Whether the launch runs on a remote cluster, whose files and packages are not those of this machine."""
+    return str(config.ray_kwargs.ray_init.get("address") or "").startswith("ray://")
+
+
+def _saves(config: DictConfig) -> bool:
+    return bool(config.trainer.save_freq > 0 and not config.trainer.get("val_only"))
 
 
 def _written(config: DictConfig) -> tuple[str, ...]:
     """Keys under `trainer` of the folders that the launch writes to."""
-    saves = config.trainer.save_freq > 0 and not config.trainer.get("val_only")
-    return (*_WRITTEN, "default_local_dir") if saves else _WRITTEN
+    return (*_WRITTEN, "default_local_dir") if _saves(config) else _WRITTEN
 
 
 def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
@@ -110,9 +136,13 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
         )
 
 
-def _check_resume(config: DictConfig, steps_per_epoch: int | None) -> None:
+def _resumed_step(config: DictConfig) -> int:
     trainer = config.trainer
-    step = resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
+    return resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
+
+
+def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) -> None:
+    trainer = config.trainer
     total = trainer.total_training_steps
     if total is None and steps_per_epoch is not None:
         total = steps_per_epoch * trainer.total_epochs

@@ -1,0 +1,74 @@
+"""RunRecord: what the run began from that saves into a folder -> an error if another run would resume there."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+
+_NAME = "verl_pivot_run.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """What tells the runs of two training stages apart."""
+
+    model: str
+    """`actor_rollout_ref.model.path`; the whole path of a folder."""
+    stage: str | None
+    """Name behind `+stage=`; None without a stage."""
+
+    @classmethod
+    def of(cls, model: str, stage: str | None) -> "RunRecord":
+        folder = Path(model).expanduser()
+        return cls(model=str(folder.resolve()) if folder.is_dir() else model, stage=stage)
+
+    def __str__(self) -> str:
+        return self.model if self.stage is None else f"{self.model} with +stage={self.stage}"
+
+
+def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
+    """Refuse to resume the checkpoints of a run that began from something else, which verl would do without a word.
+
+    Args:
+        folder: `trainer.default_local_dir`.
+        step: Step of the checkpoint that verl would resume from; 0 if there is none.
+        record: What this launch begins from.
+
+    Raises:
+        ConfigError: With the ways out.
+    """
+    earlier = _read(folder / _NAME)
+    if step and earlier is not None and earlier != record:
+        raise ConfigError(
+            f"{folder} holds step {step} of a run that began from {earlier}, and this launch begins from {record}: "
+            "verl would go on with the weights, optimizer and step count of the earlier run; name another "
+            "trainer.default_local_dir, or begin anew in this one with trainer.resume_mode=disable"
+        )
+
+
+def write_record(folder: Path, record: RunRecord) -> None:
+    """Write down, beside the checkpoints to come, what this launch begins from.
+
+    Raises:
+        ConfigError: If the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / _NAME).write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"trainer.default_local_dir={folder} cannot be written: {error}") from error
+
+
+def _read(path: Path) -> RunRecord | None:
+    """The record in a file; None if there is none, as beside checkpoints of stock verl.
+
+    Raises:
+        ConfigError: If the file holds something else.
+    """
+    if not path.is_file():
+        return None
+    try:
+        return RunRecord(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): remove it") from error
