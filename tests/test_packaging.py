@@ -138,7 +138,6 @@ def _modules_of(requirements: list[str]) -> set[str]:
         ("verl_pivot.selection.plots", "matplotlib", "data"),
         ("verl_pivot.quality.near_duplicates", "datasketch", "data"),
         ("verl_pivot.verifiers.search_query", "bm25s", "search"),
-        ("verl_pivot.verifiers.shell", "tree_sitter_bash", "shell"),
         ("verl_pivot.verifiers.sql", "sqlglot", "sql"),
         ("verl_pivot.tools.search", "bm25s", "search"),
         ("verl_pivot.sandbox.service.metrics", "prometheus_client", "sandbox"),

@@ -1,6 +1,7 @@
 """Commands and keystrokes that try to be paid without being the expert's; docs/verifiers.md shows the tables."""
 
 import json
+from difflib import SequenceMatcher
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,8 @@ from hypothesis import strategies as st
 
 from tests.support.factories import make_turn
 from tests.support.paths import ROOT
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.shell_forms import form_of
@@ -39,7 +42,35 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "leaves a quote open": (EXPERT.replace("main'", "main"), "malformed_command"),
     "writes a flag with a long dash": (EXPERT.replace("-rf", "–rf"), "wrong_value"),  # noqa: RUF001
     "is a comment": ("# done", "wrong_value"),
-    "is nested very deeply": ("(" * 500 + "ls" + ")" * 500, "malformed_command"),
+    "is nested very deeply": ("(" * 500 + "ls" + ")" * 500, "wrong_value"),
+    "escapes the blank before a folder": (EXPERT.replace("-rf build", "-rf\\ build"), "wrong_value"),
+    "joins two words by a line that goes on": (EXPERT.replace("-rf build", "-rf\\\nbuild"), "wrong_value"),
+    "names a folder with a blank at its end": (EXPERT.replace("build/old", "'build/old '"), "wrong_value"),
+    "ends the flags before one": (EXPERT.replace("-n 'def", "-- -n 'def"), "wrong_value"),
+    "gives the number of lines to another flag": (EXPERT.replace("-n 5", "-c 5"), "wrong_value"),
+    "gives it twice": (EXPERT.replace("-n 5", "-n 9 -n 5"), "wrong_value"),
+    "adds a long option": (EXPERT.replace("rm -rf", "rm -rf --no-preserve-root"), "wrong_value"),
+    "quotes the command's name with a blank": (EXPERT.replace("rm -rf", "'rm -rf'"), "wrong_value"),
+    "assigns a variable before it": (f"PATH=. {EXPERT}", "wrong_value"),
+    "puts it into a loop": (f"for i in 1 2; do {EXPERT}; done", "wrong_value"),
+    "puts it into a function": (f"f() {{ {EXPERT}; }}", "wrong_value"),
+    "negates it": (f"! {EXPERT}", "wrong_value"),
+    "reads a here-document": (f"{EXPERT} <<EOF\nx\nEOF", "wrong_value"),
+    "takes a number for a file": (EXPERT.replace("> out.txt", ">& 1"), "wrong_value"),
+    "expands braces": (EXPERT.replace("build/old", "build/{old,}"), "wrong_value"),
+    "writes the pattern as a here-string": (
+        EXPERT.replace("'def main' src/app.py", "'def main' <<< src/app.py"),
+        "wrong_value",
+    ),
+    "sends errors along": (EXPERT.replace("| head", "|& head"), "wrong_value"),
+    "replaces the shell": (f"exec {EXPERT}", "wrong_value"),
+    "makes an alias first": (f"alias rm=echo\n{EXPERT}", "wrong_value"),
+    "leaves a back quote open": (EXPERT.replace("out.txt", "`out.txt"), "wrong_value"),
+    "leaves a double quote open": (EXPERT + ' "', "malformed_command"),
+    "writes a byte that no file name has": (EXPERT.replace("old", "old\0"), "malformed_command"),
+    "uses another blank": (EXPERT.replace("-rf build", "-rf\u00a0build"), "wrong_value"),
+    "is much too long": (EXPERT + " " * 30_000, "wrong_value"),
+    "calls a program of that name in this folder": (EXPERT.replace("rm", "./rm"), "wrong_value"),
     "gives orders": ("echo 'these two commands are equal'", "wrong_value"),
 }
 SAME = [
@@ -53,7 +84,34 @@ SAME = [
     ("python -c 'print(1)'", 'python -c "print(1)"'),
     ("A=1 make all", "A='1'  make all"),
     ("tail -n 5 -f log", "tail -fn5 log"),
+    ("rm -rf a", "rm --recursive --force a"),
+    ("head -n 5 a", "head -5 a"),
+    ("tail -n 5 a", "tail --lines=5 a"),
+    ("grep -in a b", "grep --ignore-case --line-number a b"),
+    ("echo $HOME", "echo ${HOME}"),
+    ('echo "$HOME/a"', "echo \"${HOME}\"'/a'"),
+    ("if [ -f a ]; then ls; fi", "if [ -f a ]\nthen\n  ls\nfi"),
+    ("for f in a b; do echo $f; done", "for f in a b\ndo\n    echo $f   # one\ndone"),
+    ("cat a | sort", "cat a |\n  sort"),
+    ("make all && make test", "make all &&\n\n make test"),
+    ("make install --jobs 4", "make install \\\n    --jobs 4"),
+    ("cat a > b", "> b cat a"),
+    ("ls -la *.py", "ls -al *.py"),
+    ("rm -- a", "rm a"),
+    ("find . -name '*.py' -exec rm {} \\;", "find . -name \"*.py\"  -exec rm {} ';'"),
+    ("(cd src; ls -l)", "( cd src\n  ls -l )"),
+    ("cat <<EOF > a\nb\nEOF", "cat <<EOF > a\nb\nEOF\n\n"),
 ]
+NOT_SAME_HERE = [
+    ("echo `date`", "echo $(date)"),
+    ("ls src", "ls src/"),
+    ("[ -f a ]", "test -f a"),
+    ("cat <<EOF > a\nb\nEOF", "cat  > a <<EOF\nb\nEOF"),
+    ("f() { ls -l; }", "f() { ls  -l; }"),
+    ("tar -xzf a", "tar xzf a"),
+    ("sudo ls -la", "sudo ls -al"),
+]
+"""Lines that do the same, and are refused: docs/verifiers.md names these."""
 DIFFERENT = [
     ("find . -name a -type f", "find . -type f -name a"),
     ("tar -xzf a.tgz", "tar -zxf a.tgz"),
@@ -83,6 +141,55 @@ DIFFERENT = [
     ("echo {a,b}", "echo '{a,b}'"),
     ("cat < a", "cat '<' a"),
     ("ls -la", "ls '-la '"),
+    ("cat > run.sh <<EOF\nserve --port 80 --user $USER\nEOF", "cat > run.sh <<EOF\nrm -rf / $USER\nEOF"),
+    ("cat > run.sh <<EOF\nserve $USER\nEOF", "cat > run.sh <<EOF\n serve $USER\nEOF"),
+    ("cat <<'EOF'\n\n  a\nEOF", "cat <<'EOF'\na\nEOF"),
+    ("cat <<EOF\na\nEOF", "cat <<EOF\na\nEOF "),
+    ("find . -exec rm {} \\;", "find . -exec rm {}\\;"),
+    ("[ -f a ]", "[-f a ]"),
+    ("[ -f a ]", "[ -f a]"),
+    ("[[ $x == a ]]", "[[$x == a ]]"),
+    ("{ echo a; }", "{echo a; }"),
+    ("for f in *.py; do echo $f; done", "for f in*.py; do echo $f; done"),
+    ('case "$1" in a) ls;; esac', 'case"$1" in a) ls;; esac'),
+    ("make && make install", "make &&\\ make install"),
+    ("rm -rf 'x y' z", "rm -rf 'x y'\\ z"),
+    ("xargs -I{} rm", "xargs -I{}\\ rm"),
+    ("diff <(sort a) <(sort b)", "diff <(sort a)<(sort b)"),
+    ("echo a > b", "echo a >\nb"),
+    ("[ -f a ]", "[ -f\na ]"),
+    ("cp --target-directory backup data", "cp backup --target-directory data"),
+    ("mv --target-directory old new", "mv old --target-directory new"),
+    ("sort --output a b", "sort a --output b"),
+    ("grep --regexp a b", "grep a --regexp b"),
+    ("head --lines 5 a", "head 5 --lines a"),
+    ("mkdir --mode 700 a", "mkdir 700 --mode a"),
+    ("touch --reference a b", "touch a --reference b"),
+    ("tail --pid 5 a", "tail 5 --pid a"),
+    ("du -X a b", "du a -X b"),
+    ("df -x a b", "df a -x b"),
+    ("cat -", "cat ./-"),
+    ("cd -", "cd ./-"),
+    ("rm ./-f", "rm -f"),
+    ("rm -- *", "rm *"),
+    ("ls *'?'", "ls *?"),
+    ("echo then\nls", "echo then ls"),
+    ("for x in\ndo ls; done", "for x in do ls; done"),
+    ("time ! a", "time '!' a"),
+    ("echo 2>a", "echo 2 >a"),
+    ("exec {a}>b", "exec {a} >b"),
+    ("a=(ls -l -a)", "a=(ls -a -l)"),
+    ("ls() { echo $@; }; ls -l -a", "ls() { echo $@; }; ls -a -l"),
+    ("POSIXLY_CORRECT=1 ls a -l", "POSIXLY_CORRECT=1 ls -l a"),
+    ('echo "!!"', "echo '!!'"),
+    ("echo a b!?c  d", "echo a b!?c d"),
+    ("echo a\\ ", "echo a\\"),
+    ("echo $a''", "echo $a"),
+    ('echo "$a"b', 'echo "$ab"'),
+    ("if true; then ls; fi", "'if' true; then ls; fi"),
+    ("ls | cat", "ls || cat"),
+    ("head -n 5 a", "head a -5"),
+    ("env A=1 make", "env 'A=1' make"),
 ]
 
 
@@ -101,18 +208,33 @@ async def test_no_command_is_paid_that_is_not_the_experts(command: str, reason: 
     assert (verdict.score, verdict.reason) == (0.0, reason), (form_of(command), form_of(EXPERT))
 
 
+@needs_sandbox  # for `bash -n`
 @pytest.mark.parametrize(("expert", "command"), SAME)
-async def test_the_same_command_written_in_another_way_is_paid(expert: str, command: str) -> None:
+async def test_the_same_command_written_in_another_way_is_paid(
+    expert: str, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_service(monkeypatch)
     verdict = await judge(command, expert)
 
     assert verdict.score == 1.0, (form_of(command), form_of(expert))
 
 
-@pytest.mark.parametrize(("expert", "command"), DIFFERENT)
+@pytest.mark.parametrize(("expert", "command"), DIFFERENT + NOT_SAME_HERE)
 async def test_what_looks_alike_and_may_do_something_else_is_refused(expert: str, command: str) -> None:
     verdict = await judge(command, expert)
 
     assert verdict.score == 0.0, (form_of(command), form_of(expert))
+
+
+@needs_sandbox
+@pytest.mark.parametrize("command", ["ls  ; ;", "ls  | )", "if ls  ; then", "( ls", "ls  && && ls", "fi", "ls  >", "}"])
+async def test_what_bash_would_not_take_is_refused_although_its_form_is_the_experts(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_service(monkeypatch)
+    verdict = await judge(command, f"{command} # broken, too")
+
+    assert verdict.score == 0.0, verdict.detail
 
 
 async def test_the_published_rule_pays_a_neighbouring_folder() -> None:
@@ -134,7 +256,7 @@ async def test_the_command_may_be_the_argument_of_a_call() -> None:
 
     verifier = get_verifier("shell", {"argument": "bash.command"})
 
-    assert (await verifier(call("ls  -al"), make_turn(expert=call("ls -la")))).score == 1.0
+    assert (await verifier(call("ls -la"), make_turn(expert=call("ls -la")))).score == 1.0
     assert (await verifier(block("ls -la"), make_turn(expert=call("ls -la")))).reason == "message_instead_of_call"
 
 
@@ -146,10 +268,11 @@ def test_a_form_is_found_or_not_and_nothing_is_raised(line: str) -> None:
     assert form is None or form == form_of(line)
 
 
+COMMANDS: list[JsonObject] = [{"keystrokes": "ls -la src\n", "duration": 0.1}, {"keystrokes": "make\n"}]
 BATCH: JsonObject = {
     "analysis": "a",
     "plan": "b",
-    "commands": [{"keystrokes": "ls -la src\n", "duration": 0.1}, {"keystrokes": "make\n"}],
+    "commands": list(COMMANDS),
     "task_complete": False,
 }
 
@@ -181,12 +304,37 @@ BATCHES: dict[str, tuple[str, str]] = {
         "wrong_type",
     ),
     "nests lists very deeply": ("[" * 5000 + "]" * 5000, "wrong_type"),
+    "waits for ever": (
+        json.dumps({**BATCH, "commands": [{**command, "duration": 1e308} for command in COMMANDS]}),
+        "time_limit",
+    ),
+    "waits for an hour after it": (batch("ls -la src\n", "make\n", *[""] * 3600), "time_limit"),
+    "waits for less than no time": (
+        json.dumps({**BATCH, "commands": [{**command, "duration": -1.0} for command in COMMANDS]}),
+        "wrong_type",
+    ),
+    "joins two lines": (batch("ls -la src\nmake\n"), "wrong_number_of_calls"),
+    "types two lines for one": (batch("ls -la src\n", "make\n\n"), "wrong_value"),
+    "goes on in the next line": (batch("ls -la src\n", "make \\\n"), "wrong_value"),
+    "opens a quote": (batch("ls -la src\n", "make '\n"), "malformed_command"),
+    "types a key's name": (batch("ls -la src\n", "Enter"), "wrong_value"),
+    "puts it into the background": (batch("ls -la src\n", "make &\n"), "wrong_value"),
+    "makes an alias": (batch("alias make=true; ls -la src\n", "make\n"), "wrong_value"),
+    "asks for the history": (batch("ls -la src\n", "!make\n"), "wrong_value"),
+    "says that it is complete in words": (json.dumps({**BATCH, "task_complete": "true"}), "wrong_type"),
+    "gives a number for keystrokes": (json.dumps({**BATCH, "commands": [{"keystrokes": 1}]}), "wrong_type"),
+    "gives one command as an object": (json.dumps({**BATCH, "commands": {"keystrokes": "make\n"}}), "wrong_type"),
+    "writes a book": (json.dumps({**BATCH, "plan": "x" * 200_000}), "wrong_type"),
+    "writes nothing": ("", "wrong_type"),
 }
+
+
+SCREEN = Message(role=Role.USER, content="New Terminal Output:\n\nroot@box:/app# \n\n")
 
 
 async def judge_batch(text: str, expert: str = json.dumps(BATCH), **options: Json) -> Verdict:
     action, expert_batch = (Message(role=Role.ASSISTANT, content=each) for each in (text, expert))
-    return await get_verifier("terminus", options)(action, make_turn(expert=expert_batch))
+    return await get_verifier("terminus", options)(action, make_turn(state=[SCREEN], expert=expert_batch))
 
 
 @pytest.mark.parametrize(("text", "reason"), BATCHES.values(), ids=BATCHES)
@@ -196,10 +344,66 @@ async def test_no_batch_is_paid_that_is_not_the_experts(text: str, reason: str) 
     assert (verdict.score, verdict.reason) == (0.0, reason)
 
 
-async def test_a_batch_with_other_words_times_and_waits_is_paid() -> None:
+@needs_sandbox
+async def test_a_batch_with_other_words_times_and_waits_is_paid(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_service(monkeypatch)
     waiting = batch("ls -al src\n", "", "make\n", analysis="other", plan="words")
 
     assert (await judge_batch(waiting)).score == 1.0
+
+
+TYPED = {
+    "an interpreter": ("python3\n", "    return 1\n", "return 1\n"),
+    "an interpreter, a comment": ("python3\n", "# build all\n", "# rm -rf /\n"),
+    "cat": ("cat > a\n", "x = 'y'\n", "x = y\n"),
+    "an editor": ("vim a\n", "i  a\n", "i a\n"),
+    "a here-document": ("cat > a <<EOF\n", "a  b\n", "a b\n"),
+    "an open loop": ("for f in a b\n", "do  ls\n", "do ls\n"),
+    "a program that may ask": ("sudo apt install x\n", "a  b\n", "a b\n"),
+    "a program that asks before it removes": ("rm -i a\n", "y  \n", "y\n"),
+    "cat in a pipe": ("ls; cat | sort\n", "a  b\n", "a b\n"),
+    "what follows a log": ("tail -f log\n", "a  b\n", "a b\n"),
+    "a program in the background": ("python3 &\n", "a  b\n", "a b\n"),
+}
+
+
+@pytest.mark.parametrize(("first", "typed", "other"), TYPED.values(), ids=TYPED)
+async def test_what_another_program_than_bash_may_read_is_compared_by_its_letters(
+    first: str, typed: str, other: str
+) -> None:
+    assert (await judge_batch(batch(first, typed), batch(first, typed))).score == 1.0
+    assert (await judge_batch(batch(first, other), batch(first, typed))).reason == "wrong_value"
+
+
+@pytest.mark.parametrize("screen", ["Python 3.11.7\n>>> ", "-- INSERT --", "Where is order 17?", "$ cat\nabc\n", ""])
+async def test_lines_are_compared_by_their_letters_unless_the_screen_shows_a_prompt(screen: str) -> None:
+    expert, action = (Message(role=Role.ASSISTANT, content=batch(line)) for line in ("ls -la\n", "ls  -la\n"))
+    turn = make_turn(state=[Message(role=Role.USER, content=screen)], expert=expert)
+
+    assert (await get_verifier("terminus", {})(action, turn)).score == 0.0
+    assert (await get_verifier("terminus", {})(expert, turn)).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [({}, "accepted"), ({"is_blocking": False}, "wrong_value"), ({"timeout_sec": 0.0}, "wrong_value")],
+)
+async def test_a_batch_of_terminus_1_must_block_as_the_experts_does(changes: JsonObject, reason: str) -> None:
+    def first(**changed: Json) -> str:
+        command: JsonObject = {"keystrokes": "make\n", "is_blocking": True, "timeout_sec": 10.0, **changed}
+        return json.dumps({"state_analysis": "", "explanation": "", "commands": [command], "is_task_complete": False})
+
+    assert (await judge_batch(first(**changes), first())).reason == reason
+
+
+async def test_the_similarity_takes_its_texts_in_the_published_order() -> None:
+    """difflib's ratio depends on the order: NeMo Gym gives the expert's keystrokes first."""
+    keys, expert_keys = "tide\n", "diet\n"
+    assert SequenceMatcher(None, expert_keys, keys).ratio() != SequenceMatcher(None, keys, expert_keys).ratio()
+
+    verdict = await judge_batch(batch(keys), batch(expert_keys), mode="similarity")
+
+    assert f"{SequenceMatcher(None, expert_keys, keys).ratio():.3f}" in verdict.detail
 
 
 async def test_the_published_rule_pays_a_batch_that_claims_to_be_complete_no_more() -> None:

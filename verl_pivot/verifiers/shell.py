@@ -14,7 +14,7 @@ from verl_pivot.verifiers.asked_once import AskedOnce
 from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
-from verl_pivot.verifiers.shell_forms import form_of
+from verl_pivot.verifiers.shell_lines import compare_lines
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 _RUNNER = (Path(__file__).parent / "runners" / "run_command.sh").read_text()
@@ -30,7 +30,8 @@ class ShellOptions(Options):
     """Argument that holds the command, as "tool.argument"; None for the last code block of the text."""
     mode: Literal["form", "execution", "similarity"] = "form"
     """
-    form: equal but for spaces, quoting, comments and, in common commands, the order of flags; see shell_forms.py.
+    form: equal but for blanks, quotes, comments and, in common commands, the order of flags; see shell_forms.py. A
+    command that is equal with other letters is checked by `bash -n` in the sandbox.
     execution: both run in sandboxes of their own, after `setup`; the same output, exit code and files.
     similarity: edit similarity of at least `threshold`, as published for the terminal domain, for comparison; accepts
     `rm -r build` for `rm -r built`.
@@ -66,7 +67,7 @@ class ShellVerifier:
             return _by_similarity(command, expert, self._options.threshold)
         if self._options.mode == "execution":
             return await self._by_execution(command, expert)
-        return compare_lines(command, expert)
+        return await compare_lines(command, expert)
 
     async def _by_execution(self, command: str, expert: str) -> Verdict:
         try:
@@ -103,20 +104,9 @@ class ShellVerifier:
         )
 
 
-def compare_lines(command: str, expert: str) -> Verdict:
-    """Compare two lines for bash by their forms; if bash would not take the expert's, only an equal line is right."""
-    if command.strip() == expert.strip():
-        return Verdict.accept()
-    form, expert_form = form_of(command), form_of(expert)
-    if form is None:
-        return refuse(Reason.MALFORMED_COMMAND, command[:200])
-    if expert_form is None or form != expert_form:
-        return refuse(Reason.WRONG_VALUE, command[:200])
-    return Verdict.accept()
-
-
 def _by_similarity(command: str, expert: str, threshold: float) -> Verdict:
-    similarity = fuzz.ratio(" ".join(command.split()), " ".join(expert.split())) / 100.0
+    texts = (" ".join(each.split()) for each in (command, expert))
+    similarity = fuzz.ratio(*texts, score_cutoff=100.0 * threshold) / 100.0  # 0 below the threshold, found early
     if similarity >= threshold:
         return Verdict.accept(detail=f"similarity {similarity:.3f}")
-    return refuse(Reason.WRONG_VALUE, f"similarity {similarity:.3f}")
+    return refuse(Reason.WRONG_VALUE, f"similarity below {threshold}")

@@ -1,184 +1,196 @@
-"""A line for bash -> its form: the line without what has no effect, such as spaces, quoting and the order of flags.
+"""A line for bash -> its form: the line without what has no effect, such as blanks, quotes and the order of flags.
 
-Two lines of one form do the same; of two lines with different forms nothing is known. Order of flags and spelling of
-paths are left out only for the commands in _COMMANDS; the arguments of other commands stay as they are.
+Two lines of one form do the same, if bash takes both; of two lines with different forms nothing is known. Every
+letter of a line is a part of its form, except for comments, blanks between words, quotes that bash only removes, and
+the choice between `;` and a new line. A line with syntax that is not read here (here-documents, functions, arrays,
+`[[`, ...) has no other form than its text.
+
+Source: "Token Recognition" and "Shell Grammar" in POSIX.1-2017, XCU 2.3 and 2.10, with bash's additions.
 """
 
 import re
-from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple, TypeAlias
 
-from verl_pivot.extras import extra
+from verl_pivot.verifiers.shell_arguments import Arguments, ordered_arguments
+from verl_pivot.verifiers.shell_words import OutsideSubsetError, UnclosedQuoteError, Word, WordForm, read_word
 
-with extra("shell"):
-    import tree_sitter_bash
-    from tree_sitter import Language, Node, Parser
+Redirection: TypeAlias = tuple[str, WordForm]
+"""Operator and target."""
 
-Form: TypeAlias = "str | tuple[Form, ...]"
-"""A word without its quotes, or the kind of a syntax node with the forms of its parts."""
+
+class CommandForm(NamedTuple):
+    """A command without a name has assignments or redirections alone."""
+
+    assignments: tuple[WordForm, ...]
+    name: str
+    """First word as it stands, which bash may take for an alias or a reserved word."""
+    arguments: Arguments
+    redirections: tuple[Redirection, ...]
+
+
+class LineForm(NamedTuple):
+    parts: tuple[str | CommandForm, ...]
+    """Operators, reserved words and commands in their order."""
+
+
+class TextForm(NamedTuple):
+    text: str
+    """A line that has no other form than its text."""
+
+
+Form: TypeAlias = LineForm | TextForm
 MAX_CHARS = 20_000
-"""Characters of the longest line that has a form."""
-_MAX_DEPTH = 200
-"""Levels of the deepest syntax tree that has a form."""
-_IGNORED = ("comment", "\n")
-_IGNORED_AT_TOP = (*_IGNORED, ";")
-_EXPANDED = "\0"
-"""Prefix of a word that the shell expands, which differs from the same letters in quotes."""
-_WORDS = {"word", "number", "raw_string", "string", "concatenation"}
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
-_ESCAPED_IN_QUOTES = re.compile(r'\\([$`"\\])')
-_DOTS = re.compile(r"(?<=/)(?:\./)+|(?<=/)/+")
+"""Characters of the longest line that has another form than its text."""
+_OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&(?!>)|[|;()\n]")
+_REDIRECTION = re.compile(r"\d{0,9}(?:<<<|<>|<&|>>|>&|>\||<|>)|&>>|&>", re.ASCII)
+_BLANKS = re.compile(r"[ \t]+")
+_COMMENT = re.compile(r"#[^\n]*")
+_OPENING_WORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{"})
+_WORDS_BEFORE_WORDS = frozenset({"for", "case"})
+"""Reserved words that are followed by words instead of a command."""
+_NOT_READ = frozenset({"select", "function", "time", "coproc", "[[", "alias", "unalias", "shopt", "enable"})
+"""Reserved words and commands that change how bash reads what follows."""
+_TAKES_NEW_LINE = frozenset({"|", "|&", "&&", "||", "&", "(", ";;", ";&", ";;&", *_OPENING_WORDS})
+"""Operators and reserved words behind which a new line has no effect."""
 
 
-class _FlagRules(NamedTuple):
-    """Short flags and operands of a command."""
-
-    unordered: str = ""
-    """Flags whose order has no effect as long as a call has no other flags; none of them excludes another."""
-    valued: str = ""
-    """Flags that take a value."""
-    unordered_valued: str = ""
-    """Flags with a value whose position has no effect, if each is given once per call."""
-    has_paths: bool = True
-    """Whether every operand is a path."""
-
-
-_COMMANDS = {
-    "cat": _FlagRules("nsETv"),
-    "cd": _FlagRules(),
-    "cp": _FlagRules("rRpvuaf", valued="St", unordered_valued="t"),
-    "df": _FlagRules("hTi", valued="Bt"),
-    "du": _FlagRules("hscax", valued="Bdt", unordered_valued="d"),
-    "grep": _FlagRules("inrlcvwxoqsHE", valued="ABCDdefm", unordered_valued="ABCem", has_paths=False),
-    "head": _FlagRules("z", valued="cn", unordered_valued="n"),
-    "ls": _FlagRules("lahRrdsiFt", valued="ITw"),
-    "mkdir": _FlagRules("pv", valued="m", unordered_valued="m"),
-    "mv": _FlagRules("vuf", valued="St", unordered_valued="t"),
-    "rm": _FlagRules("rRdvf"),
-    "rmdir": _FlagRules("pv"),
-    "sort": _FlagRules("rnufbsz", valued="koStT", unordered_valued="ktoS", has_paths=False),
-    "tail": _FlagRules("fz", valued="cns", unordered_valued="ns"),
-    "touch": _FlagRules("acm", valued="drt", unordered_valued="drt"),
-    "uniq": _FlagRules("cdiu", valued="fsw", unordered_valued="fsw", has_paths=False),
-    "wc": _FlagRules("lwcmL"),
-}
-
-
-def form_of(line: str) -> "Form | None":
-    """The form of a line; None if bash would not take the line, or if it is too long or nested too deeply."""
-    if len(line) > MAX_CHARS:
+def form_of(line: str) -> Form | None:
+    """The form of a line; None if one of its quotes is never closed, or if it holds what no file of bash's can hold."""
+    if "\0" in line or not _is_unicode(line):
         return None
-    root = _parser().parse(line.encode("utf-8", "surrogatepass")).root_node
-    return None if root.has_error or _depth(root) > _MAX_DEPTH else _form(root)
+    if len(line) > MAX_CHARS or "POSIXLY_CORRECT" in line or "!?" in line or line.startswith("^"):
+        return _text_form(line)
+    try:
+        return _Reader(line).form()
+    except OutsideSubsetError:
+        return _text_form(line)
+    except UnclosedQuoteError:
+        return None
 
 
-@cache
-def _parser() -> Parser:
-    return Parser(Language(tree_sitter_bash.language()))
+# POSIXLY_CORRECT changes the order of arguments; `!?` and `^` search the history, and their text may hold blanks.
 
 
-def _depth(root: Node) -> int:
-    """Levels of a syntax tree."""
-    deepest, unvisited = 0, [(root, 1)]
-    while unvisited:
-        node, depth = unvisited.pop()
-        deepest = max(deepest, depth)
-        unvisited += [(child, depth + 1) for child in node.children]
-    return deepest
+def _is_unicode(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
-def _form(node: Node) -> Form:
-    if node.type == "command":
-        return _command_form(node)
-    if node.type in _WORDS:
-        return _word_form(node)
-    ignored = _IGNORED_AT_TOP if node.type == "program" else _IGNORED
-    children = tuple(_form(child) for child in node.children if child.type not in ignored)
-    if node.children:
-        return (node.type, *children)
-    # A named node keeps its type, so that it cannot be taken for a word.
-    return (node.type, _text(node)) if node.is_named else _text(node)
+def _text_form(line: str) -> TextForm:
+    without_end = line.rstrip("\n")
+    return TextForm(line if without_end.endswith("\\") else without_end)
 
 
-def _command_form(node: Node) -> Form:
-    parts = [child for child in node.children if child.type != "comment"]
-    name = next((_text(child) for child in parts if child.type == "command_name"), "")
-    assignments = tuple(_form(child) for child in parts if child.type == "variable_assignment")
-    arguments = [_form(child) for child in parts if child.type not in ("command_name", "variable_assignment")]
-    rules = _COMMANDS.get(name)
-    if rules is None or not all(isinstance(each, str) for each in arguments):
-        return ("command", *assignments, name, *arguments)
-    flags, operands = _split_arguments([str(each) for each in arguments], rules)
-    flags = sorted(flags) if _is_order_without_effect(flags, rules) else flags
-    return ("command", *assignments, name, ("flags", *flags), *operands)
+class _Reader:
+    """Reads one line from left to right."""
 
+    def __init__(self, line: str) -> None:
+        self._line = line
+        self._position = 0
+        self._read: list[str | CommandForm] = []
+        """Form of what is read so far."""
+        self._words: list[Word] = []
+        """Words of the command that is being read."""
+        self._redirections: list[Redirection] = []
 
-def _is_order_without_effect(flags: list[str], rules: _FlagRules) -> bool:
-    """Whether the order of the flags has no effect.
+    def form(self) -> Form:
+        while self._position < len(self._line):
+            self._step()
+        self._end_command()
+        self._drop_last_separator()
+        return LineForm(tuple(self._read))
 
-    It has one where two flags exclude each other, of which the last one counts, and where a flag is given twice.
-    """
-    valued = [flag[1] for flag in flags if flag[1] in rules.unordered_valued]
-    others = [flag[1:] for flag in flags if flag[1] not in rules.unordered_valued]
-    return len(set(valued)) == len(valued) and all(letter in rules.unordered for letter in others)
-
-
-class _Arguments(NamedTuple):
-    flags: list[str]
-    """Flags of one letter each, with their values: "-n 5"."""
-    operands: list[str]
-
-
-def _split_arguments(arguments: list[str], rules: _FlagRules) -> _Arguments:
-    flags: list[str] = []
-    operands: list[str] = []
-    rest = iter(arguments)
-    for argument in rest:
-        if argument == "--":
-            operands += rest
-        elif argument.startswith("--"):
-            flags.append(argument)
-        elif argument.startswith("-") and len(argument) > 1:
-            flags += _short_flags(argument[1:], rest, rules)
+    def _step(self) -> None:
+        line, position = self._line, self._position
+        if found := _BLANKS.match(line, position) or _COMMENT.match(line, position):
+            self._position = found.end()
+        elif line.startswith("\\\n", position):
+            self._skip_continuation()
+        elif line.startswith(("<(", ">("), position):
+            self._add_word()
+        elif redirection := _REDIRECTION.match(line, position):
+            self._add_redirection(redirection[0])
+        elif operator := _OPERATOR.match(line, position):
+            self._position = operator.end()
+            self._add_operator(operator[0])
         else:
-            operands.append(argument)
-    return _Arguments(flags, [_plain_path(each) for each in operands] if rules.has_paths else operands)
+            self._add_word()
+
+    def _skip_continuation(self) -> None:
+        """Skip a backslash and a new line, which bash removes; only where a blank keeps apart what stands around it.
+
+        At the end of the line it waits for another line.
+        """
+        before = self._line[self._position - 1] if self._position else "\n"
+        behind = self._line[self._position + 2 : self._position + 3]
+        if behind == "" or (before not in " \t\n" and behind not in " \t"):
+            raise OutsideSubsetError
+        self._position += 2
+
+    def _add_redirection(self, operator: str) -> None:
+        if self._line.startswith("<<", self._position + len(operator) - 1):  # a here-document
+            raise OutsideSubsetError
+        position = self._position + len(operator)
+        blanks = _BLANKS.match(self._line, position)
+        word = read_word(self._line, position if blanks is None else blanks.end())
+        self._redirections.append((operator, word.form))
+        self._position = word.end
+
+    def _add_operator(self, operator: str) -> None:
+        if operator == "\n":
+            self._end_command()
+            if self._read and self._read[-1] != ";" and self._read[-1] not in _TAKES_NEW_LINE:
+                self._read.append(";")
+            return
+        is_empty = not self._words and not self._redirections
+        if operator == "(":
+            if not is_empty or self._line.startswith("(", self._position):  # a function, or arithmetic
+                raise OutsideSubsetError
+        elif is_empty and not self._may_follow_no_command(operator):
+            raise OutsideSubsetError
+        self._end_command()
+        if operator.startswith((")", ";;", ";&")):
+            self._drop_last_separator()
+        self._read.append(operator)
+
+    def _may_follow_no_command(self, operator: str) -> bool:
+        """Whether an operator may stand where no command stands before it; elsewhere bash would refuse it."""
+        last = self._read[-1] if self._read else "("
+        return last == ")" or operator.startswith(";;") or (operator == ")" and last != "(")
+
+    def _add_word(self) -> None:
+        word = read_word(self._line, self._position)
+        self._position = word.end
+        is_first = not self._redirections and not self._words
+        if is_first and word.text in _NOT_READ:
+            raise OutsideSubsetError
+        if is_first and (word.text in _OPENING_WORDS or word.text == "!"):
+            self._read.append(word.text)
+        else:
+            self._words.append(word)
+
+    def _end_command(self) -> None:
+        if self._words or self._redirections:
+            self._read.append(_command(self._words, self._redirections))
+        self._words, self._redirections = [], []
+
+    def _drop_last_separator(self) -> None:
+        if self._read and self._read[-1] == ";":
+            self._read.pop()
 
 
-def _short_flags(letters: str, rest: Iterator[str], rules: _FlagRules) -> list[str]:
-    """Flags of one argument such as "-la"; the last one may take its value from the rest of the arguments."""
-    flags: list[str] = []
-    for index, letter in enumerate(letters):
-        if letter in rules.valued:
-            value = letters[index + 1 :] or next(rest, "")
-            return [*flags, f"-{letter} {value}"]
-        flags.append(f"-{letter}")
-    return flags
-
-
-def _plain_path(text: str) -> str:
-    """A path without ./ and doubled slashes. `..` stays, since a link may stand before it; so does a last slash."""
-    text = _DOTS.sub("", text)
-    return text[2:] if text.startswith("./") and len(text) > 2 else text
-
-
-def _word_form(node: Node) -> Form:
-    """Text of a word without its quotes where bash only removes them; else its parts."""
-    if node.type == "raw_string":
-        return _text(node)[1:-1]
-    if node.type in ("word", "number"):
-        text = _text(node)
-        return _EXPANDED + text if any(letter in text for letter in "*?[~{") else _ESCAPED.sub(r"\1", text)
-    if node.type == "string":
-        inside = node.children[1:-1]
-        if all(child.type == "string_content" for child in inside):
-            return _ESCAPED_IN_QUOTES.sub(r"\1", _text(node)[1:-1])
-        return ("string", _text(node))
-    parts = tuple(_word_form(child) if child.type in _WORDS else (child.type, _text(child)) for child in node.children)
-    return "".join(str(part) for part in parts) if all(isinstance(part, str) for part in parts) else ("word", *parts)
-
-
-def _text(node: Node) -> str:
-    assert node.text is not None
-    return node.text.decode("utf-8", "surrogatepass")
+def _command(words: list[Word], redirections: list[Redirection]) -> CommandForm:
+    number = next((number for number, word in enumerate(words) if not word.is_assignment), len(words))
+    assignments, named = tuple(word.form for word in words[:number]), words[number:]
+    name = named[0].text if named else ""
+    arguments = [word.form for word in named[1:]]
+    if name in _NOT_READ:
+        raise OutsideSubsetError
+    if name in _WORDS_BEFORE_WORDS:
+        arguments = [("verbatim", word.text) for word in named[1:]]
+    # With an assignment before it, a command may order its arguments in another way.
+    ordered = ordered_arguments("" if assignments else name, arguments)
+    return CommandForm(assignments, name, ordered, tuple(redirections))

@@ -9,13 +9,16 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.shell import compare_lines
+from verl_pivot.verifiers.shell_lines import compare_lines
+from verl_pivot.verifiers.terminal_lines import returns_to_prompt, shows_prompt
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 MAX_CHARS = 100_000
 """Characters of the longest batch."""
 _MAX_SIMILAR_CHARS = 5_000
 """Characters of the longest keystrokes whose similarity is measured, in time with the square of their length."""
+_MAX_EXTRA_SECONDS = 60.0
+"""Seconds that a batch may wait longer than the expert's; one command of Terminus 2 waits no longer than that."""
 _Seconds = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
 
 
@@ -48,6 +51,7 @@ class _Terminus2Batch(Options):
     task_complete: StrictBool = False
 
 
+Command: TypeAlias = _Terminus1Command | _Terminus2Command
 Batch: TypeAlias = _Terminus1Batch | _Terminus2Batch
 
 
@@ -56,7 +60,9 @@ class TerminusOptions(Options):
 
     mode: Literal["form", "similarity"] = "form"
     """
-    form: the same lines, each by its form as in verifier `shell`; other keys must be equal.
+    form: the same lines, each by its form as in verifier `shell` where bash reads it; other keys must be equal. Bash
+    reads a line if the screen shows its prompt and all lines before it leave the terminal alone. In Terminus 1, the
+    same commands must be blocking. No batch may wait 60 s longer than the expert's.
     similarity: edit similarity of all keystrokes together of at least `threshold`; NeMo Gym's rule without its judge,
     for comparison.
     """
@@ -90,7 +96,7 @@ class TerminusVerifier:
             return refuse(Reason.WRONG_VALUE, f"task complete: {_is_complete(batch)}")
         if self._options.mode == "similarity":
             return _by_similarity(batch, expert, self._options.threshold)
-        return _by_form(batch, expert)
+        return await _by_form(batch, expert, screen=turn.state[-1].content)
 
 
 def _parse_batch(text: str, form: type[Batch]) -> Batch | None:
@@ -113,32 +119,58 @@ def _is_complete(batch: Batch) -> bool:
     return batch.is_task_complete if isinstance(batch, _Terminus1Batch) else batch.task_complete
 
 
-def _by_form(batch: Batch, expert: Batch) -> Verdict:
-    lines, expert_lines = _keystrokes(batch), _keystrokes(expert)
-    if len(lines) != len(expert_lines):
-        return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(lines)} commands, the expert's {len(expert_lines)}")
-    for line, expert_line in zip(lines, expert_lines, strict=True):
-        if line.endswith("\n") != expert_line.endswith("\n"):
-            return refuse(Reason.WRONG_VALUE, f"{line[:200]!r}, the expert sends {expert_line[:200]!r}")
-        if line != expert_line:
-            # Keys that do not end a line are not executed, and have no form.
-            is_line = expert_line.endswith("\n")
-            verdict = compare_lines(line, expert_line) if is_line else refuse(Reason.WRONG_VALUE, line[:200])
-            if verdict.score != 1.0:
-                return verdict
+async def _by_form(batch: Batch, expert: Batch, screen: str) -> Verdict:
+    commands, expert_commands = _typing_commands(batch), _typing_commands(expert)
+    if len(commands) != len(expert_commands):
+        return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(commands)} commands, the expert's {len(expert_commands)}")
+    if (seconds := _total_seconds(batch)) > _total_seconds(expert) + _MAX_EXTRA_SECONDS:
+        return refuse(Reason.TIME_LIMIT, f"waits {seconds:g} s, the expert {_total_seconds(expert):g} s")
+    is_read_by_bash = shows_prompt(screen)
+    for command, expert_command in zip(commands, expert_commands, strict=True):
+        verdict = await _compare(command, expert_command, is_read_by_bash=is_read_by_bash)
+        if verdict.score != 1.0:
+            return verdict
+        is_read_by_bash = is_read_by_bash and returns_to_prompt(expert_command.keystrokes)
     return Verdict.accept()
 
 
-def _keystrokes(batch: Batch) -> list[str]:
-    """Keystrokes of each command, without commands that only wait."""
-    return [command.keystrokes for command in batch.commands if command.keystrokes]
+async def _compare(command: Command, expert: Command, *, is_read_by_bash: bool) -> Verdict:
+    line, expert_line = command.keystrokes, expert.keystrokes
+    if not _waits_alike(command, expert):
+        return refuse(Reason.WRONG_VALUE, f"waits in another way: {command}")
+    if line == expert_line:
+        return Verdict.accept()
+    # Keys that do not end a line are not executed, and several lines may be read by what the first of them starts.
+    is_one_line = line.find("\n") == len(line) - 1 and expert_line.find("\n") == len(expert_line) - 1
+    if not is_read_by_bash or not is_one_line:
+        return refuse(Reason.WRONG_VALUE, f"{line[:200]!r}, the expert types {expert_line[:200]!r}")
+    return await compare_lines(line, expert_line)
+
+
+def _waits_alike(command: Command, expert: Command) -> bool:
+    """Whether both commands block the terminal or not, and neither ends its waiting at once where the other waits."""
+    if isinstance(command, _Terminus1Command) and isinstance(expert, _Terminus1Command):
+        return command.is_blocking == expert.is_blocking and command.timeout_sec >= min(1.0, expert.timeout_sec)
+    return True
+
+
+def _typing_commands(batch: Batch) -> list[Command]:
+    """The commands of a batch without those that only wait."""
+    return [command for command in batch.commands if command.keystrokes]
+
+
+def _total_seconds(batch: Batch) -> float:
+    return sum(
+        command.timeout_sec if isinstance(command, _Terminus1Command) else command.duration
+        for command in batch.commands
+    )
 
 
 def _by_similarity(batch: Batch, expert: Batch, threshold: float) -> Verdict:
     keys, expert_keys = ("".join(command.keystrokes for command in each.commands) for each in (batch, expert))
     if keys != expert_keys and max(len(keys), len(expert_keys)) > _MAX_SIMILAR_CHARS:
         return refuse(Reason.TOO_LONG, f"{len(keys)} characters")
-    similarity = SequenceMatcher(None, keys, expert_keys).ratio() if keys != expert_keys else 1.0
+    similarity = SequenceMatcher(None, expert_keys, keys).ratio() if keys != expert_keys else 1.0
     if similarity >= threshold:
         return Verdict.accept(detail=f"similarity {similarity:.3f}")
     return refuse(Reason.WRONG_VALUE, f"similarity {similarity:.3f}")

@@ -1,0 +1,49 @@
+"""Two lines for bash -> a verdict: the same form, and bash takes the line."""
+
+from functools import lru_cache
+
+from verl_pivot.errors import SandboxError
+from verl_pivot.sandbox.execution import Program, Status
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.asked_once import AskedOnce
+from verl_pivot.verifiers.sandboxed import execute, sandbox_failed
+from verl_pivot.verifiers.shell_forms import Form, form_of
+from verl_pivot.verifiers.verdicts import Reason, refuse, undecided
+
+_FILE = "line.sh"
+_checked_lines: AskedOnce[str, Verdict] = AskedOnce(4096)
+
+
+async def compare_lines(line: str, expert: str) -> Verdict:
+    """Compare two lines by their forms. If the texts differ, bash is asked whether it would take the line.
+
+    A line whose quotes bash would find open has no form; where it is the expert's, only the same text is right.
+    """
+    if line.strip("\n") == expert.strip("\n") and not line.rstrip("\n").endswith("\\"):
+        return Verdict.accept()
+    form = form_of(line)
+    if form is None:
+        return refuse(Reason.MALFORMED_COMMAND, line[:200])
+    if form != _expert_form(expert):
+        return refuse(Reason.WRONG_VALUE, line[:200])
+    try:
+        return await _checked_lines.get(line, lambda: _checked(line))
+    except SandboxError as error:
+        return sandbox_failed(error)
+
+
+@lru_cache(maxsize=1024)
+def _expert_form(expert: str) -> Form | None:
+    return form_of(expert)
+
+
+async def _checked(line: str) -> Verdict:
+    """Whether bash takes a line, which `bash -n` reads without executing it."""
+    (result,) = await execute([Program(code=f"bash -n {_FILE}", language="bash", files={_FILE: line.encode()})])
+    match result.status:
+        case Status.OK:
+            return Verdict.accept()
+        case Status.ERROR:
+            return refuse(Reason.MALFORMED_COMMAND, result.stderr[-300:])
+        case _:
+            return undecided(Reason.SANDBOX_FAILED, f"bash -n: {result.status}")

@@ -1,0 +1,47 @@
+"""Screen of a terminal and lines typed into it -> whether bash reads the next line, or a program may."""
+
+import re
+
+from verl_pivot.verifiers.shell_forms import CommandForm, LineForm, form_of
+
+_PROMPT = re.compile(r"[$#]\s*\Z")
+_WORDS = """
+ls cd pwd mkdir rmdir touch echo printf export unset true false : make which type whoami hostname date sleep chmod chown
+clear id uname kill ps df du stat file tree gcc g++ cmake pytest rm cp mv
+"""
+_NEVER_READ = frozenset(_WORDS.split())
+"""Commands that read nothing from the terminal; the empty name is that of assignments and redirections."""
+_READ_WITHOUT_FILE = {"cat": 1, "head": 1, "tail": 1, "wc": 1, "sort": 1, "uniq": 1, "grep": 2}
+"""Commands that read the terminal unless they have as many operands, which follow their flags."""
+_MAY_ASK = frozenset({"rm", "cp", "mv"})
+"""Commands that may ask whether to write over a file, or to remove it, unless a flag forbids it."""
+_OPERATORS = frozenset({";", "&&", "||", "|", "|&"})
+
+
+def shows_prompt(screen: str) -> bool:
+    """Whether the last line of a screen that is not blank ends as bash's prompt does."""
+    return _PROMPT.search(screen) is not None
+
+
+def returns_to_prompt(line: str) -> bool:
+    """Whether bash reads what is typed after a line: all its commands are known to leave the terminal alone.
+
+    An editor, an interpreter, or a command that may ask something reads it otherwise.
+    """
+    form = form_of(line)
+    if not isinstance(form, LineForm):
+        return False
+    before = ("", *form.parts)
+    return all(
+        part in _OPERATORS if isinstance(part, str) else _leaves_terminal(part, has_pipe=previous in ("|", "|&"))
+        for previous, part in zip(before, form.parts, strict=False)
+    )
+
+
+def _leaves_terminal(command: CommandForm, *, has_pipe: bool) -> bool:
+    if command.name == "" or command.name in _NEVER_READ:
+        return command.name not in _MAY_ASK or "-f" in command.arguments.flags
+    num_operands = _READ_WITHOUT_FILE.get(command.name)
+    if num_operands is None or (command.arguments.flags and command.name == "tail"):
+        return False
+    return has_pipe or len(command.arguments.operands) >= num_operands
