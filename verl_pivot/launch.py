@@ -17,19 +17,14 @@ from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.resampling.settings import check_batch, parse_resampling
-from verl_pivot.rollout.settings import parse_settings
+from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
-    "verifier_modules",
-    "max_undecided_batches",
-    "objective",
-    "curriculum",
-    "rollout",
-    "resampling",
-    "router",
-}
+    "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "objective", "resampling",
+    "rollout", "router", "verifier_modules",
+}  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _AFTER_METHOD = ("+stage=", "+tool_format=")
 """Config groups that override settings of a method: they must follow it, since the last one on the line wins."""
@@ -87,6 +82,7 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
     _check_order(overrides)
     if "objective" in config.pivot:
         check_objective(config)
+        max_turn_tokens(config)
     if "rollout" in config.pivot:
         settings = parse_settings(config)
         toolset = load_toolset(settings.tools)

@@ -179,7 +179,8 @@ def test_the_same_selection_writes_the_same_pivots_and_the_same_report(
 
     assert result.exit_code == 0
     for name in ("pivots.parquet", "pivots.validation.parquet"):
-        assert pyarrow.parquet.read_table(tmp_path / name).equals(pyarrow.parquet.read_table(FILES / name))
+        table = pyarrow.parquet.read_table(tmp_path / name)
+        assert table.drop_columns(["sampling"]).equals(pyarrow.parquet.read_table(FILES / name))
     report = json.loads((tmp_path / "pivots.report.json").read_text())
     assert report["settings"].pop("turns") == "all"  # a setting that 0.1.0 did not have
     assert report == json.loads((FILES / "pivots.report.json").read_text())

@@ -87,6 +87,7 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
     )
 
     assert output.returncode == 0, output.stdout[-3000:] + output.stderr
+    assert "do not say how they were profiled" not in output.stderr  # compared, and alike
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [0, 1, 2]
     printed = [line.split(" s  ")[-1] for line in output.stderr.splitlines() if " s  " in line]

@@ -27,7 +27,7 @@ from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.data.turns import Split, turns
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.profiling.profiles import ProfileSettings, TurnKinds, file_sha256, profile_as_dict
+from verl_pivot.profiling.profiles import ProfileSettings, TurnKinds, file_sha256, profile_as_dict, read_settings
 from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.selection.candidates import CANDIDATES
@@ -271,6 +271,7 @@ def test_a_row_holds_the_turn_and_its_numbers() -> None:
         "agent_name": AGENT_NAME_IN_FILE,
         "split": "train",
         "ability": "agent",
+        "sampling": None,
     }
 
 
@@ -454,9 +455,22 @@ def test_of_a_profile_of_calls_only_calls_are_candidates_and_the_launch_has_its_
     assert [row["turn_index"] for row in read_pivots(tmp_path / "pivots.parquet")] == [0, 0, 0]
     assert result.stdout.splitlines()[-1] == (
         f"Next: python -m verl.trainer.main_ppo +method=pivotrl data.train_files={tmp_path}/pivots.parquet "
-        "data.train_batch_size=2 data.max_prompt_length=4096 data.max_response_length=512 "
+        "data.train_batch_size=2 data.max_prompt_length=4096 data.max_response_length=2048 "
         "actor_rollout_ref.model.path=tiny actor_rollout_ref.actor.use_dynamic_bsz=true"
     )
+
+
+def test_rows_say_how_their_profile_was_sampled_and_without_a_profile_they_say_nothing(tmp_path: Path) -> None:
+    trajectories = write_trajectories(tmp_path, num=4)
+    profile = write_profile(trajectories, {})
+
+    run_select(trajectories, "--profile", profile, "--validation-share", "0.5")
+    rows = [row for name in ("pivots", "pivots.validation") for row in read_pivots(tmp_path / f"{name}.parquet")]
+    run_select(trajectories, "--keep", "all", "--max-prompt-tokens", 0, "--validation-share", "0")
+
+    assert len(rows) > 1
+    assert {row["sampling"] for row in rows} == {read_settings(profile).sampling_record().encoded()}
+    assert {row["sampling"] for row in read_pivots(tmp_path / "pivots.parquet")} == {None}
 
 
 def test_a_profile_of_other_trajectories_is_refused(tmp_path: Path) -> None:

@@ -58,18 +58,18 @@ class ScriptedClient:
 
 
 @cache
-def rollout_config(model: Path, *overrides: str) -> DictConfig:
-    """Config of the stock trainer with the method tool_rollout."""
+def rollout_config(model: Path, *overrides: str, method: str = "tool_rollout") -> DictConfig:
+    """Config of the stock trainer with a method."""
     groups = tuple(override for override in overrides if override.startswith("+"))
     values = [override for override in overrides if override not in groups]
     chosen = OmegaConf.from_dotlist([f"actor_rollout_ref.model.path={model}", *values])
-    return OmegaConf.merge(_composed(groups), chosen)
+    return OmegaConf.merge(_composed(method, groups), chosen)
 
 
 @cache
-def _composed(groups: tuple[str, ...]) -> DictConfig:
+def _composed(method: str, groups: tuple[str, ...]) -> DictConfig:
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", ["+method=tool_rollout", *groups])
+        return compose("ppo_trainer", [f"+method={method}", *groups])
 
 
 @cache
@@ -81,16 +81,24 @@ def _model() -> Path:
 
 def make_loop(script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
     """A ToolLoop whose engine says what the script says; `loop.server_manager` is the client."""
+    from verl_pivot.rollout.tool_loop import ToolLoop
+
+    return loop_of(ToolLoop, rollout_config(_model(), *overrides), script, **client)
+
+
+def pivot_config(*overrides: str) -> DictConfig:
+    """Config of the stock trainer with the method pivotrl and the model of these loops."""
+    return rollout_config(_model(), *overrides, method="pivotrl")
+
+
+def loop_of(loop_class: Any, config: DictConfig, script: Sequence[Said | str], **client: Any) -> Any:
+    """An agent loop of this class and config, whose engine says what the script says."""
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    from verl_pivot.rollout.tool_loop import ToolLoop
-
-    model = _model()
-    config = rollout_config(model, *overrides)
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    return ToolLoop(
+    tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+    return loop_class(
         trainer_config=DictConfigWrap(config),
         server_manager=ScriptedClient(tokenizer, script, **client),
         tokenizer=tokenizer,

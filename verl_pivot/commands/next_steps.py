@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from verl_pivot.engines.engine import Sampling
 from verl_pivot.planning.overrides import override_value
 
 if TYPE_CHECKING:
@@ -44,12 +45,19 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
     """
     batch_size = min(_LARGEST_BATCH, 1 << max(num_train, 1).bit_length() - 1)
     kwargs = {f"+data.apply_chat_template_kwargs.{key}": value for key, value in profile.chat_template_kwargs.items()}
+    usual, chosen = Sampling(), profile.sampling
+    sampling: JsonObject = {
+        f"actor_rollout_ref.rollout.{name}": getattr(chosen, name)
+        for name in ("temperature", "top_p", "top_k")
+        if getattr(chosen, name) != getattr(usual, name)
+    }
     overrides: JsonObject = {
         "data.train_files": str(pivots),
         "data.train_batch_size": batch_size,
         "data.max_prompt_length": profile.max_prompt_tokens,
         "data.max_response_length": profile.sampling.max_new_tokens,
         **kwargs,
+        **sampling,
         **({"pivot.verifier_modules": list(verifier_modules)} if verifier_modules else {}),
         "actor_rollout_ref.model.path": profile.model,
         "actor_rollout_ref.actor.use_dynamic_bsz": True,

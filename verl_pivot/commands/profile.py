@@ -1,6 +1,7 @@
 """`verl-pivot profile`: trajectories.jsonl and a checkpoint -> profile.jsonl, and a summary on the console."""
 
 import shlex
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -43,7 +44,7 @@ def profile_command(
     top_k: Annotated[int, typer.Option(help="Sample from the k likeliest tokens; -1 is off.")] = -1,
     max_new_tokens: Annotated[
         int, typer.Option(help="Most tokens of one sampled action: data.max_response_length in training.")
-    ] = 512,
+    ] = 2048,
     max_prompt_tokens: Annotated[
         int,
         typer.Option(
@@ -116,6 +117,7 @@ def profile_command(
     """
     from verl_pivot.engines.engine import Sampling
     from verl_pivot.engines.model_check import check_model
+    from verl_pivot.engines.model_identity import template_digest, weights_digest
     from verl_pivot.engines.retries import Retries
     from verl_pivot.profiling.job import ProfileJob, RayOptions
     from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
@@ -135,6 +137,7 @@ def profile_command(
         turns=turns,
     )
     check_model(model)
+    settings = replace(settings, model_digest=weights_digest(model), template_digest=template_digest(model))
     on_ray = RayOptions(
         address=address,
         workers_per_node=workers_per_node,

@@ -63,6 +63,11 @@ COLUMNS = {
         pyarrow.string(), "agent loop that verl runs for the row; PivotDataset puts the real name"
     ),
     "split": PivotColumn(pyarrow.string(), "`train` or `validation`"),
+    "sampling": PivotColumn(
+        pyarrow.string(),
+        "JSON object that says how the profile was sampled, which a launch compares with its own settings",
+        is_optional=True,
+    ),
     "ability": PivotColumn(pyarrow.string(), "`agent`; verl's own files have the column"),
 }
 SCHEMA = pyarrow.schema(
@@ -84,7 +89,11 @@ class PivotNumbers(NamedTuple):
 
 
 def pivot_rows(
-    trajectory: Trajectory, numbers: Mapping[int, PivotNumbers], *, with_recording: bool = False
+    trajectory: Trajectory,
+    numbers: Mapping[int, PivotNumbers],
+    *,
+    with_recording: bool = False,
+    sampling: str | None = None,
 ) -> Iterator[JsonObject]:
     """Rows of pivots.parquet for the turns of a trajectory that have numbers, in the order of the turns.
 
@@ -92,6 +101,7 @@ def pivot_rows(
         trajectory: Trajectory of the turns.
         numbers: {index of a selected turn: its numbers}.
         with_recording: Whether each row carries the calls and results of the trajectory, for tools that replay them.
+        sampling: SamplingRecord of the profile, encoded; None without a profile of one's own.
     """
     # Each state begins with the state before it, so every message is encoded only once.
     encoded = [encode_json(message.as_dict()) for message in trajectory.messages]
@@ -106,6 +116,7 @@ def pivot_rows(
                 "expert": encoded[position],
                 "turn_index": turn.index,
                 "recording": _recording(calls, position) if with_recording else None,
+                "sampling": sampling,
                 **numbers[turn.index]._asdict(),
             }
 

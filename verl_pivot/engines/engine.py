@@ -16,7 +16,7 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = -1
     """Number of most probable tokens to sample from at each step; -1 is all."""
-    max_new_tokens: int = 512
+    max_new_tokens: int = 2048
     seed: int = 0
     """Sample k of a request uses seed + k. SGLang heeds seeds only with --enable-deterministic-inference."""
 

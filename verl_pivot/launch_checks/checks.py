@@ -13,6 +13,7 @@ from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.resuming import check_resume, resumed_step
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
+from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.training_files import (
     SplitSize,
     check_lengths,
@@ -95,6 +96,7 @@ def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
     places = ", ".join(train)
     if is_pivotrl:
         check_pivots(files, "data.train_files", places)
+        check_sampling(config, files.samplings, places)
         _check_curriculum(config, files, train == val)
         if val_files is not None:
             _check_reward_function(config.reward.custom_reward_function.path, (files, val_files))

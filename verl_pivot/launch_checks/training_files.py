@@ -12,7 +12,8 @@ from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.verifiers.registry import get_verifier
 
-_COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean")
+_COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
+            "sampling")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,8 @@ class SplitSize:
     """(name, options as JSON) of each verifier that rows name."""
     has_variances: bool
     """Whether every row has the numbers of a profile."""
+    samplings: frozenset[str | None]
+    """Each value of the column `sampling` once; None stands for rows without one."""
 
 
 def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | None:
@@ -83,6 +86,7 @@ def _files_of(tables: Sequence[pyarrow.Table], columns: frozenset[str]) -> Split
             if name is not None
         ),
         has_variances="reward_var" in columns and all(None not in _values(table, "reward_var") for table in tables),
+        samplings=frozenset(value for table in tables for value in _values(table, "sampling") or [None]),
     )
 
 

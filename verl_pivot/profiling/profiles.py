@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Self, TypeAlias
 import msgspec
 
 from verl_pivot.data.json_values import BadRowError, as_object, decode_json
+from verl_pivot.data.sampling_record import SamplingRecord
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.profiling.early_stopping import EarlyStop, turn_statistics
@@ -47,9 +48,28 @@ class ProfileSettings:
     """Plan of early stopping; None draws all samples of every turn."""
     turns: TurnKinds = "all"
     """Turns that are measured: all, or "calls", those at which the expert calls a tool."""
+    model_digest: str | None = None
+    """Digest of the weights; None for a model of the hub, and in profiles of earlier versions."""
+    template_digest: str | None = None
+    """Digest of the model's chat template; None in profiles of earlier versions."""
+
+    def sampling_record(self) -> SamplingRecord:
+        """What training has to repeat."""
+        return SamplingRecord(
+            model=self.model,
+            model_digest=self.model_digest,
+            max_new_tokens=self.sampling.max_new_tokens,
+            temperature=self.sampling.temperature,
+            top_p=self.sampling.top_p,
+            top_k=self.sampling.top_k,
+            chat_template_kwargs=self.chat_template_kwargs,
+            template_digest=self.template_digest,
+        )
 
     def as_dict(self) -> JsonObject:
-        return asdict(self)
+        """Settings for a profile's first line; digests that are not known are left out, as earlier versions did."""
+        unknown = {name for name in ("model_digest", "template_digest") if getattr(self, name) is None}
+        return {name: value for name, value in asdict(self).items() if name not in unknown}
 
     @classmethod
     def parse(cls, obj: Json) -> Self:

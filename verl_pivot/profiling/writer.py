@@ -98,7 +98,8 @@ def open_profile(path: Path, settings: ProfileSettings) -> Iterator[ProfileWrite
 
 def _check_settings(path: Path, settings: ProfileSettings) -> None:
     in_file, here = _flat(read_settings(path)), _flat(settings)
-    names = [name for name in here if in_file[name] != here[name]]
+    unknown = {name for name in ("model_digest", "template_digest") if in_file[name] is None}
+    names = [name for name in here if name not in unknown and in_file[name] != here[name]]
     if names:
         differing = [f"{name} is {in_file[name]!r} there and {here[name]!r} here" for name in names]
         raise ConfigError(

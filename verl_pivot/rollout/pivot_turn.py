@@ -12,13 +12,18 @@ from verl_pivot.data.rollout_records import RolloutRecord, RoutingCost, StopReas
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
-from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
 from verl_pivot.rollout.tracing import traced_rollout
 from verl_pivot.routing.client import end_conversation, new_request_id
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     """Samples one assistant turn from the state and the tools of the row; the reward manager scores it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Raises ConfigError if `pivot.max_turn_tokens` is wrong."""
+        super().__init__(*args, **kwargs)
+        self._max_tokens = max_turn_tokens(self.config)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> TurnRewardOutput:
         """Sample one action at one pivot.
@@ -31,7 +36,9 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         with traced_rollout(row), simple_timer("generate_sequences", timings):
             request_id = new_request_id()
             completion = await self.server_manager.generate(
-                request_id=request_id, prompt_ids=prompt_ids, sampling_params=sampling_params
+                request_id=request_id,
+                prompt_ids=prompt_ids,
+                sampling_params={**sampling_params, "max_tokens": self._max_tokens},
             )
         newest = completion.extra_fields.get("max_global_steps")
         journey = await end_conversation(self.server_manager, request_id, len(completion.token_ids), newest)
@@ -42,7 +49,7 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             [] if completion.log_probs else None,
             assistant_logprobs=completion.log_probs or None,
         )
-        num_response_tokens = min(len(mask), self.rollout_config.response_length)
+        num_response_tokens = min(len(mask), self._max_tokens)
         num_prompt_tokens = len(merged.token_ids) - len(mask)
         output = TurnRewardOutput(
             prompt_ids=merged.token_ids[:num_prompt_tokens],
@@ -63,9 +70,11 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         end_ids = end_token_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
         text, ended = action_text(output.response_ids, self.tokenizer, end_ids)
         num_tokens = len(output.response_ids)
+        is_turn_limit = self._max_tokens < self.rollout_config.response_length
+        cut = StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
         record = RolloutRecord(
             prompt_id=prompt_id(row["raw_prompt"]),
-            stop_reason=StopReason.SINGLE_TURN if ended else StopReason.MAX_RESPONSE_TOKENS,
+            stop_reason=StopReason.SINGLE_TURN if ended else cut,
             calls=(),
             turn_tokens=(num_tokens,),
             prompt_tokens=len(output.prompt_ids),

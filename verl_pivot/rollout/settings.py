@@ -93,6 +93,26 @@ def _parse(text: str) -> RolloutSettings:
     return validated(RolloutSettings, OmegaConf.to_container(OmegaConf.create(text)), "pivot.rollout")
 
 
+def max_turn_tokens(config: DictConfig) -> int:
+    """Most tokens that the agent loop of single turns samples: `pivot.max_turn_tokens`, or else the whole response.
+
+    Args:
+        config: verl's whole config.
+
+    Raises:
+        ConfigError: If the limit is no number, or does not fit into the response.
+    """
+    most = int(config.data.max_response_length)
+    limit = OmegaConf.select(config, "pivot.max_turn_tokens")
+    if limit is None:
+        return most
+    if not isinstance(limit, int) or not 1 <= limit <= most:
+        raise ConfigError(
+            f"pivot.max_turn_tokens must be a number of tokens from 1 to data.max_response_length={most}, got {limit}"
+        )
+    return limit
+
+
 def is_dumped(config: DictConfig) -> bool:
     """Whether training or validation writes dumps, for which rollouts keep their texts; a loop cannot tell which."""
     return bool(config.trainer.rollout_data_dir or config.trainer.validation_data_dir)

@@ -17,7 +17,7 @@ from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.errors import DataError
 from verl_pivot.extras import extra
-from verl_pivot.profiling.profiles import file_sha256, is_published, profiled_sha256
+from verl_pivot.profiling.profiles import file_sha256, is_published, profiled_sha256, read_settings
 from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
 from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
 from verl_pivot.selection.plots import draw_pass_rates, pass_rate_counts
@@ -190,11 +190,19 @@ def _write(
             unfinished.validation,
             workers=job.workers,
             with_recordings=job.with_recordings,
+            sampling=_sampling(job.profile),
             on_rows=on_rows,
         )
     unfinished.report.write_text(json.dumps(_as_json(report, job), indent=2) + "\n", encoding="utf-8")
     if job.profile is not None:
         draw_pass_rates(pass_rate_counts(database), unfinished.picture)
+
+
+def _sampling(profile: Path | None) -> str | None:
+    """How the profile was sampled, for the rows; None if nothing was profiled, or its publisher did not say."""
+    if profile is None or is_published(profile):
+        return None
+    return read_settings(profile).sampling_record().encoded()
 
 
 def _require_some(report: SelectionReport, job: SelectionJob) -> None:

@@ -49,6 +49,7 @@ def write_pivots(
     *,
     workers: int,
     with_recordings: bool,
+    sampling: str | None,
     on_rows: Callable[[int], object],
 ) -> None:
     """Write the kept turns of both splits.
@@ -60,22 +61,25 @@ def write_pivots(
         validation: File of the validation split, which is written even if it has no row.
         workers: Number of processes that make rows.
         with_recordings: Whether rows carry what their tools answered.
+        sampling: SamplingRecord of the profile, encoded, for every row; None without one.
         on_rows: Called with the number of rows written since the last call.
     """
     work = _with_numbers(chunks, _kept(database))
     with writing_pivots(train) as train_rows, writing_pivots(validation) as validation_rows:
-        for tables in map_in_order(partial(split_tables, with_recordings), work, workers=workers):
+        for tables in map_in_order(partial(split_tables, with_recordings, sampling), work, workers=workers):
             train_rows.append(tables.train)
             validation_rows.append(tables.validation)
             on_rows(tables.train.num_rows + tables.validation.num_rows)
 
 
-def split_tables(with_recordings: bool, kept: tuple[KeptTurns, ...]) -> SplitTables:
+def split_tables(with_recordings: bool, sampling: str | None, kept: tuple[KeptTurns, ...]) -> SplitTables:
     """Rows of the kept turns of a chunk of trajectories, by split."""
     rows = [
         row
         for each in kept
-        for row in pivot_rows(read_trajectory(each.row), each.numbers, with_recording=with_recordings)
+        for row in pivot_rows(
+            read_trajectory(each.row), each.numbers, with_recording=with_recordings, sampling=sampling
+        )
     ]
     train, validation = (
         pyarrow.Table.from_pylist([row for row in rows if row["split"] == split], schema=SCHEMA)
