@@ -1,0 +1,151 @@
+"""Runs in the sandbox: a command in the folder that a setup makes, as it is and with altered contents -> its effects.
+
+plan.json: {"setup", "command", "num_perturbed", "num_runs", "wall_seconds", "max_output_bytes"}
+effects.json: [num_runs][num_perturbed + 1] {"exit_code", "printed", "files", "changes", "complaint"} | {"ended": how}.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path("work")
+SCRIPT, PRINTED, ERRORS = "script.sh", "printed", "errors"
+EARLIER = 1_704_067_200
+"""Time of every file before the command, so that a listing shows the same time in every run."""
+SECONDS_BETWEEN_RUNS = 1.1
+"""A command that prints the clock prints something else after them."""
+MAX_TEXT_BYTES = 64 * 1024
+TEXT_SUFFIXES = {"", ".txt", ".log", ".csv", ".tsv", ".md", ".lst", ".dat", ".out", ".err"}
+WITH_HEADER = {".csv", ".tsv"}
+ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+
+
+def main() -> None:
+    with open("plan.json", encoding="utf-8") as file:
+        plan = json.load(file)
+    runs = []
+    for number in range(plan["num_runs"]):
+        if number:
+            time.sleep(SECONDS_BETWEEN_RUNS)
+        runs.append([effect(plan, variant) for variant in range(plan["num_perturbed"] + 1)])
+    with open("effects.json", "w", encoding="utf-8") as out:
+        json.dump(runs, out)
+
+
+def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
+    """What the command does in a fresh folder; variant 0 is the folder as the setup makes it."""
+    if FOLDER.exists():
+        shutil.rmtree(FOLDER)
+    FOLDER.mkdir()
+    if plan["setup"] and bash(plan["setup"], plan["wall_seconds"]) != 0:
+        sys.exit(f"the setup fails: {shown(ERRORS)}")
+    for path in sorted(FOLDER.rglob("*")):
+        if variant and is_data(path):
+            perturb(path, random.Random(f"{path}:{variant}"), variant)
+    for path in (*FOLDER.rglob("*"), FOLDER):
+        os.utime(path, (EARLIER, EARLIER), follow_symlinks=False)
+    before = files()
+    exit_code = bash(plan["command"], plan["wall_seconds"])
+    if exit_code is None:
+        return {"ended": "time_limit"}
+    if os.path.getsize(PRINTED) > plan["max_output_bytes"]:
+        os.truncate(PRINTED, 0)  # it may have filled the disk
+        return {"ended": "output_limit"}
+    after = files()
+    return {
+        "exit_code": exit_code,
+        "printed": Path(PRINTED).read_bytes().decode("utf-8", "backslashreplace"),
+        "files": after,
+        "changes": after != before,
+        "complaint": shown(ERRORS),
+    }
+
+
+def bash(script: str, seconds: float) -> int | None:
+    """Exit code of a script in the folder; None if it took too long. What it leaves running is ended."""
+    Path(SCRIPT).write_text(script)
+    with open(PRINTED, "wb") as printed, open(ERRORS, "wb") as errors:
+        process = subprocess.Popen(
+            ["bash", f"../{SCRIPT}"],
+            cwd=FOLDER,
+            env={**os.environ, **ENVIRONMENT},
+            stdin=subprocess.DEVNULL,
+            stdout=printed,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def shown(path: str) -> str:
+    with open(path, "rb") as file:
+        return file.read(2000).decode("utf-8", "replace")
+
+
+def files() -> list[str]:
+    """Kind, mode, name and content of everything in the folder."""
+    return [described(path) for path in sorted(FOLDER.rglob("*"))]
+
+
+def described(path: Path) -> str:
+    status = path.lstat()
+    content = ""
+    if stat.S_ISLNK(status.st_mode):
+        content = os.readlink(path)
+    elif stat.S_ISREG(status.st_mode):
+        with path.open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+    return f"{stat.filemode(status.st_mode)} {path.relative_to(FOLDER)} {content}"
+
+
+def is_data(path: Path) -> bool:
+    """Whether a file is text whose lines may be others: no program, nothing hidden, nothing with a structure."""
+    if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in path.parts):
+        return False
+    status = path.stat()
+    is_program = status.st_mode & 0o111 or path.name[:1].isupper()
+    return path.suffix in TEXT_SUFFIXES and not is_program and 0 < status.st_size <= MAX_TEXT_BYTES
+
+
+def perturb(path: Path, generator: random.Random, variant: int) -> None:
+    """Drop a third of a text's lines or write each twice, in another order. A single word or number becomes another."""
+    content = path.read_bytes()
+    if content.startswith(b"#!") or b"\0" in content:
+        return
+    lines = content.splitlines(keepends=True)
+    header, lines = (lines[:1], lines[1:]) if path.suffix in WITH_HEADER else ([], lines)
+    if len(lines) == 1 and not header:
+        path.write_bytes(other_line(lines[0]))
+        return
+    if not lines:
+        return
+    num_kept = len(lines) - max(1, len(lines) // 3)
+    lines = generator.sample(lines, num_kept) if variant % 2 else generator.sample([*lines, *lines], 2 * len(lines))
+    whole = [line if line.endswith(b"\n") else line + b"\n" for line in header + lines]
+    path.write_bytes(b"".join(whole))
+
+
+def other_line(line: bytes) -> bytes:
+    word = line.strip()
+    if word.isdigit():
+        return line.replace(word, str(int(word) + 1).encode())
+    return line.replace(word, word + b"s") if word.isalpha() else line
+
+
+main()

@@ -1,0 +1,143 @@
+"""Effects of a command and of the expert's, each in a sandbox of its own -> whether they are the same.
+
+The effect is the output, the exit code and the files of the folder that a setup makes, and of altered copies of it.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.asked_once import AskedOnce
+from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
+
+_RUNNER = (Path(__file__).parent / "runners" / "run_command.py").read_text()
+_PLAN, _EFFECTS = "plan.json", "effects.json"
+_OUTPUT_BYTES = MIB
+_MAX_CACHED_COMMANDS = 1024
+_NO_TOOL = (126, 127)
+_SETUP_SECONDS = 10.0
+
+Effect: TypeAlias = dict[str, Any]
+"""{"exit_code", "printed", "files", "changes", "complaint"} or {"ended": reason}; see runners/run_command.py."""
+
+
+class ShellEffects(NamedTuple):
+    """A folder in which commands are compared."""
+
+    setup: str
+    """Bash script that makes the folder."""
+    num_perturbed: int
+    """Number of altered copies of it."""
+    wall_seconds: float
+    """Seconds for one command in one folder."""
+
+    async def compare(self, command: str, expert: str) -> Verdict:
+        """Verdict on a command. The expert's runs once for all samples of a row; equal commands need not run."""
+        try:
+            effects = await _expert_effects.get((self, expert), lambda: self._run_expert(expert))
+            if isinstance(effects, Verdict):
+                return effects
+            if command.strip() == expert.strip():
+                return Verdict.accept()
+            (result,) = await execute([self._program(command, num_runs=1)])
+        except SandboxRequestError as error:  # the expert's command could be sent with the same setup
+            return refuse(Reason.TOO_LONG, str(error))
+        except SandboxError as error:
+            return sandbox_failed(error)
+        return await asyncio.to_thread(_compare, result, effects)
+
+    async def _run_expert(self, expert: str) -> "_ExpertEffects | Verdict":
+        """Effects of the expert's command, or the verdict that there is nothing to compare with.
+
+        It runs twice, since a command that prints the time or a random number differs from itself.
+        """
+        try:
+            (result,) = await execute([self._program(expert, num_runs=2)])
+        except SandboxRequestError as error:  # such as a setup that is too large to send
+            return broken_expert(str(error))
+        runs = _read(result)
+        if runs is None:
+            return broken_expert(f"the expert's command: {result.status}: {result.stderr.strip()[-300:]}")
+        if problem := _problem(runs):
+            return broken_expert(problem)
+        first = runs[0]
+        return tuple(each if "ended" not in each and _ends_alike(each, first[0]) else None for each in first)
+
+    def _program(self, command: str, *, num_runs: int) -> Program:
+        plan = {
+            "setup": self.setup,
+            "command": command,
+            "num_perturbed": self.num_perturbed,
+            "num_runs": num_runs,
+            "wall_seconds": self.wall_seconds,
+            "max_output_bytes": _OUTPUT_BYTES,
+        }
+        seconds = (self.num_perturbed + 1) * num_runs * 2 * self.wall_seconds + _SETUP_SECONDS
+        return Program(
+            code=_RUNNER,
+            files={_PLAN: json.dumps(plan).encode()},
+            fetch=(_EFFECTS,),
+            limits=Limits(wall_seconds=min(seconds, 600.0), cpu_seconds=max(1, min(round(seconds), 600))),
+        )
+
+
+_ExpertEffects: TypeAlias = tuple[Effect | None, ...]
+"""[num_perturbed + 1] effects of the expert's command; None for an altered folder in which it fails."""
+_expert_effects: AskedOnce[tuple[ShellEffects, str], _ExpertEffects | Verdict] = AskedOnce(_MAX_CACHED_COMMANDS)
+
+
+def _read(result: Result) -> list[list[Effect]] | None:
+    """[num_runs][num_perturbed + 1] effects; None if the program was ended, or its command made it write nothing."""
+    if result.status is not Status.OK:
+        return None
+    try:
+        runs = json.loads(result.files.get(_EFFECTS, b""))
+    except (ValueError, RecursionError):
+        return None
+    is_whole = isinstance(runs, list) and all(isinstance(run, list) for run in runs)
+    return runs if is_whole and all(isinstance(each, dict) for run in runs for each in run) else None
+
+
+def _problem(runs: list[list[Effect]]) -> str:
+    """Why the expert's effects prove nothing; empty if they do."""
+    first = runs[0][0]
+    if "ended" in first:
+        return f"the expert's command: {first['ended']}"
+    complaint = first["complaint"].strip()[-300:]
+    if first["exit_code"] in _NO_TOOL or ": command not found" in first["complaint"]:
+        return f"the expert's command needs a tool that the sandbox does not have: {complaint}"
+    if not first["changes"] and not first["printed"]:
+        return f"the expert's command prints nothing and changes nothing: {complaint}"
+    if any(_compared(one) != _compared(other) for one, other in zip(*runs, strict=True)):
+        return "the expert's command does something else when it is run again"
+    return ""
+
+
+def _compared(effect: Effect) -> tuple[Any, ...]:
+    return (effect.get("ended"), effect.get("exit_code"), effect.get("printed"), effect.get("files"))
+
+
+def _ends_alike(effect: Effect, first: Effect) -> bool:
+    return bool(effect["exit_code"]) == bool(first["exit_code"])
+
+
+def _compare(result: Result, expert: _ExpertEffects) -> Verdict:
+    if result.status is not Status.OK:
+        return refuse(REASONS[result.status], result.stderr[-300:])
+    runs = _read(result)
+    if runs is None or len(runs) != 1 or len(runs[0]) != len(expert):
+        return refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values()) or "it wrote something else")
+    for number, (effect, expert_effect) in enumerate(zip(runs[0], expert, strict=True)):
+        if expert_effect is None or _compared(effect) == _compared(expert_effect):
+            continue
+        if "ended" in effect:
+            is_late = effect["ended"] == Reason.TIME_LIMIT
+            return refuse(Reason.TIME_LIMIT if is_late else Reason.OUTPUT_LIMIT, f"folder {number}")
+        shown = f"exit code {effect.get('exit_code')}, {str(effect.get('printed'))[:300]}"
+        return refuse(Reason.WRONG_OUTPUT, f"folder {number}: {shown}")
+    return Verdict.accept()
