@@ -24,13 +24,18 @@ from verl_pivot.commands.score import score_command
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 from verl_pivot.extras import missing_of_verl
-
-_RESUMED = ("plan", "import", "filter", "profile", "select")
-"""Commands that go on where they were stopped."""
+from verl_pivot.start import stop
 
 
 class _UserErrors(TyperGroup):
     """Prints an error that the user can correct as one sentence, and exits with code 1, or with 130 for Ctrl-C."""
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        command = next(iter(args), None)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except KeyboardInterrupt:
+            raise typer.Exit(stop(command)) from None
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,10 +49,7 @@ class _UserErrors(TyperGroup):
             typer.echo(f"error: {missing}", err=True)
             raise typer.Exit(1) from error
         except KeyboardInterrupt:
-            goes_on = ctx.invoked_subcommand in _RESUMED
-            how = "goes on where it was" if goes_on else "begins anew"
-            typer.echo(f"Stopped. The same command {how} when it is run again.", err=True)
-            raise typer.Exit(130) from None
+            raise typer.Exit(stop(ctx.invoked_subcommand)) from None
         except OSError as error:
             if error.filename is None:  # no file that the user named, such as a closed pipe, which typer handles
                 raise

@@ -242,7 +242,7 @@ def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
         # Padding is on the right, which a causal model does not attend to: no mask is needed.
         states = model.model(input_ids=part.input_ids).last_hidden_state[:, :-1][kept]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
 
 def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:

@@ -51,6 +51,6 @@ class ShopEnvironment(Environment):
         self._shop.__exit__()
 
     def _call(self, tool_name: str, /, **arguments: Json) -> Observation:
-        given = {key: value for key, value in arguments.items() if value is not None}
+        given: JsonObject = {key: value for key, value in arguments.items() if value is not None}
         result = self._shop.call(ToolCall(name=tool_name, arguments=given))
         return Observation(result.text, None if result.ok else ErrorKind.REFUSED)

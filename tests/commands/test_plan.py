@@ -221,7 +221,7 @@ def test_mistakes_are_refused_in_one_sentence_before_anything_is_sampled(
     (folder / "file").write_text("")
     known = ("--model", policy, "--endpoint", server.url)
 
-    assert refusal("none.jsonl", *known).startswith("none.jsonl cannot be read (after row 0)")
+    assert refusal("none.jsonl", *known).startswith("there is no file none.jsonl in ")
     assert refusal("runs.jsonl", "--model", "nowhere").startswith("--model 'nowhere' is no checkpoint")
     assert refusal("t.jsonl", *known, "--verifier", "qa") == (
         "t.jsonl is imported already, so --verifier cannot change it; import its rows again"

@@ -105,3 +105,23 @@ def test_the_import_says_what_turns_that_are_messages_are_paid(tmp_path: Path) -
     assert "1 of 2 turns are messages: any text is accepted; judge them" in by_default
     assert "--turns calls" in by_default
     assert "are messages" not in judged
+
+
+def test_an_input_that_is_not_there_is_named_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "in.jsonl")
+    (tmp_path / "runs").mkdir()
+
+    for missing, said in (
+        (
+            "none.jsonl",
+            f"error: there is no file none.jsonl in {tmp_path}; name files of JSON lines, JSON or parquet\n",
+        ),
+        ("/none.jsonl", "error: there is no file /none.jsonl; name files of JSON lines, JSON or parquet\n"),
+        ("runs", "error: runs is a folder; name the files in it, such as runs/*.jsonl\n"),
+    ):
+        result = run("import", "in.jsonl", missing, "--out", "t.jsonl")
+        assert (result.exit_code, result.stderr) == (1, said)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "runs"]

@@ -117,7 +117,7 @@ def test_tools_that_parquet_merged_are_refused_with_the_remedy(tmp_path: Path) -
         ("in.jsonl", b"\n \n", "is empty"),
         ("in.parquet", b"", "cannot be read"),
         ("in.parquet", b"PAR1 not really PAR1", "cannot be read"),
-        ("in.jsonl", None, "cannot be read"),
+        ("in.jsonl", None, "there is no file"),
         ("in.jsonl", b"{}", "no usable trajectory: 0 of 1 rows have a failed outcome"),
     ],
 )

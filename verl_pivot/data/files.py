@@ -73,6 +73,7 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     Raises:
         DataError: If the file is missing, empty or cannot be read.
     """
+    check_file(path)
     number = 0
     try:
         for row in _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path):
@@ -82,6 +83,19 @@ def read_rows(path: Path) -> Iterator[RawRow]:
         raise DataError(f"{path} cannot be read (after row {number}): {error}") from error
     if number == 0:
         raise DataError(f"{path} is empty; leave it out, or write it again")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file that is not there, and a folder.
+
+    Raises:
+        DataError: Naming the folder in which a relative path was looked for.
+    """
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; name the files in it, such as {path}/*.jsonl")
+    if not path.exists():
+        place = "" if path.is_absolute() else f" in {Path.cwd()}"
+        raise DataError(f"there is no file {path}{place}; name files of JSON lines, JSON or parquet")
 
 
 def num_rows(path: Path) -> int | None:

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from verl_pivot.data.files import RawRow, in_chunks, read_rows
+from verl_pivot.data.files import RawRow, check_file, in_chunks, read_rows
 from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.parallel import map_in_order
@@ -59,6 +59,8 @@ def import_files(
         DataError: If no row is accepted, or an input cannot be read; the rejected rows are written all the same.
         ConfigError: If an output cannot be written.
     """
+    for path in files:
+        check_file(path)
     modules = (*options.format_modules, *options.verifier_modules)
     inputs = [input_identity(path) for path in (*files, *map(Path, modules))]
     settings: JsonObject = {"inputs": inputs, "options": _settings(options)}
