@@ -37,7 +37,7 @@ ROOMS = (
     *("sandbox/lane", "sandbox", "sandbox/bubblewrap", "sandbox/service", "sandbox/cluster", "sandbox/bench"),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "planning", "exports"),
     *("tools", "routing", "routing/simulator", "rewards", "rollout", "playing", "resampling"),
-    *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "cli"),
+    *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "interrupts", "cli", "start"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
 ADAPTERS = {

@@ -24,7 +24,7 @@ from verl_pivot.commands.score import score_command
 from verl_pivot.commands.select import select_command
 from verl_pivot.errors import PivotError
 from verl_pivot.extras import missing_of_verl
-from verl_pivot.start import stop
+from verl_pivot.interrupts import stop
 
 
 class _UserErrors(TyperGroup):

@@ -2,10 +2,7 @@
 
 import sys
 
-_RESUMED = ("plan", "import", "filter", "profile", "select")
-"""Commands that go on where they were stopped."""
-INTERRUPTED = 130
-"""Exit code after Ctrl-C."""
+from verl_pivot.interrupts import stop
 
 
 def main() -> None:
@@ -16,14 +13,3 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(stop(next(iter(sys.argv[1:]), None)))
-
-
-def stop(command: str | None) -> int:
-    """Say what the same command does when it is run again; returns the exit code."""
-    how = "goes on where it was" if command in _RESUMED else "begins anew"
-    print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr)
-    return INTERRUPTED
-
-
-if __name__ == "__main__":
-    main()
