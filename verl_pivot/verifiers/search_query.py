@@ -1,9 +1,7 @@
 """Verifier `search_query`: a search query is right if it shares words with the expert's, or finds its documents."""
 
 import json
-import re
-from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -15,6 +13,7 @@ from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.extraction import extract_argument
 from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.search_query_words import Query, difference, share_of_words
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 with extra("search"):
@@ -23,8 +22,6 @@ with extra("search"):
 
 MAX_CHARS = 1000
 """Characters of the longest query."""
-_WORD = re.compile(r"\w+")
-_FUNCTION_WORD = re.compile(r"an?|the|of|[io]n|at|to|for|and|or|by|with|from|as|is|are|was|were|be|its?")
 
 
 class SearchQueryOptions(Options):
@@ -35,6 +32,8 @@ class SearchQueryOptions(Options):
     mode: Literal["words", "documents"] = "words"
     """
     words: share of the words that both queries have, of all words that either has, without articles, prepositions etc.
+    Numbers, names and their order, negations and words such as "from" and "before" must be the same, and no word may
+    stand in another's place.
     documents: share of the expert's `num_documents` best documents in `corpus` (BM25) that the query finds too.
     """
     min_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.6
@@ -54,14 +53,18 @@ class SearchQueryOptions(Options):
 
 @register("search_query", options=SearchQueryOptions)
 class SearchQueryVerifier:
-    """Compares the action's query with the expert's. Several different queries in one text count as none."""
+    """Compares the action's query with the expert's.
+
+    Several different queries in one text count as none. Text behind the query, where Search-R1 stops the policy, is
+    refused.
+    """
 
     def __init__(self, options: SearchQueryOptions) -> None:
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         expert, query = self._query(turn.expert), self._query(action)
-        if isinstance(expert, Verdict) or not _words(expert):
+        if isinstance(expert, Verdict) or not _kept_query(expert).words:
             return broken_expert("the expert's action holds no query")
         if isinstance(query, Verdict):
             return query
@@ -72,7 +75,10 @@ class SearchQueryVerifier:
             documents = _find(self._options.corpus, query, self._options.num_documents)
             share = len(expert_documents & documents) / len(expert_documents)
         else:
-            share = _shared_words(_words(query), _words(expert))
+            asked, asked_by_expert = Query(query), _kept_query(expert)
+            if (other := difference(asked, asked_by_expert)) is not None:
+                return refuse(Reason.WRONG_VALUE, f"{other}: {query}")
+            share = share_of_words(asked, asked_by_expert)
         if share >= self._options.min_share:
             return Verdict.accept(detail=f"share {share:.2f}")
         return refuse(Reason.WRONG_VALUE, f"share {share:.2f}: {query}")
@@ -84,7 +90,10 @@ class SearchQueryVerifier:
         elif action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE)
         else:
-            queries = {query.strip() for query in split_at_tags(action.content, "<search>", "</search>").inside}
+            tagged = split_at_tags(action.content, "<search>", "</search>")
+            queries = {query.strip() for query in tagged.inside}
+            if tagged.inside and tagged.outside[-1].strip():
+                return refuse(Reason.TEXT_BEHIND_ANSWER, tagged.outside[-1].strip())
             if len(queries) > 1:
                 return refuse(Reason.SEVERAL_ANSWERS)
             found = queries.pop() if queries else refuse(Reason.NO_ANSWER)
@@ -95,13 +104,7 @@ class SearchQueryVerifier:
         return refuse(Reason.TOO_LONG) if len(found) > MAX_CHARS else found
 
 
-def _words(query: str) -> Counter[str]:
-    return Counter(word for word in _WORD.findall(query.casefold()) if not _FUNCTION_WORD.fullmatch(word))
-
-
-def _shared_words(words: Counter[str], expert: Counter[str]) -> float:
-    """Jaccard similarity of two multisets of words, in [0, 1]."""
-    return (words & expert).total() / (words | expert).total()
+_kept_query = lru_cache(maxsize=4096)(Query)
 
 
 @cache

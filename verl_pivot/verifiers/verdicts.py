@@ -40,6 +40,8 @@ class Reason(StrEnum):
     NOT_IDENTICAL = "not_identical"
     NO_ANSWER = "no_answer"
     SEVERAL_ANSWERS = "several_answers"
+    TEXT_BEHIND_ANSWER = "text_behind_answer"
+    """The policy goes on behind an answer or query that has to end its turn."""
     TOO_LONG = "too_long"
     JUDGE_WAVERS = "judge_wavers"
     """The judge changes its answer when the two actions change places."""

@@ -1,0 +1,162 @@
+"""Search query -> its words, and whether another query asks for the same thing."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from verl_pivot.verifiers.telling_words import NUMBER, num_negations, plain, without_accents
+
+_TOKEN = re.compile(
+    rf"{NUMBER.pattern}\w*|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+)
+"""A number with what is written behind it, one character of Chinese, Japanese or Korean, or a word."""
+_EXCLUDED = re.compile(r"(?<!\S)-(?=\w)")
+"""The sign by which search engines leave out what holds the next word."""
+_LITTLE = frozenset(
+    {
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "for",
+        "in",
+        "is",
+        "it",
+        "its",
+        "of",
+        "on",
+        "or",
+        "s",
+        "the",
+        "was",
+        "were",
+        "with",
+    }
+)
+"""Words that say nothing of what is asked."""
+_DIRECTIONS = frozenset(
+    {
+        "above",
+        "after",
+        "before",
+        "between",
+        "by",
+        "from",
+        "into",
+        "less",
+        "more",
+        "over",
+        "since",
+        "than",
+        "till",
+        "to",
+        "under",
+        "until",
+        "vs",
+    }
+)
+"""Words that, with the word behind them, say in which direction, order or measure something is asked."""
+_HOW_TO = re.compile(r"\bhow to\b", re.IGNORECASE)
+_ES = re.compile(r"(?<=[sxz])es$|(?<=[cs]h)es$")
+_VOWEL = re.compile(r"[aeiouy]")
+
+
+@dataclass(frozen=True)
+class Query:
+    """One search query."""
+
+    text: str
+
+    @cached_property
+    def tokens(self) -> list[str]:
+        """Words in their order and case, without accents."""
+        return without_accents(_TOKEN.findall(_HOW_TO.sub("how", plain(self.text))))
+
+    @cached_property
+    def words(self) -> list[str]:
+        """Stems of the words that say what is asked, in their order."""
+        return [stem(token) for token in self.tokens if not _is_little(token)]
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """Words with a capital, in small letters; none where the query is written without capitals."""
+        return frozenset(token.casefold() for token in self.tokens if token[:1].isupper() and not _is_little(token))
+
+    @cached_property
+    def numbers(self) -> Counter[str]:
+        """Words with a digit."""
+        return Counter(token.casefold() for token in self.tokens if any(each.isdigit() for each in token))
+
+    @cached_property
+    def directions(self) -> Counter[tuple[str, str]]:
+        """(word of direction, stem of the next word that says what is asked) and ("-", excluded word)."""
+        pairs = list(_directions(self.tokens))
+        text = plain(self.text)
+        pairs += [("-", stem(_TOKEN.findall(text[sign.end() :])[0])) for sign in _EXCLUDED.finditer(text)]
+        return Counter(pairs)
+
+
+def share_of_words(query: Query, expert: Query) -> float:
+    """Jaccard similarity of the two multisets of words, in [0, 1]."""
+    words, expert_words = Counter(query.words), Counter(expert.words)
+    return (words & expert_words).total() / (words | expert_words).total()
+
+
+def difference(query: Query, expert: Query) -> str | None:
+    """What the query asks otherwise than the expert's; None where it only adds words or leaves some out.
+
+    Numbers, names, negations, directions and the order of names must be the same, and no word may stand in another's
+    place. Where the expert writes no capitals, any word may be a name, and the order of all words counts.
+    """
+    words, expert_words = Counter(query.words), Counter(expert.words)
+    found = {
+        "other numbers": query.numbers != expert.numbers,
+        "a negation more or less": num_negations(query.text) != num_negations(expert.text),
+        "other words of direction or order": query.directions != expert.directions,
+        "a word in another's place": bool(words - expert_words and expert_words - words),
+        "other names": not (query.names <= _small(expert) and expert.names <= _small(query)),
+        "another order of names": _shared_names(query, expert) != _shared_names(expert, query),
+    }
+    return next((name for name, is_found in found.items() if is_found), None)
+
+
+def stem(word: str) -> str:
+    """A word in small letters without the ending of a plural or of a form of a verb."""
+    word = word.casefold()
+    if word.endswith("ies") and len(word) > 4:
+        return word.removesuffix("ies") + "y"
+    for ending in ("ing", "ed"):
+        if word.endswith(ending) and len(word) - len(ending) >= 3 and _VOWEL.search(word, 0, len(word) - len(ending)):
+            return word.removesuffix(ending)
+    word = _ES.sub("", word)
+    if len(word) > 3 and word.endswith("s") and word[-2] not in "sui":
+        word = word.removesuffix("s")
+    return word.removesuffix("e") if len(word) > 4 else word
+
+
+def _small(query: Query) -> frozenset[str]:
+    return frozenset(token.casefold() for token in query.tokens)
+
+
+def _shared_names(query: Query, other: Query) -> list[str]:
+    """Stems of the names that both queries have, in the order of `query`, but those behind a word of direction."""
+    names = frozenset(map(stem, query.names | other.names)) or frozenset(query.words)
+    names -= {name for _, name in query.directions}
+    return [word for word in query.words if word in names and word in other.words]
+
+
+def _is_little(token: str) -> bool:
+    word = token.casefold()
+    return word in _LITTLE or word in _DIRECTIONS
+
+
+def _directions(tokens: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for index, token in enumerate(tokens):
+        if token.casefold() in _DIRECTIONS:
+            behind = (stem(each) for each in tokens[index + 1 :] if each.casefold() not in _LITTLE)
+            yield token.casefold(), next(behind, "")
