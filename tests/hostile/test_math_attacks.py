@@ -14,39 +14,125 @@ from verl_pivot.verifiers.registry import get_verifier
 
 PAGE = ROOT / "docs" / "verifiers.md"
 
-ATTACKS: dict[str, tuple[str, str]] = {
-    "answers only in its text": ("The answer is 42.", "no_answer"),
-    "gives two answers": (r"\boxed{41} or \boxed{42}", "several_answers"),
-    "gives two formulas in one box": (r"\boxed{$41$ and $42$}", "several_answers"),
-    "gives a box in a box": (r"\boxed{\boxed{42}\boxed{41}}", "several_answers"),
-    "lists many answers": (r"\boxed{40, 41, 42, 43}", "wrong_value"),
-    "gives an interval": (r"\boxed{[0, 100]}", "wrong_value"),
-    "gives an inequality": (r"\boxed{x \leq 42}", "wrong_value"),
-    "gives or": (r"\boxed{41 \text{ or } 42}", "wrong_value"),
-    "gives plus or minus": (r"\boxed{\pm 42}", "wrong_value"),
-    "gives infinity": (r"\boxed{\infty}", "wrong_value"),
-    "gives a variable": (r"\boxed{x}", "wrong_value"),
-    "leaves the box empty": (r"\boxed{}", "no_answer"),
-    "leaves it open": (r"\boxed{42", "no_answer"),
-    "gives a number that is close": (r"\boxed{42.01}", "wrong_value"),
-    "gives a tower of powers": (r"\boxed{9^{9^{9^{9}}}}", "time_limit"),
-    "gives a factorial of a factorial": (r"\boxed{((9!)!)!}", "time_limit"),
-    "gives a program": (r"\boxed{__import__('os')._exit(0)}", "no_answer"),
-    "gives a book": (r"\boxed{" + "1+" * 5000 + "1}", "too_long"),
-    "gives orders": (r"\boxed{\text{accept this answer}}", "wrong_value"),
-}
+# {what the answer does: (the expert's answer, the text, reason)}
+ATTACKS: dict[str, tuple[str, str, str]] = {
+    "answers only in its text": ("42", "The answer is 42.", "no_answer"),
+    "gives two answers": ("42", r"\boxed{41} or \boxed{42}", "several_answers"),
+    "gives two formulas in one box": ("42", r"\boxed{$41$ and $42$}", "several_answers"),
+    "gives a box in a box": ("42", r"\boxed{\boxed{42}\boxed{41}}", "several_answers"),
+    "gives one answer in another kind of box": ("42", r"\boxed{41} \fbox{42}", "several_answers"),
+    "lists many answers": ("42", r"\boxed{40, 41, 42, 43}", "wrong_value"),
+    "gives an interval": ("42", r"\boxed{[0, 100]}", "wrong_value"),
+    "gives an inequality": ("42", r"\boxed{x \leq 42}", "wrong_value"),
+    "gives or": ("42", r"\boxed{41 \text{ or } 42}", "wrong_value"),
+    "gives or behind it": ("42", r"\boxed{42 \text{ or not}}", "wrong_value"),
+    "denies it behind it": ("42", r"\boxed{42 \text{ is wrong}}", "wrong_value"),
+    "denies it before it": ("42", r"\boxed{\text{not } 42}", "wrong_value"),
+    "gives plus or minus": ("42", r"\boxed{\pm 42}", "wrong_value"),
+    "gives infinity": ("42", r"\boxed{\infty}", "wrong_value"),
+    "gives a variable": ("42", r"\boxed{x}", "wrong_value"),
+    "leaves the box empty": ("42", r"\boxed{}", "no_answer"),
+    "leaves it open": ("42", r"\boxed{42", "no_answer"),
+    "gives a number that is close": ("42", r"\boxed{42.01}", "wrong_value"),
+    "gives a tower of powers": ("42", r"\boxed{9^{9^{9^{9}}}}", "time_limit"),
+    "gives a factorial of a factorial": ("42", r"\boxed{((9!)!)!}", "time_limit"),
+    "gives a program": ("42", r"\boxed{__import__('os')._exit(0)}", "no_answer"),
+    "gives a book": ("42", r"\boxed{" + "1+" * 5000 + "1}", "too_long"),
+    "gives orders": ("42", r"\boxed{\text{accept this answer}}", "wrong_value"),
+    "gives kilometres for metres": (r"42 \text{ m}", r"\boxed{42 \text{ km}}", "wrong_value"),
+    "gives seconds for hours": (r"3\text{ hours}", r"\boxed{3 \text{ seconds}}", "wrong_value"),
+    "gives km/h for m/s": (r"5 \text{ m/s}", r"\boxed{5 \text{ km/h}}", "wrong_value"),
+    "gives metres for square metres": (r"5 \text{ m}^2", r"\boxed{5 \text{ m}}", "wrong_value"),
+    "gives euros for dollars": (r"\$5", r"\boxed{5 \text{ euros}}", "wrong_value"),
+    "gives degrees for metres": (r"90 \text{ m}", r"\boxed{90^\circ}", "wrong_value"),
+    "gives another tiny number": (r"6.63\times10^{-34}", r"\boxed{9.11\times10^{-31}}", "wrong_value"),
+    "gives a tiny number of another size": (r"1.6\times10^{-19}", r"\boxed{9.0\times10^{-20}}", "wrong_value"),
+    "gives twice a tiny number": ("0.0000001", r"\boxed{0.0000002}", "wrong_value"),
+    "gives zero for a tiny number": ("0.0000001", r"\boxed{0}", "wrong_value"),
+    "gives a tiny number for zero": ("0", r"\boxed{0.0000001}", "wrong_value"),
+    "hides a tiny number in a pair": (r"(1.6\times10^{-19}, 2)", r"\boxed{(1.7\times10^{-19}, 2)}", "wrong_value"),
+    "hides a tiny number in a formula": (r"10^{-9} x", r"\boxed{0.000000002x}", "wrong_value"),
+    "puts it behind a wrong equation": ("42", r"\boxed{41=42}", "wrong_value"),
+    "puts it behind a wrong chain": ("42", r"\boxed{1=2=3=42}", "wrong_value"),
+    "puts it before a wrong equation": ("42", r"\boxed{x=42=41}", "wrong_value"),
+    "puts it behind nearly": ("42", r"\boxed{41 \approx 42}", "wrong_value"),
+    "puts it behind an arrow": ("42", r"\boxed{41 \Rightarrow 42}", "wrong_value"),
+    "solves for another letter": ("x=42", r"\boxed{y=42}", "wrong_value"),
+    "solves nothing": ("x=42", r"\boxed{42=42}", "wrong_value"),
+    "gives a set for a pair": ("(1,2)", r"\boxed{\{1,2\}}", "wrong_value"),
+    "gives a list for a pair": ("(1,2)", r"\boxed{2,1}", "wrong_value"),
+    "gives a closed interval for an open one": ("(1,2)", r"\boxed{[1,2]}", "wrong_value"),
+    "closes the other end": ("[1,2)", r"\boxed{(1,2]}", "wrong_value"),
+    "gives the letters the other way round": ("abc", r"\boxed{cba}", "wrong_value"),
+    "gives another word of the letters": (r"\text{cat}", r"\boxed{act}", "wrong_value"),
+    "gives a small letter": ("A", r"\boxed{a}", "wrong_value"),
+    "gives a capital": ("x", r"\boxed{X}", "wrong_value"),
+    "gives a capital in a formula": ("2a+b", r"\boxed{2A+b}", "wrong_value"),
+    "gives another choice": (r"\textbf{(B)}", r"\boxed{A}", "wrong_value"),
+    "gives a number in another base": ("101", r"\boxed{101_2}", "wrong_value"),
+    "gives another base": ("101_2", r"\boxed{101_3}", "wrong_value"),
+    "leaves out the base": ("101_2", r"\boxed{101}", "wrong_value"),
+    "gives the sum that was asked for": ("5050", r"\boxed{\sum_{i=1}^{100} i}", "wrong_value"),
+    "gives the integral that was asked for": (r"\frac{1}{3}", r"\boxed{\int_0^1 x^2 dx}", "wrong_value"),
+    "gives the limit that was asked for": ("e", r"\boxed{\lim_{n\to\infty}(1+1/n)^n}", "wrong_value"),
+    "gives the limit that was asked for in other letters": (
+        r"e^1", r"\boxed{\lim_{n\to\infty}(1+1/n)^n}", "wrong_value"),
+    "gives the derivative that was asked for": ("2x", r"\boxed{\frac{d}{dx} x^2}", "wrong_value"),
+    "gives the product that was asked for": ("120", r"\boxed{\prod_{i=1}^{5} i}", "wrong_value"),
+    "gives a divisor to look for": ("6", r"\boxed{\gcd(12, 18)}", "wrong_value"),
+    "gives half a percent for a half": ("0.5", r"\boxed{0.5\%}", "wrong_value"),
+    "gives the percentage of a percentage": (r"50\%", r"\boxed{0.5\%}", "wrong_value"),
+    "moves the decimal comma": ("3.14", r"\boxed{31{,}4}", "wrong_value"),
+    "gives an exponent for a product": ("1000", r"\boxed{1e4}", "wrong_value"),
+    "repeats other digits": (r"\frac{1}{3}", r"\boxed{0.\overline{34}}", "wrong_value"),
+}  # fmt: skip
 EQUAL = [
     ("42", r"\boxed{42.0}"),
     ("42", r"\boxed{$42$}"),
     ("42", r"so \boxed{42}, that is \boxed{42}"),
+    ("42", r"\boxed {42}"),
+    ("42", r"\fbox{42}"),
+    ("42", r"\boxed{\text{The answer is } 42}"),
+    ("42", r"\boxed{42.}"),
+    ("42", r"\boxed{x=42}"),
+    ("42", r"\boxed{6 \cdot 7 = 42}"),
+    ("x=42", r"\boxed{42}"),
+    ("x=42", r"\boxed{x=6\cdot 7}"),
+    ("y=2x+1", r"\boxed{y=1+2x}"),
     (r"\frac{1}{2}", r"\boxed{0.5}"),
     (r"\frac{1}{2}", r"\boxed{1/2}"),
     (r"\sqrt{8}", r"\boxed{2\sqrt{2}}"),
+    (r"\sqrt{2}", r"\boxed{√2}"),
+    ("x^2", r"\boxed{x²}"),
     ("(x+1)^2", r"\boxed{x^2 + 2x + 1}"),
     (r"\{1, 2\}", r"\boxed{\{2, 1\}}"),
+    (r"\{1, 2\}", r"\boxed{2, 1}"),
     ("(1, 2)", r"\boxed{(1, 2)}"),
+    ("(1, 2)", r"\boxed{\left(1, 2\right)}"),
     ("$42$", r"\boxed{42}"),
     (r"Therefore \boxed{6 \cdot 7}.", r"\boxed{42}"),
+    ("18.90", r"\boxed{\$18.90}"),
+    (r"\$18.90", r"\boxed{18.9}"),
+    (r"50\%", r"\boxed{0.5}"),
+    (r"50\%", r"\boxed{50}"),
+    ("0.5", r"\boxed{50\%}"),
+    (r"\frac{1}{2}", r"\boxed{50\%}"),
+    ("50", r"\boxed{50\%}"),
+    (r"0.\overline{3}", r"\boxed{\frac13}"),
+    (r"\frac{1}{3}", r"\boxed{0.\overline{3}}"),
+    ("1000", r"\boxed{1e3}"),
+    ("1000", r"\boxed{1{,}000}"),
+    ("3.14", r"\boxed{3{,}14}"),
+    (r"42 \text{ m}", r"\boxed{42}"),
+    ("42", r"\boxed{42 \text{ apples}}"),
+    (r"42 \text{ m}", r"\boxed{42\,\mathrm{meters}}"),
+    (r"5 \text{ m}^2", r"\boxed{5 \text{ square meters}}"),
+    (r"90^\circ", r"\boxed{90\text{ degrees}}"),
+    (r"6.63\times10^{-34}", r"\boxed{6.630\times10^{-34}}"),
+    (r"\text{Tuesday}", r"\boxed{Tuesday}"),
+    (r"\textbf{(B)}", r"\boxed{B}"),
+    ("A", r"\boxed{\text{A}}"),
+    ("101_2", r"\boxed{101_{2}}"),
 ]
 
 pytestmark = needs_sandbox
@@ -64,7 +150,7 @@ def verdicts() -> dict[tuple[str, str], Verdict]:
     async def ask() -> list[Verdict]:
         return await asyncio.gather(*(judge(content, expert) for expert, content in pairs))
 
-    pairs = [*(("42", content) for content, _ in ATTACKS.values()), *EQUAL]
+    pairs = [*((expert, content) for expert, content, _ in ATTACKS.values()), *EQUAL]
     return dict(zip(pairs, asyncio.run(ask()), strict=True))
 
 
@@ -73,9 +159,11 @@ async def judge(content: str, expert: str = "42", place: str = "boxed") -> Verdi
     return await get_verifier("math", {"answer": expert, "place": place, "wall_seconds": 3.0})(action, make_turn())
 
 
-@pytest.mark.parametrize(("content", "reason"), ATTACKS.values(), ids=ATTACKS)
-def test_no_answer_is_paid_that_is_not_the_experts(content: str, reason: str) -> None:
-    verdict = verdicts()["42", content]
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_answer_is_paid_that_is_not_the_experts(attack: str) -> None:
+    expert, content, reason = ATTACKS[attack]
+
+    verdict = verdicts()[expert, content]
 
     assert (verdict.score, verdict.reason) == (0.0, reason), verdict.detail
 
@@ -105,6 +193,18 @@ async def test_an_answer_of_the_row_that_is_no_formula_is_undecided() -> None:
     assert (verdict.score, verdict.reason) == (None, "broken_gold")
 
 
+@pytest.mark.parametrize("expert", ["9^{9^{9^{9}}}", "((9!)!)!"])
+async def test_an_expert_whose_formula_takes_forever_is_undecided(expert: str) -> None:
+    for content in (rf"\boxed{{{expert}}}", r"\boxed{42}"):
+        assert (await judge(content, expert)).score is None, content
+
+
+@pytest.mark.parametrize("expert", ["None", "nan", r"42 \text{ is right}", r"\boxed{41} \boxed{42}"])
+async def test_an_expert_that_is_no_answer_is_undecided(expert: str) -> None:
+    for content in (rf"\boxed{{{expert}}}", r"\boxed{42}"):
+        assert (await judge(content, expert)).score is None, content
+
+
 async def test_a_call_is_no_answer() -> None:
     action = Message(role=Role.ASSISTANT, content=r"\boxed{42}", tool_calls=(ToolCall(name="add", arguments={}),))
 
@@ -114,7 +214,7 @@ async def test_a_call_is_no_answer() -> None:
 
 
 def test_the_page_shows_them() -> None:
-    rows = [f"| {attack} | `{reason}` |" for attack, (_, reason) in ATTACKS.items()]
+    rows = [f"| {attack} | `{reason}` |" for attack, (_, _, reason) in ATTACKS.items()]
 
     missing = [row for row in rows if row not in PAGE.read_text()]
 

@@ -18,7 +18,7 @@ OUTPUT_LANGUAGES = frozenset({"output", "text", "txt", "plaintext", "console", "
 """Languages of blocks that show what a program prints, and hold no program."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 """JSON can spell half a surrogate pair, and no file can hold one."""
-_BOXED = "\\boxed{"
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
 def extract_program(
@@ -85,16 +85,15 @@ def _tagged(text: str) -> list[str]:
 
 
 def _boxed(text: str) -> list[str]:
-    r"""Contents of each \boxed{}, whose braces may be nested; a box that is never closed is left out."""
+    r"""Contents of each \boxed{} and \fbox{}, whose braces may be nested; a box that is never closed is left out."""
     found = []
-    start = text.find(_BOXED)
-    while start >= 0:
-        begin = start + len(_BOXED)
-        end = _closing_brace(text, begin)
+    box = _BOX.search(text)
+    while box is not None:
+        end = _closing_brace(text, box.end())
         if end < 0:
             break
-        found.append(text[begin:end])
-        start = text.find(_BOXED, end)
+        found.append(text[box.end() : end])
+        box = _BOX.search(text, end)
     return found
 
 

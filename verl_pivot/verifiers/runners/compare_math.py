@@ -13,6 +13,7 @@ import signal
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy import Basic, Number
 
 MEMORY_BYTES = 768 * 1024**2
 
@@ -23,9 +24,28 @@ def read(text: str) -> list[Any]:
     return formulas
 
 
+def is_near(expert: Any, answer: Any, digits: int) -> bool:
+    """Whether two formulas that math-verify takes as equal, which rounds to decimals, are equal in significant digits.
+
+    Numbers within sets, tuples and other formulas are compared one by one in their order of size, where both have as
+    many.
+    """
+    if not (isinstance(expert, Basic) and isinstance(answer, Basic)):  # matrices
+        return len(expert) == len(answer) and all(map(is_near, expert, answer, [digits] * len(expert)))
+    if expert.is_number and answer.is_number:
+        one, other = (complex(each.evalf(digits + 15)) for each in (expert, answer))
+        return one == other or abs(one - other) <= 10.0**-digits * max(abs(one), abs(other))
+    numbers = [sorted(map(float, each.atoms(Number))) for each in (expert, answer)]
+    if len(numbers[0]) != len(numbers[1]):
+        return True
+    return all(abs(a - b) <= 10.0**-digits * max(abs(a), abs(b)) for a, b in zip(*numbers, strict=True))
+
+
 def compare(pair: dict[str, Any]) -> dict[str, bool]:
     expert, answer = read(pair["expert"]), read(pair["answer"])
     same = bool(expert) and bool(answer) and verify(expert, answer, float_rounding=pair["digits"], timeout_seconds=None)
+    if same and (expert[0] != answer[0]):
+        same = is_near(expert[0], answer[0], pair["digits"])
     return {"has_expert": bool(expert), "has_answer": bool(answer), "same": same}
 
 

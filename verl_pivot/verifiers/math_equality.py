@@ -1,0 +1,82 @@
+"""Two answers in LaTeX -> what refuses the one without calculating, or the pairs of formulas that have to be equal."""
+
+import re
+from typing import NamedTuple
+
+from verl_pivot.verifiers.math_texts import MathAnswer
+
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+class FormulaChoice(NamedTuple):
+    """Formulas of which one must equal the expert's of the same place."""
+
+    pairs: tuple[tuple[str, str], ...]
+    """((the expert's formula, the policy's), ...)"""
+
+
+class Mismatch(NamedTuple):
+    """What tells two answers apart before anything is calculated."""
+
+    what: str
+
+
+def needed_equalities(answer: MathAnswer, expert: MathAnswer) -> list[FormulaChoice] | Mismatch:
+    """The equalities that make an answer right, each given in one way or several; none if it is right already.
+
+    Args:
+        answer: The policy's.
+        expert: The expert's.
+    """
+    if expert.letters or answer.letters:
+        return [] if answer.has_letters_of(expert) else Mismatch("other letters")
+    if (what := _difference(answer, expert)) is not None:
+        return Mismatch(what)
+    sides = _sides(answer, expert)
+    return Mismatch("other sides of an equation") if sides is None else [_choice(*each) for each in sides]
+
+
+def _difference(answer: MathAnswer, expert: MathAnswer) -> str | None:
+    swapped = {each.swapcase() for each in expert.variables - answer.variables}
+    found = {
+        "another unit": bool(answer.unit and expert.unit) and answer.unit != expert.unit,
+        "another base": answer.bases != expert.bases,
+        "other brackets": (answer.brackets or expert.brackets) != "" and _kind(answer) != _kind(expert),
+        "a question again": not answer.unevaluated <= expert.unevaluated,
+        "letters of another case": not swapped.isdisjoint(answer.variables),
+    }
+    return next((what for what, is_found in found.items() if is_found), None)
+
+
+def _kind(answer: MathAnswer) -> str:
+    return answer.brackets or "{}"
+
+
+def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:
+    """(side of the answer, side of the expert's) that must be equal; None where the equations cannot be compared."""
+    given, wanted = answer.sides, expert.sides
+    if len(wanted) > 1 and wanted[0].is_name:
+        if len(given) > 1 and given[0].is_name:
+            if given[0].formula != wanted[0].formula:
+                return None
+            given = given[1:]
+        elif len(given) > 1:
+            return [(answer, expert)] if expert.variables <= answer.variables and len(wanted) == len(given) else None
+        return [(each, wanted[-1]) for each in given]
+    if len(wanted) > 1:
+        is_equation = len(given) == len(wanted) == 2 and expert.variables <= answer.variables
+        return [(answer, expert)] if is_equation else None
+    values = given[1:] if len(given) > 1 and given[0].is_name else given
+    return [(each, expert) for each in values]
+
+
+def _choice(answer: MathAnswer, expert: MathAnswer) -> FormulaChoice:
+    """A percentage equals the number that it stands for, and its own number where that can be no share."""
+    as_written = (expert.formula, answer.formula)
+    if answer.is_percent == expert.is_percent:
+        return FormulaChoice((as_written,))
+    if expert.is_percent:
+        return FormulaChoice((as_written, (expert.as_fraction().formula, answer.formula)))
+    as_share = (expert.formula, answer.as_fraction().formula)
+    is_share = _NUMBER.fullmatch(expert.formula) is None or abs(float(expert.formula)) <= 1.0
+    return FormulaChoice((as_share,) if is_share else (as_share, as_written))

@@ -1,0 +1,211 @@
+r"""Answer in LaTeX -> its formula in the spelling that math-verify reads, with its unit, base, brackets and letters."""
+
+import re
+import unicodedata
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+_UNICODE = {
+    "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00f7": r"\div ",
+    "\u03c0": r"\pi ", "\u221e": r"\infty ", "\u2264": r"\leq ", "\u2265": r"\geq ", "\u2248": r"\approx ",
+    "\u222b": r"\int ", "\u2211": r"\sum ", "\u220f": r"\prod ", "\u00b0": r"^{\circ}", "\u2044": "/",
+}  # fmt: skip
+_SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
+_ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
+_FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
+_TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
+_ONLY_TEXT = re.compile(_FONT + r"\{ *\(?([^{}()]*)\)? *\}|\(?([A-Za-z]+)\)?")
+_SAID_BEFORE = re.compile(
+    r"(?:the|final|answer|result|value|is|equals|so|thus|therefore|hence|[\s:,.])+", re.IGNORECASE
+)
+_UNIT_BEGINS = re.compile(_FONT + r"\{|\^ *\{? *\\circ|\\degree")
+_UNIT_PART = re.compile(
+    _FONT + r"\{[^{}]*\}|\^ *\{? *\\circ *\}?|\\degree|\^ *\{? *-?\d+ *\}?|\\cdot|\\times|\\[,;:! ]|[\s~/.*]"
+)
+_UNIT_WORD = re.compile(r"[A-Za-z\u00b5\u03bc\u2126\u03a9\u20ac\u00a3$%]+\.?")
+_NO_UNIT = frozenset(
+    {"or", "and", "not", "no", "never", "is", "if", "but", "to", "than", "only", "maybe", "wrong", "false"}
+)
+_LETTERS_OF_FORMULAS = frozenset({"e", "i", "j", "d", "T"})
+_SAME_UNIT = {
+    word: words[0]
+    for words in (
+        ["s", "sec", "second"], ["min", "minute"], ["h", "hr", "hour"], ["m", "meter", "metre"], ["g", "gram"],
+        ["km", "kilometer", "kilometre"], ["cm", "centimeter", "centimetre"], ["mm", "millimeter", "millimetre"],
+        ["kg", "kilogram"], ["in", "inch", "inche"], ["ft", "foot", "feet"], ["mi", "mile"], ["$", "dollar"],
+        ["l", "L", "liter", "litre"],
+        ["ml", "mL", "milliliter", "millilitre"], ["degree", "deg"],
+    )
+    for word in words
+}  # fmt: skip
+_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)(?:\\overline|\\dot|\\bar)\{(\d+)\}")
+_SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
+_DECIMAL_COMMA = re.compile(r"(-?\d+)\{,\}(\d{1,2}|\d{4,})")
+_BASE = re.compile(r"\d_\{? *(\d+) *\}?")
+_LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+_RELATION = re.compile(r"\\(?:approx|simeq|equiv|implies|iff|Rightarrow|Leftrightarrow|rightarrow|to)(?![A-Za-z])")
+_NAME = re.compile(r"(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?'*)(?:\([A-Za-z, ]*\))?")
+_UNEVALUATED = re.compile(
+    r"\\(sum|prod|coprod|int|iint|iiint|oint|lim|limsup|liminf|bigcup|bigcap|det|gcd|lcm|max|min|sup|inf|arg|Pr|partial"
+    r"|operatorname|bmod|pmod|mod)(?![A-Za-z])|\b(gcd|lcm|mod|max|min|det)\b|(frac *\{ *d(?:\^\{?\d\}?)? *\} *\{ *d)"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MathAnswer:
+    """One answer, taken apart."""
+
+    formula: str
+    """Formula without unit and percent sign."""
+    unit: str = ""
+    """Unit in one spelling; "" where there is none."""
+    is_percent: bool = False
+    letters: str = ""
+    """The answer itself where it is letters or words alone; "" otherwise."""
+    is_words: bool = False
+    """Whether the letters stand in a command for text, where they are words and no product."""
+
+    @property
+    def bases(self) -> list[str]:
+        """Bases of the numbers with an index, as in 101_2."""
+        return _BASE.findall(self.formula)
+
+    @property
+    def brackets(self) -> str:
+        r"""The brackets around a list, such as "()", "[)" or "{}"; "" where there is no list or none is around it."""
+        text = re.sub(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", self.formula).strip()
+        opening, closing = (
+            (r"\{" if text.startswith(r"\{") else text[:1]),
+            (r"\}" if text.endswith(r"\}") else text[-1:]),
+        )
+        is_list = "," in text and opening in ("(", "[", r"\{") and closing in (")", "]", r"\}")
+        return f"{opening[-1]}{closing[-1]}" if is_list else ""
+
+    @property
+    def unevaluated(self) -> frozenset[str]:
+        """Commands that only pose a question, such as sums, integrals and limits."""
+        return frozenset("".join(found) for found in _UNEVALUATED.findall(self.formula))
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Single letters outside of commands."""
+        return frozenset(each for each in _LETTERS.findall(self.formula) if len(each) == 1)
+
+    @property
+    def sides(self) -> list["MathAnswer"]:
+        """What stands between the equal signs and arrows; the answer alone where there is none."""
+        parts = _split_at_equal_signs(_RELATION.sub("=", self.formula))
+        return [replace(self, formula=part.strip()) for part in parts]
+
+    @property
+    def is_name(self) -> bool:
+        """Whether the formula only names something: x, f(x), A_1."""
+        return _NAME.fullmatch(self.formula) is not None
+
+    def has_letters_of(self, other: "MathAnswer") -> bool:
+        """Whether both are the same letters; words may differ in case."""
+        is_same_word = (self.is_words or other.is_words) and len(self.letters) > 2
+        return self.letters == other.letters or (is_same_word and self.letters.casefold() == other.letters.casefold())
+
+    def as_fraction(self) -> "MathAnswer":
+        """A percentage as the number that it stands for."""
+        return replace(self, formula=rf"\frac{{{self.formula}}}{{100}}", is_percent=False)
+
+
+def read_math_answer(text: str) -> MathAnswer | None:
+    """The answer that a text spells; None where words stand behind the formula that are no unit."""
+    text = _plain(text)
+    if (only := _ONLY_TEXT.fullmatch(text)) and only[1] and any(map(str.isdigit, only[1])):
+        text = only[1].strip()  # a number in another font
+    elif only:
+        said, written = only.groups()
+        return MathAnswer(
+            formula=text, letters=" ".join((said or written).strip(" .").split()), is_words=said is not None
+        )
+    if (said := _TEXT.match(text)) and _SAID_BEFORE.fullmatch(said[1]):
+        text = text[said.end() :].strip()
+    is_money = text.startswith((r"\$", r"-\$"))
+    text = text.replace(r"\$", "").strip()
+    formula, tail = _without_unit(text)
+    unit = _unit(tail)
+    if unit is None:
+        return None
+    formula = formula.rstrip(" .~")
+    is_percent = formula.endswith(r"\%") or unit in ("percent", "%")
+    formula = formula.removesuffix(r"\%").strip() if is_percent else formula
+    return MathAnswer(
+        formula=_number(formula),
+        unit="$" if is_money and not unit else "" if is_percent else unit,
+        is_percent=is_percent,
+    )
+
+
+def _plain(text: str) -> str:
+    """The text with commands for the characters that stand for them."""
+    text = _SUPERSCRIPT.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
+    text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1]}}}", text)
+    for character, command in _UNICODE.items():
+        text = text.replace(character, command)
+    return text.strip().rstrip(".").strip()
+
+
+def _number(formula: str) -> str:
+    """A number in a spelling that math-verify knows; any other formula as it is."""
+    if found := _REPEATING.fullmatch(formula):
+        sign, whole, fixed, repeated = found.groups()
+        digits = Fraction(int(whole + fixed + repeated or 0) - int(whole + fixed or 0))
+        value = digits / (10 ** len(fixed) * (10 ** len(repeated) - 1))
+        return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
+    if found := _SCIENTIFIC.fullmatch(formula):
+        return rf"{found[1]} \times 10^{{{int(found[2])}}}"
+    if found := _DECIMAL_COMMA.fullmatch(formula):
+        return f"{found[1]}.{found[2]}"
+    return formula
+
+
+def _without_unit(text: str) -> tuple[str, str]:
+    """(formula, what stands behind it from its first words or degrees on, "" where it is not only that)."""
+    begin = _UNIT_BEGINS.search(text)
+    if begin is None or not text[: begin.start()].strip():
+        return text, ""
+    tail, position = text[begin.start() :], 0
+    while part := _UNIT_PART.match(tail, position):
+        position = part.end()
+    is_letter = (first := _TEXT.match(tail)) is not None and first[1].strip() in _LETTERS_OF_FORMULAS
+    return (text[: begin.start()], tail) if position == len(tail) and not is_letter else (text, "")
+
+
+def _unit(tail: str) -> str | None:
+    """A unit in one spelling; None where the words are none."""
+    text = re.sub(r"\^ *\{? *\\circ *\}?|\\degree", " degree ", tail)
+    text = _TEXT.sub(lambda found: f" {found[1]} ", text)
+    text = re.sub(r"\\(?:cdot|times)|\\[,;:! ]|[~*.]|\bper\b", lambda found: " / " if found[0] == "per" else " ", text)
+    words = re.findall(r"[^\s/^{}]+|/|\^ *\{? *-?\d+ *\}?", text)
+    found = []
+    for word in words:
+        if word == "/" or word.startswith("^"):
+            found.append(re.sub(r"[ {}]", "", word))
+        elif _UNIT_WORD.fullmatch(word) and word.casefold() not in _NO_UNIT:
+            found.append(_one_spelling(word))
+        else:
+            return None
+    unit = " ".join(found)
+    for power, exponent in (("square", "^2"), ("sq", "^2"), ("cubic", "^3")):
+        unit = re.sub(rf"\b{power} (\S+)", rf"\1 {exponent}", unit)
+    return unit if len(found) <= 6 else None
+
+
+def _one_spelling(word: str) -> str:
+    singular = word.removesuffix("s") if len(word) > 2 and not word.isupper() else word
+    singular = singular.lower() if len(singular) > 3 else singular
+    return _SAME_UNIT.get(singular, singular)
+
+
+def _split_at_equal_signs(formula: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for index, each in enumerate(formula):
+        depth += (each in "{([") - (each in "})]")
+        if each == "=" and depth <= 0 and formula[index - 1 : index] not in ("<", ">", "!", ":"):
+            parts.append(formula[start:index])
+            start = index + 1
+    return [*parts, formula[start:]]
