@@ -84,6 +84,14 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "gives the percentage of a percentage": (r"50\%", r"\boxed{0.5\%}", "wrong_value"),
     "moves the decimal comma": ("3.14", r"\boxed{31{,}4}", "wrong_value"),
     "gives an exponent for a product": ("1000", r"\boxed{1e4}", "wrong_value"),
+    "gives another letter that math-verify takes for a unit": ("5d", r"\boxed{5c}", "wrong_value"),
+    "gives a letter that math-verify takes for a unit": ("5", r"\boxed{5d}", "wrong_value"),
+    "gives plain kilometres for metres": (r"42 \text{ m}", r"\boxed{42 km}", "wrong_value"),
+    "gives two equations": ("x=42", r"\boxed{x=42, 41=42}", "wrong_value"),
+    "exchanges two solutions": ("x=1, y=2", r"\boxed{x=2, y=1}", "wrong_value"),
+    "goes on": ("42", r"\boxed{42 \ldots}", "wrong_value"),
+    "gives minutes for degrees": ("42", r"\boxed{42'}", "wrong_value"),
+    "asks for a remainder": ("42", r"\boxed{42 \pmod{43}}", "wrong_value"),
     "repeats other digits": (r"\frac{1}{3}", r"\boxed{0.\overline{34}}", "wrong_value"),
 }  # fmt: skip
 EQUAL = [
@@ -133,6 +141,12 @@ EQUAL = [
     (r"\textbf{(B)}", r"\boxed{B}"),
     ("A", r"\boxed{\text{A}}"),
     ("101_2", r"\boxed{101_{2}}"),
+    ("x=1, y=2", r"\boxed{x=1,y=2}"),
+    (r"x=1 \text{ or } x=2", r"\boxed{x=2 \text{ or } x=1}"),
+    (r"\$5", r"\boxed{5 dollars}"),
+    (r"12 \text{ cm}", r"\boxed{12 cm}"),
+    ("42", r"\boxed{\mathbf{42}}"),
+    ("2 xy", r"\boxed{2xy}"),
 ]
 
 pytestmark = needs_sandbox

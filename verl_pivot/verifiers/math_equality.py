@@ -28,6 +28,8 @@ def needed_equalities(answer: MathAnswer, expert: MathAnswer) -> list[FormulaCho
         answer: The policy's.
         expert: The expert's.
     """
+    if answer == expert:
+        return [FormulaChoice(((expert.formula, answer.formula),))]
     if expert.letters or answer.letters:
         return [] if answer.has_letters_of(expert) else Mismatch("other letters")
     if (what := _difference(answer, expert)) is not None:
@@ -54,6 +56,8 @@ def _kind(answer: MathAnswer) -> str:
 
 def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:
     """(side of the answer, side of the expert's) that must be equal; None where the equations cannot be compared."""
+    if answer.is_list_of_equations != expert.is_list_of_equations:
+        return None
     given, wanted = answer.sides, expert.sides
     if len(wanted) > 1 and wanted[0].is_name:
         if len(given) > 1 and given[0].is_name:

@@ -22,6 +22,7 @@ _UNIT_BEGINS = re.compile(_FONT + r"\{|\^ *\{? *\\circ|\\degree")
 _UNIT_PART = re.compile(
     _FONT + r"\{[^{}]*\}|\^ *\{? *\\circ *\}?|\\degree|\^ *\{? *-?\d+ *\}?|\\cdot|\\times|\\[,;:! ]|[\s~/.*]"
 )
+_PLAIN_UNIT = re.compile(r"(.*[\d})])[\s~]*([A-Za-z]{2,})( *\^ *\{? *\d *\}?)?", re.DOTALL)
 _UNIT_WORD = re.compile(r"[A-Za-z\u00b5\u03bc\u2126\u03a9\u20ac\u00a3$%]+\.?")
 _NO_UNIT = frozenset(
     {"or", "and", "not", "no", "never", "is", "if", "but", "to", "than", "only", "maybe", "wrong", "false"}
@@ -38,6 +39,7 @@ _SAME_UNIT = {
     )
     for word in words
 }  # fmt: skip
+_PERCENT = re.compile(r"(?<!\\)%")
 _REPEATING = re.compile(r"(-?)(\d*)\.(\d*)(?:\\overline|\\dot|\\bar)\{(\d+)\}")
 _SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
 _DECIMAL_COMMA = re.compile(r"(-?\d+)\{,\}(\d{1,2}|\d{4,})")
@@ -47,7 +49,8 @@ _RELATION = re.compile(r"\\(?:approx|simeq|equiv|implies|iff|Rightarrow|Leftrigh
 _NAME = re.compile(r"(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?'*)(?:\([A-Za-z, ]*\))?")
 _UNEVALUATED = re.compile(
     r"\\(sum|prod|coprod|int|iint|iiint|oint|lim|limsup|liminf|bigcup|bigcap|det|gcd|lcm|max|min|sup|inf|arg|Pr|partial"
-    r"|operatorname|bmod|pmod|mod)(?![A-Za-z])|\b(gcd|lcm|mod|max|min|det)\b|(frac *\{ *d(?:\^\{?\d\}?)? *\} *\{ *d)"
+    r"|operatorname|bmod|pmod|mod|ldots|dots|cdots)(?![A-Za-z])|\b(gcd|lcm|mod|max|min|det)\b"
+    r"|(frac *\{ *d(?:\^\{?\d\}?)? *\} *\{ *d)|(?<=\d)('+)"
 )
 
 
@@ -83,7 +86,7 @@ class MathAnswer:
 
     @property
     def unevaluated(self) -> frozenset[str]:
-        """Commands that only pose a question, such as sums, integrals and limits."""
+        """Commands that only pose a question, such as sums, integrals and limits, or leave something out."""
         return frozenset("".join(found) for found in _UNEVALUATED.findall(self.formula))
 
     @property
@@ -93,9 +96,17 @@ class MathAnswer:
 
     @property
     def sides(self) -> list["MathAnswer"]:
-        """What stands between the equal signs and arrows; the answer alone where there is none."""
-        parts = _split_at_equal_signs(_RELATION.sub("=", self.formula))
-        return [replace(self, formula=part.strip()) for part in parts]
+        """What stands between equal signs and arrows; the answer alone where there is none, or several equations."""
+        formula = _RELATION.sub("=", self.formula)
+        if self.is_list_of_equations:
+            return [self]
+        return [replace(self, formula=part.strip()) for part in _split_at_equal_signs(formula)]
+
+    @property
+    def is_list_of_equations(self) -> bool:
+        """Whether there is an equal sign beside a comma, or words between formulas."""
+        text = self.formula.replace("{,}", "")
+        return "=" in text and (_TEXT.search(text) is not None or len(_split_at(text, ",")) > 1 or "\\\\" in text)
 
     @property
     def is_name(self) -> bool:
@@ -146,7 +157,7 @@ def _plain(text: str) -> str:
     text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1]}}}", text)
     for character, command in _UNICODE.items():
         text = text.replace(character, command)
-    return text.strip().rstrip(".").strip()
+    return _PERCENT.sub(r"\\%", text).strip().rstrip(".").strip()
 
 
 def _number(formula: str) -> str:
@@ -165,6 +176,8 @@ def _number(formula: str) -> str:
 
 def _without_unit(text: str) -> tuple[str, str]:
     """(formula, what stands behind it from its first words or degrees on, "" where it is not only that)."""
+    if (plain := _PLAIN_UNIT.fullmatch(text)) and (len(plain[2]) > 3 or _singular(plain[2]) in _SAME_UNIT):
+        return plain[1], rf"\text{{{plain[2]}}}{plain[3] or ''}"
     begin = _UNIT_BEGINS.search(text)
     if begin is None or not text[: begin.start()].strip():
         return text, ""
@@ -195,17 +208,26 @@ def _unit(tail: str) -> str | None:
     return unit if len(found) <= 6 else None
 
 
-def _one_spelling(word: str) -> str:
+def _singular(word: str) -> str:
     singular = word.removesuffix("s") if len(word) > 2 and not word.isupper() else word
-    singular = singular.lower() if len(singular) > 3 else singular
+    return singular.lower() if len(singular) > 3 else singular
+
+
+def _one_spelling(word: str) -> str:
+    singular = _singular(word)
     return _SAME_UNIT.get(singular, singular)
 
 
 def _split_at_equal_signs(formula: str) -> list[str]:
+    return _split_at(re.sub(r"[<>!:]=", " ", formula), "=")
+
+
+def _split_at(formula: str, mark: str) -> list[str]:
+    """Parts of a formula between the marks that stand outside of all brackets."""
     parts, depth, start = [], 0, 0
     for index, each in enumerate(formula):
         depth += (each in "{([") - (each in "})]")
-        if each == "=" and depth <= 0 and formula[index - 1 : index] not in ("<", ">", "!", ":"):
+        if each == mark and depth <= 0:
             parts.append(formula[start:index])
             start = index + 1
     return [*parts, formula[start:]]

@@ -10,16 +10,19 @@ import os
 import resource
 import select
 import signal
+from dataclasses import replace
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Basic, Number
 
+WITHOUT_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)
+"""Units are compared outside; math-verify would take the d of 5d for one."""
 MEMORY_BYTES = 768 * 1024**2
 
 
 def read(text: str) -> list[Any]:
-    config = [LatexExtractionConfig(boxed_match_priority=-1)]
+    config = [LatexExtractionConfig(boxed_match_priority=-1, normalization_config=WITHOUT_UNITS)]
     formulas: list[Any] = parse(f"${text}$", config, fallback_mode="no_fallback", parsing_timeout=None)
     return formulas
 
