@@ -30,6 +30,8 @@ class FakeJudge:
     answer: Answer = believing
     failures: list[int] = field(default_factory=list)
     """HTTP statuses of the first answers."""
+    body: bytes | None = None
+    """Body of every answer, in place of what `answer` gives."""
     requests: list[JsonObject] = field(default_factory=list)
 
     async def serve(self, request: web.Request) -> web.Response:
@@ -37,6 +39,8 @@ class FakeJudge:
         self.requests.append(body)
         if self.failures:
             return web.json_response({"error": {"message": "busy"}}, status=self.failures.pop(0))
+        if self.body is not None:
+            return web.Response(body=self.body, content_type="application/json")
         system, user = (message["content"] for message in body["messages"])
         match = re.search(r"with the word ([0-9a-f]{16}),", system)
         assert match is not None

@@ -4,10 +4,12 @@ import pickle
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.factories import CALL, make_turn
 from verl_pivot.errors import ConfigError
-from verl_pivot.types import Json, Message, Turn, Verdict
+from verl_pivot.types import Json, JsonObject, Message, Turn, Verdict
 from verl_pivot.verifiers import registry
 from verl_pivot.verifiers.registry import get_verifier, register
 
@@ -17,7 +19,7 @@ asked: list[str] = []
 @pytest.fixture(autouse=True, scope="module")
 def verifiers() -> Iterator[None]:
     """Verifiers that always give one score, named by the score."""
-    scores = {"one": 1.0, "half": 0.5, "zero": 0.0, "none": None}
+    scores = {"one": 1.0, "half": 0.5, "third": 1 / 3, "zero": 0.0, "none": None}
     for name, score in scores.items():
         register(name)(_always(name, score))
     yield
@@ -53,12 +55,111 @@ async def test_no_verifier_is_asked_after_a_final_verdict() -> None:
         ("half", "acceptance", 0.5),
         ("zero", "refusal", 0.0),
         ("one", "refusal", 0.5),
+        ("third", "refusal", 0.5),
+        ("third", "both", 1 / 3),
     ],
 )
 async def test_a_verifier_may_decide_only_acceptances_or_only_refusals(first: str, decides: str, score: float) -> None:
     verdict = await ask("first_decided", {"name": first, "decides": decides}, {"name": "half"})
 
     assert verdict.score == score
+
+
+@pytest.mark.parametrize(
+    ("part", "score"),
+    [
+        ({"name": "third", "decides": "acceptance", "min_accepted": 0.3}, 1 / 3),
+        ({"name": "third", "decides": "acceptance", "min_accepted": 0.4}, 0.5),
+        ({"name": "third", "decides": "refusal", "max_refused": 0.4}, 1 / 3),
+        ({"name": "third", "decides": "refusal", "max_refused": 0.3}, 0.5),
+        ({"name": "none", "decides": "refusal", "max_refused": 0.9}, 0.5),
+    ],
+)
+async def test_the_scores_that_accept_and_refuse_have_bounds(part: Json, score: float) -> None:
+    assert (await ask("first_decided", part, {"name": "half"})).score == score
+
+
+async def combine(rule: str, *parts: Json) -> Verdict:
+    return await get_verifier("weighted", {"rule": rule, "verifiers": list(parts)})(CALL, make_turn())
+
+
+@pytest.mark.parametrize(
+    ("rule", "names", "score", "reason"),
+    [
+        ("min", ["one", "one"], 1.0, "accepted"),
+        ("min", ["one", "half", "third"], 1 / 3, "partial"),
+        ("product", ["one", "half", "third"], 1 / 6, "partial"),
+        ("product", ["one", "one"], 1.0, "accepted"),
+        ("min", ["one", "zero"], 0.0, "said_zero"),
+        ("product", ["zero", "none"], 0.0, "said_zero"),
+        ("min", ["none", "one", "zero"], 0.0, "said_zero"),
+        ("min", ["none", "one"], None, "said_none"),
+        ("product", ["half", "none"], None, "said_none"),
+        ("mean", ["zero", "none"], None, "said_none"),
+    ],
+)
+async def test_all_of_several_verifiers_must_accept(
+    rule: str, names: list[str], score: float | None, reason: str
+) -> None:
+    verdict = await combine(rule, *({"name": name} for name in names))
+
+    assert (verdict.score, verdict.reason) == (None if score is None else pytest.approx(score), reason)
+
+
+async def test_a_part_closes_the_gate_below_its_least_score() -> None:
+    gate: Json = {"name": "half", "min_score": 0.6}
+
+    assert (await combine("mean", {"name": "one"}, gate)).score == 0.0
+    assert (await combine("mean", {"name": "none"}, gate)).score == 0.0
+    assert (await combine("mean", {"name": "one"}, {"name": "half", "min_score": 0.5})).score == 0.75
+    assert (await combine("mean", {"name": "one"}, {"name": "none", "min_score": 0.5})).score is None
+
+
+members = st.lists(st.sampled_from(["one", "half", "third", "zero", "none"]), min_size=1, max_size=5)
+
+
+@given(members)
+async def test_the_product_is_at_most_the_least_score_and_that_at_most_the_mean(names: list[str]) -> None:
+    parts: list[Json] = [{"name": name} for name in names]
+    product, least, mean = [(await combine(rule, *parts)).score for rule in ("product", "min", "mean")]
+
+    assert (mean is None) == ("none" in names)
+    assert (product is None) == (least is None) == ("none" in names and "zero" not in names)
+    if product is not None and least is not None and mean is not None:
+        assert product <= least + 1e-12
+        assert least <= mean + 1e-12
+
+
+def nested(depth: int) -> Json:
+    part: Json = {"name": "one"}
+    for _ in range(depth):
+        part = {"name": "weighted", "options": {"verifiers": [part]}}
+    return part
+
+
+async def test_verifiers_may_stand_within_each_other_but_not_without_end() -> None:
+    assert (await combine("mean", nested(7))).score == 1.0
+    for depth in (20, 200, 5000):
+        with pytest.raises(ConfigError, match="deep"):
+            get_verifier("weighted", {"verifiers": [nested(depth)]})
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("weighted", {"rule": "min", "verifiers": [{"name": "one", "weight": 2.0}]}, "rule 'min' takes no weights"),
+        ("weighted", {"verifiers": [{"name": "one", "weight": 1e308}]}, "weight: Input should be less than or equal"),
+        ("weighted", {"verifiers": [{"name": "one", "weight": float("inf")}]}, "weight: Input should be less than"),
+        ("weighted", {"verifiers": [{"name": "one", "weight": float("nan")}]}, "weight: Input should be"),
+        ("weighted", {"verifiers": [{"name": "one", "min_score": 2.0}]}, "min_score: Input should be"),
+        ("first_decided", {"verifiers": [{"name": "one", "min_accepted": 0.5}]}, "min_accepted does nothing where"),
+        ("first_decided", {"verifiers": [{"name": "one", "decides": "acceptance", "max_refused": 0.5}]},
+         "max_refused does nothing where decides is 'acceptance'"),
+    ],
+)  # fmt: skip
+def test_an_option_that_would_do_nothing_is_refused(kind: str, options: JsonObject, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        get_verifier(kind, options)
 
 
 async def test_an_undecided_verdict_quotes_the_reason_of_each_verifier() -> None:
@@ -100,7 +201,10 @@ async def test_weighted_gives_the_mean_of_the_scores_or_is_undecided(
         ([], "verifiers: Tuple should have at least 1 item"),
         ([{"name": "nobody"}], "unknown verifier 'nobody'"),
         ([{"name": "tool_call", "options": {"mode": "loose"}}], "tool_call.mode: Input should be"),
-        ([{"name": "tool_call", "wieght": 2.0}], "wieght: unknown key; known: (decides, )?name, options"),
+        (
+            [{"name": "tool_call", "wieght": 2.0}],
+            "wieght: unknown key; known: (decides, max_refused, min_accepted|min_score), name, options",
+        ),
     ],
 )
 def test_a_part_with_wrong_options_is_refused(kind: str, parts: list[Json], message: str) -> None:

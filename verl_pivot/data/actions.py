@@ -2,11 +2,11 @@
 
 import json
 import re
-from collections import Counter
 from dataclasses import dataclass
 
+from verl_pivot.data.json_values import object_of_unique_names
 from verl_pivot.data.tagged_text import split_at_tags
-from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, ToolCall
+from verl_pivot.types import Json, Malformed, Message, Role, ToolCall
 
 _TAG = re.compile(r"</?tool_call>")
 _MARKER = re.compile(
@@ -88,7 +88,7 @@ def parse_action(text: str, *, ended: bool) -> Message | Malformed:
 
 def _parse_call(block: str) -> ToolCall | Malformed:
     try:
-        call: Json = json.loads(block, object_pairs_hook=_without_repeated_names)
+        call: Json = json.loads(block, object_pairs_hook=object_of_unique_names)
     except (ValueError, RecursionError) as error:
         return Malformed(reason="malformed_call", detail=f"not JSON: {error}")
     if not isinstance(call, dict):
@@ -97,12 +97,3 @@ def _parse_call(block: str) -> ToolCall | Malformed:
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return Malformed(reason="malformed_call", detail='a call needs "name" (text) and "arguments" (object)')
     return ToolCall(name=name, arguments=arguments)
-
-
-def _without_repeated_names(pairs: list[tuple[str, Json]]) -> JsonObject:
-    """The object of these pairs. A name given twice is refused: JSON readers differ in which value they take."""
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
-        raise ValueError(f"{repeated!r} stands twice in an object")
-    return values

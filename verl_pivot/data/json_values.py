@@ -1,6 +1,7 @@
 """JSON values: decoding, encoding, types, equality and depth; a value that breaks a format is a BadRowError."""
 
 import json
+from collections import Counter
 
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject
@@ -62,6 +63,19 @@ def encode_json(value: Json, *, sort_keys: bool = False) -> str:
     except (TypeError, ValueError) as error:  # not a JSON type, NaN, or a lone surrogate
         raise BadRowError("not_json", f"a value has no JSON form: {error}") from error
     return text
+
+
+def object_of_unique_names(pairs: list[tuple[str, Json]]) -> JsonObject:
+    """The object of these pairs, for `json.loads`. No name may stand twice: readers differ in the value they take.
+
+    Raises:
+        ValueError: If a name stands twice.
+    """
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        repeated = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{repeated!r} stands twice in an object")
+    return values
 
 
 def as_object(value: Json, what: str) -> JsonObject:

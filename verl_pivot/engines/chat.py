@@ -110,7 +110,7 @@ def decoded(body: bytes, answer: type[AnswerT], url: str) -> AnswerT:
     except msgspec.ValidationError as error:
         shown = excerpt(body.decode(errors="replace"))
         raise EngineError(f"{url} answered something else than asked for ({error}): {shown}; {CHECK_URL}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(not_json(url, body)) from error
 
 

@@ -1,15 +1,34 @@
-"""Verifiers `first_decided` (several asked in turn) and `weighted` (the mean of several)."""
+"""Verifiers `first_decided` (several asked in turn) and `weighted` (one score of several)."""
 
 import asyncio
+import math
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.registry import get_verifier, register
 from verl_pivot.verifiers.verdicts import Reason
+
+_MOST_NESTED = 8
+"""Verifiers that may stand within each other."""
+
+
+def _nesting(value: object) -> int:
+    """Levels of options with a key "verifiers" within each other."""
+    deepest, level = 0, [(value, 0)]
+    while level and deepest <= _MOST_NESTED:
+        deepest = max(depth for _, depth in level)
+        level = [(child, depth + step) for each, depth in level for child, step in _inner(each)]
+    return deepest
+
+
+def _inner(value: object) -> list[tuple[object, int]]:
+    if isinstance(value, dict):
+        return [(each, int(name == "verifiers")) for name, each in value.items()]
+    return [(each, 0) for each in value] if isinstance(value, list | tuple) else []
 
 
 class VerifierPart(Options):
@@ -18,26 +37,59 @@ class VerifierPart(Options):
     name: str
     options: dict[str, Any] = Field(default_factory=dict)
 
+    @field_validator("options")
+    @classmethod
+    def _check_nesting(cls, options: dict[str, Any]) -> dict[str, Any]:
+        if _nesting(options) > _MOST_NESTED:
+            raise ValueError(f"verifiers may stand {_MOST_NESTED} deep within each other, not deeper")
+        return options
+
 
 class FirstDecidedPart(VerifierPart):
     decides: Literal["both", "acceptance", "refusal"] = "both"
     """Verdicts of this verifier that are final; after any other the next verifier is asked."""
+    min_accepted: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
+    """Least score that is an acceptance, where this verifier decides on acceptance alone."""
+    max_refused: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+    """Largest score that is a refusal, where this verifier decides on refusal alone."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, decides in (("min_accepted", "acceptance"), ("max_refused", "refusal")):
+            if name in self.model_fields_set and self.decides != decides:
+                raise ValueError(f"{name} does nothing where decides is {self.decides!r}; set decides to {decides!r}")
+        return self
 
 
 class WeightedPart(VerifierPart):
-    weight: Annotated[float, Field(gt=0.0)] = 1.0
+    weight: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
+    """Weight in the mean; the other rules take none."""
+    min_score: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """Score of this verifier below which the whole is 0, whatever the others say."""
 
 
 class FirstDecidedOptions(Options):
     """Options of the verifier `first_decided`."""
 
-    verifiers: Annotated[tuple[FirstDecidedPart, ...], Field(min_length=1)]
+    verifiers: Annotated[tuple[FirstDecidedPart, ...], Field(min_length=1, max_length=100)]
 
 
 class WeightedOptions(Options):
     """Options of the verifier `weighted`."""
 
-    verifiers: Annotated[tuple[WeightedPart, ...], Field(min_length=1)]
+    verifiers: Annotated[tuple[WeightedPart, ...], Field(min_length=1, max_length=100)]
+    rule: Literal["mean", "min", "product"] = "mean"
+    """
+    mean: the mean by weight.
+    min: the least score, so that all verifiers must accept.
+    product: the product of the scores.
+    """
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.rule != "mean" and any("weight" in part.model_fields_set for part in self.verifiers):
+            raise ValueError(f"rule {self.rule!r} takes no weights")
+        return self
 
 
 @register("first_decided", options=FirstDecidedOptions)
@@ -68,31 +120,52 @@ class FirstDecidedVerifier:
 def _is_final(verdict: Verdict, part: FirstDecidedPart) -> bool:
     if verdict.score is None:
         return False
-    return part.decides == "both" or (verdict.score == 1.0) == (part.decides == "acceptance")
+    if part.decides == "both":
+        return True
+    return verdict.score >= part.min_accepted if part.decides == "acceptance" else verdict.score <= part.max_refused
 
 
 @register("weighted", options=WeightedOptions)
 class WeightedVerifier:
-    """Gives the weighted mean of the scores; undecided if one verifier is. All verifiers are asked at the same time."""
+    """Gives one score of several: their weighted mean, the least, or the product. All are asked at the same time.
+
+    A verdict that makes the score 0, whatever the others say, decides alone: a score below the `min_score` of its part,
+    and with `min` and `product` a 0. Otherwise the verdict is undecided if one of them is.
+    """
 
     def __init__(self, options: WeightedOptions) -> None:
         self._parts = options.verifiers
+        self._rule = options.rule
         self._verifiers = [get_verifier(part.name, part.options) for part in self._parts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         verdicts = await asyncio.gather(*(verifier(action, turn) for verifier in self._verifiers))
+        parts = list(zip(self._parts, verdicts, strict=True))
+        if (closed := next((each for part, each in parts if self._is_zero(each, part)), None)) is not None:
+            return Verdict.refuse(closed.reason, closed.detail)
         scores = [verdict.score for verdict in verdicts if verdict.score is not None]
         if len(scores) < len(verdicts):
             return next(verdict for verdict in verdicts if verdict.score is None)
-        weights = [part.weight for part in self._parts]
-        score = sum(weight * each for weight, each in zip(weights, scores, strict=True)) / sum(weights)
-        parts = zip(self._parts, verdicts, strict=True)
         detail = "; ".join(f"{part.name}: {each.score:g} {each.reason}" for part, each in parts)
-        return Verdict(score=min(score, 1.0), reason=_common_reason(verdicts), detail=detail)
+        return Verdict(score=min(self._combined(scores), 1.0), reason=_common_reason(verdicts), detail=detail)
+
+    def _is_zero(self, verdict: Verdict, part: WeightedPart) -> bool:
+        """Whether a verdict makes the whole score 0."""
+        if verdict.score is None:
+            return False
+        return verdict.score < part.min_score or (self._rule != "mean" and verdict.score == 0.0)
+
+    def _combined(self, scores: Sequence[float]) -> float:
+        if self._rule == "min":
+            return min(scores)
+        if self._rule == "product":
+            return math.prod(scores)
+        weights = [part.weight for part in self._parts]
+        return sum(weight * each for weight, each in zip(weights, scores, strict=True)) / sum(weights)
 
 
 def _common_reason(verdicts: Sequence[Verdict]) -> str:
-    """Reason of a mean: accepted, partial, or the first verifier's reason where all scores are 0."""
+    """Reason of several scores: accepted, partial, or the first verifier's reason where all scores are 0."""
     if all(verdict.score == 1.0 for verdict in verdicts):
         return Reason.ACCEPTED
     return Reason.PARTIAL if any(verdict.score for verdict in verdicts) else verdicts[0].reason

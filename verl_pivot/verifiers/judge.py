@@ -11,9 +11,9 @@ from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import judge_prompts as prompts
 from verl_pivot.verifiers.asked_once import AskedOnce
-from verl_pivot.verifiers.judge_client import Endpoint, ask
+from verl_pivot.verifiers.judge_client import Endpoint, UnansweredQuestionError, ask
 from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.verdicts import Reason, graded, refuse, undecided
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse, undecided
 
 MAX_CHARS = 20_000
 """Characters of the longest action that a judge is shown."""
@@ -77,21 +77,36 @@ class JudgeVerifier:
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         sampled, expert = prompts.text_of(action), prompts.text_of(turn.expert)
+        state = "\n\n".join(f"{each.role}: {prompts.text_of(each)}" for each in self._shown_state(turn))
+        if (problem := _problem_of_row(state, expert)) is not None:
+            return broken_expert(problem)
         refusal = _refusal_without_judge(action, turn.expert, sampled)
         if refusal is not None:
             return refusal
         if self._options.kind == "equivalence" and sampled == expert:
             return Verdict.accept()
-        state = "\n\n".join(f"{each.role}: {prompts.text_of(each)}" for each in self._shown_state(turn))
         try:
             return await _verdicts.get(
-                (self._options, state, sampled, expert), lambda: self._judge(state, sampled, expert)
+                (self._options, state, sampled, expert), lambda: self._judge_or_refuse(state, sampled, expert)
             )
         except VerifierError as error:
             return undecided(Reason.JUDGE_FAILED, str(error))
 
     def _shown_state(self, turn: Turn) -> Sequence[Message]:
         return turn.state[len(turn.state) - min(self._options.num_state_messages, len(turn.state)) :]
+
+    async def _judge_or_refuse(self, state: str, sampled: str, expert: str) -> Verdict:
+        """The judge's verdict. What makes only the question about this action fail is this action, which is refused.
+
+        The control question is the same one about the expert's action; where it fails too, nothing is decided.
+        """
+        try:
+            return await self._judge(state, sampled, expert)
+        except UnansweredQuestionError as error:
+            if sampled == expert:
+                raise
+            await self._judge(state, expert, expert)
+            return refuse(Reason.UNANSWERABLE, str(error))
 
     async def _judge(self, state: str, sampled: str, expert: str) -> Verdict:
         if self._options.kind == "rubric":
@@ -124,7 +139,7 @@ class JudgeVerifier:
         checked = await ask(self._options.endpoint(), prompts.checklist(state, sampled, items), prompts.Checklist)
         states = {item.number: item.state for item in checked.items}
         if sorted(states) != list(range(1, len(items) + 1)) or len(checked.items) != len(items):
-            raise VerifierError(f"the judge answered for items {sorted(states)} of {len(items)}")
+            raise UnansweredQuestionError(f"the judge answered for items {sorted(states)} of {len(items)}")
         score = sum(_ITEM_SCORES[state] for state in states.values()) / len(items)
         return graded(score, ", ".join(states[number] for number in sorted(states)))
 
@@ -137,8 +152,21 @@ def _refusal_without_judge(action: Message, expert: Message, sampled: str) -> Ve
         return refuse(Reason.EMPTY_MESSAGE)
     if len(sampled) > MAX_CHARS:
         return refuse(Reason.TOO_LONG)
+    return None if _is_unicode(sampled) else refuse(Reason.WRONG_TYPE)
+
+
+def _problem_of_row(state: str, expert: str) -> str | None:
+    """What no judge could be asked about, whatever the policy does; None where there is nothing of this sort."""
+    if not expert.strip():
+        return "the expert's action has neither a call nor text"
+    if len(expert) > MAX_CHARS:
+        return f"the expert's action has {len(expert)} characters, more than the {MAX_CHARS} that a judge is shown"
+    return None if _is_unicode(state) and _is_unicode(expert) else "the row holds half a character (a lone surrogate)"
+
+
+def _is_unicode(text: str) -> bool:
     try:
-        sampled.encode()
+        text.encode()
     except UnicodeEncodeError:
-        return refuse(Reason.WRONG_TYPE)
-    return None
+        return False
+    return True

@@ -1,6 +1,7 @@
 """Prompts -> structured answers of a model behind an OpenAI-compatible endpoint: paced, retried and counted."""
 
 import asyncio
+import json
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from verl_pivot.data.json_values import object_of_unique_names
 from verl_pivot.engines.chat import ChatAnswer, ChatClient
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
@@ -20,6 +22,10 @@ from verl_pivot.verifiers.judge_usage import usage
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
 _MAX_ATTEMPTS = 3
 """Number of times that a model is asked until its answer has the required form."""
+
+
+class UnansweredQuestionError(VerifierError):
+    """The judge refuses one question, or never answers it in the form asked for; it may answer others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +48,23 @@ async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: typ
     """The model's answer to a prompt, as a `reply`.
 
     Raises:
-        VerifierError: If the endpoint does not answer, or never in this form.
+        UnansweredQuestionError: If the endpoint refuses the question each time, or never answers in this form.
+        VerifierError: If the endpoint does not answer.
         ConfigError: If the environment variable of the key is not set.
     """
     connection = await _connection(endpoint).get()
     problem = ""
     for attempt in range(_MAX_ATTEMPTS):
-        text = await connection.complete([{**message} for message in messages], reply, seed=attempt)
         try:
-            return reply.model_validate_json(text)
+            text = await connection.complete([{**message} for message in messages], reply, seed=attempt)
+            return reply.model_validate(json.loads(text, object_pairs_hook=object_of_unique_names), strict=True)
+        except ConfigError as error:
+            problem = str(error)
         except ValidationError as error:
             problem = f"{text[:200]!r}: {first_problem(error)}"
-    raise VerifierError(
+        except (ValueError, RecursionError) as error:
+            problem = f"{text[:200]!r}: {error}"
+    raise UnansweredQuestionError(
         f"judge {endpoint.model} at {endpoint.base_url} does not answer in the form asked for: {problem}"
     )
 
@@ -86,7 +97,12 @@ class _EndpointConnection:
         await self._client.close()
 
     async def complete(self, messages: list[JsonObject], reply: type[BaseModel], *, seed: int) -> str:
-        """Text of one answer."""
+        """Text of one answer.
+
+        Raises:
+            VerifierError: If the endpoint does not answer, or with something that is no answer of a model.
+            ConfigError: If the endpoint refuses the request.
+        """
         endpoint = self._endpoint
         schema: JsonObject = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
         parameters: JsonObject = {
@@ -99,7 +115,7 @@ class _EndpointConnection:
             await self._wait_for_start()
             try:
                 answer = await self._client.ask(messages, parameters)
-            except (EngineError, ConfigError) as error:
+            except EngineError as error:
                 raise VerifierError(f"judge {endpoint.model}: {error}") from error
         self._count(answer)
         return answer.text

@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel
 
+from verl_pivot.errors import ConfigError
 from verl_pivot.registry import Registry
 from verl_pivot.types import JsonObject, Message, Turn, Verdict
 
@@ -73,7 +74,7 @@ def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
     Raises:
         ConfigError: If no verifier has the name, or the verifier does not take these options.
     """
-    key = (name, json.dumps(options or {}, sort_keys=True))
+    key = (name, _as_text(name, options or {}))
     if key not in _made:
         _made[key] = _verifiers.make(name, options or {})
     return _made[key]
@@ -85,7 +86,14 @@ def check_verifier(name: str, options: JsonObject) -> None:
     Raises:
         ConfigError: If no verifier has the name, or the verifier does not take these options.
     """
-    _check(name, json.dumps(options, sort_keys=True))
+    _check(name, _as_text(name, options))
+
+
+def _as_text(name: str, options: JsonObject) -> str:
+    try:
+        return json.dumps(options, sort_keys=True)
+    except RecursionError as error:
+        raise ConfigError(f"the options of verifier {name!r} are nested too deeply") from error
 
 
 @lru_cache(maxsize=256)

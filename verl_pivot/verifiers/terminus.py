@@ -2,10 +2,11 @@
 
 import json
 from difflib import SequenceMatcher
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError
 
+from verl_pivot.data.json_values import object_of_unique_names
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.registry import register
@@ -104,15 +105,9 @@ def _parse_batch(text: str, form: type[Batch]) -> Batch | None:
     if len(text) > MAX_CHARS:
         return None
     try:
-        return form.model_validate(json.loads(text, object_pairs_hook=_object_with_unique_names))
+        return form.model_validate(json.loads(text, object_pairs_hook=object_of_unique_names))
     except (ValueError, ValidationError, RecursionError):
         return None
-
-
-def _object_with_unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len({name for name, _ in pairs}) < len(pairs):
-        raise ValueError("a name is given twice")
-    return dict(pairs)
 
 
 def _is_complete(batch: Batch) -> bool:

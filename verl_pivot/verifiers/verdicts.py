@@ -46,6 +46,9 @@ class Reason(StrEnum):
     JUDGE_WAVERS = "judge_wavers"
     """The judge changes its answer when the two actions change places."""
 
+    UNANSWERABLE = "unanswerable"
+    """The judge answers about the expert's action, but about this one never in the form asked for."""
+
     MALFORMED_COMMAND = "malformed_command"
     """A shell would not take the command."""
     WRONG_OUTPUT = "wrong_output"
