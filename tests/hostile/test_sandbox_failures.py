@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sandbox_machine import FORKS
 from tests.support.sandbox_services import (
     DEADLINE_SECONDS,
     ROOT,
@@ -403,6 +404,34 @@ def test_h61_with_a_masked_proc_programs_run_without_one() -> None:
         results = running.run_many([Program(code=code, limits=Limits(wall_seconds=0.5)) for code in BOMBS.values()])
         assert Status.OK not in {result.status for result in results}
         assert running.output("print('well')") == "well\n"
+    finally:
+        running.stop()
+
+
+COUNTED = {
+    "threads": "import threading, time\nts = [threading.Thread(target=time.sleep, args=(1.0,)) for _ in range(3)]\n"
+    "for t in ts: t.start()\nfor t in ts: t.join()\nprint(len(ts))",
+    "children": "import os, time\nfor _ in range(3):\n    if os.fork() == 0:\n"
+    "        time.sleep(1.0)\n        os._exit(0)\n"
+    "print(len([os.wait() for _ in range(3)]))",
+    "a pool": "import multiprocessing\nif __name__ == '__main__':\n    with multiprocessing.Pool(3) as pool:\n"
+    "        print(len(pool.map(abs, range(3))))",
+}
+
+
+def test_h61_without_proc_a_program_is_limited_to_its_own_processes_and_not_by_its_neighbours() -> None:
+    limits = Limits(wall_seconds=30.0, num_processes=8)
+    programs = [Program(code=code, limits=limits) for code in COUNTED.values() for _ in range(12)]
+    running = start_service(wrapper=MASKED)
+    try:
+        assert running.tier == "T3"
+        sleepers = [Program(code=f"{FORKS}\ntime.sleep(3.0)", limits=limits) for _ in range(4)]
+        results = running.run_many([*sleepers, *programs])
+        outputs = [(result.status, result.stdout, result.stderr) for result in results]
+        assert outputs == [(Status.OK, "7\n", "")] * len(sleepers) + [(Status.OK, "3\n", "")] * len(programs)
+        assert running.output("import os; print(os.getuid(), os.path.exists('/proc/self'))") == "1000 False\n"
+        leaks = "import os\nfor fd in range(3, 256):\n    try: print(fd, os.fstat(fd))\n    except OSError: pass"
+        assert running.output(leaks) == ""
     finally:
         running.stop()
 

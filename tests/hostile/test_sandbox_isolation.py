@@ -514,3 +514,57 @@ def test_h46_a_session_holds_one_more_which_speaks_for_itself_alone(kind: Kind) 
             assert (await session.run(code)).value in ("[0, 1, 2, 3]", "[0, 1, 2, 3, 4]")
 
     asyncio.run(main())
+
+
+TERMINALS = """
+import os, sys, time
+names = []
+for name in sorted(os.listdir("/dev/pts")):
+    if name != "ptmx":
+        names.append(name)
+        fd = os.open(f"/dev/pts/{name}", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK)
+        os.write(fd, b"INJECTED")
+print(names)
+"""
+
+
+@on_every_kind
+@pytest.mark.parametrize("how", ["os.openpty()", "__import__('pty').fork()", "os.open('/dev/ptmx', os.O_RDWR)"])
+def test_h31_the_terminals_of_other_programs_do_not_exist(kind: Kind, how: str) -> None:
+    victim = f"import os, time\nheld = {how}\ntime.sleep(2.0)\nprint(len(os.listdir('/dev/pts')))"
+    codes = [victim] * 3 + [f"import time; time.sleep(1.0)\n{TERMINALS}"] * 3
+
+    results = service(kind).run_many([Program(code=code, limits=Limits(wall_seconds=20.0)) for code in codes])
+
+    assert [result.stdout for result in results] == ["2\n"] * 3 + ["[]\n"] * 3
+
+
+@on_zygotes
+def test_h31_a_program_that_takes_every_terminal_takes_its_own(kind: Kind) -> None:
+    greedy = """
+import os, time
+held = []
+try:
+    while True:
+        held += os.openpty()
+except OSError as error:
+    print(len(held) // 2, error.strerror, flush=True)
+time.sleep(1.0)
+"""
+    honest = "import os, time\ntime.sleep(0.5)\nos.openpty()\nprint('mine')"
+    limits = Limits(wall_seconds=20.0, num_open_files=1024)
+
+    results = service(kind).run_many([Program(code=code, limits=limits) for code in [greedy] * 2 + [honest] * 4])
+
+    assert [result.stdout for result in results] == ["32 No space left on device\n"] * 2 + ["mine\n"] * 4
+
+
+def test_h31_a_terminal_works_as_on_any_machine() -> None:
+    code = """
+import os, pty, subprocess
+ours, theirs = os.openpty()
+done = subprocess.run("tty; stty size; echo out", shell=True, stdin=theirs, stdout=theirs, stderr=theirs)
+print(os.ttyname(theirs), done.returncode, os.read(ours, 1000).split())
+"""
+
+    assert service().output(code) == "/dev/pts/0 0 [b'/dev/pts/0', b'0', b'0', b'out']\n"

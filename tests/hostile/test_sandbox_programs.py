@@ -43,6 +43,22 @@ def test_h49_what_a_program_prints_never_becomes_its_status(kind: Kind, name: st
 
 
 @on_every_kind
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGXCPU)", 24),
+        ("import os; os.kill(os.getpid(), 9)", 9),
+        ("import resource, time; resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\nwhile True: pass", 9),
+        ("import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass", 24),
+    ],
+)
+def test_h49_the_signal_of_a_limit_alone_is_not_that_limit(kind: Kind, code: str, number: int) -> None:
+    result = service(kind).run(code, limits=Limits(wall_seconds=60.0, cpu_seconds=10))
+
+    assert (result.status, result.signal) == (Status.SIGNALED, number)
+
+
+@on_every_kind
 def test_h49_no_guessed_descriptor_leads_to_the_sandbox(kind: Kind) -> None:
     code = """
 import json, os, struct

@@ -85,6 +85,9 @@ def serve_command(
     session_idle_seconds: Annotated[
         float, typer.Option(min=1.0, help="Seconds until an unused session is closed.")
     ] = 600.0,
+    session_cpu_seconds: Annotated[
+        int, typer.Option(min=1, help="CPU seconds of a session over all its cells; a cell has a limit of its own.")
+    ] = 3600,
     drain_seconds: Annotated[
         float, typer.Option(min=0.0, help="Seconds that running programs get to end when the service stops.")
     ] = 10.0,
@@ -127,6 +130,7 @@ def serve_command(
         min_tier=min_tier,
         preload=tuple(name.strip() for name in preload.split(",") if name.strip()),
         memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
+        session_cpu_seconds=session_cpu_seconds,
         languages_file=languages,
     )
     from verl_pivot.extras import extra

@@ -57,7 +57,7 @@ class Limits:
     wall_seconds: float = 10.0
     """Seconds from the program's start to its end, without those in which it was ready to run and no core was free."""
     cpu_seconds: int = 10
-    """CPU seconds of each process."""
+    """CPU seconds of each process; in a session those of each cell."""
     memory_bytes: int = 1024 * MIB
     """Bytes of all processes together, above what a bare interpreter takes."""
     output_bytes: int = 64 * 1024

@@ -11,7 +11,7 @@ _REASONS = {
     Status.OUTPUT_LIMIT: "output error, it wrote more than allowed",
     Status.COMPILE_ERROR: "compile error",
     Status.COMPILE_TIMEOUT: "compile time-out error, the compiler did not end within its time limit",
-    Status.SESSION_KILLED: "session error, the interpreter had to be restarted and all variables are lost",
+    Status.SESSION_KILLED: "session error, the interpreter was restarted and all variables are lost",
 }
 
 
@@ -52,7 +52,8 @@ def _reason(result: Result) -> str:
         return f"execution error, ended by signal {_signal_name(result.signal)}"
     if result.status is Status.ERROR and result.exit_code is not None:
         return f"execution error, exit code {result.exit_code}"
-    return _REASONS.get(result.status, "execution error")
+    reason = _REASONS.get(result.status, "execution error")
+    return f"{reason}: {result.error}" if result.status is Status.SESSION_KILLED and result.error else reason
 
 
 def _signal_name(number: int) -> str:

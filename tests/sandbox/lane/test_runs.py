@@ -10,6 +10,8 @@ import pytest
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import Program
 from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.event_loop import EventLoop
+from verl_pivot.sandbox.lane.files_reply import FilesReply
 from verl_pivot.sandbox.lane.pods import PodShape
 from verl_pivot.sandbox.lane.running_task import Ending
 from verl_pivot.sandbox.lane.runs import Run
@@ -65,7 +67,11 @@ def test_a_compiler_that_was_evicted_after_its_end_runs_again(with_files: RunWit
 
 
 def test_a_program_evicted_while_its_files_are_read_runs_again(with_files: RunWithoutPod) -> None:
-    with_files._on_fetched({}, "", Ending(status=9, killed_by="evicted", pod_ended_for="evicted"))  # type: ignore[typeddict-item]
+    ending = Ending(status=9, killed_by="evicted", pod_ended_for="evicted")
+    reply = FilesReply(EventLoop(), [], ["values.json"], 100)
+    reply.on_sent()
+
+    with_files._on_fetched({}, "", reply, ending)  # type: ignore[typeddict-item]
 
     assert with_files.answers == [None]
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.bubblewrap.memfd import sealed_memfd
 from verl_pivot.sandbox.bubblewrap.privileges import as_ordinary_user
 from verl_pivot.sandbox.bubblewrap.python_view import VENV, PythonView, is_below
 from verl_pivot.sandbox.execution import MIB, Limits
+from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 
 TRUSTED_FOLDERS = (Path("/usr/bin"), Path("/usr/local/bin"), Path("/bin"))
 """Folders in which bwrap is looked for. The caller's PATH does not count: it may name folders that others can write."""
@@ -272,14 +272,14 @@ def _command(
     argv: list[str | bytes] = [*head]
     own_fds: list[int] = []
     for item, option, permissions in _with_options(data, tmp_files):
-        own_fds.append(sealed_memfd(item.content))
+        own_fds.append(sealed_memory_file(item.content))
         argv += ["--perms", permissions, option, str(own_fds[-1]), item.destination]
     argv += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp", "--hostname", "box"]
     argv += ["--new-session", "--die-with-parent", "--clearenv"]
     for name, value in environment.items():
         argv += ["--setenv", name, value]
     if seccomp is not None:
-        own_fds.append(sealed_memfd(seccomp))
+        own_fds.append(sealed_memory_file(seccomp))
         argv += ["--seccomp", str(own_fds[-1])]
     argv += ["--", *payload]
     show = [*python.bases, *([python.environment] if python.environment is not None else [])]

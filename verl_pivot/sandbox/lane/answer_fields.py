@@ -1,16 +1,22 @@
-"""Ending of a process -> the fields of an answer: status, exit code, usage, output, files."""
+"""Ending of a process -> the fields of an answer: status, exit code, usage, output."""
 
 import os
 import signal
 
-from verl_pivot.sandbox.lane.frames import decode_object
 from verl_pivot.sandbox.lane.running_task import Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.lane.messages import FetchedFields, LimitFields, OutputFields, ProcessFields
+    from verl_pivot.sandbox.lane.messages import LimitFields, OutputFields, ProcessFields
 
-_MAX_ANSWER_BYTES = 16 * 1024**2
+
+_SPENT_SHARE = 0.8
+"""Share of a CPU limit that a process has used when the kernel ends it for the limit, which it checks in ticks."""
+
+
+def is_cpu_limit(number: int, cpu_seconds: float, limit_seconds: float) -> bool:
+    """Whether the kernel ended a process for its CPU limit, and not the process itself by the same signal."""
+    return number in (signal.SIGXCPU, signal.SIGKILL) and cpu_seconds >= _SPENT_SHARE * limit_seconds
 
 
 def process_fields(ending: Ending, limits: "LimitFields", output: "OutputFields") -> "ProcessFields":
@@ -21,8 +27,8 @@ def process_fields(ending: Ending, limits: "LimitFields", output: "OutputFields"
         status = "error" if exit_code else "ok"
     else:
         number = os.WTERMSIG(ending.status)
-        spent_cpu = number == signal.SIGKILL and ending.cpu_seconds >= limits["cpu_seconds"]
-        status = "cpu_limit" if number == signal.SIGXCPU or spent_cpu else "signaled"
+        spent_cpu = is_cpu_limit(number, ending.cpu_seconds, limits["cpu_seconds"])
+        status = "cpu_limit" if spent_cpu else "signaled"
     if ending.killed_by is not None:
         status, exit_code, number = ending.killed_by, None, None
     return {
@@ -35,13 +41,3 @@ def process_fields(ending: Ending, limits: "LimitFields", output: "OutputFields"
         "cpu_seconds": ending.cpu_seconds,
         "peak_memory_bytes": ending.peak_bytes,
     }
-
-
-def fetched_fields(payload: int, ending: Ending, names: list[str]) -> "FetchedFields":
-    """Answer of a FilesTask, which its process wrote into the memory file `payload`."""
-    size = os.fstat(payload).st_size
-    if ending.failure is not None or ending.status != 0 or size > _MAX_ANSWER_BYTES:
-        reason = ending.failure or "it could not be read: the reader was ended by the program"
-        return {"files": {}, "file_errors": dict.fromkeys(names, reason)}
-    answer = decode_object(os.pread(payload, size, 0))
-    return {"files": answer["files"], "file_errors": answer["file_errors"]}

@@ -13,12 +13,13 @@ READY = b"+"
 USER_ID = 1000
 
 _ID_MAPS = (
-    ("/proc/self/setgroups", b"deny"),
-    ("/proc/self/uid_map", b"%d 0 1" % USER_ID),
-    ("/proc/self/gid_map", b"%d 0 1" % USER_ID),
+    ("self/setgroups", b"deny"),
+    ("self/uid_map", b"%d 0 1" % USER_ID),
+    ("self/gid_map", b"%d 0 1" % USER_ID),
 )
 _NO_SUID_NO_DEVICES = syscalls.MS_NOSUID | syscalls.MS_NODEV
 _SHARED_MEMORY_OPTIONS = b"size=16777216,mode=1777,nr_inodes="
+_TERMINAL_OPTIONS = b"newinstance,ptmxmode=0666,mode=620,max=32"
 _NICE = 15
 """Niceness of programs above that of the lane, which needs a core at once to stop a fork bomb."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
@@ -50,6 +51,7 @@ def furnish(tmp_bytes: int, num_tmp_files: int, *, has_proc: bool, raises_loopba
     files = b"%d" % num_tmp_files
     syscalls.mount(b"tmpfs", b"/tmp", _NO_SUID_NO_DEVICES, b"size=%d,mode=1777,nr_inodes=%b" % (tmp_bytes, files))
     syscalls.mount(b"tmpfs", b"/dev/shm", _NO_SUID_NO_DEVICES, _SHARED_MEMORY_OPTIONS + files)
+    syscalls.mount(b"devpts", b"/dev/pts", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, _TERMINAL_OPTIONS)
     if has_proc:
         syscalls.mount(b"proc", b"/proc", _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC, b"hidepid=2")
     if raises_loopback:
@@ -65,13 +67,13 @@ def _raise_loopback() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def give_up_privileges(*, scope: int | None, seccomp: syscalls.SeccompFilter, has_proc: bool) -> None:
+def give_up_privileges(*, scope: int | None, seccomp: syscalls.SeccompFilter, outer_proc: int | None) -> None:
     """Give up every privilege, in the only order that the kernel allows.
 
     Args:
         scope: Descriptor of syscalls.abstract_socket_scope; None where the kernel has none.
         seccomp: Filter to add.
-        has_proc: Whether /proc is mounted.
+        outer_proc: Descriptor of a /proc outside of the pod; None if the pod has one.
 
     Raises:
         OSError: If a step fails; the process must then exit without running any of the user's code.
@@ -79,21 +81,22 @@ def give_up_privileges(*, scope: int | None, seccomp: syscalls.SeccompFilter, ha
     os.setpgid(0, 0)
     os.nice(_NICE)  # on top of the lane's own niceness, which cannot be lowered: Ray starts processes with 15
     os.chdir("/tmp")
-    if has_proc:
-        _enter_user_namespace()
+    _enter_user_namespace(outer_proc)
     if scope is not None:
         syscalls.restrict_to(scope)
     syscalls.drop_capabilities()
     seccomp.install()
 
 
-def _enter_user_namespace() -> None:
-    """Enter a user namespace of its own. Needs /proc to map ids; without, the process stays in the lane's namespace."""
+def _enter_user_namespace(outer_proc: int | None) -> None:
+    """Enter a user namespace of its own, in which the kernel counts its processes apart from those of other pods."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
+    proc = os.open("/proc", os.O_PATH) if outer_proc is None else outer_proc
     for path, text in _ID_MAPS:
-        fd = os.open(path, os.O_WRONLY)
+        fd = os.open(path, os.O_WRONLY, dir_fd=proc)
         os.write(fd, text)
         os.close(fd)
+    os.close(proc)
 
 
 def accept_limits(limits: "ResourceLimits") -> None:

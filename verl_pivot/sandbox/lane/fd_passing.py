@@ -1,8 +1,9 @@
 """Messages with file descriptors between the processes of a lane: small tuples by marshal over SOCK_SEQPACKET.
 
-Only processes that run none of the user's code write them. A session's interpreter answers in JSON; see repl.py.
+Only processes that run none of the user's code write them. Others answer as answers.py says.
 """
 
+import fcntl
 import marshal
 import os
 import socket
@@ -16,6 +17,7 @@ if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
 
 _MAX_MESSAGE_BYTES = 4096
 _MAX_FDS = 64
+_SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _INT_BYTES = struct.calcsize("i")
 
 
@@ -34,12 +36,16 @@ def receive(channel: socket.socket) -> "tuple[Message, tuple[int, ...]] | None":
     return marshal.loads(data), tuple(fds)
 
 
-def memory_file(content: bytes) -> int:
-    """Descriptor of a new file in memory that holds `content`."""
-    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC)
-    written = os.pwrite(fd, content, 0)
+def sealed_memory_file(content: bytes) -> int:
+    """Descriptor of a new file in memory that holds `content`; the caller closes it.
+
+    It is sealed, since a program could reopen it to write: no limit counts what it would hold.
+    """
+    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    written = 0
     while written < len(content):
         written += os.pwrite(fd, content[written:], written)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
     return fd
 
 
@@ -50,11 +56,3 @@ def read_all(fd: int) -> bytes:
     while len(content) < size and (more := os.pread(fd, size - len(content), len(content))):
         content += more
     return content
-
-
-def overwrite(fd: int, content: bytes) -> None:
-    """Replace everything that a memory file holds."""
-    os.ftruncate(fd, 0)
-    written = 0
-    while written < len(content):
-        written += os.pwrite(fd, content[written:], written)

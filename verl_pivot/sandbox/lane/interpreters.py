@@ -1,15 +1,16 @@
-"""The interpreter of a session, and its messages, which the user's code in the same process can forge."""
+"""The interpreter of a session as its lane sees it: a process, its channel for requests, and why it ended."""
 
+import math
 import os
 import socket
-import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from functools import partial
 
+from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
+from verl_pivot.sandbox.lane.answers import CREDENTIALS, HELLO, AnswerError, attested_pid
 from verl_pivot.sandbox.lane.capture import Capture
-from verl_pivot.sandbox.lane.event_loop import Timer
-from verl_pivot.sandbox.lane.frames import FrameError, decode_object
+from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod
 from verl_pivot.sandbox.lane.procfs import starved_seconds
@@ -19,16 +20,15 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from verl_pivot.sandbox.lane.messages import CellAnswer, Done, Refusal
-    from verl_pivot.sandbox.lane.process_messages import CellWords
 
     OnCellAnswer: TypeAlias = Callable[[CellAnswer | Refusal], None]
     OnStarted: TypeAlias = Callable[[Done | Refusal], None]
 
-_MAX_ANSWER_BYTES = 64 * 1024**2
-_CREDENTIALS = struct.Struct("3i")
-
+_REPORT_SECONDS = 10.0
+"""Seconds within which a zygote reports how a process ended that shows signs of its end."""
 KILL_REASONS = {
     "timeout": "the cell did not end within its time and would not be interrupted",
+    "cpu_limit": "the cell used up its processor time and would not be interrupted",
     "memory_limit": "the session used more memory than its limit",
     "evicted": "the node ran out of memory",
     "output_limit": "the cell wrote more output than may be read",
@@ -42,21 +42,6 @@ class SharedPod:
 
     pod: Pod
     num_users: int = 1
-
-
-@dataclass(slots=True)
-class RunningCell:
-    """The cell that a session runs now."""
-
-    answer: "OnCellAnswer"
-    payload: int
-    """Descriptor of the memory file with the code, into which the interpreter writes CellWords."""
-    wall_seconds: float
-    started_at: float
-    starved_before: float
-    """Seconds for which the interpreter had waited for a core when the cell began."""
-    timer: Timer
-    killed_by: str | None = None
 
 
 @dataclass(slots=True)
@@ -75,6 +60,20 @@ class Interpreter:
     pid: int | None = None
     schedstat: int | None = None
     """Descriptor of its scheduling statistics; None without /proc."""
+    total_cpu_seconds: float = math.inf
+    """CPU seconds after which the kernel ends it."""
+    is_zygote_lost: bool = False
+    """Whether the zygote that forked it is gone, so that nobody will report how it ended."""
+
+    @property
+    def has_proc(self) -> bool:
+        """Whether its scheduling statistics can be read."""
+        return self.schedstat is not None
+
+    def expect_end(self, loop: EventLoop, reason: str) -> None:
+        """Call `on_end` soon, as the process ends; with `reason`, unless its zygote reports how it ended."""
+        is_reported = self.process is not None and not self.is_zygote_lost
+        loop.after(_REPORT_SECONDS if is_reported else 0.0, partial(self.on_end, self, reason))
 
     @property
     def starved_seconds(self) -> float:
@@ -86,73 +85,43 @@ class Interpreter:
     def on_forked(self, pid: int) -> None: ...
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
-        self.on_end(self, "the interpreter ended")
+        self.on_end(self, _why_ended(status, cpu_seconds, self.total_cpu_seconds))
 
     def on_fork_failed(self, reason: str) -> None:
         self.on_end(self, reason)
 
     def on_zygote_lost(self) -> None:
         """Give up a process that may never have been forked; one that has sent a message goes on without its zygote."""
+        self.is_zygote_lost = True
         if self.pidfd is None:
             self.on_end(self, "the zygote of the lane died")
 
 
-class InterpreterMessage(NamedTuple):
-    """One message of an interpreter, checked; see messages.InterpreterFrame."""
-
-    number: int
-    refusal: str | None
-    pid: int
-    """Process id of the sender, as the kernel attests it."""
+def _why_ended(status: int, cpu_seconds: float, total_cpu_seconds: float) -> str:
+    """Sentence about the end of an interpreter, from its wait status and its CPU time."""
+    if os.WIFEXITED(status):
+        return f"the interpreter ended with exit code {os.WEXITSTATUS(status)}"
+    number = os.WTERMSIG(status)
+    if is_cpu_limit(number, cpu_seconds, total_cpu_seconds):
+        return f"the session used up its {total_cpu_seconds} CPU seconds"
+    return f"the interpreter was ended by signal {number}"
 
 
 def new_channel() -> tuple[socket.socket, socket.socket]:
-    """The lane's end and the interpreter's end of a channel on which the kernel attests who sends."""
+    """The lane's end and the interpreter's end of a channel for requests; see `receive_hello`."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
     return ours, theirs
 
 
-def receive_message(channel: socket.socket) -> InterpreterMessage:
-    """The next message of an interpreter.
+def receive_hello(channel: socket.socket) -> int:
+    """Process id of the interpreter that says hello, as the kernel attests it; afterwards it can say nothing more here.
 
     Raises:
-        FrameError: If the channel is closed, or the message is not of the agreed form.
+        AnswerError: If the channel is closed.
     """
-    data, ancillary, _, _ = channel.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_DONTWAIT)
+    data, ancillary, _, _ = channel.recvmsg(len(HELLO), socket.CMSG_SPACE(CREDENTIALS.size), socket.MSG_DONTWAIT)
     if not data:
-        raise FrameError("the channel was closed")
-    pid = next(_CREDENTIALS.unpack(content)[0] for _, kind, content in ancillary if kind == socket.SCM_CREDENTIALS)
-    message = decode_object(data)
-    number = message.get("id")
-    if type(number) is not int:
-        raise FrameError("a message without the number of a request")
-    return InterpreterMessage(number, str(message["refused"]) if "refused" in message else None, pid)
-
-
-def read_words(payload: int) -> "CellWords":
-    """Outcome of a cell, which the interpreter wrote into the memory file `payload`.
-
-    Raises:
-        FrameError: If it is too long or not of the agreed form.
-    """
-    size = os.fstat(payload).st_size
-    if size > _MAX_ANSWER_BYTES:
-        raise FrameError(f"an interpreter's answer of {size} bytes is longer than {_MAX_ANSWER_BYTES}")
-    answer = decode_object(os.pread(payload, size, 0))
-    if not {"value", "error"} <= answer.keys():
-        raise FrameError("an interpreter's answer must have the fields value and error")
-    return {"value": _clean_text(answer["value"]), "error": _clean_text(answer["error"])}
-
-
-def _clean_text(text: object) -> str | None:
-    """Text that UTF-8 can carry; a lone surrogate is written as \\uNNNN.
-
-    Raises:
-        FrameError: If it is not text.
-    """
-    if text is None:
-        return None
-    if not isinstance(text, str):
-        raise FrameError(f"an interpreter's answer must hold text, got {type(text).__name__}")
-    return text.encode("utf-8", "backslashreplace").decode()
+        raise AnswerError("the channel was closed")
+    channel.shutdown(socket.SHUT_RD)
+    return attested_pid(ancillary)

@@ -4,28 +4,20 @@ A cell that does not end in time is interrupted; if that does not help, its inte
 goes on in a fresh interpreter with the next epoch, and a request for the old epoch learns that its variables are gone.
 """
 
-import marshal
 import os
 import signal
 import time
 from functools import partial
 
+from verl_pivot.sandbox.lane.answers import AnswerError, AnswerSocket
 from verl_pivot.sandbox.lane.capture import Capture, take_output
 from verl_pivot.sandbox.lane.event_loop import EventLoop
-from verl_pivot.sandbox.lane.fd_passing import memory_file, send
-from verl_pivot.sandbox.lane.frames import FrameError
-from verl_pivot.sandbox.lane.interpreters import (
-    KILL_REASONS,
-    Interpreter,
-    RunningCell,
-    SharedPod,
-    new_channel,
-    read_words,
-    receive_message,
-)
+from verl_pivot.sandbox.lane.fd_passing import send
+from verl_pivot.sandbox.lane.interpreters import KILL_REASONS, Interpreter, SharedPod, new_channel, receive_hello
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod, PodShape, send_signal
 from verl_pivot.sandbox.lane.procfs import open_schedstat
+from verl_pivot.sandbox.lane.running_cell import RunningCell
 from verl_pivot.sandbox.lane.running_task import resource_limits
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
@@ -33,16 +25,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
     from verl_pivot.sandbox.lane.messages import Done, LimitFields, OutputFields, Refusal
-    from verl_pivot.sandbox.lane.process_messages import CellsTask
+    from verl_pivot.sandbox.lane.process_messages import CellsTask, ResourceLimits
 
-_GRACE_SECONDS = 0.5
-"""Seconds from the interrupt of a cell to the end of its interpreter."""
+_MAX_REFUSAL_BYTES = 1024
+"""Most bytes of the reason for which an interpreter refuses to fork."""
 
 
 class LaneSession:
     """One session: at most one interpreter, one epoch, one cell at a time."""
 
-    def __init__(self, id: str, limits: "LimitFields", shape: PodShape, loop: EventLoop, *, has_proc: bool) -> None:
+    def __init__(
+        self,
+        id: str,
+        limits: "LimitFields",
+        shape: PodShape,
+        loop: EventLoop,
+        *,
+        total_cpu_seconds: int,
+    ) -> None:
         self.id = id
         self.limits = limits
         self.shape = shape
@@ -50,12 +50,10 @@ class LaneSession:
         self.num_cells = 0
         self.interpreter: Interpreter | None = None
         self._loop = loop
-        self._has_proc = has_proc
+        self._total_cpu_seconds = total_cpu_seconds
         self._cell: RunningCell | None = None
         self._on_started: OnStarted | None = None
         """Receiver of the answer to the request that an interpreter is started for."""
-        self._forks: dict[int, LaneSession] = {}
-        self._num_forks = 0
         self.last_reason = "the interpreter ended"
         """Reason for which the latest interpreter is gone."""
 
@@ -84,11 +82,13 @@ class LaneSession:
         """Begin an interpreter in the new pod of `process`."""
         ours, theirs = new_channel()
         outputs = self._captures()
-        task: CellsTask = {"kind": "cells", "files": {}, "limits": resource_limits(self.limits)}
+        limits: ResourceLimits = {**resource_limits(self.limits), "cpu_seconds": self._total_cpu_seconds}
+        task: CellsTask = {"kind": "cells", "files": {}, "limits": limits}
         self._on_started = answer
         self._zygote = process.zygote
         shared = SharedPod(process.pod)
         interpreter = Interpreter(shared, channel=ours, outputs=outputs, on_end=self._on_end, process=process)
+        interpreter.total_cpu_seconds = self._total_cpu_seconds
         self._adopt(interpreter)
         process.give(interpreter, task, stdin=b"", outputs=outputs, control=theirs.fileno())
         theirs.close()
@@ -97,21 +97,31 @@ class LaneSession:
         """Run one cell in the interpreter, which is idle."""
         assert self.interpreter is not None, "a cell needs an interpreter"
         self.num_cells += 1
-        payload = memory_file(marshal.dumps((code, self.limits["output_bytes"])))
-        self._cell = RunningCell(
-            answer=answer,
-            payload=payload,
+        cell = self._cell = RunningCell(
+            self._loop,
+            self.interpreter,
+            answer,
             wall_seconds=wall_seconds,
-            started_at=time.monotonic(),
-            starved_before=self._starved(),
-            timer=self._loop.after(wall_seconds, self._on_wall),
+            cpu_seconds=self.limits["cpu_seconds"],
+            max_bytes=self.limits["output_bytes"],
+            on_texts=self._on_texts,
+            kill=self.kill,
         )
-        self._send(("cell", self.num_cells), (payload,))
+        try:
+            cell.send(self.num_cells, code)
+        except OSError as error:
+            self.kill(f"the interpreter's channel is broken: {error.strerror}")
 
     def fork(self, branch_id: str, answer: "OnStarted") -> "LaneSession":
         """A new session that goes on from here, in a copy of the interpreter."""
         assert self.interpreter is not None, "a fork needs an interpreter"
-        branch = LaneSession(branch_id, self.limits, self.shape, self._loop, has_proc=self._has_proc)
+        branch = LaneSession(
+            branch_id,
+            self.limits,
+            self.shape,
+            self._loop,
+            total_cpu_seconds=self._total_cpu_seconds,
+        )
         ours, theirs = new_channel()
         outputs = self._captures()
         branch._on_started = answer
@@ -120,9 +130,14 @@ class LaneSession:
         shared = self.interpreter.shared
         shared.num_users += 1
         branch._adopt(Interpreter(shared, channel=ours, outputs=outputs, on_end=branch._on_end))
-        self._num_forks += 1
-        self._forks[-self._num_forks] = branch
-        self._send(("fork", -self._num_forks), (theirs.fileno(), *(output.write_end for output in outputs)))
+        reply = AnswerSocket(num_fields=1, max_bytes=_MAX_REFUSAL_BYTES, max_total_bytes=_MAX_REFUSAL_BYTES)
+        self._loop.on_readable(reply.fileno(), partial(self._on_fork_reply, self.interpreter, branch, reply))
+        fds = (reply.theirs.fileno(), theirs.fileno(), *(output.write_end for output in outputs))
+        try:
+            send(self.interpreter.channel, ("fork", self.num_cells), fds)
+        except OSError as error:
+            self.kill(f"the interpreter's channel is broken: {error.strerror}")
+        reply.theirs.close()
         theirs.close()
         for output in outputs:
             os.close(output.write_end)
@@ -148,7 +163,7 @@ class LaneSession:
 
     def _adopt(self, interpreter: Interpreter) -> None:
         self.interpreter = interpreter
-        self._loop.on_readable(interpreter.channel.fileno(), self._on_message)
+        self._loop.on_readable(interpreter.channel.fileno(), self._on_channel)
         for output in interpreter.outputs:
             self._loop.on_readable(output.read_end, partial(self._on_output, output))
         self._loop.after(ANSWER_SECONDS, partial(self._check_started, interpreter))
@@ -157,45 +172,50 @@ class LaneSession:
         if interpreter is self.interpreter and interpreter.pidfd is None:
             self.kill("the interpreter does not start")
 
-    def _send(self, message: tuple[str, int], fds: tuple[int, ...]) -> None:
-        assert self.interpreter is not None, "a message needs an interpreter"
+    def _on_fork_reply(self, interpreter: Interpreter, branch: "LaneSession", reply: AnswerSocket) -> None:
+        """Refuse the branch if its parent did, or broke; a branch that was forked says hello itself."""
+        refusal: bytes | None
         try:
-            send(self.interpreter.channel, message, fds)
-        except OSError as error:
-            self.kill(f"the interpreter's channel is broken: {error.strerror}")
+            fields = reply.receive(interpreter.pid)
+            if fields is None:
+                return
+            (refusal,) = fields
+        except (OSError, EOFError, AnswerError):
+            refusal = b"its interpreter broke"
+        self._loop.forget(reply.fileno())
+        reply.close()
+        if refusal is not None:
+            branch.refuse(refusal.decode("utf-8", "backslashreplace"))
 
-    def _on_message(self) -> None:
+    def _on_channel(self) -> None:
+        """Take the hello of an interpreter, or learn that it ended before."""
         interpreter = self.interpreter
         assert interpreter is not None, "an interpreter that has ended is not read"
+        self._loop.forget(interpreter.channel.fileno())
         try:
-            message = receive_message(interpreter.channel)
-        except (OSError, FrameError) as error:
-            if interpreter.pidfd is None:
-                self._loop.forget(interpreter.channel.fileno())  # its zygote, or its parent, will report why
-                return
-            self.kill(f"the interpreter ended: {error}")
-            return
-        if interpreter.pidfd is None:
-            self._on_first_message(interpreter, message.pid)
-        elif message.number in self._forks:
-            branch = self._forks.pop(message.number)
-            if message.refusal is not None:
-                branch.refuse(message.refusal)
-        elif self._cell is not None and message.number == self.num_cells:
-            self._answer_cell(interpreter, self._cell)
+            pid = receive_hello(interpreter.channel)
+        except (OSError, AnswerError):
+            return  # its zygote, or its parent, will report why
+        self._on_hello(interpreter, pid)
 
-    def _on_first_message(self, interpreter: Interpreter, pid: int) -> None:
+    def _on_hello(self, interpreter: Interpreter, pid: int) -> None:
         try:
             interpreter.pidfd, interpreter.pid = os.pidfd_open(pid), pid
         except ProcessLookupError:
             self.kill("the interpreter ended")
             return
-        interpreter.schedstat = open_schedstat(pid) if self._has_proc else None
-        self._loop.on_readable(interpreter.pidfd, partial(self._on_end, interpreter, "the interpreter ended"))
+        interpreter.schedstat = open_schedstat(pid) if self.shape.has_proc else None
+        self._loop.on_readable(interpreter.pidfd, partial(self._on_process_end, interpreter, interpreter.pidfd))
         self._answer_start({"kind": "done"})
 
+    def _on_process_end(self, interpreter: Interpreter, pidfd: int) -> None:
+        self._loop.forget(pidfd)
+        interpreter.expect_end(self._loop, "the interpreter ended")
+
     def refuse(self, reason: str) -> None:
-        """End this branch, which the interpreter of its parent refused to fork."""
+        """End this branch, which the interpreter of its parent refused to fork; harmless if it has said hello."""
+        if self._on_started is None:
+            return
         self._answer_start({"kind": "refused", "reason": f"the session cannot be forked: {reason}"})
         self.kill(reason)
 
@@ -205,23 +225,6 @@ class LaneSession:
         if answer is not None:
             answer(outcome)
 
-    def _on_wall(self) -> None:
-        """Interrupt the cell for its wall limit, unless it is granted the time in which it waited for a core."""
-        cell = self._cell
-        assert cell is not None, "the timer of a cell that has ended is cancelled"
-        starved = min(self._starved() - cell.starved_before, cell.wall_seconds)
-        missing = cell.wall_seconds - (time.monotonic() - cell.started_at - starved)
-        if missing > 0.001:
-            cell.timer = self._loop.after(missing, self._on_wall)
-            return
-        cell.killed_by = "timeout"
-        if self.interpreter is not None and self.interpreter.pidfd is not None:
-            send_signal(self.interpreter.pidfd, signal.SIGINT)
-            cell.timer = self._loop.after(_GRACE_SECONDS, lambda: self.kill("timeout"))
-
-    def _starved(self) -> float:
-        return self.interpreter.starved_seconds if self.interpreter else 0.0
-
     def _on_output(self, output: Capture) -> None:
         output.read()
         if output.at_end:
@@ -229,15 +232,12 @@ class LaneSession:
         elif output.is_flood:
             self.kill("output_limit")
 
-    def _answer_cell(self, interpreter: Interpreter, cell: RunningCell) -> None:
-        try:
-            words = read_words(cell.payload)
-        except FrameError:
-            self.kill("the interpreter's answer to the cell could not be read")
-            return
-        ended = "ok" if words["error"] is None else "error"
-        status = "timeout" if cell.killed_by == "timeout" else ended
-        self._finish_cell(interpreter, cell, status, value=words["value"], error=words["error"])
+    def _on_texts(self, value: str | None, error: str | None) -> None:
+        interpreter, cell = self.interpreter, self._cell
+        assert interpreter is not None, "an interpreter that has ended is not read"
+        assert cell is not None, "a cell that has ended is not read"
+        ended = "ok" if error is None else "error"
+        self._finish_cell(interpreter, cell, cell.killed_by or ended, value=value, error=error)
 
     def _finish_cell(
         self, interpreter: Interpreter, cell: RunningCell, status: str, *, value: str | None, error: str | None
@@ -257,10 +257,9 @@ class LaneSession:
     def _close_cell(self, interpreter: Interpreter, cell: RunningCell) -> "OutputFields":
         """Forget the cell, which has ended; returns its output."""
         self._cell = None
-        cell.timer.cancel()
+        cell.close()
         for output in interpreter.outputs:
             output.drain()
-        os.close(cell.payload)
         return take_output(interpreter.outputs)
 
     def _answer_killed_cell(self, interpreter: Interpreter, cell: RunningCell) -> None:

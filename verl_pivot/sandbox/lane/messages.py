@@ -22,6 +22,8 @@ class LaneSettings(TypedDict):
     """Name of each zygote -> modules that it imports before it forks."""
     session_zygote: str
     """Name of the zygote that forks the interpreters of sessions."""
+    session_cpu_seconds: int
+    """CPU seconds of each process of a session in its whole life."""
     num_foreground: int
     """Programs that may compute at once in the foreground."""
     max_forks: int

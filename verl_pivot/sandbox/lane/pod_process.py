@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from verl_pivot.sandbox.lane.capture import Capture
 from verl_pivot.sandbox.lane.confinement import READY
 from verl_pivot.sandbox.lane.event_loop import EventLoop
-from verl_pivot.sandbox.lane.fd_passing import memory_file, send
+from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file, send
 from verl_pivot.sandbox.lane.pods import NETWORK_LOOPBACK, Pod
 from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
 
@@ -42,7 +42,6 @@ class PodProcess:
         self.pod = pod
         self.zygote = zygote
         self._loop = loop
-        self._payload: int | None = None
         self._pid: int | None = None
         self._owner: Owner | None = None
         self._pending_end: Callable[[Owner], None] | None = None
@@ -56,12 +55,6 @@ class PodProcess:
         zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end))
         theirs.close()
         os.close(report_write_end)
-
-    @property
-    def payload(self) -> int:
-        """Descriptor of the memory file with the task; a FilesTask is answered in the same file."""
-        assert self._payload is not None, "the process has no task yet"
-        return self._payload
 
     @property
     def is_spare(self) -> bool:
@@ -89,16 +82,16 @@ class PodProcess:
             task: Work for it.
             stdin: The whole standard input.
             outputs: Captures of stdout and stderr.
-            control: The interpreter's end of the channel for cells, for a CellsTask.
+            control: The interpreter's end of its channel for a CellsTask, the descriptor for the answer of a FilesTask.
         """
         self._owner = owner
         content: Any = task  # marshal's types know no TypedDict
-        self._payload = memory_file(marshal.dumps(content))
-        stdin_fd = memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end)
+        payload = sealed_memory_file(marshal.dumps(content))
+        stdin_fd = sealed_memory_file(stdin) if stdin else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end, payload)
         if self._pending_end is None:
             with contextlib.suppress(OSError):  # it has just ended, which its zygote will report
-                send(self._orders, (), (*passed, self._payload, *(() if control is None else (control,))))
+                send(self._orders, (), (*passed, *(() if control is None else (control,))))
         else:
             self._loop.after(0.0, partial(self._pending_end, owner))
         for fd in passed:
@@ -116,8 +109,6 @@ class PodProcess:
     def close(self) -> None:
         """Close the descriptors of a process that had a task and has ended."""
         os.close(self._report)
-        if self._payload is not None:
-            os.close(self._payload)
 
     def failure(self) -> str | None:
         """Why the process never reached the user's code; None if it did."""

@@ -3,7 +3,7 @@
 Imported for the type checker alone, as messages.py is.
 """
 
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from verl_pivot.sandbox.lane.messages import ProgramKind
 
@@ -37,7 +37,7 @@ class CellsTask(TypedDict):
 
 
 class FilesTask(TypedDict):
-    """Task of a forked process: write files, then read others; FetchedFields as JSON replaces the task."""
+    """Task of a forked process: write files, then read others; see FilesReply for the answer."""
 
     kind: Literal["files"]
     is_alone: bool
@@ -49,24 +49,6 @@ class FilesTask(TypedDict):
 
 
 LaneTask: TypeAlias = ProgramTask | CellsTask | FilesTask
-
-
-class InterpreterFrame(TypedDict):
-    """One message from a session's interpreter to the lane, in JSON. The user's code can forge it."""
-
-    id: int
-    """0 at the start, else the number of a cell, or the negative number of a fork."""
-    refused: NotRequired[str]
-    """Why the interpreter did not fork."""
-
-
-class CellWords(TypedDict):
-    """Outcome of a cell, which the session's interpreter writes in JSON. The user's code can forge it."""
-
-    value: str | None
-    """repr of the last expression."""
-    error: str | None
-    """Traceback of the exception that ended the cell."""
 
 
 PodEntry: TypeAlias = tuple[int, tuple[int, int] | None, bool]

@@ -21,6 +21,8 @@ class ProcessStat(NamedTuple):
     cpu_seconds: float
     num_threads: int
     resident_bytes: int
+    started_at: float
+    """Seconds since the machine's start, rounded down to a tick of its clock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,10 @@ class ProcessSnapshot:
             is_asleep=all(process.is_asleep and process.num_threads == 1 for process in members),
             groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
         )
+
+    def processes(self, pids: tuple[int, ...]) -> list[ProcessStat]:
+        """Those of the processes that were alive."""
+        return [self._by_pid[pid] for pid in pids if pid in self._by_pid]
 
     def _members(self, shim_pid: int, pid: int | None) -> list[ProcessStat]:
         waiting = list(self._children.get(shim_pid, ()))
@@ -132,6 +138,7 @@ def read_process(pid: int) -> ProcessStat | None:
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         num_threads=int(fields[17]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        started_at=int(fields[19]) / _TICKS,
     )
 
 

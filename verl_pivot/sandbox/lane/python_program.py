@@ -83,7 +83,7 @@ def run_main(code: bytes, args: list[str]) -> None:
     try:
         exec(_compiled(code), _names_of_main())
     except SystemExit as error:
-        exit_code = _exit_code(error)
+        exit_code = exit_code_of(error)
     except BaseException as error:  # noqa: BLE001  a program may raise anything
         exit_code = _report(error)
     _end(_finalized(exit_code))
@@ -105,7 +105,8 @@ def _compiled(code: bytes) -> types.CodeType:
         raise
 
 
-def _exit_code(error: SystemExit) -> int:
+def exit_code_of(error: SystemExit) -> int:
+    """Exit code with which Python ends for SystemExit; a code that is no number is printed."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -125,7 +126,7 @@ def _report(error: BaseException) -> int:
     try:
         hook(type(error), error, trace)
     except SystemExit as leaving:
-        return _exit_code(leaving)
+        return exit_code_of(leaving)
     except BaseException as raised:  # noqa: BLE001  a hook may raise anything
         raised.__context__ = None
         _write_error("Error in sys.excepthook:\n")

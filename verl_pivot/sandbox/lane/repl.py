@@ -7,7 +7,6 @@ learns of the interpreter's end from the kernel alone.
 import _signal  # type: ignore[import-not-found]  # signal.signal would make two enums at each call
 import ast
 import builtins
-import json
 import linecache
 import marshal
 import os
@@ -20,11 +19,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from verl_pivot.sandbox.lane import syscalls
-from verl_pivot.sandbox.lane.fd_passing import overwrite, read_all, receive
-from verl_pivot.sandbox.lane.python_program import new_main_module, open_standard_streams
+from verl_pivot.sandbox.lane.answers import HELLO, write_answer
+from verl_pivot.sandbox.lane.fd_passing import read_all, receive
+from verl_pivot.sandbox.lane.python_program import exit_code_of, new_main_module, open_standard_streams
 
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.lane.process_messages import CellWords, InterpreterFrame
+    from verl_pivot.sandbox.lane.answers import Fields
 
 CELL_FILE = "<cell {}>"
 """File name of a cell in tracebacks."""
@@ -47,44 +47,46 @@ _interrupts = _Interrupts()
 def serve_cells(channel: socket.socket) -> NoReturn:
     """Run one cell after the other until the channel closes."""
     new_main_module()
-    _send(channel, 0)
-    num_cells = 0
+    channel.send(HELLO)
+    pid = _getpid()
     while True:
         received = receive(channel)
         if received is None:
             os._exit(0)
         (operation, number), fds = received
         if operation == "fork":
-            channel = _fork(channel, number, fds)
+            channel = _fork(channel, fds)
+            pid = _getpid()
             continue
-        num_cells += 1
-        code, max_bytes = marshal.loads(read_all(fds[0]))
-        overwrite(fds[0], json.dumps(_run_cell(code, num_cells, max_bytes)).encode())
-        os.close(fds[0])
-        _send(channel, number)
+        payload, answer = fds
+        code, max_bytes = marshal.loads(read_all(payload))
+        os.close(payload)
+        outcome = _run_cell(code, number, max_bytes, pid)
+        write_answer(answer, outcome)
 
 
-def _send(channel: socket.socket, number: int, refusal: str = "") -> None:
-    """Send what interpreters.receive_message reads: JSON, as the lane does not unmarshal data of untrusted code."""
-    message: InterpreterFrame = {"id": number, "refused": refusal} if refusal else {"id": number}
-    channel.send(json.dumps(message).encode())
-
-
-def _run_cell(code: str, number: int, max_bytes: int) -> "CellWords":
+def _run_cell(code: str, number: int, max_bytes: int, pid: int) -> "Fields":
+    """Run one cell; returns its value and its traceback. A process that the cell forked ends with the cell's code."""
     name = CELL_FILE.format(number)
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     _signal.signal(_signal.SIGINT, _interrupts)
-    value, error = None, None
+    value, error, exit_code = None, None, 0
     try:
         _interrupts.is_running = True
         value = _evaluate(code, name)
         _interrupts.is_running = False
     except BaseException as raised:  # noqa: BLE001  a cell may raise anything
         _interrupts.is_running = False
-        error = _traceback(raised, name)
-        print(error, end="", file=sys.stderr)
+        if _getpid() != pid and isinstance(raised, SystemExit):
+            exit_code = exit_code_of(raised)
+        else:
+            exit_code = 1
+            error = _traceback(raised, name)
+            print(error, end="", file=sys.stderr)
     _flush()
-    return {"value": _cut(value, max_bytes), "error": _cut(error, max_bytes)}
+    if _getpid() != pid:
+        _exit(exit_code)
+    return _cut(value, max_bytes), _cut(error, max_bytes)
 
 
 def _evaluate(code: str, name: str) -> str | None:
@@ -111,8 +113,11 @@ def _traceback(error: BaseException, name: str) -> str:
     return "".join(report.format())
 
 
-def _cut(text: str | None, max_bytes: int) -> str | None:
-    return text if text is None else text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore")
+def _cut(text: str | None, max_bytes: int) -> bytes | None:
+    """The text in UTF-8, cut between two characters."""
+    if text is None:
+        return None
+    return text.encode("utf-8", "backslashreplace")[:max_bytes].decode("utf-8", "ignore").encode()
 
 
 def _flush() -> None:
@@ -123,25 +128,26 @@ def _flush() -> None:
             open_standard_streams()  # the cell has closed or replaced a stream
 
 
-def _fork(channel: socket.socket, number: int, fds: tuple[int, ...]) -> socket.socket:
+def _fork(channel: socket.socket, fds: tuple[int, ...]) -> socket.socket:
     """Go on in two processes: the branch serves a new channel, the parent the old one. Returns the channel to serve.
 
     The branch is an exact copy, including the states of its random generators.
     """
-    control, stdout, stderr = fds
+    reply, control, stdout, stderr = fds
     refusal = "the session has running threads" if threading.active_count() > 1 else _branch()
     if refusal is _IS_BRANCH:
         channel.close()
+        os.close(reply)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         channel = socket.socket(fileno=control)
         os.close(stdout)
         os.close(stderr)
-        _send(channel, 0)
+        channel.send(HELLO)
         return channel
-    for fd in fds:
+    for fd in (control, stdout, stderr):
         os.close(fd)
-    _send(channel, number, refusal)
+    write_answer(reply, (refusal.encode() or None,))
     return channel
 
 
@@ -170,3 +176,8 @@ def _leave_branch() -> str:
     except OSError:
         os._exit(1)
     os._exit(0)
+
+
+# Bound before the user's code runs, as a cell may replace any name of a module.
+_getpid = os.getpid
+_exit = os._exit

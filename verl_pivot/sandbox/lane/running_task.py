@@ -8,18 +8,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
 from verl_pivot.sandbox.lane.pod_process import PodProcess
-from verl_pivot.sandbox.lane.procfs import open_schedstat, starved_seconds
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import LimitFields
     from verl_pivot.sandbox.lane.process_messages import LaneTask, ResourceLimits
-
-_MAX_WAITS = 5.0
-"""Time spent waiting for a core is granted on top of the wall limit, up to this many times that limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +52,22 @@ class RunningTask:
         on_end: Callable[[Ending], None],
         end_pod: Callable[[], None],
         has_proc: bool,
+        control: int | None = None,
     ) -> None:
+        """Give the task.
+
+        Args:
+            loop: The lane's event loop.
+            process: Process of a pod.
+            task: Work for it.
+            wall_seconds: Seconds that it may take, besides those in which it waits for a core.
+            stdin: The whole standard input.
+            outputs: Captures of stdout and stderr.
+            on_end: Gets the ending.
+            end_pod: Ends the pod with everything in it.
+            has_proc: Whether /proc can be read.
+            control: Descriptor for the answer of a FilesTask.
+        """
         self._loop = loop
         self._wall_seconds = wall_seconds
         self._on_end = on_end
@@ -70,12 +82,14 @@ class RunningTask:
         self._killed_by: str | None = None
         self.is_crowd = False
         """Whether it has so many processes that they wait for cores which they use themselves."""
+        self.waiting = Waiting()
+        """Time in which its processes were ready to run and had no core."""
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
         self._timer = Timer(lambda: None)
         for output in outputs:
             loop.on_readable(output.read_end, partial(self._on_output, output))
-        process.give(self, task, stdin=stdin, outputs=outputs)
+        process.give(self, task, stdin=stdin, outputs=outputs, control=control)
 
     def kill(self, reason: str) -> None:
         """End the process and everything that it started; the first reason counts."""
@@ -133,23 +147,23 @@ class RunningTask:
         if self._paused_at is not None:
             self.resume()
             self.pause()
-        starved = 0.0 if self.is_crowd else self._starved_seconds()
-        waited = min(starved + self._paused_seconds, self._wall_seconds * _MAX_WAITS)
-        allowed = self._wall_seconds + waited
-        missing = allowed - (time.monotonic() - self._forked_at)
+        now = time.monotonic()
+        elapsed = now - self._forked_at
+        waited = granted_seconds(self._starved_seconds(elapsed, now) + self._paused_seconds, self._wall_seconds)
+        missing = self._wall_seconds + waited - elapsed
         if missing > 0.001:
             self._timer = self._loop.after(missing, self._on_wall)
+        elif self.waiting.is_undecided:
+            self._timer = self._loop.after(LOOK_AGAIN_SECONDS, self._on_wall)
         else:
             self.kill("timeout")
 
-    def _starved_seconds(self) -> float:
-        schedstat = open_schedstat(self.pid) if self._has_proc and self.pid is not None else None
-        if schedstat is None:
+    def _starved_seconds(self, elapsed_seconds: float, now: float) -> float:
+        self.waiting.is_undecided = False
+        if self.is_crowd or not self._has_proc or self.pid is None:
             return 0.0
-        try:
-            return starved_seconds(schedstat)
-        finally:
-            os.close(schedstat)
+        look_at(self.waiting, family(self.pid), now)
+        return self.waiting.seconds(elapsed_seconds - self._paused_seconds)
 
     def _on_output(self, output: Capture) -> None:
         output.read()

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from verl_pivot.sandbox.lane.answer_fields import fetched_fields, process_fields
+from verl_pivot.sandbox.lane.answer_fields import process_fields
 from verl_pivot.sandbox.lane.capture import Capture, take_output
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.files import decode_files
+from verl_pivot.sandbox.lane.files_reply import FilesReply
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod, PodShape
 from verl_pivot.sandbox.lane.running_task import Ending, RunningTask, resource_limits
@@ -169,7 +170,13 @@ class Run:
         return {"kind": kind, "argv": argv, "code": code, "files": files, "limits": resource_limits(limits)}
 
     def _start_task(
-        self, task: "LaneTask", on_end: Callable[[Ending], None], limits: "LimitFields", *, stdin: bytes = b""
+        self,
+        task: "LaneTask",
+        on_end: Callable[[Ending], None],
+        limits: "LimitFields",
+        *,
+        stdin: bytes = b"",
+        control: int | None = None,
     ) -> None:
         assert self.pod is not None, "a task needs the pod, which has ended"
         process, self._first = self._first or PodProcess(self._loop, self._zygote, self.pod, is_first=False), None
@@ -184,6 +191,7 @@ class Run:
             on_end=on_end,
             end_pod=self._end_pod,
             has_proc=self._has_proc,
+            control=control,
         )
 
     def _end_pod(self) -> None:
@@ -222,14 +230,15 @@ class Run:
             "max_bytes": self.program["max_file_bytes"],
             "limits": resource_limits(limits),
         }
-        self._start_task(task, partial(self._on_fetched, fields, compile_output), limits)
+        reply = FilesReply(self._loop, [], names, self.program["max_file_bytes"])
+        self._start_task(task, partial(self._on_fetched, fields, compile_output, reply), limits, control=reply.control)
+        reply.on_sent()
 
-    def _on_fetched(self, fields: "ProcessFields", compile_output: str, ending: Ending) -> None:
-        assert self.task is not None, "a task that ended was never started"
+    def _on_fetched(self, fields: "ProcessFields", compile_output: str, reply: FilesReply, ending: Ending) -> None:
+        fetched = reply.close(ending)
         if self.is_cancelled or ending.pod_ended_for == "evicted":
             self._has_no_result(_without_pod(ending))
             return
-        fetched = fetched_fields(self.task.process.payload, ending, self.program["fetch"])
         self._answer(fields, compile_output, fetched)
 
     def _has_no_result(self, ending: Ending) -> bool:

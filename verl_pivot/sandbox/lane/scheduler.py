@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from verl_pivot.sandbox.lane.background import Background
+from verl_pivot.sandbox.lane.core_time import look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.procfs import ProcessSnapshot, UsageSample, lower_priority, num_children, read_process
 from verl_pivot.sandbox.lane.runs import Run
@@ -219,6 +220,8 @@ class Scheduler:
         run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)
         if sample.num_threads > _CROWD and run.task is not None:
             run.is_crowd = run.task.is_crowd = True
+        elif len(sample.pids) > 1 and run.task is not None:  # of those that end before the program, nothing is left
+            look_at(run.task.waiting, snapshot.processes(sample.pids), time.monotonic())
         if computed > _FOREGROUND_CPU_SECONDS or run.is_crowd:
             self._leave_foreground(run)
             self._background.add(run)

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from verl_pivot.sandbox.lane.answer_fields import fetched_fields
 from verl_pivot.sandbox.lane.capture import Capture
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.files import decode_files
+from verl_pivot.sandbox.lane.files_reply import FilesReply
 from verl_pivot.sandbox.lane.lane_session import LaneSession
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import pod_shape
@@ -77,7 +77,14 @@ class SessionRequests:
     """Serves the requests about the sessions of one lane."""
 
     def __init__(
-        self, loop: EventLoop, spares: Spares, zygote: ZygoteHandle, *, has_proc: bool, on_start: Callable[[], None]
+        self,
+        loop: EventLoop,
+        spares: Spares,
+        zygote: ZygoteHandle,
+        *,
+        has_proc: bool,
+        cpu_seconds: int,
+        on_start: Callable[[], None],
     ) -> None:
         """Begin without sessions.
 
@@ -86,12 +93,14 @@ class SessionRequests:
             spares: Source of processes.
             zygote: The zygote that forks interpreters.
             has_proc: Whether pods mount /proc.
+            cpu_seconds: CPU seconds of each process of a session in its whole life.
             on_start: Called after an interpreter was started.
         """
         self._loop = loop
         self._spares = spares
         self._zygote = zygote
         self._has_proc = has_proc
+        self._cpu_seconds = cpu_seconds
         self._on_start = on_start
         self._sessions: dict[str, LaneSession] = {}
         self._starts: deque[_Start] = deque()
@@ -141,7 +150,13 @@ class SessionRequests:
 
     def _open(self, request: "OpenRequest", answer: "OnAnswer") -> None:
         shape = pod_shape(request["limits"], request["network"], has_proc=self._has_proc)
-        session = LaneSession(request["session"], request["limits"], shape, self._loop, has_proc=self._has_proc)
+        session = LaneSession(
+            request["session"],
+            request["limits"],
+            shape,
+            self._loop,
+            total_cpu_seconds=self._cpu_seconds,
+        )
         self._sessions[session.id] = session
         self._starts.append(_Start(session=session, answer=answer))
         self.pump()
@@ -194,9 +209,10 @@ class SessionRequests:
         }
         process = PodProcess(self._loop, self._zygote, pod, is_first=False)
 
+        reply = FilesReply(self._loop, [*request["files"]], request["fetch"], request["max_file_bytes"])
+
         def on_end(ending: Ending) -> None:
-            fetched = fetched_fields(process.payload, ending, [*request["files"], *request["fetch"]])
-            answer({"kind": "files", **fetched})
+            answer({"kind": "files", **reply.close(ending)})
 
         RunningTask(
             self._loop,
@@ -208,4 +224,6 @@ class SessionRequests:
             on_end=on_end,
             end_pod=partial(session.kill, "its files could not be moved in time"),
             has_proc=self._has_proc,
+            control=reply.control,
         )
+        reply.on_sent()

@@ -4,6 +4,7 @@ A lane is one hardened bubblewrap that holds this supervisor, its zygotes and th
 trusted code only, without secrets and without a network; when it ends, the kernel ends everything in it.
 """
 
+import fcntl
 import json
 import os
 import resource
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 _MAX_REQUEST_BYTES = 128 * 1024**2
 _READ_BYTES = 64 * 1024
 """Most bytes of one read: for a larger one, memory would be allocated each time."""
+_FIRST_HIGH_FD = 64
+"""Descriptor above those that zygotes give fixed numbers."""
 _OOM_SCORE = 500
 """Value for oom_score_adj: when the machine runs out of memory, the kernel ends lanes before the trainer."""
 
@@ -42,11 +45,12 @@ _OOM_SCORE = 500
 class Lane:
     """The parts of a lane wired together, and its side of the conversation with the service."""
 
-    def __init__(self, channel: socket.socket, settings: "LaneSettings") -> None:
+    def __init__(self, channel: socket.socket, settings: "LaneSettings", outer_proc: int | None) -> None:
         self._channel = channel
         self._decoder: Decoder[RequestFrame] = Decoder(_MAX_REQUEST_BYTES)
         self._outgoing: deque[memoryview] = deque()
         self._has_proc = settings["has_proc"]
+        self._outer_proc = outer_proc
         self._loop = EventLoop()
         spares = Spares(self._loop, PodMaker())
         self._zygotes = {
@@ -59,6 +63,7 @@ class Lane:
             spares,
             self._zygotes[settings["session_zygote"]],
             has_proc=self._has_proc,
+            cpu_seconds=settings["session_cpu_seconds"],
             on_start=self._scheduler.watch,
         )
         self._scheduler.watched_sessions = lambda: self._sessions.living
@@ -76,7 +81,7 @@ class Lane:
 
     def _start_zygote(self, modules: tuple[str, ...], max_forks: int) -> ZygoteHandle:
         return ZygoteHandle(
-            self._loop, modules, has_proc=self._has_proc, max_forks=max_forks, on_ready=self._on_zygote_ready
+            self._loop, modules, outer_proc=self._outer_proc, max_forks=max_forks, on_ready=self._on_zygote_ready
         )
 
     def _on_zygote_ready(self) -> None:
@@ -136,14 +141,19 @@ class Lane:
         self._loop.on_writable(self._channel.fileno(), None)
 
 
-def main(channel_fd: str, settings: str) -> None:
+def main(channel_fd: str, settings: str, *outer_proc_fd: str) -> None:
     """Entry point inside bubblewrap.
 
     Args:
         channel_fd: Descriptor of the socket to the service.
         settings: LaneSettings as JSON.
+        outer_proc_fd: Descriptor of the service's /proc, on a machine where pods cannot mount one.
     """
     decoded: LaneSettings = json.loads(settings)
+    outer_proc = None
+    if outer_proc_fd:
+        outer_proc = fcntl.fcntl(int(outer_proc_fd[0]), fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD)
+        os.close(int(outer_proc_fd[0]))
     if decoded["has_proc"]:
         with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
             file.write(str(_OOM_SCORE))
@@ -152,4 +162,4 @@ def main(channel_fd: str, settings: str) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    Lane(socket.socket(fileno=int(channel_fd)), decoded).serve()
+    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc).serve()

@@ -19,9 +19,10 @@ import sys
 from types import ModuleType
 
 from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.answers import write_answer
 from verl_pivot.sandbox.lane.confinement import READY, accept_limits, fork_into, furnish, give_up_privileges
-from verl_pivot.sandbox.lane.fd_passing import overwrite, read_all, receive, send
-from verl_pivot.sandbox.lane.files import encode_files, end_everyone_else, fetch_files, write_files
+from verl_pivot.sandbox.lane.fd_passing import read_all, receive, send
+from verl_pivot.sandbox.lane.files import end_everyone_else, fetch_files, write_files
 from verl_pivot.sandbox.lane.python_program import become_fresh, run_main
 from verl_pivot.sandbox.lane.seccomp import program_filter_bytes, zygote_filter_bytes
 
@@ -43,6 +44,8 @@ BIND_NOW = "LD_BIND_NOW"
 _WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
 CHANNEL = 5
 """Descriptor of a zygote's connection to its lane."""
+OUTER_PROC = 6
+"""Descriptor of the service's /proc, by which a pod's user is mapped on a machine where pods cannot mount one."""
 _CONTROL, _ORDERS, _REPORT = 3, 3, 4
 """Descriptors of a child: 3 is the channel for its order, and later, in a session, the channel for cells."""
 _ROUND_BYTES = 32 * 1024**2
@@ -60,6 +63,7 @@ class Zygote:
         self._orders = socket.socket(fileno=_ORDERS)
         """Each child puts its own descriptor under this number; making another socket object would take time."""
         self._has_proc = has_proc
+        self._outer_proc = None if has_proc else OUTER_PROC
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._scope = syscalls.abstract_socket_scope()
         self._seccomp = syscalls.SeccompFilter(program_filter_bytes())
@@ -127,7 +131,7 @@ class Zygote:
             syscalls.setns(shim, namespaces)
             if tmp:
                 furnish(*tmp, has_proc=self._has_proc, raises_loopback=raises_loopback)
-            give_up_privileges(scope=self._scope, seccomp=self._seccomp, has_proc=self._has_proc)
+            give_up_privileges(scope=self._scope, seccomp=self._seccomp, outer_proc=self._outer_proc)
         except OSError as error:
             _fail(report, error)
         os.dup2(orders, _ORDERS)
@@ -150,7 +154,7 @@ class Zygote:
             limits["data_bytes"] += self._data_bytes
             accept_limits(limits)
             if task["kind"] == "files":
-                _serve_files(task, payload)
+                _serve_files(task, received[1][4])
             write_files(task["files"])
         except (OSError, ValueError) as error:
             _fail(_REPORT, error)
@@ -167,16 +171,16 @@ def _fail(report: int, error: Exception) -> "NoReturn":
     os._exit(1)
 
 
-def _serve_files(task: "FilesTask", payload: int) -> "NoReturn":
-    """Write files, then read others; FetchedFields as JSON replace the task in the memory file."""
-    import json
-
+def _serve_files(task: "FilesTask", answer: int) -> "NoReturn":
+    """Write files, then read others; the answer has the content of each name, then the reason of each."""
     if task["is_alone"]:
         end_everyone_else()
     write_files(task["files"])
     os.write(_REPORT, READY)
     contents, errors = fetch_files(task["fetch"], task["max_bytes"])
-    overwrite(payload, json.dumps({"files": encode_files(contents), "file_errors": errors}).encode())
+    names = task["fetch"]
+    reasons = {name: reason.encode("utf-8", "backslashreplace") for name, reason in errors.items()}
+    write_answer(answer, (*map(contents.get, names), *map(reasons.get, names)))
     os._exit(0)
 
 

@@ -10,7 +10,7 @@ from verl_pivot.sandbox.lane.event_loop import Callback, EventLoop, Timer
 from verl_pivot.sandbox.lane.fd_passing import receive, send
 from verl_pivot.sandbox.lane.pods import send_signal
 from verl_pivot.sandbox.lane.procfs import private_bytes
-from verl_pivot.sandbox.lane.zygote import BIND_NOW, CHANNEL
+from verl_pivot.sandbox.lane.zygote import BIND_NOW, CHANNEL, OUTER_PROC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,14 +41,30 @@ class ZygoteHandle:
     """A zygote with `modules` imported; a fresh one replaces it when it dies, hangs or has forked `max_forks` times."""
 
     def __init__(
-        self, loop: EventLoop, modules: tuple[str, ...], *, has_proc: bool, max_forks: int, on_ready: Callback
+        self,
+        loop: EventLoop,
+        modules: tuple[str, ...],
+        *,
+        outer_proc: int | None,
+        max_forks: int,
+        on_ready: Callback,
     ) -> None:
+        """Start the zygote.
+
+        Args:
+            loop: The lane's event loop.
+            modules: Modules that it imports.
+            outer_proc: Descriptor of the service's /proc; None where pods mount their own.
+            max_forks: Number of forks after which a fresh zygote replaces it.
+            on_ready: Called whenever a zygote is ready.
+        """
         self.is_ready = False
         self.resident_bytes = 0
         """Memory that each child shares with the zygote, yet shows as its own."""
         self._loop = loop
         self._modules = modules
-        self._has_proc = has_proc
+        self._has_proc = outer_proc is None
+        self._outer_proc = outer_proc
         self._max_forks = max_forks
         self._on_ready = on_ready
         self._timer = Timer(lambda: None)
@@ -99,8 +115,9 @@ class ZygoteHandle:
         code = f"import sys; sys.path[:0] = {sys.path[:1]!r}; from verl_pivot.sandbox.lane.zygote import main; {call}"
         environment = {**os.environ, BIND_NOW: "1"}
         argv = [sys.executable, "-P", "-s", "-B", "-c", code]
-        channel = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), CHANNEL)]
-        self.pid = os.posix_spawn(sys.executable, argv, environment, file_actions=channel)
+        passed = [(theirs.fileno(), CHANNEL), *([] if self._outer_proc is None else [(self._outer_proc, OUTER_PROC)])]
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for fd, number in passed]
+        self.pid = os.posix_spawn(sys.executable, argv, environment, file_actions=actions)
         self._pidfd = os.pidfd_open(self.pid)
         theirs.close()
         self._loop.on_readable(self._channel.fileno(), self._on_readable)

@@ -15,12 +15,13 @@ from pathlib import Path, PurePosixPath
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.bubblewrap.command_line import LIBRARY, BwrapCommand, DataFile, exec_command, find_bwrap
-from verl_pivot.sandbox.bubblewrap.memfd import sealed_memfd
 from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import BwrapRun, StepEnd
 from verl_pivot.sandbox.bubblewrap.shim_plan import ShimPlan, ShimStep
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
+from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
+from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_languages
@@ -28,7 +29,6 @@ from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_l
 _SHIM = Path(__file__).parents[1] / "bubblewrap" / "shim.py"
 _NUM_SHIMS = 1
 """Processes of a sandbox beside those of the program: its shim."""
-_SIGXCPU, _SIGKILL = 24, 9
 _PAGE_BYTES = 4096
 
 
@@ -155,8 +155,8 @@ class BwrapExecBackend:
 
     def _begin(self, program: Program, language: Language) -> BwrapRun:
         """Start bubblewrap; afterwards it alone has the descriptors that are made here."""
-        plan_fd = sealed_memfd(_plan(program, language))
-        stdin_fd = sealed_memfd(_bytes(program.stdin))
+        plan_fd = sealed_memory_file(_plan(program, language))
+        stdin_fd = sealed_memory_file(_bytes(program.stdin))
         try:
             return BwrapRun(
                 lambda *fds: self._command(program, language, (plan_fd, *fds)),
@@ -273,7 +273,7 @@ def _status(ended: StepEnd, limits: Limits, run: BwrapRun) -> Status:
     if ended.wait_status == 0:
         return Status.OK
     number = ended.wait_status & 0x7F
-    if number == _SIGXCPU or (number == _SIGKILL and (ended.cpu_seconds or 0.0) >= limits.cpu_seconds):
+    if is_cpu_limit(number, ended.cpu_seconds or 0.0, limits.cpu_seconds):
         return Status.CPU_LIMIT
     return Status.SIGNALED if number else Status.ERROR
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import re
 import time
@@ -24,6 +25,8 @@ from verl_pivot.sandbox.service.lane_conversion import (
 )
 from verl_pivot.sandbox.service.lane_process import LaneProcess
 from verl_pivot.sandbox.service.languages import Language, load_languages
+
+logger = logging.getLogger(__name__)
 
 SESSION_MODULES = ("verl_pivot.sandbox.lane.repl",)
 """Modules that the zygote of sessions imports besides the user's."""
@@ -55,6 +58,7 @@ class ZygoteBackend:
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._preload = settings.preload
+        self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
         self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(STANDARD_MODULES)}
 
@@ -76,6 +80,7 @@ class ZygoteBackend:
                 "full": [*STANDARD_MODULES, *SESSION_MODULES, *self._preload],
             },
             "session_zygote": "full",
+            "session_cpu_seconds": self._session_cpu_seconds,
             "num_foreground": _NUM_FOREGROUND,
             "max_forks": _MAX_FORKS,
             "memory_bytes": self._memory_bytes // self._num_lanes,
@@ -125,6 +130,8 @@ class ZygoteBackend:
             raise
         if answer["kind"] != "cell":
             raise _session_error(answer)
+        if answer["session"]["epoch"] != epoch:
+            logger.warning("session %s lost its variables by its own cell: %s", session_id, answer["error"])
         fetched = FetchedFiles()
         if fetch and answer["session"]["epoch"] == epoch:
             fetched = await self._move_files(session_id, epoch, {}, fetch)
@@ -228,6 +235,7 @@ def _session_error(refusal: Refusal) -> SandboxError | SandboxRequestError:
     if refusal["kind"] == "refused":
         return SandboxRequestError(refusal["reason"])
     if refusal["kind"] == "lost":
+        logger.warning("a session lost its variables: %s", refusal["reason"])
         return SessionLostError(f"the session's variables are gone: {refusal['reason']}")
     return SandboxError(f"the session failed: {refusal['reason']}")
 

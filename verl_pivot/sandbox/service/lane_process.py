@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 from typing import Any, overload
 
@@ -64,12 +65,15 @@ class LaneProcess:
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        arguments = (str(theirs.fileno()), json.dumps(self._settings))
+        kept = [theirs.fileno()]
+        if not self._settings["has_proc"]:  # pods need one for a moment, to map their user
+            kept.append(os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        channel, *outer_proc = map(str, kept)
         command = lane_command(
             PythonView.of(),
-            arguments,
+            (channel, json.dumps(self._settings), *outer_proc),
             bwrap=find_bwrap(),
-            keep_fds=(theirs.fileno(),),
+            keep_fds=kept,
             mount_proc=self._settings["has_proc"],
         )
         self._process = await asyncio.create_subprocess_exec(
@@ -83,6 +87,8 @@ class LaneProcess:
         )
         command.close()
         theirs.close()
+        for fd in kept[1:]:
+            os.close(fd)
         ready = self._expect(READY_NUMBER)
         self._stream, self._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
         self._stderr_reader = asyncio.create_task(self._read_stderr())

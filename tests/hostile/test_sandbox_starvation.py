@@ -1,0 +1,152 @@
+"""Honest programs on a machine that others keep busy: time in which a process has no core is not the program's."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.hostile.test_sandbox_sessions import in_session
+from tests.support.sandbox_services import service
+from verl_pivot.sandbox.execution import Limits, Program, Result, Status
+from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting
+from verl_pivot.sandbox.session import Session
+
+NUM_RIVALS = 8
+RIVAL = "import os, time\nos.nice(19)\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+WALL_SECONDS = 0.6
+BUSY = "import time\nwhile time.process_time() < 0.2: pass"
+COMPUTES = {
+    "in a subprocess": f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BUSY!r}], check=True)",
+    "in a thread": "import threading, time\ndef work():\n    while time.thread_time() < 0.2: pass\n"
+    "t = threading.Thread(target=work)\nt.start()\nt.join()",
+    "in a forked child": f"import os\npid = os.fork()\nif pid == 0: exec({BUSY!r})\nelse: os.waitpid(pid, 0)",
+    "in a shell's pipeline": f"import subprocess, sys\nopen('w.py', 'w').write({BUSY!r})\n"
+    "subprocess.run(f'{sys.executable} w.py | cat', shell=True, check=True)",
+}
+
+
+@contextmanager
+def rivals() -> Iterator[None]:
+    """Processes outside of the sandbox that compute all the time, each in a session of its own."""
+    started = [subprocess.Popen([sys.executable, "-c", RIVAL], start_new_session=True) for _ in range(NUM_RIVALS)]
+    try:
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def assert_not_ended_early(result: Result) -> None:
+    """A program that only computes is ended only when its limit was granted again, for waiting, and used up."""
+    assert result.status in (Status.OK, Status.TIMEOUT), result
+    assert result.status == Status.OK or result.timing.wall_seconds >= 2 * WALL_SECONDS, result.timing
+
+
+@pytest.mark.parametrize("name", COMPUTES)
+def test_h60_a_program_is_not_ended_for_time_in_which_it_had_no_core(name: str) -> None:
+    limits = Limits(wall_seconds=WALL_SECONDS)
+
+    with rivals():
+        results = service().run_many([Program(code=COMPUTES[name], limits=limits)] * 2)
+
+    for result in results:
+        assert_not_ended_early(result)
+
+
+@pytest.mark.parametrize("name", COMPUTES)
+def test_h60_a_cell_is_not_ended_for_time_in_which_it_had_no_core(name: str) -> None:
+    async def body(session: Session) -> None:
+        with rivals():
+            result = await session.run(COMPUTES[name])
+        assert_not_ended_early(result)
+
+    in_session(body, Limits(wall_seconds=WALL_SECONDS))
+
+
+TIMES = st.builds(CoreTime, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
+
+
+@given(st.lists(st.tuples(st.dictionaries(st.integers(1, 5), TIMES), st.booleans())), st.floats(0.0, 100.0))
+def test_a_program_never_waits_while_it_has_a_core(
+    looks: list[tuple[dict[int, CoreTime], bool]], elapsed: float
+) -> None:
+    waiting = Waiting()
+    for now, (times, is_ready) in enumerate(looks):
+        waiting.look(times, is_ready=is_ready, now=float(now))
+    seen = [(pid, time.used_seconds) for times, _ in looks for pid, time in times.items()]
+    used = sum(max((seconds for each, seconds in seen if each == pid), default=0.0) for pid in range(1, 6))
+
+    assert 0.0 <= waiting.seconds(elapsed) <= max(0.0, elapsed - used) + 1e-9
+
+
+def test_time_of_waiting_that_the_kernel_has_not_added_up_yet_counts_from_the_second_look() -> None:
+    waiting, stalled = Waiting(), {7: CoreTime(used_seconds=0.25, waited_seconds=1.0)}
+
+    waiting.look(stalled, is_ready=True, now=10.0)
+    assert (waiting.seconds(60.0), waiting.is_undecided) == (1.0, True)
+    waiting.look(stalled, is_ready=True, now=10.0625)
+    assert (waiting.seconds(60.0), waiting.is_undecided) == (1.0625, False)
+    waiting.look({7: CoreTime(used_seconds=0.25, waited_seconds=1.5)}, is_ready=True, now=10.125)
+    assert waiting.seconds(60.0) == 1.5
+    waiting.look({}, is_ready=False, now=20.0)
+    assert (waiting.seconds(60.0), waiting.seconds(1.0), waiting.is_undecided) == (1.5, 0.75, False)
+
+
+def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:
+    waiting = Waiting()
+
+    waiting.look({7: CoreTime(used_seconds=1.0, waited_seconds=0.0)}, is_ready=True, now=10.0)
+    waiting.look({7: CoreTime(used_seconds=1.0625, waited_seconds=0.0)}, is_ready=True, now=10.0625)
+
+    assert (waiting.seconds(60.0), waiting.is_undecided) == (0.0, False)
+
+
+CELL_BUSY = "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+
+
+def test_h59_the_limit_on_cpu_time_counts_for_each_cell() -> None:
+    """A session lives as long as a trajectory, whose calls together take more than the limit of one."""
+
+    async def body(session: Session) -> None:
+        await session.run("import time\nnum_cells = 0")
+        for _ in range(6):
+            assert (await session.run(f"{CELL_BUSY}\nnum_cells += 1")).status == Status.OK
+        assert ((await session.run("num_cells")).value, session.epoch) == ("6", 1)
+
+    in_session(body, Limits(wall_seconds=60.0, cpu_seconds=1))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "while True: pass",
+        "import threading\nthread = threading.Thread(target=exec, args=('while go: pass',), daemon=True)\n"
+        "thread.start()\nwhile True: pass",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'while True: pass'])",
+        "class A:\n    def __repr__(self):\n        while True: pass\nA()",
+    ],
+)
+def test_h59_a_cell_that_uses_up_its_cpu_time_is_interrupted_and_keeps_its_variables(code: str) -> None:
+    async def body(session: Session) -> None:
+        await session.run("go = True\nkept = 7")
+        assert (await session.run(code)).status == Status.CPU_LIMIT
+        assert ((await session.run("go = False\nkept")).value, session.epoch) == ("7", 1)
+
+    in_session(body, Limits(wall_seconds=60.0, cpu_seconds=1))
+
+
+def test_h59_a_daemon_of_an_earlier_cell_does_not_count() -> None:
+    async def body(session: Session) -> None:
+        await session.run("import subprocess, sys, time")
+        daemon = "daemon = subprocess.Popen([sys.executable, '-c', 'while True: pass'])\ntime.sleep(0.1)"
+        assert (await session.run(daemon)).status == Status.OK
+        used = "int(open(f'/proc/{daemon.pid}/stat').read().split()[13])"
+        assert (await session.run(f"while {used} < 110: time.sleep(0.1)\n7")).value == "7"
+        assert ((await session.run("time.sleep(0.6)\n8")).value, session.epoch) == ("8", 1)
+
+    in_session(body, Limits(wall_seconds=60.0, cpu_seconds=1))

@@ -1,0 +1,146 @@
+"""A cell while it runs: its request, the socket of its answer, and its limits on time."""
+
+import marshal
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from verl_pivot.sandbox.lane.answers import AnswerError, AnswerSocket
+from verl_pivot.sandbox.lane.core_time import (
+    LOOK_AGAIN_SECONDS,
+    CoreTime,
+    Waiting,
+    cpu_seconds_of_process,
+    family,
+    granted_seconds,
+    look_at,
+)
+from verl_pivot.sandbox.lane.event_loop import EventLoop
+from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file, send
+from verl_pivot.sandbox.lane.interpreters import Interpreter
+from verl_pivot.sandbox.lane.pods import send_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.interpreters import OnCellAnswer
+
+_GRACE_SECONDS = 0.5
+"""Seconds from the interrupt of a cell to the end of its interpreter."""
+_CHECK_SECONDS = 0.05
+"""Least time between two looks at the CPU time of a cell."""
+_TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
+_NUM_CORES = os.cpu_count() or 1
+
+
+class RunningCell:
+    """The cell that a session runs now."""
+
+    def __init__(
+        self,
+        loop: EventLoop,
+        interpreter: Interpreter,
+        answer: "OnCellAnswer",
+        *,
+        wall_seconds: float,
+        cpu_seconds: float,
+        max_bytes: int,
+        on_texts: Callable[[str | None, str | None], None],
+        kill: Callable[[str], None],
+    ) -> None:
+        """Take a cell for `interpreter`, which is idle.
+
+        Args:
+            loop: The lane's event loop.
+            interpreter: Process that runs the cell.
+            answer: Receiver of the answer, which the session calls.
+            wall_seconds: Seconds that it may take, besides those in which it waits for a core.
+            cpu_seconds: CPU seconds of the interpreter in this cell, and of each process that the cell starts.
+            max_bytes: Most bytes of its value, and of its traceback.
+            on_texts: Called with value and traceback when they have come.
+            kill: Called with the reason when the interpreter has to end.
+        """
+        assert interpreter.pid is not None, "a cell needs an interpreter that has said hello"
+        self.answer = answer
+        self.killed_by: str | None = None
+        """Limit or reason for which it was interrupted, or its interpreter killed."""
+        self.started_at = time.monotonic()
+        self._began_at = time.clock_gettime(time.CLOCK_BOOTTIME) - _TICK_SECONDS
+        self._loop = loop
+        self._interpreter = interpreter
+        self._pid = interpreter.pid
+        self._wall_seconds = wall_seconds
+        self._cpu_seconds = cpu_seconds
+        self._max_bytes = max_bytes
+        self._on_texts = on_texts
+        self._kill = kill
+        self._cpu_before = cpu_seconds_of_process(self._pid) or 0.0
+        self._waiting = Waiting(CoreTime(self._cpu_before, interpreter.starved_seconds))
+        self._socket = AnswerSocket(num_fields=2, max_bytes=max_bytes, max_total_bytes=2 * max_bytes)
+        loop.on_readable(self._socket.fileno(), self._on_readable)
+        self._timer = loop.after(min(wall_seconds, cpu_seconds / _NUM_CORES), self._check_limits)
+
+    def send(self, number: int, code: str) -> None:
+        """Ask the interpreter to run the code.
+
+        Raises:
+            OSError: If its channel is broken.
+        """
+        payload = sealed_memory_file(marshal.dumps((code, self._max_bytes)))
+        try:
+            send(self._interpreter.channel, ("cell", number), (payload, self._socket.theirs.fileno()))
+        finally:
+            os.close(payload)
+            self._socket.theirs.close()
+
+    def close(self) -> None:
+        """Forget the cell, which has ended."""
+        self._timer.cancel()
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+
+    def _on_readable(self) -> None:
+        try:
+            fields = self._socket.receive(self._pid)
+        except EOFError:
+            self._loop.forget(self._socket.fileno())
+            self._interpreter.expect_end(self._loop, "the cell closed the interpreter's channels")
+            return
+        except (OSError, AnswerError) as error:
+            self._kill(f"the interpreter's answer was refused: {error}")
+            return
+        if fields is not None:
+            self._on_texts(_text(fields[0]), _text(fields[1]))
+
+    def _check_limits(self) -> None:
+        """Interrupt the cell for a limit; time that it waited for a core is granted on top of the wall limit."""
+        processes = family(self._pid) if self._interpreter.has_proc else []
+        now = time.monotonic()
+        look_at(self._waiting, processes, now)
+        elapsed = now - self.started_at
+        waited = granted_seconds(self._waiting.seconds(elapsed), self._wall_seconds)
+        missing_wall = self._wall_seconds + waited - elapsed
+        own = (cpu_seconds_of_process(self._pid) or 0.0) - self._cpu_before
+        own_children = [each for each in processes if each.pid != self._pid and each.started_at >= self._began_at]
+        most = max((process.cpu_seconds for process in own_children), default=0.0)
+        missing_cpu = self._cpu_seconds - max(own, most)
+        if missing_wall <= 0.001 and self._waiting.is_undecided:
+            self._timer = self._loop.after(LOOK_AGAIN_SECONDS, self._check_limits)
+        elif missing_wall <= 0.001:
+            self._interrupt("timeout")
+        elif missing_cpu <= 0.0:
+            self._interrupt("cpu_limit")
+        else:
+            wait = max(_CHECK_SECONDS, missing_cpu / _NUM_CORES)
+            self._timer = self._loop.after(min(missing_wall, wait), self._check_limits)
+
+    def _interrupt(self, reason: str) -> None:
+        self.killed_by = reason
+        if self._interpreter.pidfd is not None:
+            send_signal(self._interpreter.pidfd, signal.SIGINT)
+        self._timer = self._loop.after(_GRACE_SECONDS, lambda: self._kill(reason))
+
+
+def _text(field: bytes | None) -> str | None:
+    """Text of a field; bytes that are no UTF-8 become \\xNN."""
+    return None if field is None else field.decode("utf-8", "backslashreplace")
