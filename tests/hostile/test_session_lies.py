@@ -32,7 +32,6 @@ REFUSED = {
     "a negative length": "say(struct.pack('>qq', -2, -1))",
     "a length that is no number of bytes": "say(b'\\xff' * 7 + b'\\x00' + b'\\xff' * 8)",
     "nested lists in JSON": "say(b'{\"value\": [' + b'[]' * 100_000 + b']}')",
-    "more than it says": "say(pack(b'a', None) + b'more')",
     "the answer of a child": "os.fork() or (say(pack(b'child', None)), os._exit(0))\nos.wait()",
     "the answer of a grandchild": (
         "os.fork() or (os.fork() or (say(pack(b'child', None)), os._exit(0)), os.wait(), os._exit(0))\nos.wait()"
@@ -68,6 +67,8 @@ def test_h49_a_cell_that_answers_for_itself_is_believed_once_and_the_next_cell_i
         forged = await session.run(FIND + "say(pack(b'forged \\xff', None)); late = 2; 'true'")
         assert (forged.status, forged.value) == (Status.OK, "forged \\xff")
         assert (await session.run("kept, late")).value == "(1, 2)"
+        twice = await session.run(FIND + "say(pack(b'first', None) + pack(b'second', None) + b'x' * 100_000)")
+        assert (twice.status, twice.value) == (Status.OK, "first")
         assert (await session.run(FIND + "say(pack(None, b'an error'))")).status == Status.ERROR
         assert ((await session.run("2 + 2")).value, session.epoch) == ("4", 1)
 
