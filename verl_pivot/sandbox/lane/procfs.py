@@ -79,7 +79,7 @@ class ProcessSnapshot:
         )
 
     def processes(self, pids: tuple[int, ...]) -> list[ProcessStat]:
-        """Those of the processes that were alive."""
+        """Processes among `pids` that were alive."""
         return [self._by_pid[pid] for pid in pids if pid in self._by_pid]
 
     def _members(self, shim_pid: int, pid: int | None) -> list[ProcessStat]:
