@@ -3,6 +3,7 @@
 PivotError
   + DataError            a trajectory, profile or pivot file breaks its format  -> the row is reported or the job stops
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
+    + OptionsError       a verifier or the like does not take its options        -> of a row: undecided and counted
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
   + UserCodeError        a verifier, tool or environment of the user has a bug  -> the first step stops; later masked
@@ -27,6 +28,10 @@ class DataError(PivotError, ValueError):
 
 class ConfigError(PivotError, ValueError):
     """A setting is missing, misspelt or contradicts another."""
+
+
+class OptionsError(ConfigError):
+    """A verifier, filter, format or tool does not take the options that a row or a file gives it."""
 
 
 class EngineError(PivotError, RuntimeError):

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, OptionsError
 from verl_pivot.types import JsonObject
 from verl_pivot.user_modules import load_modules
 from verl_pivot.validation import first_problem
@@ -115,19 +115,20 @@ class Registry(Generic[MadeT]):
         """The thing of that name, made with these options.
 
         Raises:
-            ConfigError: If the name is unknown, or the thing does not take the options.
+            ConfigError: If the name is unknown.
+            OptionsError: If the thing does not take the options.
         """
         registration = self.find(name)
         if registration.options is None:
             if options:
-                raise ConfigError(f"{self._kind} {name!r} takes no options, got {sorted(options)}")
+                raise OptionsError(f"{self._kind} {name!r} takes no options, got {sorted(options)}")
             thing: MadeT = registration.thing
             return thing
         try:
             made: MadeT = registration.thing(registration.options.model_validate(options))
         except ValidationError as error:
             problem = first_problem(error, name, model=registration.options)
-            raise ConfigError(f"{self._kind} {problem}") from error
+            raise OptionsError(f"{self._kind} {problem}") from error
         return made
 
     def all(self) -> tuple[MadeT, ...]:

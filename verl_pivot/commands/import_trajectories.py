@@ -53,6 +53,12 @@ def import_command(
             "--allow-no-tools", help="Keep trajectories that call tools but have no schemas, which are refused else."
         ),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Ask each verifier twice about the expert's action, and report what it cannot judge."
+        ),
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
 ) -> None:
     """Convert recorded trajectories to trajectories.jsonl. Refused rows are written to a file beside it, with reasons.
@@ -87,6 +93,24 @@ def import_command(
     with _progress(files) as on_rows:
         report = import_files(files, out, options, workers=workers or num_cores(), on_rows=on_rows)
     _print_import(report, out, options)
+    if check:
+        _print_check(out, options, workers or num_cores())
+
+
+def _print_check(out: Path, options: "ImportOptions", workers: int) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.selection.expert_checks import check_experts
+
+    with progress_bar("experts", None) as on_turns:
+        report = check_experts(out, options.verifier_modules, workers=workers, on_turns=on_turns)
+    table = counts_table(f"{report.num_turns} experts, each judged twice by its verifier")
+    table.add_row("accepted", str(report.num_accepted), "")
+    for (reason, kind), count in report.others.most_common():
+        table.add_row(f"{kind}: {reason}", str(count), Text(printable(report.examples[reason, kind])))
+    Console().print(table)
 
 
 def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":

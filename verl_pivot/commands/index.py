@@ -21,6 +21,10 @@ def index_command(
     from verl_pivot.tools.search import write_index
 
     with progress_bar("documents", num_rows(documents)) as on_done:
-        count = write_index(documents, out, on_done)
-    typer.echo(f"Wrote {out}: {count} documents.")
+        report = write_index(documents, out, on_done)
+    typer.echo(f"Wrote {out}: {report.num_documents} documents.")
+    if report.num_left_out:
+        typer.echo(
+            f"{report.num_left_out} rows hold no document and were left out. The first is {report.first_left_out}"
+        )
     typer.echo(f"Next, in a tools file:\n- tool: search\n  index: {out}")

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 
 from verl_pivot.data.json_values import (
+    BadRowError,
     as_object,
     decode_json,
 )
@@ -55,20 +56,25 @@ class RawRow:
     place: Place
     raw: bytes | JsonObject
     """Bytes of a line, columns of a parquet row, or an item of a JSON array."""
+    problem: str = ""
+    """Why the row of a parquet file cannot be read; empty if it can."""
 
     def decoded(self) -> JsonObject:
         """The row as a JSON object.
 
         Raises:
-            BadRowError: If the row is not a JSON object.
+            BadRowError: If the row is not a JSON object, or cannot be read.
         """
+        if self.problem:
+            raise BadRowError("unreadable_row", f"the row cannot be read: {self.problem}")
         return as_object(decode_json(self.raw) if isinstance(self.raw, bytes) else self.raw, "a row")
 
 
 def read_rows(path: Path) -> Iterator[RawRow]:
     """Yield every row of a file, which holds JSON lines, a JSON array, one JSON object, or parquet.
 
-    Blank lines are left out. JSON may be compressed (.gz, .bz2, .zst, .lz4).
+    Blank lines are left out. JSON may be compressed (.gz, .bz2, .zst, .lz4). A row of a parquet file that cannot be
+    read is given with its problem, as is each row of a part of the file that is damaged.
 
     Raises:
         DataError: If the file is missing, empty or cannot be read.
@@ -172,12 +178,41 @@ def _kind_of_json(path: Path, file: _Peekable) -> Literal["array", "object", "li
     return "lines"
 
 
+_UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
+"""What reading a damaged part of a parquet file raises; a text that is no UTF-8 is a ValueError."""
+
+
 def _parquet_rows(path: Path) -> Iterator[RawRow]:
+    file = pyarrow.parquet.ParquetFile(path)
     number = 0
-    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=_BATCH_ROWS):
-        for columns in batch.to_pylist():
-            number += 1
-            yield RawRow(place=Place(file=str(path), unit="row", number=number), raw=columns)
+    for group in range(file.num_row_groups):
+        end = number + file.metadata.row_group(group).num_rows
+        try:
+            for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=[group]):
+                for row in _batch_rows(path, batch, number):
+                    number = row.place.number
+                    yield row
+        except _UNREADABLE as error:
+            for lost in range(number + 1, end + 1):
+                yield RawRow(place=Place(file=str(path), unit="row", number=lost), raw={}, problem=str(error))
+        number = end
+
+
+def _batch_rows(path: Path, batch: pyarrow.RecordBatch, num_before: int) -> Iterator[RawRow]:
+    try:
+        rows = [(columns, "") for columns in batch.to_pylist()]
+    except _UNREADABLE:
+        rows = [_single_row(batch.slice(index, 1)) for index in range(batch.num_rows)]
+    for number, (columns, problem) in enumerate(rows, start=num_before + 1):
+        yield RawRow(place=Place(file=str(path), unit="row", number=number), raw=columns, problem=problem)
+
+
+def _single_row(batch: pyarrow.RecordBatch) -> tuple[JsonObject, str]:
+    """Columns of the only row, and the problem that it has."""
+    try:
+        return batch.to_pylist()[0], ""
+    except _UNREADABLE as error:
+        return {}, str(error)
 
 
 @contextmanager

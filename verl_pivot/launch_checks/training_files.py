@@ -9,7 +9,7 @@ import pyarrow
 import pyarrow.parquet
 
 from verl_pivot.data.json_values import as_object, decode_json
-from verl_pivot.errors import ConfigError, PivotError
+from verl_pivot.errors import ConfigError, OptionsError, PivotError
 from verl_pivot.verifiers.registry import get_verifier
 
 _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
@@ -110,16 +110,21 @@ def check_pivots(files: SplitSize, key: str, places: str) -> None:
 
 
 def check_verifiers(files: SplitSize, key: str, places: str) -> None:
-    """Refuse verifiers that are unknown or do not take their options, as rows name them.
+    """Refuse verifiers that are unknown, as rows name them, and files in which none takes its options.
+
+    Where only some rows have options that their verifier does not take, their rollouts are undecided and counted.
 
     Raises:
         ConfigError: Naming the verifier.
     """
+    num_bad = 0
     for name, options in sorted(files.verifiers):
         try:
             get_verifier(name, as_object(decode_json(options), "verifier_options"))
         except PivotError as error:
-            raise ConfigError(f"{key}: rows of {places} name the verifier {name!r}: {error}") from error
+            num_bad += isinstance(error, OptionsError)
+            if not isinstance(error, OptionsError) or num_bad == len(files.verifiers):
+                raise ConfigError(f"{key}: rows of {places} name the verifier {name!r}: {error}") from error
 
 
 def check_size(files: SplitSize, key: str, *, batch_size: int, max_rows: int) -> int:

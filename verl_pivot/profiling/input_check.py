@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
 
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, DataError, OptionsError
 from verl_pivot.profiling.job import ProfileJob, TurnCounts
 from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.profiles import TurnKey
@@ -25,18 +25,26 @@ def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
     Raises:
         DataError: If a line is broken, or there is no turn to measure.
         ConfigError: If a verifier is not known, or trajectories call tools but have no schemas.
+        OptionsError: If no turn's verifier takes its options; where only some do not, their samples are undecided.
     """
-    num_turns = num_left = num_messages = 0
+    num_turns = num_left = num_messages = num_bad = 0
     without_tools: dict[str, None] = {}
+    bad_options: OptionsError | None = None
     for turn in job.turns():
-        get_verifier(turn.verifier, turn.verifier_options)
         num_turns += 1
         num_left += TurnKey(turn.trajectory_id, turn.index) not in done
+        try:
+            get_verifier(turn.verifier, turn.verifier_options)
+        except OptionsError as error:
+            num_bad, bad_options = num_bad + 1, error
+            continue
         if turn.expert.tool_calls:
             if not turn.tools:
                 without_tools[turn.trajectory_id] = None
         else:
             num_messages += takes_any_text(turn.verifier, turn.verifier_options)
+    if bad_options is not None and num_bad == num_turns:
+        raise bad_options
     if without_tools and not job.allow_no_tools:
         raise ConfigError(
             f"{len(without_tools)} trajectories, such as {next(iter(without_tools))!r}, call tools but have no "

@@ -17,7 +17,7 @@ from verl_pivot.profiling.profiles import TurnKinds
 from verl_pivot.types import JsonObject, Turn, Verdict
 from verl_pivot.verifiers.judge_usage import usage
 from verl_pivot.verifiers.registry import load_verifier_modules
-from verl_pivot.verifiers.scoring import score_message
+from verl_pivot.verifiers.scoring import score_expert
 
 CANDIDATES = pyarrow.schema(
     [
@@ -44,7 +44,7 @@ class CandidateSettings:
     model: str | None
     """Checkpoint whose tokenizer counts the tokens of prompts; None leaves them uncounted."""
     check_verifier: bool
-    """Whether to ask each turn's verifier about the expert's own action."""
+    """Whether to ask each turn's verifier, twice, about the expert's own action."""
     seed: int
     validation_share: float
     split_by: str
@@ -148,8 +148,7 @@ def close_verifiers() -> None:
 
 
 async def _verdicts(batch: Sequence[Turn]) -> list[Verdict]:
-    verdicts = (score_message(turn.expert, turn) for turn in batch)
-    return list(await asyncio.gather(*verdicts))
+    return list(await asyncio.gather(*map(score_expert, batch)))
 
 
 def _expert_columns(verdict: Verdict | None) -> JsonObject:

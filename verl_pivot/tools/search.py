@@ -4,12 +4,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from verl_pivot.data.files import read_rows
-from verl_pivot.data.json_values import as_object
+from verl_pivot.data.json_values import BadRowError, as_object
 from verl_pivot.data.tool_schemas import text_schema
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import extra
@@ -76,8 +76,18 @@ def load_index(folder: str) -> Any:
         raise ConfigError(f"{folder} holds no search index ({error}); {remedy}") from error
 
 
-def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -> int:
-    """Index a file of documents and return their number.
+class IndexReport(NamedTuple):
+    """Counts of one index."""
+
+    num_documents: int
+    num_left_out: int
+    """Rows that hold no document."""
+    first_left_out: str
+    """Place of the first of them, and what is wrong with it; empty if there is none."""
+
+
+def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -> IndexReport:
+    """Index a file of documents; rows that hold none are left out and counted.
 
     Args:
         documents: File of rows with `text` and optionally `title`, or as Search-R1's corpus has them, with `contents`,
@@ -86,15 +96,19 @@ def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -
         on_done: Called with the number of documents read since the call before.
 
     Raises:
-        DataError: If a row is no document.
+        DataError: If no row holds a document with a word.
         ConfigError: If the folder exists and is no index.
     """
     if folder.exists() and not (folder / _PARAMETERS).is_file():
         raise ConfigError(f"{folder} exists and holds no search index: give another --out")
-    corpus = list(_read(documents, on_done))
+    left_out: list[str] = []
+    corpus = list(_read(documents, on_done, left_out))
     texts = [f"{document['title']} {document['text']}" for document in corpus]
     index = bm25s.BM25()
-    index.index(bm25s.tokenize(texts, stopwords=_STOPWORDS, show_progress=False), show_progress=False)
+    tokens = bm25s.tokenize(texts, stopwords=_STOPWORDS, show_progress=False) if texts else None
+    if tokens is None or not any(len(ids) for ids in tokens.ids):
+        raise DataError(f"{documents} holds no document with a word. {next(iter(left_out), '')}".strip())
+    index.index(tokens, show_progress=False)
     unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
@@ -102,20 +116,27 @@ def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -
     if folder.exists():
         shutil.rmtree(folder)
     unfinished.rename(folder)
-    return len(corpus)
+    return IndexReport(len(corpus), len(left_out), next(iter(left_out), ""))
 
 
-def _read(path: Path, on_done: Callable[[int], None]) -> Iterator[dict[str, str]]:
+def _read(path: Path, on_done: Callable[[int], None], left_out: list[str]) -> Iterator[dict[str, str]]:
+    """Every document of a file; of a row that holds none, place and problem go to `left_out`."""
     for row in read_rows(path):
-        document = as_object(row.decoded(), "a document")
-        title, text = document.get("title"), document.get("text")
-        if text is None and title is None and isinstance(contents := document.get("contents"), str):
-            title, _, text = contents.partition("\n") if "\n" in contents else ("", "", contents)
-        text = document.get("contents") if text is None else text
-        if not isinstance(text, str) or not text.strip():
-            raise DataError(f'{row.place}: a document needs "text" (or "contents")')
-        yield {"title": str(title or ""), "text": text}
         on_done(1)
+        try:
+            yield _document(as_object(row.decoded(), "a document"))
+        except BadRowError as error:
+            left_out.append(f"{row.place}: {error}")
+
+
+def _document(row: JsonObject) -> dict[str, str]:
+    title, text = row.get("title"), row.get("text")
+    if text is None and title is None and isinstance(contents := row.get("contents"), str):
+        title, _, text = contents.partition("\n") if "\n" in contents else ("", "", contents)
+    text = row.get("contents") if text is None else text
+    if not isinstance(text, str) or not text.strip():
+        raise BadRowError("no_text", 'a document needs "text" (or "contents")')
+    return {"title": str(title or ""), "text": text}
 
 
 def _shown(number: int, document: Any) -> str:

@@ -3,10 +3,11 @@
 import inspect
 
 from verl_pivot.data.actions import parse_action
-from verl_pivot.errors import PivotError, UserCodeError, VerifierError
+from verl_pivot.errors import OptionsError, PivotError, UserCodeError, VerifierError
 from verl_pivot.types import Malformed, Message, Turn, Verdict
 from verl_pivot.user_code import named, place_of
 from verl_pivot.verifiers.registry import get_verifier
+from verl_pivot.verifiers.verdicts import Reason, undecided
 
 
 async def score_completion(text: str, ended: bool, turn: Turn) -> Verdict:
@@ -31,12 +32,17 @@ async def score_completion(text: str, ended: bool, turn: Turn) -> Verdict:
 async def score_message(action: Message, turn: Turn) -> Verdict:
     """Score one action; a failure of the verifier's own code is raised with the turn and the place in the code.
 
+    Undecided if the verifier does not take the turn's options, which is a mistake of one row.
+
     Raises:
         ConfigError: If the turn's verifier is not registered.
         UserCodeError: If the verifier raises or gives no Verdict.
         VerifierError: If a system that the verifier asks cannot be reached.
     """
-    verifier = get_verifier(turn.verifier, turn.verifier_options)
+    try:
+        verifier = get_verifier(turn.verifier, turn.verifier_options)
+    except OptionsError as error:
+        return undecided(Reason.BAD_OPTIONS, f"turn {turn.id}: {error}")
     try:
         coming = verifier(action, turn)
         verdict = await coming if inspect.isawaitable(coming) else coming
@@ -53,3 +59,19 @@ async def score_message(action: Message, turn: Turn) -> Verdict:
             "Verdict.refuse(reason) or Verdict.undecided(reason)"
         )
     return verdict
+
+
+async def score_expert(turn: Turn) -> Verdict:
+    """Ask a turn's verifier twice about the expert's own action; undecided if the verdicts differ.
+
+    Raises:
+        ConfigError: If the turn's verifier is not registered.
+        UserCodeError: If the verifier raises or gives no Verdict.
+        VerifierError: If a system that the verifier asks cannot be reached.
+    """
+    first, second = await score_message(turn.expert, turn), await score_message(turn.expert, turn)
+    if first.score is not None and second.score is not None and first.score != second.score:
+        return undecided(
+            Reason.EXPERT_WAVERS, f"{first.score:g} ({first.reason}), then {second.score:g}: {second.detail}"
+        )
+    return first if first.score is None else second

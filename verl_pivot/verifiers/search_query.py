@@ -1,24 +1,20 @@
 """Verifier `search_query`: a search query is right if it shares words with the expert's, or finds its documents."""
 
-import json
-from functools import cache, lru_cache
+import asyncio
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from verl_pivot.data.tagged_text import split_at_tags
-from verl_pivot.extras import extra
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.extraction import extract_argument
 from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.search_documents import find_documents, open_corpus
 from verl_pivot.verifiers.search_query_words import Query, difference, share_of_words
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
-
-with extra("search"):
-    import bm25s
-
 
 MAX_CHARS = 1000
 """Characters of the longest query."""
@@ -39,7 +35,7 @@ class SearchQueryOptions(Options):
     min_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.6
     """Least share with which a query is accepted."""
     corpus: Path | None = None
-    """File of JSON lines, one document each, with its text in "text"."""
+    """File of JSON lines, one document each, with its text in "text" or "contents"; other lines are left out."""
     num_documents: Annotated[int, Field(ge=1, le=100)] = 3
 
     @model_validator(mode="after")
@@ -69,10 +65,14 @@ class SearchQueryVerifier:
         if isinstance(query, Verdict):
             return query
         if self._options.corpus is not None:
-            expert_documents = _find(self._options.corpus, expert, self._options.num_documents)
+            try:
+                expert_documents, documents = await asyncio.to_thread(self._find_documents, expert, query)
+            except OSError as error:
+                return broken_expert(f"the corpus cannot be read: {error}")
             if not expert_documents:
-                return broken_expert("the expert's query finds no document")
-            documents = _find(self._options.corpus, query, self._options.num_documents)
+                return broken_expert(
+                    f"the expert's query finds no document. {open_corpus(self._options.corpus).problem}"
+                )
             share = len(expert_documents & documents) / len(expert_documents)
         else:
             asked, asked_by_expert = Query(query), _kept_query(expert)
@@ -82,6 +82,10 @@ class SearchQueryVerifier:
         if share >= self._options.min_share:
             return Verdict.accept(detail=f"share {share:.2f}")
         return refuse(Reason.WRONG_VALUE, f"share {share:.2f}: {query}")
+
+    def _find_documents(self, *queries: str) -> list[set[int]]:
+        assert self._options.corpus is not None, "mode documents has a corpus"
+        return [find_documents(self._options.corpus, query, self._options.num_documents) for query in queries]
 
     def _query(self, action: Message) -> str | Verdict:
         """The action's query, or a refusal."""
@@ -105,21 +109,3 @@ class SearchQueryVerifier:
 
 
 _kept_query = lru_cache(maxsize=4096)(Query)
-
-
-@cache
-def _index(corpus: Path) -> bm25s.BM25:
-    """BM25 index over the texts of a corpus, made once per process."""
-    texts = [str(json.loads(line)["text"]) for line in corpus.read_text().splitlines()]
-    index = bm25s.BM25()
-    index.index(bm25s.tokenize(texts, stopwords="en", show_progress=False), show_progress=False)
-    return index
-
-
-def _find(corpus: Path, query: str, num_documents: int) -> set[int]:
-    """Line numbers of the best documents, without those that share no word with the query."""
-    index = _index(corpus)
-    tokens = bm25s.tokenize([query], stopwords="en", show_progress=False)
-    num_documents = min(num_documents, int(index.scores["num_docs"]))
-    lines, scores = index.retrieve(tokens, k=num_documents, show_progress=False)
-    return {int(line) for line, score in zip(lines[0], scores[0], strict=True) if score > 0.0}

@@ -61,6 +61,10 @@ class Reason(StrEnum):
 
     BROKEN_EXPERT = "broken_gold"
     """Undecided: the row's expert action is missing or unusable, so that nothing can be compared with it."""
+    BAD_OPTIONS = "bad_options"
+    """Undecided: the verifier does not take the options that the row gives it."""
+    EXPERT_WAVERS = "gold_wavers"
+    """Undecided: the verifier comes to another verdict when it is asked about the expert's action again."""
     EXPERT_TIME_LIMIT = "gold_time_limit"
     """Undecided: the expert's action takes too long here."""
     JUDGE_FAILED = "judge_failed"
