@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 class Corpus(NamedTuple):
     """Documents of a file."""
 
-    index: bm25s.BM25 | None
+    searcher: bm25s.BM25 | None
     """None if no document holds a word."""
     problem: str
     """The first line that was left out and how many were; empty if none was."""
@@ -27,7 +27,7 @@ class Corpus(NamedTuple):
 
 def find_documents(path: Path, query: str, num_documents: int) -> set[int]:
     """Numbers of the best documents, without those that share no word with the query."""
-    index = open_corpus(path).index
+    index = open_corpus(path).searcher
     tokens = bm25s.tokenize([query], stopwords="en", show_progress=False)
     if index is None or not any(len(ids) for ids in tokens.ids):
         return set()
