@@ -25,7 +25,8 @@ def model(tmp_path: Path) -> Path:
 
 def test_a_checkpoint_has_the_same_digest_wherever_it_lies(model: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(model, tmp_path / "elsewhere")
-    (copy / "README.md").write_text("Read me.")
+    for name in ("README.md", "training_args.bin", "pytorch_model.bin"):
+        (copy / name).write_text("beside the weights that are loaded")
 
     assert weights_digest(str(copy)) == weights_digest(str(model))
     assert weights_digest("no-one/no-model") is None
@@ -52,6 +53,15 @@ def test_the_first_and_the_last_bytes_are_read_and_the_size_counts(model: Path, 
     assert weights_digest(str(model)) != before
     path.write_bytes(bytes(weights) + b"\0")
     assert weights_digest(str(model)) != before
+
+
+def test_weights_in_the_older_form_count_where_there_are_no_others(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "pytorch_model.bin").write_bytes(b"a")
+    before = weights_digest(str(tmp_path))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"b")
+
+    assert weights_digest(str(tmp_path)) != before
 
 
 def test_another_config_and_a_missing_part_change_the_digest(model: Path) -> None:
@@ -83,8 +93,9 @@ def test_several_templates_with_names_count_together_and_a_broken_file_counts_as
     assert template_digest(str(model)) is None
 
 
-def test_storage_that_only_workers_read_has_no_digests() -> None:
-    assert (weights_digest("hdfs://cluster/a/model"), template_digest("hdfs://cluster/a/model")) == (None, None)
+@pytest.mark.parametrize("path", ["hdfs://cluster/a/model", "/nowhere/model", "./nowhere"])
+def test_a_path_that_is_not_on_this_machine_has_no_digests(path: str) -> None:
+    assert (weights_digest(path), template_digest(path)) == (None, None)
 
 
 def test_the_digest_is_that_of_the_template_that_a_tokenizer_uses(tmp_path: Path) -> None:

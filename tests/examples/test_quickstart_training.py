@@ -4,12 +4,15 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
 
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
+from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS  # noqa: E402
 from examples.quickstart.training import Training, read_steps, train  # noqa: E402
+from verl_pivot.launch_checks.sampling import sampling_of  # noqa: E402
 
 LINE = (
     "\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m step:{step} - pivot/undecided_rows:0.0 - verifier/shop/same_answer:0.25 - "
@@ -50,6 +53,15 @@ def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:
 
     assert command[:5] == ["python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu"]
     assert len({argument.partition("=")[0] for argument in command[3:]}) == len(command) - 3
+
+
+def test_the_training_samples_as_the_profile_of_the_example_does(tmp_path: Path) -> None:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=make_training(tmp_path).command[3:])
+    record = sampling_of(config)
+
+    assert (record.max_new_tokens, config.data.max_prompt_length) == (MAX_NEW_TOKENS, MAX_PROMPT_TOKENS)
+    assert (record.temperature, record.top_p, record.top_k, record.chat_template_kwargs) == (1.0, 1.0, -1, {})
 
 
 class TrainingWithMisspeltKey(Training):

@@ -148,6 +148,10 @@ def test_other_weights_stop_the_launch_and_a_moved_folder_does_not(folder: Path,
     )
 
 
+def test_a_launch_that_only_validates_may_have_any_model_and_sampling(folder: Path, model: Path) -> None:
+    check(settings(model, model_digest="of the model before training"), model, "trainer.val_only=True")
+
+
 def test_a_model_of_the_hub_is_told_by_its_name(folder: Path, model: Path) -> None:
     profile = replace(settings(model), model="no-one/no-model", model_digest=None)
 
@@ -170,6 +174,16 @@ def test_every_difference_is_said_once_and_the_switch_goes_on_with_a_line(
         f"verl-pivot: {switch}: data.max_response_length is 2048 here and 256 in the profile; "
         "actor_rollout_ref.rollout.temperature is 1.0 here and 0.6 in the profile\n"
     )
+
+
+def test_a_trial_without_a_gpu_goes_on_with_another_model(
+    folder: Path, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(settings(model, model_digest="of a larger model"), model, "+local=cpu", "data.max_response_length=24")
+
+    said = capsys.readouterr().err
+    assert said.startswith("verl-pivot: pivot.allow_other_sampling=True: the weights in actor_rollout_ref.model.path=")
+    assert said.endswith("; data.max_response_length is 24 here and 2048 in the profile\n")
 
 
 def test_one_file_of_another_profile_among_several_stops_the_launch(folder: Path, model: Path) -> None:

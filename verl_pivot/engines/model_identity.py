@@ -9,7 +9,8 @@ from verl_pivot.types import Json
 
 _TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 """Files in which transformers looks for a chat template, in its order."""
-_WEIGHTS = ("*.safetensors", "*.bin")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+"""Files of weights; the first kind that a folder has counts."""
 _BLOCK_BYTES = 65_536
 _NUM_BLOCKS = 8
 """Blocks of each file of weights that are read, which takes milliseconds for weights of any size."""
@@ -28,7 +29,7 @@ def weights_digest(model: str) -> str | None:
     if not folder.is_dir():
         return None
     digest = sha256((folder / "config.json").read_bytes())
-    for path in sorted(path for pattern in _WEIGHTS for path in folder.glob(pattern)):
+    for path in next((found for pattern in _WEIGHTS if (found := sorted(folder.glob(pattern)))), []):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
@@ -69,7 +70,7 @@ def _file(model: str, name: str) -> Path | None:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder / name if (folder / name).is_file() else None
-    if "://" in model:  # storage that only verl's workers read
+    if model.startswith((".", "/", "~")) or model.count("/") > 1:  # a path elsewhere, such as hdfs://cluster/model
         return None
     found: object = try_to_load_from_cache(model, name)
     if found is None:  # nothing is known of the file, not even that there is none

@@ -96,7 +96,8 @@ def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
     places = ", ".join(train)
     if is_pivotrl:
         check_pivots(files, "data.train_files", places)
-        check_sampling(config, files.samplings, places)
+        if not config.trainer.get("val_only"):
+            check_sampling(config, files.samplings, places)
         _check_curriculum(config, files, train == val)
         if val_files is not None:
             _check_reward_function(config.reward.custom_reward_function.path, (files, val_files))
