@@ -13,7 +13,7 @@ start=$PWD; log=/tmp/log; PATH=/nowhere; shopt -s nullglob dotglob; HOME=/home/m
 enable -n kill suspend umask enable
 command_not_found_handle() {
     local line entry read=
-    if [[ -p /dev/stdin ]]; then while IFS= read -r line; do read+="$line;"; done; fi
+    if [[ -p /dev/stdin ]]; then while IFS= read -t 1 -r line; do read+="$line;"; done; fi
     printf -v entry '\1%s' "$@"; printf '%s\2%s\n' "$entry" "$read" >> $log
     printf '<%s>\n' "$1"
     [[ $1 != false* ]]

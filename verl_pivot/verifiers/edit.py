@@ -1,5 +1,6 @@
 """Verifier `edit`: a call of an editor is right if it leaves the file as the expert's call does."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -8,7 +9,8 @@ from verl_pivot.data.json_values import equal, is_too_deep
 from verl_pivot.types import Message, ToolCall, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import edit_nemo_gym
-from verl_pivot.verifiers.edit_commands import EditCommand, WritingCommand, apply_edit, parse_edit, same_file
+from verl_pivot.verifiers.edit_commands import WritingCommand, apply_edit, has_same_words, parse_edit, plain_path
+from verl_pivot.verifiers.edit_python import python_edit
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
@@ -21,11 +23,12 @@ class EditOptions(Options):
 
     mode: Literal["patch", "levels"] = "patch"
     """
-    patch: both edits are applied to the row's `files`; the same text, or the same Python, is the same edit.
+    patch: both edits are applied to the row's `files`; the same texts, or the same Python with the same comments where
+    the expert edits nothing, are the same edit.
     levels: NeMo Gym's swe_pivot, which looks at no file, for comparison; see edit_nemo_gym.py.
     """
     files: dict[str, str] = Field(default_factory=dict)
-    """Text before the call by path, at least of the file that the expert edits."""
+    """Text before the call by path, at least of the files that the expert edits."""
     level: Annotated[int, Field(ge=0, le=2)] = 0
     """What mode `levels` compares: 0 the tool (as in PivotRL for SWE), 1 also its target, 2 also its text."""
     is_continuous: bool = False
@@ -41,6 +44,7 @@ class EditVerifier:
 
     def __init__(self, options: EditOptions) -> None:
         self._options = options
+        self._files = {plain_path(path): text for path, text in options.files.items()}
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         if len(turn.expert.tool_calls) != 1 or is_too_deep(turn.expert.tool_calls[0].arguments):
@@ -66,33 +70,41 @@ class EditVerifier:
     def _by_patch(self, call: ToolCall, expert: ToolCall) -> Verdict:
         if call.name != expert.name:
             return refuse(Reason.WRONG_TOOL, call.name)
-        expert_edit = parse_edit(expert.arguments)
+        expert_edit, edit = parse_edit(expert.arguments), parse_edit(call.arguments)
         if not isinstance(expert_edit, WritingCommand):
-            is_same = equal(call.arguments, expert.arguments)
+            is_same = equal(call.arguments, expert.arguments) or (expert_edit is not None and edit == expert_edit)
             return Verdict.accept() if is_same else refuse(Reason.WRONG_VALUE, str(call.arguments)[:200])
-        edited = apply_edit(expert_edit, self._options.files)
-        if edited.text is None:
-            return broken_expert(f"the expert's edit cannot be applied: {edited.problem}")
-        if edited.text == self._options.files.get(expert_edit.path):
+        expert_texts, problem = apply_edit(expert_edit, self._files)
+        if expert_texts is None:
+            return broken_expert(f"the expert's edit cannot be applied: {problem}")
+        if all(text == self._files.get(path) for path, text in expert_texts.items()):
             return broken_expert("the expert's edit changes nothing; every other edit that changes nothing equals it")
-        return self._compare(parse_edit(call.arguments), expert_edit.path, edited.text)
-
-    def _compare(self, edit: EditCommand | None, path: str, expert_text: str) -> Verdict:
-        if edit is None:
+        if edit is None or not has_same_words(call.arguments, expert.arguments):
             return refuse(Reason.WRONG_TYPE, "no editor would take these arguments")
-        if not isinstance(edit, WritingCommand) or edit.path != path:
+        if not isinstance(edit, WritingCommand):
             return refuse(Reason.WRONG_VALUE, f"{edit.command} {edit.path}"[:200])
-        edited = apply_edit(edit, self._options.files)
-        if edited.text is None:
-            return refuse(Reason.RUNTIME_ERROR, edited.problem or "")
-        if len(edited.text) > MAX_CHARS and edited.text != expert_text:
-            return refuse(Reason.TOO_LONG, f"{len(edited.text)} characters")
-        # An expert that changes only comments or spaces leaves the same syntax tree; there the texts must be equal.
-        is_comment = same_file(path, self._options.files.get(path, ""), expert_text)
-        is_same_text = edited.text.rstrip() == expert_text.rstrip()
-        is_same = is_same_text if is_comment else same_file(path, edited.text, expert_text)
-        return (
-            Verdict.accept()
-            if is_same
-            else refuse(Reason.WRONG_OUTPUT, "the file differs from the one that the expert leaves")
-        )
+        return self._compare(edit, expert_texts)
+
+    def _compare(self, edit: WritingCommand, expert_texts: Mapping[str, str | None]) -> Verdict:
+        texts, problem = apply_edit(edit, self._files)
+        if texts is None:
+            return refuse(Reason.RUNTIME_ERROR, problem or "")
+        if texts.keys() != expert_texts.keys():
+            return refuse(Reason.WRONG_VALUE, f"edits {', '.join(sorted(texts))}"[:200])
+        for path, expert_text in expert_texts.items():
+            text = texts[path]
+            if text is not None and len(text) > MAX_CHARS and text != expert_text:
+                return refuse(Reason.TOO_LONG, f"{len(text)} characters")
+            if not _is_same_file(path, self._files.get(path, ""), expert_text, text):
+                return refuse(Reason.WRONG_OUTPUT, f"{path} differs from the file that the expert leaves")
+        return Verdict.accept()
+
+
+def _is_same_file(path: str, before: str, expert: str | None, text: str | None) -> bool:
+    """Whether two edits of a file leave the same text, but for line ends behind the last line, or the same program."""
+    if expert is None or text is None:
+        return expert is text
+    if text.rstrip("\r\n") == expert.rstrip("\r\n"):
+        return True
+    edit = python_edit(before, expert) if path.endswith(".py") else None
+    return edit is not None and edit.changes_program and edit.is_made_by(text)

@@ -1,0 +1,227 @@
+"""Two texts of a Python file -> whether they are one program, with the same comments where the expert edits nothing."""
+
+import ast
+import bisect
+import io
+import re
+import tokenize
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import takewhile
+from typing import NamedTuple
+
+_COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_INDENT = re.compile(r"^[ \t\f]+", re.MULTILINE)
+_NO_PROGRAM = frozenset(
+    {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
+)
+_LOOSE_SIGNS = frozenset("(),")
+"""Signs that may be added or left out in a program that stays the same."""
+_MAX_GROWTH, _MAX_EXTRA_CHARS = 4, 400
+"""Largest factor, and characters beside it, by which changed statements may be longer than the expert's."""
+_UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
+
+
+class _Lines(NamedTuple):
+    """Lines from `start` to before `end`, counted from 0."""
+
+    start: int
+    end: int
+
+
+class _Block(NamedTuple):
+    starts: list[int]
+    """Lines, counted from 0, at which its statements begin."""
+    end: int
+    """Line, counted from 0, at which the statement behind the block begins."""
+    indent: str
+
+
+class _Comment(NamedTuple):
+    text: str
+    row: int
+    """Line of the comment, counted from 0."""
+    num_before: int
+    """Number of tokens of the program before the comment."""
+
+
+class _Tokens(NamedTuple):
+    comments: tuple[_Comment, ...]
+    token_rows: tuple[int, ...]
+    """[num_tokens] line of each token of the program, without _LOOSE_SIGNS."""
+
+
+class PythonEdit:
+    """The expert's edit of one Python file, with which the samples of a row are compared.
+
+    Raises:
+        SyntaxError: If the expert leaves no Python; ValueError, RecursionError or MemoryError if it cannot be parsed.
+    """
+
+    def __init__(self, before: str, after: str) -> None:
+        self._lines = _split(after)
+        program = ast.parse(after).body
+        ends = _starts(program)[1:]
+        self._blocks = [_Block(_starts(program), len(self._lines), "")]
+        for statement in program:
+            # The body of a class is a block of its own, unless it stands in the line of its name.
+            if isinstance(statement, ast.ClassDef) and statement.body[0].lineno > statement.lineno:
+                end = next((each for each in ends if each >= (statement.end_lineno or 0)), len(self._lines))
+                starts = _starts(statement.body)
+                self._blocks.append(_Block(starts, end, _indent(self._lines[starts[0]])))
+        self._edited = _difference(self._lines, _split(before))
+        self._line_ends = set(_LINE_END.findall(before or after))
+        self._indents = set("".join(_INDENT.findall(before or after)))
+        self.changes_program = _tree_or_none(before) != _tree_or_none(after)
+        """Whether the expert changes more than what a syntax tree leaves out, such as comments."""
+
+    def is_made_by(self, text: str) -> bool:
+        """Whether a text is the program that the expert leaves.
+
+        Only the statements that differ from the expert's are parsed: what stands between equal lines of the top level,
+        or of the body of a class, can be parsed alone. They must have the file's line ends, indentation, encoding and
+        comments.
+        """
+        lines = _split(text)
+        chunk, indent = self._whole_statements(_difference(self._lines, lines))
+        changed = "".join(lines[chunk.start : len(lines) - (len(self._lines) - chunk.end)])
+        expert = "".join(self._lines[chunk.start : chunk.end])
+        if len(changed) > _MAX_GROWTH * len(expert) + _MAX_EXTRA_CHARS or _head(lines) != _head(self._lines):
+            return False
+        if not set(_LINE_END.findall(changed)) <= self._line_ends | set(_LINE_END.findall(expert)):
+            return False
+        if not set("".join(_INDENT.findall(changed))) <= self._indents | set("".join(_INDENT.findall(expert))):
+            return False
+        opening = "if 1:\n" if indent else ""
+        first_line = chunk.start - len(opening.splitlines())
+        edited = _Lines(self._edited.start - first_line, self._edited.end - first_line)
+        try:
+            return _tree(opening + changed, indent) == _tree(opening + expert, indent) and (
+                "#" not in changed + expert
+                or _has_comments(_tokens(opening + changed), _tokens(opening + expert), edited)
+            )
+        except _UNREADABLE:
+            return False
+
+    def _whole_statements(self, lines: _Lines) -> tuple[_Lines, str]:
+        """The least range of whole statements of a block that holds some lines, with the statement before them.
+
+        Returns the range and the indentation of the block.
+        """
+        for block in self._blocks[1:]:
+            before = bisect.bisect_right(block.starts, lines.start) - 2
+            if before >= 0 and lines.end <= block.end:
+                behind = bisect.bisect_left(block.starts, lines.end)
+                end = block.starts[behind] if behind < len(block.starts) else block.end
+                return _Lines(block.starts[before], end), block.indent
+        starts = self._blocks[0].starts
+        before = bisect.bisect_right(starts, lines.start) - 2
+        behind = bisect.bisect_left(starts, lines.end)
+        end = starts[behind] if behind < len(starts) else len(self._lines)
+        return _Lines(starts[before] if before >= 0 else 0, end), ""
+
+
+@lru_cache(maxsize=256)
+def python_edit(before: str, after: str) -> PythonEdit | None:
+    """The expert's edit; None if the expert leaves a file that is no Python."""
+    try:
+        return PythonEdit(before, after)
+    except _UNREADABLE:
+        return None
+
+
+def _split(text: str) -> list[str]:
+    """Lines as Python counts them, with their ends."""
+    return io.StringIO(text, newline="").readlines()
+
+
+def _difference(lines: list[str], others: list[str]) -> _Lines:
+    """Lines that differ from others: those between the first lines and the last lines that both have."""
+    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(lines, others, strict=False)))
+    most = min(len(lines), len(others)) - start
+    pairs = zip(reversed(lines), reversed(others), strict=False)
+    num_behind = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    return _Lines(start, len(lines) - min(num_behind, most))
+
+
+def _starts(statements: Sequence[ast.stmt]) -> list[int]:
+    """Lines, counted from 0, at which statements of one block begin, except behind a semicolon."""
+    starts, last_line = [], 0
+    for statement in statements:
+        decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+        first_line = min([statement.lineno, *(each.lineno for each in decorators)])
+        if first_line > last_line:
+            starts.append(first_line - 1)
+        last_line = statement.end_lineno or first_line
+    return starts
+
+
+def _first_lines(text: str, statements: Sequence[ast.stmt]) -> list[str]:
+    lines = _split(text)
+    return [lines[start] for start in _starts(statements)]
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t\f"))]
+
+
+def _tree_or_none(text: str) -> str | None:
+    try:
+        return _tree(text, "")
+    except _UNREADABLE:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _tree(text: str, indent: str) -> str:
+    """Syntax tree of a program; with an indentation, of a block under `if 1:` whose statements all have it.
+
+    Raises:
+        SyntaxError: If the text is no program, or no such block; or another of _UNREADABLE.
+    """
+    program = ast.parse(text)
+    if indent:
+        block = program.body[0]
+        assert isinstance(block, ast.If), text[:80]
+        is_whole = len(program.body) == 1 and not block.orelse
+        if not is_whole or not all(_indent(line) == indent for line in _first_lines(text, block.body)):
+            raise SyntaxError("not one block")
+    return ast.dump(program)
+
+
+@lru_cache(maxsize=1024)
+def _tokens(text: str) -> _Tokens:
+    comments: list[_Comment] = []
+    token_rows: list[int] = []
+    for token in tokenize.generate_tokens(io.StringIO(text, newline="").readline):
+        if token.type == tokenize.COMMENT:
+            comments.append(_Comment(token.string.rstrip(), token.start[0] - 1, len(token_rows)))
+        elif token.type not in _NO_PROGRAM and token.string not in _LOOSE_SIGNS:
+            token_rows.append(token.start[0] - 1)
+    return _Tokens(tuple(comments), tuple(token_rows))
+
+
+def _has_comments(given: _Tokens, expert: _Tokens, edited: _Lines) -> bool:
+    """Whether statements hold the expert's comments at their places, those in the expert's edited lines aside."""
+    num_tokens, num_expert_tokens = len(given.token_rows), len(expert.token_rows)
+    first = [(each.text, each.num_before) for each in expert.comments if each.row < edited.start]
+    last = [(each.text, num_expert_tokens - each.num_before) for each in expert.comments if each.row >= edited.end]
+    num_fixed_before = sum(row < edited.start for row in expert.token_rows)
+    num_fixed_behind = sum(row >= edited.end for row in expert.token_rows)
+    if len(given.comments) < len(first) + len(last):
+        return False
+    middle_end = len(given.comments) - len(last)
+    middle = given.comments[len(first) : middle_end]
+    return (
+        [(each.text, each.num_before) for each in given.comments[: len(first)]] == first
+        and [(each.text, num_tokens - each.num_before) for each in given.comments[middle_end:]] == last
+        and all(num_fixed_before <= each.num_before <= num_tokens - num_fixed_behind for each in middle)
+    )
+
+
+def _head(lines: list[str]) -> tuple[str, tuple[str, ...]]:
+    """Line that names an interpreter, and encodings that the first two lines name."""
+    found = [_COOKIE.match(line) for line in lines[:2]]
+    interpreter = lines[0] if lines and lines[0].startswith("#!") else ""
+    return interpreter, tuple(each[1] for each in found if each)
