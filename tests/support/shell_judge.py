@@ -58,7 +58,7 @@ async def effects(lines: list[str]) -> list[str | None]:
     assert (result.status, len(shown)) == (Status.OK, len(lines)), (
         result.status,
         len(shown),
-        lines[len(shown) - 1 :][:1],
+        lines[len(shown) : len(shown) + 1],
         result.stderr[-300:],
     )
     return [_effect(each) for each in shown]

@@ -23,7 +23,7 @@ _MAX_GROWTH, _MAX_EXTRA_CHARS = 4, 400
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 
 
-class _Lines(NamedTuple):
+class _LineRange(NamedTuple):
     """Lines from `start` to before `end`, counted from 0."""
 
     start: int
@@ -95,7 +95,7 @@ class PythonEdit:
             return False
         opening = "if 1:\n" if indent else ""
         first_line = chunk.start - len(opening.splitlines())
-        edited = _Lines(self._edited.start - first_line, self._edited.end - first_line)
+        edited = _LineRange(self._edited.start - first_line, self._edited.end - first_line)
         try:
             return _tree(opening + changed, indent) == _tree(opening + expert, indent) and (
                 "#" not in changed + expert
@@ -104,7 +104,7 @@ class PythonEdit:
         except _UNREADABLE:
             return False
 
-    def _whole_statements(self, lines: _Lines) -> tuple[_Lines, str]:
+    def _whole_statements(self, lines: _LineRange) -> tuple[_LineRange, str]:
         """The least range of whole statements of a block that holds some lines, with the statement before them.
 
         Returns the range and the indentation of the block.
@@ -114,12 +114,12 @@ class PythonEdit:
             if before >= 0 and lines.end <= block.end:
                 behind = bisect.bisect_left(block.starts, lines.end)
                 end = block.starts[behind] if behind < len(block.starts) else block.end
-                return _Lines(block.starts[before], end), block.indent
+                return _LineRange(block.starts[before], end), block.indent
         starts = self._blocks[0].starts
         before = bisect.bisect_right(starts, lines.start) - 2
         behind = bisect.bisect_left(starts, lines.end)
         end = starts[behind] if behind < len(starts) else len(self._lines)
-        return _Lines(starts[before] if before >= 0 else 0, end), ""
+        return _LineRange(starts[before] if before >= 0 else 0, end), ""
 
 
 @lru_cache(maxsize=256)
@@ -136,13 +136,13 @@ def _split(text: str) -> list[str]:
     return io.StringIO(text, newline="").readlines()
 
 
-def _difference(lines: list[str], others: list[str]) -> _Lines:
+def _difference(lines: list[str], others: list[str]) -> _LineRange:
     """Lines that differ from others: those between the first lines and the last lines that both have."""
     start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(lines, others, strict=False)))
     most = min(len(lines), len(others)) - start
     pairs = zip(reversed(lines), reversed(others), strict=False)
     num_behind = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-    return _Lines(start, len(lines) - min(num_behind, most))
+    return _LineRange(start, len(lines) - min(num_behind, most))
 
 
 def _starts(statements: Sequence[ast.stmt]) -> list[int]:
@@ -202,7 +202,7 @@ def _tokens(text: str) -> _Tokens:
     return _Tokens(tuple(comments), tuple(token_rows))
 
 
-def _has_comments(given: _Tokens, expert: _Tokens, edited: _Lines) -> bool:
+def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange) -> bool:
     """Whether statements hold the expert's comments at their places, those in the expert's edited lines aside."""
     num_tokens, num_expert_tokens = len(given.token_rows), len(expert.token_rows)
     first = [(each.text, each.num_before) for each in expert.comments if each.row < edited.start]
