@@ -32,6 +32,7 @@ class Verifier(Protocol):
 
 _MODULES = {
     "code": "code",
+    "constraints": "constraints",
     "edit": "edit",
     "first_decided": "composition",
     "judge": "judge",

@@ -37,6 +37,8 @@ class Reason(StrEnum):
     """The tool does not have the argument."""
     WRONG_TYPE = "wrong_type"
     WRONG_VALUE = "wrong_value"
+    WRONG_FORM = "wrong_form"
+    """The text breaks a constraint on its form."""
     NOT_IDENTICAL = "not_identical"
     NO_ANSWER = "no_answer"
     SEVERAL_ANSWERS = "several_answers"

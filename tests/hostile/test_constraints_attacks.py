@@ -1,0 +1,246 @@
+"""Texts that try to pass for the form that a row asks for; docs/verifiers.md shows the table."""
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.factories import make_turn
+from tests.support.paths import ROOT
+from verl_pivot.errors import ConfigError
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
+from verl_pivot.verifiers.constraints_patterns import contains_match
+from verl_pivot.verifiers.registry import get_verifier
+
+PAGE = ROOT / "docs" / "verifiers.md"
+PERSON: JsonObject = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[A-Z][a-z]+$"},
+        "age": {"type": "integer", "minimum": 0},
+        "tags": {"type": "array", "uniqueItems": True},
+    },
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+SCHEMA: JsonObject = {"json_schema": PERSON}
+CHOICES: JsonObject = {"choices": ["A", "B", "C", "D"], "choice": "B"}
+RIGHT_PERSON = '{"name": "Ann", "age": 3, "tags": [1, "1", true]}'
+
+
+def say(text: str) -> Message:
+    return Message(role=Role.ASSISTANT, content=text)
+
+
+async def judge(text: str, options: JsonObject, expert: str = "x") -> Verdict:
+    return await get_verifier("constraints", options)(say(text), make_turn(expert=say(expert)))
+
+
+# {what the text does: (options, the text, reason)}
+ATTACKS: dict[str, tuple[JsonObject, str, str]] = {
+    "is no JSON": (SCHEMA, "name: Ann", "wrong_form"),
+    "stands in a code block": (SCHEMA, f"```json\n{RIGHT_PERSON}\n```", "wrong_form"),
+    "says more behind the value": (SCHEMA, f"{RIGHT_PERSON} done", "wrong_form"),
+    "gives two values": (SCHEMA, RIGHT_PERSON * 2, "wrong_form"),
+    "names a key twice": (SCHEMA, '{"name": 1, "name": "Ann", "age": 3}', "wrong_form"),
+    "names a key twice by an escape": (SCHEMA, '{"n\\u0061me": 1, "name": "Ann", "age": 3}', "wrong_form"),
+    "gives NaN": (SCHEMA, '{"name": "Ann", "age": NaN}', "wrong_form"),
+    "gives true for a number": (SCHEMA, '{"name": "Ann", "age": true}', "wrong_form"),
+    "gives a number as text": (SCHEMA, '{"name": "Ann", "age": "3"}', "wrong_form"),
+    "gives a fraction": (SCHEMA, '{"name": "Ann", "age": 3.5}', "wrong_form"),
+    "leaves out a key": (SCHEMA, '{"name": "Ann"}', "wrong_form"),
+    "adds a key": (SCHEMA, '{"name": "Ann", "age": 3, "x": 1}', "wrong_form"),
+    "breaks a pattern in a later line": (SCHEMA, '{"name": "Ann\\nx", "age": 3}', "wrong_form"),
+    "repeats an item": (SCHEMA, '{"name": "Ann", "age": 3, "tags": [1, 1.0]}', "wrong_form"),
+    "gives a list of the object": (SCHEMA, f"[{RIGHT_PERSON}]", "wrong_form"),
+    "nests lists very deeply": (SCHEMA, "[" * 5000 + "]" * 5000, "wrong_form"),
+    "nests lists in a key": (SCHEMA, f'{{"name": "Ann", "age": 3, "tags": {"[" * 200 + "]" * 200}}}', "wrong_form"),
+    "gives a number of 5,000 digits": (SCHEMA, f'{{"name": "Ann", "age": {"9" * 5000}}}', "wrong_form"),
+    "is a book": (SCHEMA, json.dumps({"name": "A" + "a" * 70_000, "age": 3}), "too_long"),
+    "names another choice": (CHOICES, "A", "wrong_form"),
+    "names two choices": (CHOICES, "A or B", "wrong_form"),
+    "names the right choice and another": (CHOICES, "B) or A)", "wrong_form"),
+    "names the right choice and another small": (CHOICES, "B) or (a)", "wrong_form"),
+    "names all choices": (CHOICES, "A B C D", "wrong_form"),
+    "names no choice": (CHOICES, "the second one", "wrong_form"),
+    "denies the choice": (CHOICES, "not B", "wrong_form"),
+    "hides the choice in a word": (CHOICES, "Bravo", "wrong_form"),
+    "writes a choice that looks alike": (CHOICES, "\u0412", "wrong_form"),
+    "matches only in part": ({"pattern": r"\d{4}"}, "in 2024", "wrong_form"),
+    "matches in the first line only": ({"pattern": r"\d{4}"}, "2024\nor so", "wrong_form"),
+    "matches one side of an or": ({"pattern": "yes|no"}, "yes, or maybe", "wrong_form"),
+    "says more than it may": ({"words": {"at_most": 3}}, "one two three four", "wrong_form"),
+    "says less than it must": ({"words": {"at_least": 3}}, "one two - - -", "wrong_form"),
+    "joins words": ({"sentences": {"at_least": 2}}, "One.Two.Three", "wrong_form"),
+    "ends sentences of no word": ({"sentences": {"at_least": 3}}, "One. . . ! ? ...", "wrong_form"),
+    "makes paragraphs of nothing": ({"paragraphs": {"at_least": 3}}, "One\n\n \n\n\n\n", "wrong_form"),
+    "makes bullets of nothing": ({"bullets": {"at_least": 2}}, "- one\n-\n- \n--", "wrong_form"),
+    "leaves placeholders empty": ({"placeholders": {"at_least": 1}}, "Dear [], hello", "wrong_form"),
+    "hides a keyword in a word": ({"keywords": ["art"]}, "This is the start.", "wrong_form"),
+    "parts a keyword": ({"keywords": ["New York"]}, "A new city, York", "wrong_form"),
+    "says a forbidden word in capitals": ({"forbidden_words": ["sorry"]}, "SORRY!", "wrong_form"),
+    "says a word too often": ({"occurrences": {"very": {"at_most": 1}}}, "very, very good", "wrong_form"),
+    "begins otherwise": ({"starts_with": "Dear"}, " Hello, Dear", "wrong_form"),
+    "ends otherwise": ({"ends_with": "Bye."}, "Bye. And more", "wrong_form"),
+    "writes one capital": ({"letter_case": "lower"}, "all small But one", "wrong_form"),
+    "writes no letter": ({"letter_case": "lower"}, "123", "wrong_form"),
+    "writes a comma of another script": ({"has_no_commas": True}, "a\uff0c b", "wrong_form"),
+    "leaves the title empty": ({"has_title": True}, "<<>> text", "wrong_form"),
+    "opens quotes only": ({"is_quoted": True}, '"text', "wrong_form"),
+    "says nothing": ({"words": {"at_most": 3}}, "  ", "no_answer"),
+}
+RIGHT: list[tuple[JsonObject, str]] = [
+    (SCHEMA, RIGHT_PERSON),
+    (SCHEMA, '{"age": 3.0, "name": "Ann"}'),
+    (CHOICES, "B"),
+    (CHOICES, " (b). "),
+    (CHOICES, "**B**"),
+    (CHOICES, "B) Paris is a city"),
+    (CHOICES, "B. B is right"),
+    ({"pattern": r"\d{4}|none"}, "2024"),
+    ({"pattern": "yes|no"}, "no"),
+    ({"words": {"at_least": 2, "at_most": 3}}, "It's well-known, yes"),
+    ({"sentences": {"at_least": 2, "at_most": 2}}, 'He said "Go!" Then he went.'),
+    ({"paragraphs": {"at_least": 2, "at_most": 2}}, "One\n \nTwo\nlines"),
+    ({"bullets": {"at_least": 3}}, "* a\n - b\n2. c"),
+    ({"placeholders": {"at_least": 2}}, "[name] of [town]"),
+    ({"keywords": ["New York"], "forbidden_words": ["art"]}, "In new york, start."),
+    ({"starts_with": "Dear", "ends_with": "Bye."}, "Dear you. Bye."),
+    ({"letter_case": "upper", "capital_words": {"at_least": 2}}, "ALL LOUD 1"),
+    ({"has_title": True, "is_quoted": True, "has_no_commas": True}, '"<<A title>> text"'),
+]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_a_text_of_another_form_is_refused(attack: str) -> None:
+    options, text, reason = ATTACKS[attack]
+
+    verdict = await judge(text, options)
+
+    assert (verdict.score, verdict.reason) == (0.0, reason), verdict
+    assert len(verdict.detail) <= 500
+
+
+@pytest.mark.parametrize(("options", "text"), RIGHT)
+async def test_a_text_of_the_form_is_accepted(options: JsonObject, text: str) -> None:
+    verdict = await judge(text, options)
+
+    assert verdict.score == 1.0, verdict
+
+
+async def test_the_right_choice_may_be_the_experts() -> None:
+    options: JsonObject = {"choices": ["A", "B"], "place": "answer_tag"}
+
+    assert (await judge("<answer>b</answer>", options, "<answer>(B)</answer>")).score == 1.0
+    assert (await judge("<answer>A</answer>", options, "<answer>(B)</answer>")).score == 0.0
+    for expert in ("B", "<answer>A or B</answer>", "<answer>A</answer><answer>B</answer>"):
+        assert (await judge("<answer>A</answer>", options, expert)).score is None
+
+
+async def test_a_share_of_the_constraints_is_graded() -> None:
+    options: JsonObject = {"score": "share", "words": {"at_most": 2}, "keywords": ["one", "two", "five"]}
+
+    assert (await judge("one two", options)).score == 0.75
+    assert (await judge("six", options)).score == 0.25
+    assert (await judge("one five two six", {**options, "words": {"at_most": 4}})).score == 1.0
+
+
+async def test_a_call_is_no_text() -> None:
+    action = Message(role=Role.ASSISTANT, content="B", tool_calls=(ToolCall(name="f", arguments={}),))
+
+    verdict = await get_verifier("constraints", CHOICES)(action, make_turn())
+
+    assert (verdict.score, verdict.reason) == (0.0, "call_instead_of_message")
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#"}, {"$ref": "#/$defs/none"}, {"$ref": "http://127.0.0.1:9/x.json"}])
+async def test_a_schema_that_refers_to_nothing_leaves_the_row_undecided(schema: Json) -> None:
+    verdict = await judge("1", {"json_schema": schema})
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs at least one constraint"),
+        ({"has_title": False}, "needs at least one constraint"),
+        ({"choice": "A"}, "choice 'A' is none of the choices"),
+        ({"choices": ["A", "a"]}, "choices must differ"),
+        ({"json_schema": {"type": "objekt"}}, "no JSON schema: .*type"),
+        ({"json_schema": {"items": {"pattern": "(?=x)"}}}, "no regular expression without lookaround"),
+        ({"pattern": r"(a)\1"}, "no regular expression without lookaround"),
+        ({"pattern": "a{1000}{1000}{1000}"}, "no regular expression"),
+        ({"words": {"at_least": 3, "at_most": 2}}, "at_most 2 is less than at_least 3"),
+        ({"words": {}}, "needs at_least or at_most"),
+        ({"keywords": ["..."]}, "must be words"),
+        ({"occurrences": {"": {"at_least": 1}}}, "must be words"),
+    ],
+)
+def test_constraints_that_cannot_hold_are_refused(options: JsonObject, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        get_verifier("constraints", options)
+
+
+HEAVY: list[tuple[JsonObject, str]] = [
+    ({"pattern": "(a+)+b"}, "a"),
+    ({"pattern": "(a|aa)*c"}, "a"),
+    ({"json_schema": {"pattern": "^(([a-z])+.)+[A-Z]$"}}, "a"),
+    ({"sentences": {"at_most": 1}}, "."),
+    ({"sentences": {"at_most": 1}}, ".x"),
+    ({"paragraphs": {"at_most": 1}}, "\n "),
+    ({"bullets": {"at_most": 1}}, "1"),
+    ({"bullets": {"at_most": 1}}, "\t"),
+    ({"placeholders": {"at_most": 1}}, "["),
+    ({"has_title": True}, "<<"),
+    ({"choices": ["A", "B"], "choice": "A"}, "_"),
+    ({"choices": ["A", "B"], "choice": "A"}, "(*"),
+    ({"keywords": ["b b b"]}, "b "),
+]
+
+
+@pytest.mark.parametrize(("options", "part"), HEAVY)
+async def test_eight_times_the_text_costs_no_more_than_a_few_times_as_much(options: JsonObject, part: str) -> None:
+    """Measured in seconds of CPU, with a floor under which noise weighs too much."""
+
+    async def cost(num_chars: int) -> float:
+        text = (part * num_chars)[:num_chars] + "!"
+        text = json.dumps(text) if "json_schema" in options else text
+        begin = time.process_time()
+        await judge(text, options)
+        return time.process_time() - begin
+
+    short = min([await cost(8_000) for _ in range(3)])
+    long = min([await cost(64_000) for _ in range(3)])
+
+    assert long <= max(24 * short, 0.25), (short, long)
+
+
+@given(st.text(), st.sampled_from([options for options, _, _ in ATTACKS.values()]))
+async def test_every_text_gets_a_verdict(text: str, options: JsonObject) -> None:
+    verdict = await judge(text, options)
+
+    assert verdict.score in (0.0, 1.0)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=6))
+async def test_an_enumerated_value_alone_fulfils_its_schema(value: Json) -> None:
+    options: JsonObject = {"json_schema": {"enum": [value]}}
+
+    assert (await judge(json.dumps(value), options)).score == 1.0
+    assert (await judge(json.dumps([value, 0]), options)).score == 0.0
+
+
+@given(st.text())
+def test_a_dot_of_the_linear_engine_is_any_character_but_a_line_end(text: str) -> None:
+    assert contains_match(r"\A.*\z", text) == ("\n" not in text)
+
+
+def test_the_page_shows_them() -> None:
+    rows = [f"| {attack} | `{reason}` |" for attack, (_, _, reason) in ATTACKS.items()]
+
+    missing = [row for row in rows if row not in PAGE.read_text()]
+
+    assert missing == [], "\n".join(rows)

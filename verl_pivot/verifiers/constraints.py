@@ -1,0 +1,238 @@
+"""Verifier `constraints`: a text is right if it has the form the row asks for: schema, pattern, choice, lengths."""
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+from referencing.exceptions import Unresolvable
+
+from verl_pivot.data.json_values import is_too_deep, object_of_unique_names
+from verl_pivot.types import Json, Message, Turn, Verdict
+from verl_pivot.validation import Options
+from verl_pivot.verifiers import constraints_texts as texts
+from verl_pivot.verifiers.constraints_patterns import check_schema, compiled_pattern, contains_match, schema_problem
+from verl_pivot.verifiers.extraction import AnswerPlace, extract_answer
+from verl_pivot.verifiers.registry import register
+from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
+
+MAX_CHARS = 65_536
+"""Characters of the longest text that is looked at."""
+_CHARS_ON_LOOP = 2048
+"""Characters of the longest text that is checked on the event loop; longer ones are checked in a thread."""
+
+
+PhrasesT = TypeVar("PhrasesT", tuple[str, ...], dict[str, "CountRange"])
+
+
+class CountRange(Options):
+    """Least and largest number of something."""
+
+    at_least: Annotated[int, Field(ge=0)] = 0
+    at_most: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.at_most is not None and self.at_most < self.at_least:
+            raise ValueError(f"at_most {self.at_most} is less than at_least {self.at_least}")
+        if not self.at_least and self.at_most is None:
+            raise ValueError("needs at_least or at_most")
+        return self
+
+    def holds(self, number: int) -> bool:
+        return number >= self.at_least and (self.at_most is None or number <= self.at_most)
+
+
+class ConstraintsOptions(Options):
+    """Options of the verifier `constraints`: each that is given is one constraint."""
+
+    place: AnswerPlace = "all"
+    """Where the text stands that is looked at."""
+    score: Literal["all", "share"] = "all"
+    """all: 1 if every constraint is fulfilled. share: the share of those that are."""
+    json_schema: dict[str, Any] | None = None
+    """The text is one JSON value that fulfils this schema (draft 2020-12). Its patterns know neither lookaround nor
+    backreferences, `format` is not checked, and nothing that it refers to is fetched."""
+    pattern: str | None = None
+    """Regular expression that the whole text matches, without lookaround and backreferences."""
+    choices: tuple[str, ...] = ()
+    """Labels of a multiple choice, such as A, B, C and D; the text names one of them, and no other."""
+    choice: str | None = None
+    """The right one of the choices; None for the one that the expert's action names."""
+    words: CountRange | None = None
+    sentences: CountRange | None = None
+    paragraphs: CountRange | None = None
+    bullets: CountRange | None = None
+    placeholders: CountRange | None = None
+    """Number of placeholders such as [address]."""
+    capital_words: CountRange | None = None
+    """Number of words in capitals."""
+    occurrences: dict[str, CountRange] = Field(default_factory=dict)
+    """Numbers of times that words or phrases stand in the text, in any case."""
+    keywords: tuple[str, ...] = ()
+    """Words or phrases that stand in the text, in any case."""
+    forbidden_words: tuple[str, ...] = ()
+    """Words or phrases that do not."""
+    starts_with: str = ""
+    ends_with: str = ""
+    letter_case: Literal["lower", "upper"] | None = None
+    """Case of all letters."""
+    has_no_commas: bool = False
+    has_title: bool = False
+    """Whether a title must stand in the text as <<title>>."""
+    is_quoted: bool = False
+    """Whether the text must stand in double quotes."""
+
+    @field_validator("json_schema")
+    @classmethod
+    def _check_schema(cls, schema: dict[str, Any] | None) -> dict[str, Any] | None:
+        if schema is not None:
+            check_schema(schema)
+        return schema
+
+    @field_validator("pattern")
+    @classmethod
+    def _check_pattern(cls, pattern: str | None) -> str | None:
+        if pattern is not None:
+            compiled_pattern(_whole(pattern))
+        return pattern
+
+    @field_validator("keywords", "forbidden_words", "occurrences")
+    @classmethod
+    def _check_words(cls, phrases: PhrasesT) -> PhrasesT:
+        if not all(map(texts.num_words, phrases)):
+            raise ValueError(f"must be words, got {list(phrases)}")
+        return phrases
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len({each.casefold().strip() for each in self.choices}) < len(self.choices) or "" in self.choices:
+            raise ValueError("choices must differ in more than case and space, and none may be empty")
+        if self.choice is not None and self.choice not in self.choices:
+            raise ValueError(f"choice {self.choice!r} is none of the choices {list(self.choices)}")
+        if not self.model_dump(exclude={"place", "score", "choice"}, exclude_defaults=True):
+            raise ValueError("needs at least one constraint, such as words, keywords, pattern, json_schema or choices")
+        return self
+
+
+@register("constraints", options=ConstraintsOptions)
+class ConstraintsVerifier:
+    """Looks at the form of a text: a JSON schema, a regular expression, a choice, and instructions as those of IFEval.
+
+    Only the right choice is taken from the expert; the rest holds whatever the expert writes. Source of the
+    instructions: arXiv:2311.07911. Sentences are counted by their marks, not by a trained splitter.
+    """
+
+    def __init__(self, options: ConstraintsOptions) -> None:
+        self._options = options
+
+    async def __call__(self, action: Message, turn: Turn) -> Verdict:
+        options = self._options
+        choice = options.choice
+        if options.choices and choice is None:
+            choice = self._choice_of(turn.expert)
+            if choice is None:
+                return broken_expert("the expert's action names none of the choices, or several")
+        if action.tool_calls:
+            return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
+        text = extract_answer(action.content, options.place)
+        if isinstance(text, Verdict):
+            return text
+        if len(text) > MAX_CHARS:
+            return refuse(Reason.TOO_LONG, f"{len(text)} characters")
+        if len(text) > _CHARS_ON_LOOP:
+            return await asyncio.to_thread(self._verdict, text, choice)
+        return self._verdict(text, choice)
+
+    def _choice_of(self, expert: Message) -> str | None:
+        text = extract_answer(expert.content, self._options.place)
+        is_text = isinstance(text, str) and not expert.tool_calls and len(text) <= MAX_CHARS
+        return texts.chosen(text, self._options.choices) if is_text and isinstance(text, str) else None
+
+    def _verdict(self, text: str, choice: str | None) -> Verdict:
+        try:
+            problems = list(_problems(text, self._options, choice))
+        except (Unresolvable, RecursionError) as error:
+            return broken_expert(f"json_schema refers to what it does not hold, or to itself without end: {error}")
+        found = [problem for problem in problems if problem is not None]
+        if self._options.score == "share":
+            return graded(1.0 - len(found) / len(problems), "; ".join(found))
+        return refuse(Reason.WRONG_FORM, "; ".join(found)) if found else Verdict.accept()
+
+
+def _problems(text: str, options: ConstraintsOptions, choice: str | None) -> Iterator[str | None]:
+    """For each constraint what breaks it; None where it is fulfilled."""
+    if options.json_schema is not None:
+        yield _json_problem(text, options.json_schema)
+    if options.pattern is not None:
+        yield _unless(contains_match(_whole(options.pattern), text), f"does not match {options.pattern!r}")
+    if choice is not None:
+        yield _unless(texts.chosen(text, options.choices) == choice, "another choice, several or none")
+    for name, count in _COUNTS.items():
+        wanted = getattr(options, name)
+        if wanted is not None:
+            number = count(text)
+            yield _unless(wanted.holds(number), f"{number} {name.replace('_', ' ')}")
+    yield from _word_problems(text, options)
+    yield from _shape_problems(text, options)
+
+
+_COUNTS: dict[str, Callable[[str], int]] = {
+    "words": texts.num_words,
+    "sentences": texts.num_sentences,
+    "paragraphs": texts.num_paragraphs,
+    "bullets": texts.num_bullets,
+    "placeholders": texts.num_placeholders,
+    "capital_words": texts.num_capital_words,
+}
+
+
+def _word_problems(text: str, options: ConstraintsOptions) -> Iterator[str | None]:
+    for phrase, wanted in options.occurrences.items():
+        number = texts.num_occurrences(text, phrase)
+        yield _unless(wanted.holds(number), f"{phrase!r} stands {number} times")
+    for phrase in options.keywords:
+        yield _unless(texts.num_occurrences(text, phrase) > 0, f"without {phrase!r}")
+    for phrase in options.forbidden_words:
+        yield _unless(texts.num_occurrences(text, phrase) == 0, f"with {phrase!r}")
+
+
+def _shape_problems(text: str, options: ConstraintsOptions) -> Iterator[str | None]:
+    if options.starts_with:
+        yield _unless(text.startswith(options.starts_with), f"does not begin with {options.starts_with!r}")
+    if options.ends_with:
+        yield _unless(text.endswith(options.ends_with), f"does not end with {options.ends_with!r}")
+    if options.letter_case is not None:
+        yield _unless(texts.is_in_case(text, options.letter_case), f"not all in {options.letter_case} case")
+    if options.has_no_commas:
+        yield _unless("," not in text and "\uff0c" not in text, "with a comma")
+    if options.has_title:
+        yield _unless(texts.has_title(text), "without a <<title>>")
+    if options.is_quoted:
+        yield _unless(texts.is_quoted(text), "not in double quotes")
+
+
+def _json_problem(text: str, schema: dict[str, Any]) -> str | None:
+    try:
+        value: Json = json.loads(text, object_pairs_hook=object_of_unique_names, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        return f"no JSON: {error}"
+    if is_too_deep(value):
+        return "nested too deeply"
+    try:
+        return schema_problem(schema, value)
+    except OverflowError:
+        return "a number that no float holds"
+
+
+def _refuse_constant(name: str) -> Json:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _whole(pattern: str) -> str:
+    return rf"\A(?:{pattern})\z"
+
+
+def _unless(holds: bool, problem: str) -> str | None:
+    return None if holds else problem

@@ -1,0 +1,119 @@
+"""Regular expressions and JSON schemas of rows -> checks of a text of the policy, in time linear in its length."""
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import jsonschema
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError as SchemaMismatchError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
+from pydantic import ValidationError
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+from referencing import Registry
+
+from verl_pivot.types import Json
+
+
+@lru_cache(maxsize=1024)
+def compiled_pattern(pattern: str) -> SchemaValidator:
+    """A regular expression of Rust's engine, which never goes back in the text: no lookaround, no backreferences.
+
+    Raises:
+        ValueError: If the engine does not read the pattern, or it is too large.
+    """
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError as error:
+        raise ValueError(
+            f"{pattern!r} is no regular expression without lookaround and backreferences: {error}"
+        ) from error
+
+
+def contains_match(pattern: str, text: str) -> bool:
+    """Whether a regular expression matches anywhere in a text."""
+    try:
+        compiled_pattern(pattern).validate_python(text)
+    except ValidationError:
+        return False
+    return True
+
+
+def check_schema(schema: Mapping[str, Any]) -> None:
+    """Refuse a JSON schema that is none, or holds patterns that are not linear.
+
+    Raises:
+        ValueError: With the place and the problem.
+    """
+    try:
+        Draft202012Validator.check_schema(schema)
+    except jsonschema.SchemaError as error:
+        raise ValueError(f"no JSON schema: {error.json_path}: {error.message[:300]}") from error
+    for pattern in _patterns(schema):
+        compiled_pattern(pattern)
+
+
+def schema_problem(schema: Mapping[str, Any], value: Json) -> str | None:
+    """The first way in which a value does not fulfil a schema; None if it does.
+
+    Raises:
+        RecursionError: If the schema refers to itself without end.
+        referencing.exceptions.Unresolvable: If it refers to what it does not hold; nothing is fetched.
+    """
+    validator = _LinearValidator(schema, registry=Registry())
+    error = next(validator.iter_errors(value), None)
+    return None if error is None else f"{error.json_path}: {error.message}"
+
+
+def _patterns(schema: object) -> Iterator[str]:
+    """Every regular expression in a schema."""
+    if isinstance(schema, Mapping):
+        for name, value in schema.items():
+            if name == "pattern" and isinstance(value, str):
+                yield value
+            elif name == "patternProperties" and isinstance(value, Mapping):
+                yield from value
+            yield from _patterns(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _patterns(value)
+
+
+def _pattern(validator: Validator, pattern: str, value: Any, schema: Any) -> Iterator[SchemaMismatchError]:
+    if validator.is_type(value, "string") and not contains_match(pattern, value):
+        yield SchemaMismatchError(f"{value[:200]!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], value: Any, schema: Any
+) -> Iterator[SchemaMismatchError]:
+    if not validator.is_type(value, "object"):
+        return
+    for pattern, inner in patterns.items():
+        for name, each in value.items():
+            if contains_match(pattern, name):
+                yield from validator.descend(each, inner, path=name, schema_path=pattern)
+
+
+def _unique_items(validator: Validator, is_unique: bool, value: Any, schema: Any) -> Iterator[SchemaMismatchError]:
+    if is_unique and validator.is_type(value, "array"):
+        keys = [json.dumps(_canonical(each), sort_keys=True) for each in value]
+        if len(set(keys)) < len(keys):
+            yield SchemaMismatchError("an item stands twice")
+
+
+def _canonical(value: Json) -> Json:
+    """The value with whole numbers written without a point, so that equal values have one text."""
+    if isinstance(value, dict):
+        return {name: _canonical(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_canonical(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+_LinearValidator = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {"pattern": _pattern, "patternProperties": _pattern_properties, "uniqueItems": _unique_items},
+)
