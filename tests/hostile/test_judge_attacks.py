@@ -1,8 +1,11 @@
 """Texts that try to be paid by ordering, forging or confusing a judge; docs/verifiers.md shows the table."""
 
+import asyncio
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.factories import make_turn
 from tests.support.fake_judge import FakeJudge, judging
@@ -237,6 +240,35 @@ async def test_an_endpoint_that_answers_with_anything_decides_nothing(body: str)
 
     assert (verdict.score, verdict.reason) == (None, "judge_failed"), verdict
     assert verdict.detail
+
+
+values: st.SearchStrategy[Json] = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["reason", "same", "points", "items", "number", "state"]), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(values, st.sampled_from(["equivalence", "rubric", "checklist"]))
+def test_a_judge_that_answers_with_any_value_pays_only_in_the_form(value: Json, kind: str) -> None:
+    async def ask() -> Verdict:
+        text = json.dumps(value)
+        async with judging(lambda *_: text) as judge:
+            options: dict[str, Json] = {"kind": kind, "items": ["a"] if kind == "checklist" else []}
+            return await judge_text("Hello, any value.", judge, **options)
+
+    verdict = asyncio.run(ask())
+
+    is_in_form = isinstance(value, dict) and (
+        (kind == "equivalence" and value.keys() == {"reason", "same"} and value["same"] is True)
+        or (kind == "rubric" and value.keys() == {"reason", "points"} and type(value["points"]) is int)
+        or (kind == "checklist" and value.keys() == {"items"})
+    )
+    assert not verdict.score or is_in_form
 
 
 async def test_usage_without_numbers_counts_nothing() -> None:

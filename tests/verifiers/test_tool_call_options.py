@@ -128,6 +128,7 @@ async def test_a_broken_expert_beside_a_sound_one_refuses_nothing_and_accepts_wh
         ({"other_experts": ["x"]}, "is no message: a message must be a JSON object, got text"),
         ({"verifiers": {"bash": {"name": "shell"}}}, "must be 'tool.argument', got 'bash'"),
         ({"verifiers": {"bash.command": {"name": "nobody"}}}, "unknown verifier 'nobody'"),
+        ({"verifiers": {"bash.command": {"name": "tool_call"}}}, "verifiers.bash.command: tool_call accepts any text"),
         ({"verifiers": {"bash.command": {"name": "shell", "options": {"mode": "loose"}}}}, "shell.mode"),
     ],
 )

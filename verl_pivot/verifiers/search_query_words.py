@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from verl_pivot.verifiers.telling_words import NUMBER, num_negations, plain, without_accents
 
@@ -75,6 +75,8 @@ class Query:
     @cached_property
     def tokens(self) -> list[str]:
         """Words in their order and case, without accents."""
+        if self.text.isascii():
+            return _TOKEN.findall(_HOW_TO.sub("how", self.text))
         return without_accents(_TOKEN.findall(_HOW_TO.sub("how", plain(self.text))))
 
     @cached_property
@@ -96,7 +98,7 @@ class Query:
     def directions(self) -> Counter[tuple[str, str]]:
         """(word of direction, stem of the next word that says what is asked) and ("-", excluded word)."""
         pairs = list(_directions(self.tokens))
-        text = plain(self.text)
+        text = self.text if self.text.isascii() else plain(self.text)
         pairs += [("-", stem(_TOKEN.findall(text[sign.end() :])[0])) for sign in _EXCLUDED.finditer(text)]
         return Counter(pairs)
 
@@ -125,6 +127,7 @@ def difference(query: Query, expert: Query) -> str | None:
     return next((name for name, is_found in found.items() if is_found), None)
 
 
+@lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
     """A word in small letters without the ending of a plural or of a form of a verb."""
     word = word.casefold()

@@ -23,7 +23,7 @@ def numbers(text: str) -> list[str]:
 
 def num_negations(text: str) -> int:
     """Number of words that negate, in a text of any case."""
-    return len(_NEGATION.findall(plain(text).casefold()))
+    return len(_NEGATION.findall((text if text.isascii() else plain(text)).casefold()))
 
 
 def have_same_sense(text: str, other: str) -> bool:

@@ -42,23 +42,25 @@ class ToolCallVerifier:
         self._other_experts = [parse_message(each) for each in options.other_experts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        verdict = await self._against_one(action, turn)
+        verdict = self._compare_calls(action, turn)
+        if verdict.score == 1.0 and (asked := self._ask(action, turn)) is not None:
+            verdict = await asked
         for expert in self._other_experts:
             if verdict.score == 1.0:
                 break
-            other = await self._against_one(action, replace(turn, expert=expert))
+            other_turn = replace(turn, expert=expert)
+            other = self._compare_calls(action, other_turn)
+            if other.score == 1.0 and (asked := self._ask(action, other_turn)) is not None:
+                other = await asked
             verdict = max(verdict, other, key=_rank)
         return verdict
 
-    async def _against_one(self, action: Message, turn: Turn) -> Verdict:
+    def _compare_calls(self, action: Message, turn: Turn) -> Verdict:
         if any(is_too_deep(call.arguments) for call in turn.expert.tool_calls):
             return broken_expert("the expert's arguments are nested too deeply to compare")
         if any(is_too_deep(call.arguments) for call in action.tool_calls):
             return refuse(Reason.TOO_DEEP, _names(action.tool_calls))
-        verdict = self._compare(action, turn)
-        if verdict.score == 1.0 and (asked := self._ask(action, turn)) is not None:
-            return await asked
-        return verdict
+        return self._compare(action, turn)
 
     def _ask(self, action: Message, turn: Turn) -> Awaitable[Verdict] | None:
         """The verdict of other verifiers on an action whose calls are right so far; None where there are none."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from verl_pivot.errors import ConfigError
 from verl_pivot.types import Message, Role, ToolCall, Turn, Verdict
 from verl_pivot.validation import ToolArgument
 from verl_pivot.verifiers.composition import VerifierPart
@@ -24,6 +25,8 @@ class ArgumentVerifiers:
         """
         self._parts = {}
         for argument, part in parts.items():
+            if part.name == "tool_call":
+                raise ConfigError(f"verifiers.{argument}: tool_call accepts any text; name a verifier of texts")
             options = parsed_options(part.name, part.options)
             takes_call = options is not None and "argument" in type(options).model_fields
             given = {**part.options, "argument": str(argument)} if takes_call else part.options

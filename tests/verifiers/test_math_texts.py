@@ -1,0 +1,102 @@
+r"""Answers in LaTeX, taken apart: what of them is formula, unit, base, brackets and letters, before anything runs."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_pivot.verifiers.math_equality import Mismatch, needed_equalities
+from verl_pivot.verifiers.math_texts import read_math_answer
+
+
+@pytest.mark.parametrize(
+    ("text", "formula", "unit", "is_percent"),
+    [
+        (r"42 \text{ km}", "42", "km", False),
+        (r"42\text{ kilometers}", "42", "km", False),
+        (r"42\,\mathrm{m/s}", r"42\,", "m / s", False),
+        (r"5 \text{ square meters}", "5", "m ^2", False),
+        (r"5 \text{ m}^2", "5", "m ^2", False),
+        (r"90^\circ", "90", "degree", False),
+        ("12 cm", "12", "cm", False),
+        (r"\$18.90", "18.90", "$", False),
+        (r"50\%", "50", "", True),
+        (r"50 \text{ percent}", "50", "", True),
+        ("2m", "2m", "", False),
+        (r"2\mathrm{i}", r"2\mathrm{i}", "", False),
+        (r"41 \text{ or } 42", r"41 \text{ or } 42", "", False),
+        (r"\text{The answer is } 42", "42", "", False),
+        (r"0.1\overline{6}", r"\frac{1}{6}", "", False),
+        (r"-1.\overline{3}", r"-\frac{4}{3}", "", False),
+        ("1e-3", r"1 \times 10^{-3}", "", False),
+        ("3{,}14", "3.14", "", False),
+        ("1{,}000", "1{,}000", "", False),
+        ("x²", "x^{2}", "", False),
+        ("√2", r"\sqrt{2}", "", False),
+    ],
+)
+def test_an_answer_is_taken_apart(text: str, formula: str, unit: str, is_percent: bool) -> None:
+    answer = read_math_answer(text)
+
+    assert answer is not None
+    assert (answer.formula, answer.unit, answer.is_percent) == (formula, unit, is_percent)
+
+
+@pytest.mark.parametrize("text", [r"42 \text{ is wrong}", r"42 \text{ or not}", r"42 \text{, or 41}", r"4 \text{ no }"])
+def test_words_behind_a_formula_that_are_no_unit_make_no_answer(text: str) -> None:
+    assert read_math_answer(text) is None
+
+
+parts = st.lists(
+    st.sampled_from(
+        ["4", "2", ".", ",", "=", "x", "A", "+", "(", ")", "[", r"\{", r"\}", "_2", "^{2}", r"\text{ km}", " "]
+    )
+    | st.sampled_from([r"\frac{1}{2}", r"\sum", r"\$", r"\%", r"^\circ", r"\approx ", "²", r"\text{or}", "m", r"\\"]),
+    max_size=8,
+).map("".join)
+
+
+@given(parts, parts)
+def test_no_answer_raises_and_the_experts_own_is_never_refused(text: str, expert_text: str) -> None:
+    answer, expert = read_math_answer(text), read_math_answer(expert_text)
+    if expert is None:
+        return
+
+    own = needed_equalities(expert, expert)
+    assert not isinstance(own, Mismatch)
+    assert all(expert == answer for choice in own for expert, answer in choice.pairs)
+    if answer is not None:
+        needed_equalities(answer, expert)
+
+
+units = st.sampled_from(["m", "km", "s", "hours", "m/s", "km/h", "kg", "cm", "apples", "dollars", "m^2", "M"])
+
+
+@given(st.integers(0, 1000), units, units)
+def test_two_units_are_equal_or_refused(number: int, unit: str, other: str) -> None:
+    answer, expert = (read_math_answer(rf"{number} \text{{ {each}}}") for each in (unit, other))
+
+    assert answer is not None
+    assert expert is not None
+    assert isinstance(needed_equalities(answer, expert), Mismatch) == (unit != other)
+
+
+@given(
+    st.text(st.sampled_from("abAB"), min_size=1, max_size=4), st.text(st.sampled_from("abAB"), min_size=1, max_size=4)
+)
+def test_letters_are_equal_or_refused(one: str, other: str) -> None:
+    answer, expert = read_math_answer(one), read_math_answer(other)
+
+    assert answer is not None
+    assert expert is not None
+    assert isinstance(needed_equalities(answer, expert), Mismatch) == (one != other)
+
+
+@given(st.integers(0, 1000), st.lists(st.integers(0, 1000), min_size=1, max_size=4))
+def test_every_side_of_a_chain_must_equal_the_expert(expert: int, sides: list[int]) -> None:
+    answer, right = read_math_answer("=".join(map(str, sides))), read_math_answer(str(expert))
+
+    assert answer is not None
+    assert right is not None
+    needed = needed_equalities(answer, right)
+    assert not isinstance(needed, Mismatch)
+    assert [pair[1] for choice in needed for pair in choice.pairs] == [str(side) for side in sides]
