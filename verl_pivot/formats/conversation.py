@@ -30,6 +30,8 @@ class Conversation:
     """Which assistant turns are the expert's; "last" where the row gives only one action with its state."""
     metadata: JsonObject = field(default_factory=dict)
     """Data that the verifier needs beside the messages."""
+    verifier: str = ""
+    """Name of the verifier that rows of this kind need, where neither row nor import names one; empty for no matter."""
     notes: JsonObject = field(default_factory=dict)
     """Columns that the provenance keeps, such as the row's ids and its reward."""
     scores: tuple[float, ...] = ()

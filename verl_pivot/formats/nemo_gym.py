@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from verl_pivot.data.json_values import BadRowError, as_list, as_object, type_in_words
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, type_in_words
 from verl_pivot.data.messages import parse_call, parse_message, text_of
 from verl_pivot.formats.columns import decoded_object, first_name, merge_pieces
 from verl_pivot.formats.conversation import Conversation
@@ -23,6 +23,8 @@ _EXPORTED = {OWN_COLUMN, REWARDS_COLUMN, "trajectory_id", "agent_ref", "expected
 _EXPORTED |= {"pass_rate", "pass_rate_total", "pass_rate_passed"}
 """Columns that are not kept as metadata where a row was written by our own export."""
 
+_BATCH_KEYS = {"analysis", "plan", "state_analysis", "explanation"}
+"""Keys of a batch of keystrokes beside its commands, in the formats of Terminus 1 and 2."""
 _NOT_MESSAGE_FIELDS = {"position", "call_ids"}
 
 
@@ -49,9 +51,23 @@ def read_nemo_gym(row: JsonObject) -> Conversation:
             **{key: value for key, value in row.items() if key not in used},
             **decoded_object(row.get("metadata"), "metadata"),
         },
+        verifier="" if own else _verifier_of(row),
         scores=published_scores(row),
         columns=frozenset(row.keys() - {"response"}),
     )
+
+
+def _verifier_of(row: JsonObject) -> str:
+    """The verifier `terminus` for the terminal environments, whose expected answer is a batch of keystrokes in JSON."""
+    answer = row.get("expected_answer")
+    if row.get("expected_action") is not None or not isinstance(answer, str):
+        return ""
+    try:
+        batch = decode_json(answer)
+    except BadRowError:
+        return ""
+    is_batch = isinstance(batch, dict) and isinstance(batch.get("commands"), list)
+    return "terminus" if is_batch and batch.keys() & _BATCH_KEYS else ""
 
 
 def _restored(messages: Sequence[Message], own: JsonObject) -> tuple[Message, ...]:

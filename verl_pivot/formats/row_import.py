@@ -17,6 +17,7 @@ from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.registry import Format, detected_format, format_named
 from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 
+DEFAULT_VERIFIER = "tool_call"
 _VERIFIER_COLUMNS = frozenset({"verifier", "verifier_options"})
 _VERIFIER_KEYS = {"name", "options"}
 # The opening tag is optional, as in `data.actions`: some chat templates put it into the prompt.
@@ -33,7 +34,7 @@ class ImportOptions:
     """Modules that register the user's own formats: dotted names, or paths of Python files."""
     thinking: Literal["keep", "strip"] = "keep"
     """Whether the expert's thinking stays in the trajectories or is dropped."""
-    verifier: str = "tool_call"
+    verifier: str = DEFAULT_VERIFIER
     """Name of the verifier for rows that name none."""
     verifier_options: JsonObject = field(default_factory=dict)
     """Options of that verifier."""
@@ -86,7 +87,7 @@ def _as_trajectory(format: Format, row: JsonObject, place: Place, options: Impor
     messages = _merge_split_turns([_with_thinking(message, options) for message in found.messages])
     tools = parse_tools(found.tools) or options.tools
     identity = _identity(found, place, messages, tools)
-    verifier = _verifier(row, options)
+    verifier = _verifier(row, found, options)
     provenance = found.metadata.get(PROVENANCE) or {**_provenance(place, identity), **found.notes}
     trajectory = Trajectory(
         id=identity.id,
@@ -148,14 +149,17 @@ class _Verifier(NamedTuple):
     options: JsonObject
 
 
-def _verifier(row: JsonObject, options: ImportOptions) -> _Verifier:
-    """The verifier that the row names, else the one of the import.
+def _verifier(row: JsonObject, found: Conversation, options: ImportOptions) -> _Verifier:
+    """The verifier that the row names, else the one of the import, whose default gives way to what the format needs.
 
     A row names it as text, with its options in the column `verifier_options`, or as {"name", "options"}.
     """
     verifier, row_options = row.get("verifier"), row.get("verifier_options")
     if isinstance(verifier, str) and row_options is not None:
         return _Verifier(verifier, as_object(decoded(row_options, "verifier_options"), "verifier_options"))
+    is_default = options.verifier == DEFAULT_VERIFIER and not options.verifier_options
+    if verifier is None and found.verifier and is_default:
+        return _Verifier(found.verifier, {})
     if verifier is None or verifier == options.verifier:
         return _Verifier(options.verifier, options.verifier_options)
     if isinstance(verifier, str):
