@@ -66,8 +66,9 @@ def _verifier_of(row: JsonObject) -> str:
         batch = decode_json(answer)
     except BadRowError:
         return ""
-    is_batch = isinstance(batch, dict) and isinstance(batch.get("commands"), list)
-    return "terminus" if is_batch and batch.keys() & _BATCH_KEYS else ""
+    if not isinstance(batch, dict) or not isinstance(batch.get("commands"), list):
+        return ""
+    return "terminus" if batch.keys() & _BATCH_KEYS else ""
 
 
 def _restored(messages: Sequence[Message], own: JsonObject) -> tuple[Message, ...]:

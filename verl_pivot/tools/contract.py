@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import ErrorKind, JsonObject, Message, ToolCall, Verdict
+from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Verdict
 
 MethodT = TypeVar("MethodT", bound=Callable[..., Any])
 _TOOL_MARK = "verl_pivot_tool"
@@ -157,6 +157,14 @@ class Environment:
         Args:
             answer: The policy's last message; None if a limit ended the rollout before there was one.
         """
+        return None
+
+    def fork(self) -> "Environment | None":
+        """A copy with a state of its own, for the verifier `state`; without one, the calls so far are run again."""
+        return None
+
+    def state(self) -> Json:
+        """The state as a JSON value, by which the verifier `state` compares; None leaves it to results of calls."""
         return None
 
     async def close(self) -> None:

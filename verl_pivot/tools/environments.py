@@ -10,13 +10,14 @@ from typing import Any
 
 import numpy
 
+from verl_pivot.data.json_values import decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import ConfigError, PivotError, UserCodeError
 from verl_pivot.tools.contract import CallPolicy, Environment, Observation, Tool, tool_methods
 from verl_pivot.tools.functions import observe
 from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject, Message, ToolCall, Verdict
+from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
 from verl_pivot.user_code import code_error, named
 
 
@@ -60,6 +61,11 @@ class EnvironmentKind:
             raise code_error(f"environment {self.environment.__name__}", error) from error
         return RunningEnvironment(environment, self.signatures, listed, self.policy)
 
+    @property
+    def can_fork(self) -> bool:
+        """Whether the class makes copies of its state by itself."""
+        return self.environment.fork is not Environment.fork
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EnvironmentTool:
@@ -84,6 +90,7 @@ class RunningEnvironment:
         policy: CallPolicy,
     ) -> None:
         self._environment = environment
+        self._signatures, self._listed, self._policy = signatures, listed, policy
         self._place = f"environment {type(environment).__name__}"
         self._lock = asyncio.Lock()
         methods = [
@@ -110,6 +117,31 @@ class RunningEnvironment:
         except Exception as error:  # the user's `score`, which may raise anything
             raise code_error(f"{self._place}.score", error) from error
         return _as_verdict(outcome, f"{self._place}.score")
+
+    def fork(self) -> "RunningEnvironment":
+        """A copy with a state of its own.
+
+        Raises:
+            UserCodeError: If `fork` raises, or returns anything but an environment of the same class.
+        """
+        try:
+            copy = self._environment.fork()
+        except Exception as error:  # the user's `fork`, which may raise anything
+            raise code_error(f"{self._place}.fork", error) from error
+        if type(copy) is not type(self._environment) or copy is self._environment:
+            raise UserCodeError(f"{self._place}.fork returned {copy!r:.80}; return a new environment of the same class")
+        return RunningEnvironment(copy, self._signatures, self._listed, self._policy)
+
+    def state(self) -> Json:
+        """The state as a JSON value.
+
+        Raises:
+            UserCodeError: If `state` raises, or returns what JSON cannot hold.
+        """
+        try:
+            return decode_json(encode_json(self._environment.state()))
+        except Exception as error:  # the user's `state`, which may raise anything
+            raise code_error(f"{self._place}.state", error) from error
 
     async def close(self) -> None:
         """Close the environment.

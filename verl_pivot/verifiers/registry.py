@@ -47,7 +47,10 @@ _MODULES = {
 }
 _verifiers: Registry[Verifier] = Registry(
     "verifier",
-    shipped={name: f"verl_pivot.verifiers.{module}" for name, module in _MODULES.items()},
+    shipped={
+        **{name: f"verl_pivot.verifiers.{module}" for name, module in _MODULES.items()},
+        "state": "verl_pivot.tools.environment_state",
+    },
     remedy="A verifier of your own is registered by the module that defines it: name that module with "
     "--verifier-module, or with pivot.verifier_modules in training",
 )
