@@ -36,7 +36,7 @@ class StateOptions(Options):
     """Whether the calls before the turn must give their recorded results; a row where they do not is undecided."""
 
 
-class Outcome(NamedTuple):
+class ActionEffect(NamedTuple):
     """What the calls of one action do."""
 
     observations: tuple[Observation, ...]
@@ -76,7 +76,7 @@ class StateVerifier:
         outcome = await self._outcome(action.tool_calls, turn)
         return outcome if isinstance(outcome, Verdict) else self._compare(outcome, expert)
 
-    def _compare(self, outcome: Outcome, expert: Outcome) -> Verdict:
+    def _compare(self, outcome: ActionEffect, expert: ActionEffect) -> Verdict:
         if (failed := _first_error(outcome)) is not None:
             return refuse(Reason.RUNTIME_ERROR, failed)
         if self._options.compare_results:
@@ -104,12 +104,14 @@ class StateVerifier:
         async with self._copy(turn) as environment:
             return environment if isinstance(environment, Verdict) else await environment.score(message)
 
-    async def _outcome(self, calls: Sequence[ToolCall], turn: Turn) -> Outcome | Verdict:
+    async def _outcome(self, calls: Sequence[ToolCall], turn: Turn) -> ActionEffect | Verdict:
         async with self._copy(turn) as environment:
             if isinstance(environment, Verdict):
                 return environment
             observations = await _run(calls, environment)
-            return observations if isinstance(observations, Verdict) else Outcome(observations, environment.state())
+            return (
+                observations if isinstance(observations, Verdict) else ActionEffect(observations, environment.state())
+            )
 
     @asynccontextmanager
     async def _copy(self, turn: Turn) -> AsyncIterator[_Before]:
@@ -204,7 +206,7 @@ async def _run(calls: Sequence[ToolCall], environment: RunningEnvironment) -> tu
     return tuple(outcome.observation for outcome in outcomes if outcome.observation is not None)
 
 
-def _first_error(outcome: Outcome) -> str | None:
+def _first_error(outcome: ActionEffect) -> str | None:
     return next((each.text for each in outcome.observations if each.error is not None), None)
 
 
