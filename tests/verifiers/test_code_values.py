@@ -110,7 +110,9 @@ def test_values_that_differ_in_python_differ_here(evaluate: Any) -> None:
     assert came_back(evaluate, math.nan) != math.nan
 
 
-@pytest.mark.parametrize("value", [object(), len, numpy.array([1, 2]), lambda: 1, type], ids=str)
+@pytest.mark.parametrize(
+    "value", [object(), len, numpy.array([1, 2]), lambda: 1, type], ids=lambda value: type(value).__name__
+)
 def test_anything_else_is_no_plain_value(evaluate: Any, value: object) -> None:
     content = f"[{evaluate('value', {'value': value}, MAX_BYTES)}]"
     (answer,) = read_values(content.encode(), 1) or []
