@@ -412,6 +412,10 @@ def test_trajectories_are_the_same_turns_after_an_export_and_an_import(tmp_path:
 
 def test_pivots_exported_to_json_lines_and_back_to_parquet_are_unchanged(tmp_path: Path) -> None:
     pivots = select_all(write_trajectories(tmp_path))
+    table = pyarrow.parquet.read_table(pivots)
+    sampling = pyarrow.array(['{"model": "a"}'] * table.num_rows)
+    table = table.set_column(table.column_names.index("sampling"), SCHEMA.field("sampling"), sampling)
+    pyarrow.parquet.write_table(table, pivots)
     export(pivots, "jsonl")
     lines = exported_path(pivots, "jsonl")
     export(lines, "verl")
