@@ -1,8 +1,11 @@
 """rollout.tracing: spans of verl's trace backends for rollouts, turns and tool calls, where the user has them on."""
 
+import asyncio
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -11,7 +14,8 @@ from typing import Any
 import pytest
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr
 
-from tests.support.scripted_engine import call, make_loop, row
+from tests.support.scripted_engine import call, loop_of, make_loop, pivot_config, row
+from verl_pivot.rollout.pivot_turn import PivotTurnLoop
 from verl_pivot.rollout.tool_loop import ToolLoop
 
 FUNCTIONS = "tests.support.tool_functions"
@@ -64,10 +68,56 @@ class FakeMlflow(ModuleType):
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
     """verl's trace configuration with the backend mlflow, which is the fake."""
     fake = FakeMlflow()
-    monkeypatch.setitem(__import__("sys").modules, "mlflow", fake)
+    monkeypatch.setitem(sys.modules, "mlflow", fake)
     RolloutTraceConfig.reset()
     config = RolloutTraceConfig.get_instance()
     config.backend, config.experiment_name, config._initialized = "mlflow", "tests", True
+    yield fake
+    RolloutTraceConfig.reset()
+
+
+class FakeWeave:
+    """The parts of weave that verl's traces call, client included; as there, the open call is the next one's parent."""
+
+    def __init__(self) -> None:
+        self.root = Span("root")
+        self.attributes: ContextVar[dict[str, Any]] = ContextVar("attributes", default={})
+        self._open: ContextVar[tuple[Span, ...]] = ContextVar("open", default=(self.root,))
+
+    def modules(self) -> dict[str, ModuleType]:
+        names = ("weave", "weave.trace", "weave.trace.context", "weave.trace.context.call_context")
+        modules = {name: ModuleType(name) for name in names}
+        modules["weave"].attributes = self._with_attributes
+        modules["weave.trace.context"].call_context = modules[names[-1]]
+        modules[names[-1]].call_attributes = self.attributes
+        return modules
+
+    @contextmanager
+    def _with_attributes(self, attributes: dict[str, Any]) -> Iterator[None]:
+        token = self.attributes.set(attributes)
+        yield
+        self.attributes.reset(token)
+
+    def create_call(self, op: str, inputs: Any, attributes: dict[str, Any]) -> Span:
+        span = Span(op, inputs=inputs, trace_id=str(attributes["step"]))
+        self._open.get()[-1].children.append(span)
+        self._open.set((*self._open.get(), span))
+        return span
+
+    def finish_call(self, call: Span, output: Any = None, exception: Exception | None = None) -> None:
+        call.outputs = output if exception is None else exception
+        self._open.set(tuple(span for span in self._open.get() if span is not call))
+
+
+@pytest.fixture
+def weave(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWeave]:
+    """verl's trace configuration with the backend weave, which is the fake."""
+    fake = FakeWeave()
+    for name, module in fake.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+    RolloutTraceConfig.reset()
+    config = RolloutTraceConfig.get_instance()
+    config.backend, config.client, config.experiment_name, config._initialized = "weave", fake, "tests", True
     yield fake
     RolloutTraceConfig.reset()
 
@@ -88,8 +138,11 @@ async def run_as_verl_does(loop: ToolLoop, **columns: Any) -> None:
 async def test_a_rollout_has_a_span_for_each_turn_and_each_tool_call(mlflow: FakeMlflow, tmp_path: Path) -> None:
     await run_as_verl_does(two_turns(tmp_path), uid="a")
 
-    (rollout,) = mlflow.root.children
-    assert rollout.names() == ["agent_loop", ["turn"], ["tool add"], ["tool nothing"], ["turn"]]
+    (agent_loop,) = mlflow.root.children
+    assert agent_loop.names() == ["agent_loop", ["rollout", ["turn"], ["tool add"], ["tool nothing"], ["turn"]]]
+    (rollout,) = agent_loop.children
+    assert rollout.inputs["inputs"]["prompt"][-1]["role"] == "user"
+    assert rollout.outputs.endswith("It is 5.<|im_end|>")
     first, add, unknown, last = rollout.children
     assert add.inputs == {"inputs": {"name": "add", "arguments": {"a": 2, "b": 3}, "id": None}}
     assert add.outputs == {"observation": "5", "error": None, "failure": ""}
@@ -114,3 +167,24 @@ async def test_without_a_backend_nothing_is_traced(mlflow: FakeMlflow, tmp_path:
     await run_as_verl_does(two_turns(tmp_path), uid="a")
 
     assert mlflow.root.children == []
+
+
+async def test_each_of_the_rollouts_that_run_at_once_is_a_trace_of_its_own_in_weave(
+    weave: FakeWeave, tmp_path: Path
+) -> None:
+    await asyncio.gather(*(run_as_verl_does(two_turns(tmp_path), uid=uid) for uid in "ab"))
+
+    tree = ["rollout", ["turn"], ["tool add"], ["tool nothing"], ["turn"]]
+    assert [rollout.names() for rollout in weave.root.children] == [tree, tree]
+    assert [rollout.trace_id for rollout in weave.root.children] == ["3", "3"]
+
+
+async def test_a_single_turn_is_a_rollout_with_one_turn(weave: FakeWeave) -> None:
+    loop = loop_of(PivotTurnLoop, pivot_config(), ["It is 5."])
+
+    with rollout_trace_attr(step=3, sample_index=7, rollout_n=0, trace=False):
+        await loop.run({"temperature": 1.0}, **row(global_steps=3, tools="[]"))
+
+    (rollout,) = weave.root.children
+    assert rollout.names() == ["rollout", ["turn"]]
+    assert rollout.outputs == rollout.children[0].outputs == "It is 5.<|im_end|>"

@@ -5,6 +5,7 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.utils.profiler import simple_timer
+from verl.workers.rollout.replica import TokenOutput
 
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
@@ -13,7 +14,7 @@ from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
-from verl_pivot.rollout.tracing import traced_rollout
+from verl_pivot.rollout.tracing import in_span, traced_rollout
 from verl_pivot.routing.client import end_conversation, new_request_id
 
 
@@ -33,13 +34,14 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         """
         prompt_ids = await self._prompt_ids(row)
         timings: dict[str, float] = {}
-        with traced_rollout(row), simple_timer("generate_sequences", timings):
-            request_id = new_request_id()
-            completion = await self.server_manager.generate(
-                request_id=request_id,
-                prompt_ids=prompt_ids,
-                sampling_params={**sampling_params, "max_tokens": self._max_tokens},
-            )
+        request_id = new_request_id()
+        sampling = self.server_manager.generate(
+            request_id=request_id,
+            prompt_ids=prompt_ids,
+            sampling_params={**sampling_params, "max_tokens": self._max_tokens},
+        )
+        with simple_timer("generate_sequences", timings):
+            completion = await traced_rollout(row, in_span("turn", {"index": 0}, sampling, self._shown), self._shown)
         newest = completion.extra_fields.get("max_global_steps")
         journey = await end_conversation(self.server_manager, request_id, len(completion.token_ids), newest)
         merged, mask, logprobs = await self.ct_merge_assistant_token(
@@ -64,6 +66,9 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         if is_dumped(self.config):
             output.transcript = self._transcript(row, output, journey)
         return output
+
+    def _shown(self, completion: TokenOutput) -> str:
+        return str(self.tokenizer.decode(completion.token_ids))
 
     def _transcript(self, row: dict[str, Any], output: TurnRewardOutput, journey: RoutingCost | None) -> bytes:
         """The rollout's part of its line in a dump; its text is the one that the reward manager scores."""

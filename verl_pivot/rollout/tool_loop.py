@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
@@ -19,6 +19,9 @@ from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
 from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser, VerlParser
 from verl_pivot.rollout.turn_sampler import LoopParts
 from verl_pivot.tools.toolset import load_toolset
+
+_Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
+"""Row of a rollout; an empty list for one without any sampled token."""
 
 
 class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -45,22 +48,28 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             max_model_len=self.rollout_config.max_model_len or _context_length(model_dir),
         )
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TurnRewardOutput | list[TurnRewardOutput]:
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> _Played:
         """Play one rollout of a row.
 
         Raises:
             DataError: If the row's columns cannot be read, or its prompt is too long.
         """
+        return await traced_rollout(row, self._play(sampling_params, row), self._shown)
+
+    async def _play(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> _Played:
         settings = self._parts.settings
         opened = load_toolset(settings.tools).open(
             row, max_calls_per_turn=settings.max_calls_per_turn, parallel_calls=settings.parallel_calls
         )
-        with traced_rollout(row):
-            async with opened as tools:
-                if is_traced():
-                    tools.toolbox = TracedToolbox.of(tools.toolbox)
-                played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
-                return await played.row(self._parts, tools, row)
+        async with opened as tools:
+            if is_traced():
+                tools.toolbox = TracedToolbox.of(tools.toolbox)
+            played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
+            return await played.row(self._parts, tools, row)
+
+    def _shown(self, played: _Played) -> str | None:
+        """Text of the rollout behind its prompt; None if no token was sampled."""
+        return None if isinstance(played, list) else str(self.tokenizer.decode(played.response_ids))
 
 
 def make_parser(settings: RolloutSettings, tokenizer: Any) -> TurnParser:

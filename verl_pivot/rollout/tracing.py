@@ -20,13 +20,21 @@ _chosen_prompts: dict[Any, set[Any]] = defaultdict(set)
 """{step: uids of the prompts whose rollouts this process traces}"""
 
 
-@contextmanager
-def traced_rollout(row: Mapping[str, Any]) -> Iterator[None]:
-    """Trace one rollout if the user chose a backend; verl 0.9.1 turns tracing off around every rollout.
+async def traced_rollout(row: Mapping[str, Any], work: Awaitable[ResultT], shown: Callable[[ResultT], Any]) -> ResultT:
+    """Await one rollout, in a span of its own if the user chose a backend and the rollout is traced.
 
     Args:
         row: Columns that verl hands to an agent loop.
+        work: The rollout, whose turns and tool calls are spans below its own.
+        shown: Its result -> the value that the span shows as its output.
     """
+    with _tracing(row):
+        return await in_span("rollout", {"prompt": list(row["raw_prompt"])}, work, shown)
+
+
+@contextmanager
+def _tracing(row: Mapping[str, Any]) -> Iterator[None]:
+    """Turn tracing on for one rollout, around which verl 0.9.1 turns it off."""
     if RolloutTraceConfig.get_backend() is None or rollout_trace._trace_enabled.get() or not _is_chosen(row):
         yield
         return
