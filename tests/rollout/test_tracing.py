@@ -81,7 +81,7 @@ class FakeWeave:
 
     def __init__(self) -> None:
         self.root = Span("root")
-        self.attributes: ContextVar[dict[str, Any]] = ContextVar("attributes", default={})
+        self.attributes: ContextVar[dict[str, Any]] = ContextVar("attributes")
         self._open: ContextVar[tuple[Span, ...]] = ContextVar("open", default=(self.root,))
 
     def modules(self) -> dict[str, ModuleType]:
