@@ -14,6 +14,8 @@ from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.code_asserts import AssertCheck, parse_assert
+from verl_pivot.verifiers.code_outputs import same_lines, same_words
+from verl_pivot.verifiers.code_tests import asserts_of
 from verl_pivot.verifiers.code_values import MAX_BYTES, Evaluated, read_values
 from verl_pivot.verifiers.extraction import OUTPUT_LANGUAGES, extract_program
 from verl_pivot.verifiers.registry import register
@@ -22,6 +24,8 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 _RUNNER = (Path(__file__).parent / "runners" / "call_expressions.py").read_text()
 _PLAN, _VALUES = "plan.json", "values.json"
+_CHECKER_REFUSALS = (1, 2)
+"""Exit codes of a checker for a wrong output: also that of a Python program which raises, and testlib's."""
 
 
 class IoTest(Options):
@@ -30,20 +34,36 @@ class IoTest(Options):
     stdin: str = ""
     args: tuple[str, ...] = ()
     """Arguments of the command line."""
-    stdout: str
-    """Output of a right program; space at the ends of lines and empty lines at the end do not count."""
+    stdout: str | Annotated[tuple[str, ...], Field(min_length=1)]
+    """Output of a right program, or several outputs that are all right."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Every right output."""
+        return (self.stdout,) if isinstance(self.stdout, str) else self.stdout
 
 
 class CodeOptions(Options):
-    """Options of the verifier `code`. A row gives either `tests` or `asserts`."""
+    """Options of the verifier `code`. A row gives one of `tests`, `asserts` and `test_file`."""
 
     language: str = "python"
     """Language of the program, one that the sandbox has; see `verl-pivot sandbox serve --languages`."""
     tests: tuple[IoTest, ...] = ()
     asserts: tuple[str, ...] = ()
     """Asserts for a Python program, such as `assert f(2) == [4]`; code_asserts.py says what an assert may hold."""
+    test_file: str = ""
+    """Tests in Python instead of `asserts`, which are taken out of it: HumanEval's `check(candidate)`, functions for
+    pytest, also with `parametrize`, or methods of unittest; code_tests.py says what they may hold."""
     entry_point: str = ""
     """Name of the function or class that the asserts test; all arguments of its calls are taken for inputs."""
+    output: Literal["lines", "words"] = "lines"
+    """
+    lines: an output is right if its lines are; space at their ends and empty lines at the end do not count.
+    words: if its words are, in upper or lower case; numbers may differ by 1e-9 (relative) and in how they are written.
+    """
+    checker: str = ""
+    """Python program that decides on an output instead, where a test has several right ones. It runs in a sandbox of
+    its own with the files input.txt, output.txt and expected.txt; exit code 0 is right, 1 and 2 are wrong."""
     argument: ToolArgument | None = None
     """Argument that holds the program, as "tool.argument"; None for the last code block of the text."""
     score: Literal["all", "pass_rate"] = "all"
@@ -55,15 +75,22 @@ class CodeOptions(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if bool(self.tests) == bool(self.asserts):
-            raise ValueError("give either tests or asserts")
-        if self.tests and not any(test.stdout.strip() for test in self.tests):
+        if [bool(self.tests), bool(self.asserts), bool(self.test_file)].count(True) != 1:
+            raise ValueError("give either tests, asserts or a test_file")
+        if self.tests and not any(output.strip() for test in self.tests for output in test.outputs):
             raise ValueError("no test expects any output, so that an empty program would pass")
-        if self.asserts and self.language != "python":
+        if self.checker and not self.tests:
+            raise ValueError("a checker is for tests, which give it inputs")
+        if not self.tests and self.language != "python":
             raise ValueError(f"asserts are for python, and the language is {self.language!r}; give tests")
-        for text in self.asserts:
+        for text in self.all_asserts:
             parse_assert(text, self.entry_point)
         return self
+
+    @property
+    def all_asserts(self) -> tuple[str, ...]:
+        """The asserts, or those of the file."""
+        return asserts_of(self.test_file, self.entry_point) if self.test_file else self.asserts
 
 
 @register("code", options=CodeOptions)
@@ -78,14 +105,14 @@ class CodeVerifier:
 
     @property
     def _checks(self) -> list[AssertCheck]:
-        return [parse_assert(text, self._options.entry_point) for text in self._options.asserts]
+        return [parse_assert(text, self._options.entry_point) for text in self._options.all_asserts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         code = extract_program(action, self._options.argument, ignored=OUTPUT_LANGUAGES)
         if isinstance(code, Verdict):
             return code
         try:
-            outcomes = await (self._run_asserts(code) if self._options.asserts else self._run_tests(code))
+            outcomes = await (self._run_tests(code) if self._options.tests else self._run_asserts(code))
         except SandboxRequestError as error:  # such as a language that no node has
             return broken_expert(str(error))
         except SandboxError as error:
@@ -96,10 +123,35 @@ class CodeVerifier:
         """Outcomes of the tests. The first test runs alone: most wrong programs fail it and need not run the others."""
         tests = self._options.tests
         programs = [self._program(code, stdin=test.stdin, args=test.args) for test in tests]
-        outcomes = _outcomes(tests[:1], await execute(programs[:1]))
+        outcomes = await self._outcomes(tests[:1], await execute(programs[:1]))
         if outcomes[0].score == 1.0 or self._options.score == "pass_rate":
-            outcomes += _outcomes(tests[1:], await execute(programs[1:]))
+            outcomes += await self._outcomes(tests[1:], await execute(programs[1:]))
         return outcomes
+
+    async def _outcomes(self, tests: Sequence[IoTest], results: Sequence[Result]) -> list[Verdict]:
+        pairs = zip(tests, results, strict=True)
+        if self._options.checker:
+            return list(await asyncio.gather(*(self._checked(test, result) for test, result in pairs)))
+        return [_outcome(test, result, by_words=self._options.output == "words") for test, result in pairs]
+
+    async def _checked(self, test: IoTest, result: Result) -> Verdict:
+        """Verdict of the checker on an output; undecided if the checker fails on an expected output, too."""
+        if (failed := _failure(result)) is not None:
+            return failed
+        (checked,) = await execute([self._checker(test, result.stdout)])
+        if checked.exit_code == 0:
+            return Verdict.accept()
+        if checked.exit_code in _CHECKER_REFUSALS:
+            return refuse(Reason.WRONG_OUTPUT, f"{result.stdout[:200]!r}: {checked.stderr.strip()[-200:]}")
+        (control,) = await execute([self._checker(test, test.outputs[0])])
+        if control.exit_code == 0:
+            return refuse(REASONS.get(checked.status, Reason.WRONG_OUTPUT), f"the checker fails: {checked.status}")
+        return broken_expert(f"the checker fails: {control.status}: {control.stderr.strip()[-300:]}")
+
+    def _checker(self, test: IoTest, output: str) -> Program:
+        files = {"input.txt": test.stdin, "output.txt": output, "expected.txt": test.outputs[0]}
+        content = {name: text.encode("utf-8", "replace") for name, text in files.items()}
+        return Program(code=self._options.checker, files=content, limits=self._limits)
 
     async def _run_asserts(self, code: str) -> list[Verdict]:
         """Outcomes of the asserts, whose expressions one run of the program evaluates."""
@@ -111,17 +163,19 @@ class CodeVerifier:
             return [_failed(result)] * len(self._checks)
         return await asyncio.to_thread(_checked_outcomes, self._checks, result)
 
+    @property
+    def _limits(self) -> Limits:
+        seconds = self._options.wall_seconds
+        memory_bytes = self._options.memory_mib * MIB
+        return Limits(wall_seconds=seconds, cpu_seconds=max(1, round(seconds)), memory_bytes=memory_bytes)
+
     def _program(self, code: str, **fields: Any) -> Program:
-        options = self._options
-        limits = Limits(
-            wall_seconds=options.wall_seconds,
-            cpu_seconds=max(1, round(options.wall_seconds)),
-            memory_bytes=options.memory_mib * MIB,
-        )
-        return Program(code=code, language=options.language, limits=limits, **fields)
+        return Program(code=code, language=self._options.language, limits=self._limits, **fields)
 
     def _verdict(self, outcomes: Sequence[Verdict]) -> Verdict:
-        num_tests = len(self._options.tests or self._options.asserts)
+        num_tests = len(self._options.tests or self._options.all_asserts)
+        if broken := [outcome for outcome in outcomes if outcome.score is None]:
+            return broken[0]
         num_passed = sum(outcome.score == 1.0 for outcome in outcomes)
         if num_passed == num_tests:
             return Verdict.accept()
@@ -132,22 +186,22 @@ class CodeVerifier:
         return replace(failed, detail=detail)
 
 
-def _outcomes(tests: Sequence[IoTest], results: Sequence[Result]) -> list[Verdict]:
-    return [_outcome(test, result) for test, result in zip(tests, results, strict=True)]
+def _outcome(test: IoTest, result: Result, *, by_words: bool) -> Verdict:
+    if (failed := _failure(result)) is not None:
+        return failed
+    same = same_words if by_words else same_lines
+    if any(same(result.stdout, output) for output in test.outputs):
+        return Verdict.accept()
+    return refuse(Reason.WRONG_OUTPUT, repr(result.stdout[:200]))
 
 
-def _outcome(test: IoTest, result: Result) -> Verdict:
+def _failure(result: Result) -> Verdict | None:
+    """Refusal of a program that failed or printed too much; None if its output is whole."""
     if result.status is not Status.OK:
         return _failed(result)
     if result.stdout_truncated:
         return refuse(Reason.OUTPUT_LIMIT, f"{result.stdout_bytes} bytes of output")
-    if _lines(result.stdout) != _lines(test.stdout):
-        return refuse(Reason.WRONG_OUTPUT, repr(result.stdout[:200]))
-    return Verdict.accept()
-
-
-def _lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.rstrip().split("\n")]
+    return None
 
 
 def _failed(result: Result) -> Verdict:

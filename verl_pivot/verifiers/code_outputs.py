@@ -1,0 +1,36 @@
+"""Output of a program and a right one -> whether they are the same, by their lines or by their words."""
+
+import re
+
+_NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,3})?", re.ASCII)
+_RELATIVE_TOLERANCE = 1e-9
+
+
+def same_lines(output: str, right: str) -> bool:
+    """Whether the lines are equal; space at their ends and empty lines at the end do not count."""
+    return _lines(output) == _lines(right)
+
+
+def same_words(output: str, right: str) -> bool:
+    """Whether the words are equal, in upper or lower case; numbers may be written in another way.
+
+    Whole numbers are compared exactly, others may differ by 1e-9 (relative).
+    """
+    words, right_words = output.split(), right.split()
+    return len(words) == len(right_words) and all(map(_same_word, words, right_words))
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def _same_word(word: str, right: str) -> bool:
+    word, right = word.casefold(), right.casefold()
+    if word == right:
+        return True
+    if not _NUMBER.fullmatch(word) or not _NUMBER.fullmatch(right):
+        return False
+    if word.lstrip("+-").isdigit() and right.lstrip("+-").isdigit():
+        return int(word) == int(right)
+    first, second = float(word), float(right)
+    return first == second or abs(first - second) <= _RELATIVE_TOLERANCE * max(abs(first), abs(second))
