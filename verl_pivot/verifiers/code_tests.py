@@ -179,11 +179,11 @@ def _add(test: ast.expr, names: _Names, found: list[str]) -> None:
 
 
 def _replaced(node: ast.expr, names: _Names) -> ast.expr:
-    replaced: ast.expr = _Replacement(names).visit(copy.deepcopy(node))
+    replaced: ast.expr = _NameReplacer(names).visit(copy.deepcopy(node))
     return replaced
 
 
-class _Replacement(ast.NodeTransformer):
+class _NameReplacer(ast.NodeTransformer):
     """Puts expressions in place of names, and `f` in place of `solution.f`."""
 
     def __init__(self, names: _Names) -> None:
