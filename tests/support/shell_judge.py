@@ -51,7 +51,7 @@ _LETTERS = {
 async def effects(lines: list[str]) -> list[str | None]:
     """What bash does with each line: exit code, commands, output and files; None where it does not take or end it."""
     packed = b"".join(line.encode() + b"\0" for line in lines)
-    limits = Limits(wall_seconds=120.0, cpu_seconds=120, output_bytes=8 * 1024**2)
+    limits = Limits(wall_seconds=60.0, cpu_seconds=120, output_bytes=8 * 1024**2)
     program = Program(code=_HARNESS, language="bash", files={"lines": packed}, limits=limits)
     (result,) = await execute([program])
     shown = result.stdout.split("\3")[1:]
