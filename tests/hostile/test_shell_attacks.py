@@ -406,6 +406,12 @@ async def test_the_similarity_takes_its_texts_in_the_published_order() -> None:
     assert f"{SequenceMatcher(None, expert_keys, keys).ratio():.3f}" in verdict.detail
 
 
+async def test_the_similarity_of_a_batch_without_commands_is_none_unless_the_experts_has_none() -> None:
+    assert (await judge_batch(batch(), batch(), mode="similarity")).score == 1.0
+    assert (await judge_batch(batch(""), batch(), mode="similarity")).score == 0.0
+    assert (await judge_batch(batch(""), batch("", ""), mode="similarity")).score == 1.0
+
+
 async def test_the_published_rule_pays_a_batch_that_claims_to_be_complete_no_more() -> None:
     almost = batch("ls -la src\n", "make \n")
 

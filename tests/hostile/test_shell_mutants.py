@@ -107,8 +107,8 @@ async def test_lines_of_one_form_do_the_same_in_bash(num_mutants: int, monkeypat
     groups = groups_of_one_form(num_mutants, seed=num_mutants)
     lines = [line for group in groups for line in group]
     done: dict[str, str | None] = {}
-    for begin in range(0, len(lines), 400):
-        part = lines[begin : begin + 400]
+    for begin in range(0, len(lines), 100):
+        part = lines[begin : begin + 100]
         done |= zip(part, await effects(part), strict=True)
 
     different = [

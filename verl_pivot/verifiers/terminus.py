@@ -162,6 +162,8 @@ def _total_seconds(batch: Batch) -> float:
 
 
 def _by_similarity(batch: Batch, expert: Batch, threshold: float) -> Verdict:
+    if bool(batch.commands) != bool(expert.commands):
+        return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(batch.commands)} commands")
     keys, expert_keys = ("".join(command.keystrokes for command in each.commands) for each in (batch, expert))
     if keys != expert_keys and max(len(keys), len(expert_keys)) > _MAX_SIMILAR_CHARS:
         return refuse(Reason.TOO_LONG, f"{len(keys)} characters")
