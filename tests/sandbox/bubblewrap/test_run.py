@@ -164,7 +164,7 @@ open("large", "wb").truncate(9 << 20)
     ("program", "message"),
     [
         (Program(code="", files={"main.py": b""}), "files may not name 'main.py', which holds the code"),
-        (Program(code="", files={"a": b"", "a/b": b""}), "files name 'a' as a file and, with 'a/b', as a folder"),
+        (Program(code="", files={"a": b"", "a/b": b""}), "files name 'a' both as a file and as a folder"),
         (Program(code="", files={"a": bytes(2 * MIB)}, limits=Limits(tmp_bytes=MIB)), "more than limits.tmp_bytes"),
         (Program(code="", language="cobol"), "unknown language 'cobol'"),
     ],

@@ -64,7 +64,7 @@ def test_new_namespaces_are_refused_also_through_clone_and_clone3() -> None:
 def test_terminal_injection_is_refused_whatever_the_high_bits_are(high: int) -> None:
     code = seccomp.filter_bytes()
 
-    assert [decide(code, 16, 0, high | request) for request in (0x5412, 0x541C)] == [ERRNO | errno.EPERM] * 2
+    assert [decide(code, 16, 0, high | request) for request in (0x5412, 0x541C, 0x5423)] == [ERRNO | errno.EPERM] * 3
     assert decide(code, 16, 0, high | 0x5413) == ALLOW  # TIOCGWINSZ
 
 
@@ -75,6 +75,33 @@ def test_only_local_and_internet_sockets_can_be_asked_for() -> None:
 
     assert allowed == [1, 2, 10]
     assert decide(code, 41, 16) == ERRNO | errno.EAFNOSUPPORT  # netlink
+
+
+def test_pairs_of_sockets_are_local_ones() -> None:
+    code = seccomp.filter_bytes()
+
+    assert [family for family in range(64) if decide(code, 53, family) == ALLOW] == [1]
+
+
+@pytest.mark.parametrize("option", [7, 8, 32, 33])
+def test_sizes_of_socket_buffers_are_left_alone_and_said_to_be_set(option: int) -> None:
+    code = seccomp.filter_bytes()
+
+    assert decide(code, 54, 3, 1, option) == ERRNO
+    assert decide(code, 54, 3, 1 << 32 | 1, 1 << 32 | option) == ERRNO
+    assert decide(code, 54, 3, 6, option) == ALLOW  # the same number among the options of TCP
+    assert [other for other in range(64) if decide(code, 54, 3, 1, other) != ALLOW] == [7, 8, 32, 33]
+
+
+def test_only_a_process_s_own_limits_can_be_asked_for_and_set() -> None:
+    code = seccomp.filter_bytes()
+
+    assert [decide(code, 302, pid) for pid in (0, 1, 2, 0xFFFFFFFF)] == [ALLOW, *[ERRNO | errno.EPERM] * 3]
+
+
+@pytest.mark.parametrize("number", [206, 253, 294])
+def test_calls_that_use_up_what_all_programs_share_do_not_exist(number: int) -> None:
+    assert decide(seccomp.filter_bytes(), number) == ERRNO | errno.ENOSYS
 
 
 def test_other_architectures_are_killed_and_x32_does_not_exist() -> None:

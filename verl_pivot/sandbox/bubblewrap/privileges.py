@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.syscalls import CLONE_NEWNS, drop_capabilities, unshare
 
 DEFAULT_USER = "nobody"
@@ -44,6 +45,7 @@ def drop_root(user: str | None = None) -> None:
         ConfigError: If the user does not exist, is root, or cannot be made to reach this Python.
     """
     if is_root():
+        raise_oom_score()
         become(user or DEFAULT_USER)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_SHARED_OR_SWAPPED = ("RssAnon", "RssShmem", "VmSwap")
+_COUNTED_EACH = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
 _PROPORTIONAL = ("Pss_Anon", "Pss_Shmem", "SwapPss")
 
 
@@ -14,7 +14,8 @@ class Usage:
     """Use of resources by a tree of processes at one moment."""
 
     memory_bytes: int
-    """Bytes in anonymous, shared and swapped pages; pages of files do not count, since the kernel can drop them."""
+    """Bytes in anonymous, shared and swapped pages and in page tables; pages of files, which the kernel can drop, do
+    not count."""
     delay_seconds: float
     """Seconds that one process was ready to run and had no core; the largest among the processes."""
 
@@ -46,9 +47,10 @@ def usage_below(pid: int, *, memory_limit_bytes: int) -> Usage:
     proportional count is read, which takes longer.
     """
     pids = list(descendants(pid))
-    memory = sum(_kilobytes(f"/proc/{each}/status", _SHARED_OR_SWAPPED) for each in pids) * 1024
+    memory = sum(_kilobytes(f"/proc/{each}/status", _COUNTED_EACH) for each in pids) * 1024
     if memory > memory_limit_bytes:
-        memory = sum(_kilobytes(f"/proc/{each}/smaps_rollup", _PROPORTIONAL) for each in pids) * 1024
+        tables = sum(_kilobytes(f"/proc/{each}/status", ("VmPTE",)) for each in pids)
+        memory = (tables + sum(_kilobytes(f"/proc/{each}/smaps_rollup", _PROPORTIONAL) for each in pids)) * 1024
     return Usage(memory_bytes=memory, delay_seconds=max(map(_delay_seconds, pids), default=0.0))
 
 
@@ -57,7 +59,7 @@ def num_tmp_files(pid: int) -> int:
     try:
         # Safe to follow: the sandbox's / is read-only, and its /tmp is a mount of this package.
         found = os.statvfs(f"/proc/{pid}/root/tmp")
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last for one that is just ending
         return 0
     return found.f_files - found.f_ffree
 

@@ -120,9 +120,10 @@ def _end_the_rest() -> None:
 
 def _fetch(name: bytes, plan: "ShimPlan") -> str:
     """Line of the report for one file: a regular file below the working directory, reached without symbolic links."""
-    folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
-    opened = [folder]
+    opened = []
     try:
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        opened.append(folder)
         *parents, last = name.split(b"/")
         for part in parents:
             folder = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)

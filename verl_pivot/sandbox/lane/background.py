@@ -11,7 +11,7 @@ import signal
 import time
 
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
-from verl_pivot.sandbox.lane.procfs import are_asleep, cpu_seconds_of, lower_priority, signal_groups
+from verl_pivot.sandbox.lane.procfs import UsageSample, are_asleep, cpu_seconds_of, lower_priority, signal_groups
 from verl_pivot.sandbox.lane.runs import Run
 
 _TURN_SECONDS = 0.1
@@ -52,6 +52,12 @@ class Background:
             self._latest_turns[run] = 0.0
             if self._current is None or run.attained_seconds < self._current.attained_seconds:
                 self._begin_turn()
+
+    def stop_again(self, run: Run, sample: UsageSample) -> None:
+        """Stop a stopped program's processes that run nevertheless: they were new, or continued each other."""
+        if not sample.is_stopped:
+            run.groups, run.pids = run.groups | sample.groups, sample.pids
+            signal_groups(run.groups, signal.SIGSTOP)
 
     def remove(self, run: Run) -> None:
         """Forget a program that has ended, or that sleeps and may go on; harmless if it was never added."""

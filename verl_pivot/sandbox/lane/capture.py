@@ -49,6 +49,11 @@ class Capture:
         while self.num_bytes - start < _FLOOD_BYTES and self.read():
             pass
 
+    def drained_a_flood(self) -> bool:
+        """Read what is there now; returns whether more was written than may be."""
+        self.drain()
+        return self.is_flood
+
     def clear(self) -> None:
         """Begin afresh for the next cell."""
         self.kept.clear()

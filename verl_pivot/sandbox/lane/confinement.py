@@ -11,6 +11,8 @@ if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
 
 READY = b"+"
 USER_ID = 1000
+NUM_SIGNALS = 1024
+"""Queued signals and timers of one program; the kernel has some ten thousands for all programs together."""
 
 _ID_MAPS = (
     ("self/setgroups", b"deny"),
@@ -104,6 +106,7 @@ def accept_limits(limits: "ResourceLimits") -> None:
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)
     _limit(resource.RLIMIT_DATA, limits["data_bytes"])
     _limit(resource.RLIMIT_FSIZE, limits["file_bytes"])
+    _limit(resource.RLIMIT_SIGPENDING, NUM_SIGNALS)
     _limit(resource.RLIMIT_NPROC, limits["num_processes"])  # the kernel counts per user namespace
 
 

@@ -35,13 +35,7 @@ class LaneSession:
     """One session: at most one interpreter, one epoch, one cell at a time."""
 
     def __init__(
-        self,
-        id: str,
-        limits: "LimitFields",
-        shape: PodShape,
-        loop: EventLoop,
-        *,
-        total_cpu_seconds: int,
+        self, id: str, limits: "LimitFields", shape: PodShape, loop: EventLoop, *, total_cpu_seconds: int
     ) -> None:
         self.id = id
         self.limits = limits
@@ -236,6 +230,9 @@ class LaneSession:
         interpreter, cell = self.interpreter, self._cell
         assert interpreter is not None, "an interpreter that has ended is not read"
         assert cell is not None, "a cell that has ended is not read"
+        if any(output.drained_a_flood() for output in interpreter.outputs):
+            self.kill("output_limit")
+            return
         ended = "ok" if error is None else "error"
         self._finish_cell(interpreter, cell, cell.killed_by or ended, value=value, error=error)
 
@@ -258,8 +255,6 @@ class LaneSession:
         """Forget the cell, which has ended; returns its output."""
         self._cell = None
         cell.close()
-        for output in interpreter.outputs:
-            output.drain()
         return take_output(interpreter.outputs)
 
     def _answer_killed_cell(self, interpreter: Interpreter, cell: RunningCell) -> None:
@@ -281,10 +276,11 @@ class LaneSession:
         interpreter.shared.num_users -= 1
         if interpreter.shared.num_users == 0:
             interpreter.shared.pod.end()
+        for output in interpreter.outputs:
+            output.drain()
         if self._cell is not None:
             self._answer_killed_cell(interpreter, self._cell)
         for output in interpreter.outputs:
-            output.drain()
             self._loop.forget(output.read_end)
             os.close(output.read_end)
         if interpreter.pidfd is not None:

@@ -8,6 +8,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PF_EXITING = 0x4
 _LOW_PRIORITY = 19
+_OOM_SCORE = 500
+_MANY_MAPPED_BYTES = 8 * 1024**3
+"""Size of a process's address space from which its page tables can be large: they take a 512th of it at most."""
+_STOPPED = frozenset((b"T", b"Z", b"X"))
 _ASLEEP = frozenset((b"S", b"D", b"T", b"Z", b"X"))
 
 
@@ -18,9 +22,13 @@ class ProcessStat(NamedTuple):
     parent: int
     group: int
     is_asleep: bool
+    is_stopped: bool
+    """Whether a signal has stopped it, or it has ended."""
     cpu_seconds: float
     num_threads: int
     resident_bytes: int
+    mapped_bytes: int
+    """Size of its address space."""
     started_at: float
     """Seconds since the machine's start, rounded down to a tick of its clock."""
 
@@ -38,6 +46,8 @@ class UsageSample:
     is_asleep: bool
     """Whether every process has one thread and is neither running nor ready to run. Never with several threads, as only
     the first one's state is read. CPU time shows less: the kernel gives it in steps of 10 ms."""
+    is_stopped: bool
+    """Whether a signal has stopped every process."""
     groups: frozenset[int]
     """Process groups."""
 
@@ -69,12 +79,14 @@ class ProcessSnapshot:
         memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
         if memory_bytes > limit_bytes:
             memory_bytes = _exact_bytes(members)
+        memory_bytes += sum(_page_table_bytes(process.pid) for process in members if _may_have_many_tables(process))
         return UsageSample(
             memory_bytes=memory_bytes,
             cpu_seconds=sum(process.cpu_seconds for process in members),
             pids=tuple(process.pid for process in members),
             num_threads=sum(process.num_threads for process in members),
             is_asleep=all(process.is_asleep and process.num_threads == 1 for process in members),
+            is_stopped=all(process.is_stopped for process in members),
             groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
         )
 
@@ -135,9 +147,11 @@ def read_process(pid: int) -> ProcessStat | None:
         parent=int(fields[1]),
         group=int(fields[2]),
         is_asleep=fields[0] in _ASLEEP,
+        is_stopped=fields[0] in _STOPPED,
         cpu_seconds=(int(fields[11]) + int(fields[12])) / _TICKS,
         num_threads=int(fields[17]),
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        mapped_bytes=int(fields[20]),
         started_at=int(fields[19]) / _TICKS,
     )
 
@@ -163,6 +177,19 @@ def _proportional_bytes(pid: int) -> int:
     except (FileNotFoundError, ProcessLookupError):
         return 0  # it has just ended
     return sum(1024 * int(field[1]) for field in fields if field[0] in (b"Pss_Anon:", b"Pss_Shmem:"))
+
+
+def _may_have_many_tables(process: ProcessStat) -> bool:
+    return process.mapped_bytes > _MANY_MAPPED_BYTES
+
+
+def _page_table_bytes(pid: int) -> int:
+    """Memory that the kernel uses to map the memory of a process: no limit on resident memory counts it."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            return sum(1024 * int(line.split()[1]) for line in file if line.startswith(b"VmPTE:"))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0  # it has just ended
 
 
 def private_bytes(pid: int) -> int:
@@ -194,6 +221,16 @@ def starved_seconds(schedstat: int) -> float:
         return int(os.pread(schedstat, 100, 0).split()[1]) / 1e9
     except ProcessLookupError:
         return 0.0  # it has just ended
+
+
+def raise_oom_score() -> None:
+    """Let the kernel end this process and its children before the trainer when the machine runs out of memory.
+
+    No process with CAP_SYS_RESOURCE has a child that can go below the score that it has set.
+    """
+    with open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
+        if int(file.read()) < _OOM_SCORE:  # a container may have given a higher one, which cannot be lowered
+            file.write(b"%d" % _OOM_SCORE)
 
 
 def signal_groups(groups: frozenset[int], number: int) -> None:

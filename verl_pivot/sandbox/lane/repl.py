@@ -58,9 +58,10 @@ def serve_cells(channel: socket.socket) -> NoReturn:
             channel = _fork(channel, fds)
             pid = _getpid()
             continue
-        payload, answer = fds
+        answer, payload = fds
         code, max_bytes = marshal.loads(read_all(payload))
         os.close(payload)
+        os.set_inheritable(answer, False)  # a command that the cell runs has no part in the answer
         outcome = _run_cell(code, number, max_bytes, pid)
         write_answer(answer, outcome)
 

@@ -88,7 +88,7 @@ class RunningCell:
         """
         payload = sealed_memory_file(marshal.dumps((code, self._max_bytes)))
         try:
-            send(self._interpreter.channel, ("cell", number), (payload, self._socket.theirs.fileno()))
+            send(self._interpreter.channel, ("cell", number), (self._socket.theirs.fileno(), payload))
         finally:
             os.close(payload)
             self._socket.theirs.close()

@@ -122,8 +122,10 @@ class RunningTask:
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
         self._exited_at = time.monotonic()
-        for output in self.outputs:  # its own output is in the pipes by now; processes that it left do not count
-            output.drain()
+        # Its own output is in the pipes by now; what processes that it left will write does not count.
+        floods = [output.drained_a_flood() for output in self.outputs]
+        if self._killed_by is None and any(floods):
+            self._killed_by = "output_limit"
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         self._finish(
             Ending(

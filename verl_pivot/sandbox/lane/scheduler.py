@@ -212,9 +212,11 @@ class Scheduler:
 
     def _examine_run(self, run: Run, snapshot: ProcessSnapshot) -> int:
         """Memory of a run in bytes. A run that computes goes to the background, and leaves it when it sleeps."""
-        if self._background.is_stopped(run):
-            return run.used_bytes
         sample = _sample(run, snapshot)
+        if self._background.is_stopped(run):
+            run.used_bytes = sample.memory_bytes
+            self._background.stop_again(run, sample)
+            return run.used_bytes
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
         run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)

@@ -9,12 +9,16 @@ _AUDIT_ARCH_X86_64 = 0xC000003E
 _X32_BIT = 0x40000000
 _KILL_PROCESS, _ERRNO, _ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 _LOAD, _JUMP_EQUAL, _JUMP_GREATER_EQUAL, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in struct seccomp_data, low 32 bits
+# Offsets in struct seccomp_data, of arguments in their low 32 bits.
+_NUMBER, _ARCH, _FIRST_ARGUMENT, _SECOND_ARGUMENT, _THIRD_ARGUMENT = 0, 4, 16, 24, 32
 
-_CLONE, _CLONE3, _IOCTL, _SOCKET = 56, 435, 16, 41
+_CLONE, _CLONE3, _IOCTL, _SOCKET, _SOCKETPAIR, _SETSOCKOPT, _PRLIMIT = 56, 435, 16, 41, 53, 54, 302
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}
-_TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: CVE-2017-5226
+_TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX: CVE-2017-5226; TIOCSETD loads modules
 _SOCKET_FAMILIES = (1, 2, 10)  # AF_UNIX, AF_INET, AF_INET6; no netlink, packet, alg, vsock
+_SOCKETPAIR_FAMILIES = (1,)
+_SOL_SOCKET = 1
+_BUFFER_SIZES = (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF, and the same with FORCE
 
 # x86-64 numbers, grouped by what they would give access to.
 _ENTERING = (165, 272, 308)  # mount unshare setns: needed once, to enter a pod
@@ -32,6 +36,11 @@ _DENIED = {
     "memory that no limit counts": (319, 447),  # memfd_create memfd_secret
     "cores": (203,),  # sched_setaffinity
 }
+_MISSING = {
+    "asynchronous I/O, of which the whole machine has a fixed number of requests": (206,),  # io_setup
+    "inotify, of which a user has 128, and which shows what others open": (253, 294),  # inotify_init inotify_init1
+}
+"""Calls that are answered as by a kernel without them: programs then do without."""
 
 
 def filter_bytes() -> bytes:
@@ -85,8 +94,16 @@ def _rules() -> dict[int, bytes]:
     """System call number -> instructions that decide about the call; calls that are not in the table are allowed."""
     rules = {number: _instruction(_RETURN, _ERRNO | errno.EPERM) for numbers in _DENIED.values() for number in numbers}
     # glibc falls back to clone, whose flags a filter can see.
-    rules[_CLONE3] = _instruction(_RETURN, _ERRNO | errno.ENOSYS)
-    return rules | {_CLONE: _clone(), _IOCTL: _ioctl(), _SOCKET: _socket()}
+    for number in (_CLONE3, *(number for numbers in _MISSING.values() for number in numbers)):
+        rules[number] = _instruction(_RETURN, _ERRNO | errno.ENOSYS)
+    rules[_CLONE] = _clone()
+    rules[_IOCTL] = _where(_SECOND_ARGUMENT, _TERMINAL_REQUESTS, found=_ERRNO | errno.EPERM, other=_ALLOW)
+    rules[_SOCKET] = _where(_FIRST_ARGUMENT, _SOCKET_FAMILIES, found=_ALLOW, other=_ERRNO | errno.EAFNOSUPPORT)
+    rules[_SOCKETPAIR] = _where(_FIRST_ARGUMENT, _SOCKETPAIR_FAMILIES, found=_ALLOW, other=_ERRNO | errno.EAFNOSUPPORT)
+    rules[_SETSOCKOPT] = _setsockopt()
+    # Limits of another process, such as the shim of a sandbox; 0 stands for the caller itself.
+    rules[_PRLIMIT] = _where(_FIRST_ARGUMENT, (0,), found=_ALLOW, other=_ERRNO | errno.EPERM)
+    return rules
 
 
 def _search(rules: list[tuple[int, bytes]]) -> bytes:
@@ -108,25 +125,19 @@ def _clone() -> bytes:
     )
 
 
-def _ioctl() -> bytes:
-    first, second = _TERMINAL_INJECTION
+def _where(argument: int, values: tuple[int, ...], *, found: int, other: int) -> bytes:
+    """Decide by whether an argument is one of `values`."""
+    jumps = (_instruction(_JUMP_EQUAL, value, when_true=len(values) - place) for place, value in enumerate(values))
+    return _instruction(_LOAD, argument) + b"".join(jumps) + _instruction(_RETURN, other) + _instruction(_RETURN, found)
+
+
+def _setsockopt() -> bytes:
+    """Leave the sizes of socket buffers, which no limit on memory counts, as they are, and say that they were set."""
+    by_option = _where(_THIRD_ARGUMENT, _BUFFER_SIZES, found=_ERRNO, other=_ALLOW)
     return (
         _instruction(_LOAD, _SECOND_ARGUMENT)
-        + _instruction(_JUMP_EQUAL, first, when_true=1)
-        + _instruction(_JUMP_EQUAL, second, when_false=1)
-        + _instruction(_RETURN, _ERRNO | errno.EPERM)
-        + _instruction(_RETURN, _ALLOW)
-    )
-
-
-def _socket() -> bytes:
-    unix, ipv4, ipv6 = _SOCKET_FAMILIES
-    return (
-        _instruction(_LOAD, _FIRST_ARGUMENT)
-        + _instruction(_JUMP_EQUAL, unix, when_true=3)
-        + _instruction(_JUMP_EQUAL, ipv4, when_true=2)
-        + _instruction(_JUMP_EQUAL, ipv6, when_true=1)
-        + _instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
+        + _instruction(_JUMP_EQUAL, _SOL_SOCKET, when_false=len(by_option) // 8)
+        + by_option
         + _instruction(_RETURN, _ALLOW)
     )
 

@@ -15,6 +15,7 @@ from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
 from verl_pivot.sandbox.lane.pods import PodMaker, pod_shape
+from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.runs import Run
 from verl_pivot.sandbox.lane.scheduler import Scheduler
 from verl_pivot.sandbox.lane.session_requests import SessionRequests
@@ -38,8 +39,6 @@ _READ_BYTES = 64 * 1024
 """Most bytes of one read: for a larger one, memory would be allocated each time."""
 _FIRST_HIGH_FD = 64
 """Descriptor above those that zygotes give fixed numbers."""
-_OOM_SCORE = 500
-"""Value for oom_score_adj: when the machine runs out of memory, the kernel ends lanes before the trainer."""
 
 
 class Lane:
@@ -155,8 +154,7 @@ def main(channel_fd: str, settings: str, *outer_proc_fd: str) -> None:
         outer_proc = fcntl.fcntl(int(outer_proc_fd[0]), fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD)
         os.close(int(outer_proc_fd[0]))
     if decoded["has_proc"]:
-        with open("/proc/self/oom_score_adj", "w", encoding="ascii") as file:
-            file.write(str(_OOM_SCORE))
+        raise_oom_score()
     os.set_inheritable(int(channel_fd), False)  # no zygote may keep the socket open after this process has ended
     # Bubblewrap's network namespace has lo up, through which programs of a lane could meet; a new one has it down.
     syscalls.unshare(syscalls.CLONE_NEWNET)

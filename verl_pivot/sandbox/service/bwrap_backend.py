@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.bubblewrap.command_line import LIBRARY, BwrapCommand, DataFile, exec_command, find_bwrap
@@ -21,15 +21,16 @@ from verl_pivot.sandbox.bubblewrap.run import BwrapRun, StepEnd
 from verl_pivot.sandbox.bubblewrap.shim_plan import ShimPlan, ShimStep
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
+from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_languages
+from verl_pivot.sandbox.service.program_files import program_files, utf8_bytes
 
 _SHIM = Path(__file__).parents[1] / "bubblewrap" / "shim.py"
 _NUM_SHIMS = 1
 """Processes of a sandbox beside those of the program: its shim."""
-_PAGE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ class BwrapExecBackend:
     def _begin(self, program: Program, language: Language) -> BwrapRun:
         """Start bubblewrap; afterwards it alone has the descriptors that are made here."""
         plan_fd = sealed_memory_file(_plan(program, language))
-        stdin_fd = sealed_memory_file(_bytes(program.stdin))
+        stdin_fd = sealed_memory_file(utf8_bytes(program.stdin))
         try:
             return BwrapRun(
                 lambda *fds: self._command(program, language, (plan_fd, *fds)),
@@ -204,24 +205,9 @@ def _result(run: BwrapRun, ended: StepEnd, status: Status, keep_bytes: int) -> R
 
 
 def _tmp_files(program: Program, language: Language) -> list[DataFile]:
-    """Files to write before the start: the code, and the files of the program.
-
-    Raises:
-        SandboxRequestError: If two names collide, or the files do not fit into /tmp.
-    """
-    contents = {language.file: _bytes(program.code), **program.files}
-    if language.file in program.files:
-        raise SandboxRequestError(f"files may not name {language.file!r}, which holds the code")
-    for name in contents:
-        for folder in PurePosixPath(name).parents:
-            if str(folder) in contents:
-                raise SandboxRequestError(f"files name {str(folder)!r} as a file and, with {name!r}, as a folder")
-    needed_bytes = sum(-(-len(content) // _PAGE_BYTES) * _PAGE_BYTES for content in contents.values())
-    if needed_bytes > program.limits.tmp_bytes:
-        raise SandboxRequestError(
-            f"code and files take {needed_bytes} bytes, more than limits.tmp_bytes of {program.limits.tmp_bytes}"
-        )
-    return [DataFile(destination=b"/tmp/" + _bytes(name), content=content) for name, content in contents.items()]
+    """Files to write before the start: the code, and the files of the program."""
+    contents = program_files(program, language)
+    return [DataFile(destination=b"/tmp/" + utf8_bytes(name), content=content) for name, content in contents.items()]
 
 
 def _plan(program: Program, language: Language) -> bytes:
@@ -232,19 +218,14 @@ def _plan(program: Program, language: Language) -> bytes:
     plan = ShimPlan(
         compile=compile_step,
         run=_step((*language.run, *program.args), program.limits, language),
-        fetch=[_bytes(name) for name in program.fetch],
+        fetch=[utf8_bytes(name) for name in program.fetch],
         max_fetch_bytes=MAX_FILE_BYTES,
     )
     return marshal.dumps(dict(plan))
 
 
 def _step(command: Iterable[str], limits: Limits, language: Language) -> ShimStep:
-    return ShimStep(argv=[_bytes(word) for word in command], limits=_rlimits(limits, language))
-
-
-def _bytes(text: str) -> bytes:
-    """Text as UTF-8; a lone surrogate, which UTF-8 cannot hold, becomes bytes that the program's decoder refuses."""
-    return text.encode("utf-8", "surrogatepass")
+    return ShimStep(argv=[utf8_bytes(word) for word in command], limits=_rlimits(limits, language))
 
 
 def _rlimits(limits: Limits, language: Language) -> dict[str, int]:
@@ -257,6 +238,7 @@ def _rlimits(limits: Limits, language: Language) -> dict[str, int]:
         "RLIMIT_CORE": 0,
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_MEMLOCK": 0,
+        "RLIMIT_SIGPENDING": NUM_SIGNALS,
     }
 
 

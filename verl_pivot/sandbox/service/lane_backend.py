@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import re
+import resource
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -25,6 +26,7 @@ from verl_pivot.sandbox.service.lane_conversion import (
 )
 from verl_pivot.sandbox.service.lane_process import LaneProcess
 from verl_pivot.sandbox.service.languages import Language, load_languages
+from verl_pivot.sandbox.service.program_files import program_files
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +38,8 @@ STANDARD_MODULES = (
 )
 """Modules of the standard library that programs often import."""
 _NUM_SLOTS_PER_LANE = 512
+_FDS_OF_LANE, _FDS_OF_PROGRAM = 128, 8
+"""Descriptors that a lane has open for itself and its zygotes, and at most for each program that runs."""
 _NUM_FOREGROUND = 4
 _MAX_FORKS = 20_000
 _PING_SECONDS = 10.0
@@ -52,7 +56,7 @@ class ZygoteBackend:
         self._num_lanes = settings.num_lanes or os.cpu_count() or 1
         self._min_tier = settings.min_tier
         self._languages = load_languages(settings.languages_file, python=self._python)
-        self.num_slots = settings.num_slots or self._num_lanes * _NUM_SLOTS_PER_LANE
+        self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane()
         self.tier = ""
         self._lanes: list[LaneProcess] = []
         self._sessions: dict[str, LaneProcess] = {}
@@ -88,6 +92,7 @@ class ZygoteBackend:
 
     async def run(self, program: Program) -> Result:
         language = self._languages.get(program.language)
+        program_files(program, language)  # refuses what does not fit
         lane = await self._idlest()
         answer = await lane.run(lane_program(program, language, self._zygote_of(program, language)))
         if answer["kind"] != "run":
@@ -247,6 +252,12 @@ def _losing_sessions() -> Iterator[None]:
         yield
     except SandboxError as error:
         raise SessionLostError(f"the session's variables are gone: {error}") from error
+
+
+def num_slots_of_lane() -> int:
+    """Programs that one lane may run at once: their descriptors fit into the hard limit on open files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(1, min(_NUM_SLOTS_PER_LANE, (most - _FDS_OF_LANE) // _FDS_OF_PROGRAM))
 
 
 def memory_of_machine() -> int:

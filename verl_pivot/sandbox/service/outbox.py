@@ -71,11 +71,17 @@ class KeptResults:
     def put(self, key: tuple[str, str], fingerprint: int, line: bytes, now: float) -> None:
         if len(line) > self._limits.max_kept_bytes:
             return
+        if key in self._lines:  # an answer that has expired, and was given anew
+            self.num_bytes -= len(self._lines.pop(key).line)
         self._lines[key] = KeptLine(fingerprint, line, now + self._limits.kept_seconds)
         self.num_bytes += len(line)
-        while self.num_bytes > self._limits.max_kept_bytes or next(iter(self._lines.values())).expires <= now:
+        while self.num_bytes > self._limits.max_kept_bytes or self._has_expired(now):
             _, oldest = self._lines.popitem(last=False)
             self.num_bytes -= len(oldest.line)
+
+    def _has_expired(self, now: float) -> bool:
+        """Whether the oldest answer has; answers are in order of their ages."""
+        return bool(self._lines) and next(iter(self._lines.values())).expires <= now
 
     def get(self, key: tuple[str, str], now: float) -> KeptLine | None:
         """The answer to an earlier request; None if it is unknown or too old."""

@@ -1,0 +1,254 @@
+"""Programs that use up what the kernel counts for all programs together, or memory that no process is charged for."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.sandbox_services import IS_ROOT, SMALL, Kind, on_every_kind, service, start_service
+from verl_pivot.errors import SandboxRequestError
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
+from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
+
+CALL = """
+import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    outcome = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments))
+    print(outcome if outcome >= 0 else errno.errorcode[ctypes.get_errno()])
+"""
+
+
+def may_set_a_least_score() -> bool:
+    """Whether this process may set an oom_score_adj that its children cannot lower."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    capabilities = int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)
+    return IS_ROOT and bool(capabilities >> 24 & 1)
+
+
+@on_every_kind
+@pytest.mark.parametrize("call", ["206, 1, 0", "253", "294, 0"], ids=["io_setup", "inotify_init", "inotify_init1"])
+def test_counters_of_the_whole_machine_are_out_of_reach(kind: Kind, call: str) -> None:
+    assert service(kind).output(f"{CALL}call({call})") == "ENOSYS\n"
+
+
+@on_every_kind
+def test_queued_signals_are_bounded_for_each_program(kind: Kind) -> None:
+    code = f"""{CALL}
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+num_queued = 0
+while num_queued < 100_000 and libc.sigqueue(os.getpid(), signal.SIGRTMIN, None) == 0:
+    num_queued += 1
+print(num_queued)
+"""
+
+    assert int(service(kind).output(code)) <= NUM_SIGNALS
+
+
+@on_every_kind
+def test_one_program_that_queues_all_its_signals_leaves_others_their_timers(kind: Kind) -> None:
+    greedy = f"""{CALL}
+import os, signal, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+while libc.sigqueue(os.getpid(), signal.SIGRTMIN, None) == 0:
+    pass
+time.sleep(2.0)
+"""
+    honest = f"{CALL}\nimport time\ntime.sleep(1.0)\ntimer = ctypes.c_int()\n"
+    honest += "print(libc.timer_create(1, None, ctypes.byref(timer)))"
+    limits = Limits(wall_seconds=20.0)
+
+    results = service(kind).run_many([Program(code=code, limits=limits) for code in [greedy] * 2 + [honest] * 2])
+
+    assert [result.stdout for result in results] == ["", "", "0\n", "0\n"]
+
+
+@on_every_kind
+def test_sizes_of_socket_buffers_stay_as_they_are(kind: Kind) -> None:
+    code = """
+import socket
+for ours in (*socket.socketpair(), socket.socket()):
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF, 32, 33):
+        before = [ours.getsockopt(socket.SOL_SOCKET, name) for name in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+        ours.setsockopt(socket.SOL_SOCKET, option, 1 << 28)
+        after = [ours.getsockopt(socket.SOL_SOCKET, name) for name in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+        print(before == after)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    print(ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+"""
+
+    assert service(kind).output(code) == "True\nTrue\nTrue\nTrue\n1\n" * 3
+
+
+@on_every_kind
+@pytest.mark.parametrize("family", [16, 17, 29, 38, 40], ids=["netlink", "packet", "can", "alg", "vsock"])
+def test_pairs_of_sockets_are_local_ones(kind: Kind, family: int) -> None:
+    assert service(kind).output(f"{CALL}call(53, {family}, 3, 0, 0)") == "EAFNOSUPPORT\n"
+
+
+PAGE_TABLES = """
+import ctypes, mmap, os, time
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+PRIVATE, ANONYMOUS, NORESERVE = 2, 32, 0x4000
+def fill(gibibytes):
+    size = gibibytes << 30
+    start = libc.mmap(None, ctypes.c_size_t(size), 1, PRIVATE | ANONYMOUS | NORESERVE, -1, ctypes.c_long(0))
+    libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), 15)  # no huge pages
+    for offset in range(0, size, 2 << 20):
+        ctypes.c_char.from_address(start + offset).value
+"""
+TABLES = {
+    "of one map": "fill(80)",
+    "of many maps": "for _ in range(40): fill(2)",
+    "of several processes": "for _ in range(3): os.fork() or (fill(30), time.sleep(30))\nfill(10)",
+}
+
+
+@on_every_kind
+@pytest.mark.parametrize("name", TABLES)
+def test_h09_page_tables_are_memory(kind: Kind, name: str) -> None:
+    limits = Limits(wall_seconds=30.0, cpu_seconds=30, memory_bytes=64 * MIB)
+
+    result = service(kind).run(f"{PAGE_TABLES}{TABLES[name]}\ntime.sleep(30)", limits=limits)
+
+    assert result.status == Status.MEMORY_LIMIT
+
+
+@on_every_kind
+def test_h09_a_large_address_space_alone_is_no_attack(kind: Kind) -> None:
+    code = f"{PAGE_TABLES}libc.mmap(None, ctypes.c_size_t(200 << 30), 0, PRIVATE | ANONYMOUS | NORESERVE, -1, 0)\n"
+
+    assert service(kind).output(f"{code}time.sleep(0.5)\nprint('well')", limits=SMALL) == "well\n"
+
+
+HOPPERS = """
+import mmap, os, signal, time
+held = mmap.mmap(-1, 480 << 20)
+block = bytes(1 << 20)
+def hop():
+    while True:
+        if os.fork():
+            os._exit(0)
+        os.setpgid(0, 0)
+        os.kill(-1, signal.SIGCONT)
+        time.sleep(0.0007)
+for _ in range(2):
+    if os.fork() == 0:
+        hop()
+while time.process_time() < 0.1: pass
+while True:
+    held.seek(0)
+    for _ in range(480):
+        held.write(block)
+"""
+
+
+def test_h09_a_program_whose_children_continue_it_is_watched_all_the_same() -> None:
+    rival = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"
+    limits = Limits(wall_seconds=30.0, memory_bytes=64 * MIB)
+
+    results = service().run_many([Program(code=code, limits=limits) for code in (HOPPERS, rival, rival)])
+
+    assert [result.status for result in results] == [Status.MEMORY_LIMIT, Status.OK, Status.OK]
+
+
+@on_every_kind
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "os.chmod('/tmp', 0)",
+        "os.remove('a.txt'); os.mkdir('a.txt', 0)",
+        "resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))",
+        "os.rename('/tmp/a.txt', '/tmp/b'); os.symlink('/tmp/a.txt', '/tmp/a.txt')",
+    ],
+)
+def test_h47_a_program_cannot_choose_to_have_no_result(kind: Kind, attack: str) -> None:
+    code = (
+        f"import os, resource\nopen('a.txt', 'w').write('a')\ntry:\n    {attack}\nexcept OSError as error: print(error)"
+    )
+
+    result = service(kind).run(code, fetch=("a.txt",))
+
+    assert (result.status, result.exit_code) == (Status.OK, 0)
+    assert [*result.files, *result.file_errors] == ["a.txt"]
+    if "prlimit" in attack:
+        assert (result.stdout, result.files) == ("[Errno 1] Operation not permitted\n", {"a.txt": b"a"})
+
+
+SMALL_TMP = Limits(wall_seconds=2.0, tmp_bytes=1 * MIB, num_tmp_files=16)
+REFUSED = {
+    "too large": ({"a": bytes(MIB)}, "take 1052672 bytes, more than limits.tmp_bytes of 1048576"),
+    "too many": ({f"{number}": b"" for number in range(15)}, "more than limits.num_tmp_files of 16"),
+    "too many folders": ({f"{number}/a": b"" for number in range(8)}, "more than limits.num_tmp_files of 16"),
+    "a file that is a folder": ({"a": b"", "a/b": b""}, "files name 'a' both as a file and as a folder"),
+    "the program's own file": ({"main.py": b""}, "files may not name 'main.py', which holds the code"),
+}
+
+
+@on_every_kind
+@pytest.mark.parametrize("name", REFUSED)
+def test_h54_files_that_cannot_be_written_are_the_callers_error_at_once(kind: Kind, name: str) -> None:
+    files, message = REFUSED[name]
+
+    with pytest.raises(SandboxRequestError, match=message):
+        service(kind).run("pass", files=files, limits=SMALL_TMP)
+
+
+@on_every_kind
+def test_h54_as_many_files_as_fit_are_written(kind: Kind) -> None:
+    files = {f"{number}": b"a" for number in range(13)}
+
+    found = service(kind).output("import os; print(sorted(os.listdir()))", files=files, limits=SMALL_TMP)
+
+    assert found == f"{sorted([*files, 'main.py'])}\n"
+
+
+def test_h14_300_sleepers_at_1024_descriptors_all_end_well() -> None:
+    running = start_service(Kind.ZYGOTE, wrapper=("prlimit", "--nofile=1024:1024"))
+    try:
+        sleeper = Program(code="import time; time.sleep(0.5); print(1)", limits=Limits(wall_seconds=20.0))
+        results = running.run_many([sleeper] * 300)
+        assert json.dumps(sorted({(result.status, result.stdout) for result in results})) == '[["ok", "1\\n"]]'
+    finally:
+        running.stop()
+
+
+@pytest.mark.skipif(not may_set_a_least_score(), reason="only root with CAP_SYS_RESOURCE sets what nobody may lower")
+def test_h45_what_root_starts_cannot_ask_to_be_spared_when_memory_runs_out() -> None:
+    code = """
+import os
+for score in (b"-1000", b"0", b"499", b"600"):
+    try:
+        os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), score)
+    except OSError as error:
+        print(error.strerror)
+print(open("/proc/self/oom_score_adj").read())
+"""
+
+    assert service(Kind.BY_ROOT).output(code).split("\n")[:4] == ["Permission denied"] * 3 + ["600"]
+
+
+@pytest.mark.parametrize(("given", "score"), [("100", "500"), ("500", "500"), ("900", "900")])
+def test_h45_a_lane_asks_to_be_ended_first_and_never_later_than_its_container_asks(given: str, score: str) -> None:
+    code = "from pathlib import Path\nfrom verl_pivot.sandbox.lane.procfs import raise_oom_score\n"
+    code += f"file = Path('/proc/self/oom_score_adj')\nfile.write_text({given!r})\nraise_oom_score()\n"
+    code += "print(file.read_text())"
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == [score]
+
+
+@on_every_kind
+@pytest.mark.parametrize("stream", [1, 2])
+def test_h21_output_beyond_its_bound_is_never_a_success_however_fast_it_comes(kind: Kind, stream: int) -> None:
+    code = f"import fcntl, os\nfcntl.fcntl({stream}, 1031, 1 << 20)\nos.write({stream}, bytes((1 << 20) + 1))"
+
+    results = service(kind).run_many([Program(code=code, limits=Limits(wall_seconds=20.0))] * 10)
+
+    assert {result.status for result in results} == {Status.OUTPUT_LIMIT}
