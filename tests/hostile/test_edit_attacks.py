@@ -1,6 +1,7 @@
 """Editor calls that try to be paid without the expert's change; docs/verifiers.md shows the table."""
 
 import ast
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from tests.support.factories import make_turn
 from tests.support.paths import ROOT
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
+from verl_pivot.verifiers import edit_nemo_gym
 from verl_pivot.verifiers.edit_python import PythonEdit
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -422,6 +424,11 @@ async def test_what_changes_no_file_must_be_the_same_call() -> None:
 )
 async def test_the_published_levels_look_at_no_file(arguments: JsonObject, level: int, score: float) -> None:
     assert (await judge(call(arguments), mode="levels", level=level)).score == score
+
+
+@given(st.text(alphabet="a./~- é\n", max_size=12))
+def test_paths_are_found_as_the_published_pattern_finds_them(text: str) -> None:
+    assert edit_nemo_gym._paths(text) == re.findall(r"[\w.~-]*/[\w./~-]+", text)
 
 
 async def test_the_continuous_level_pays_by_similarity_and_takes_off_for_length() -> None:

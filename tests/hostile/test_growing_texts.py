@@ -109,6 +109,14 @@ def verdict_on_edit(text: str) -> object:
     return asyncio.run(verifier(call(text), make_turn(expert=call("b = 3\n"))))  # type: ignore[arg-type]
 
 
+def verdict_on_published_edit(text: str) -> object:
+    def call(command: str) -> Message:
+        return Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
+
+    verifier = get_verifier("edit", {"mode": "levels", "level": 2})
+    return asyncio.run(verifier(call(f"ls {text}"), make_turn(expert=call("ls src/app"))))  # type: ignore[arg-type]
+
+
 def verdict_on_keystrokes(text: str) -> object:
     def batch(keys: str) -> Message:
         commands: list[Json] = [{"keystrokes": f"{keys}\n"}]
@@ -150,6 +158,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "shell, similarity": verdict_on_text("shell", {"mode": "similarity"}, "```bash\nTEXT\n```"),
     "terminus": verdict_on_keystrokes,
     "edit": verdict_on_edit,
+    "edit, levels": verdict_on_published_edit,
     "qa": verdict_on_text("qa", {}, "TEXT<answer>ls src</answer>"),
     "qa, boxed": verdict_on_text("qa", {"place": "boxed"}, "TEXT\\boxed{ls src}"),
     "search_query": verdict_on_text("search_query", {}, "TEXT<search>ls src</search>"),

@@ -18,15 +18,15 @@ command_not_found_handle() {
     printf '<%s>\n' "$1"
     [[ $1 != false* ]]
 }
-/bin/mkdir -p /tmp/w; cd /tmp/w
+/bin/mkdir -p /tmp/w; cd /tmp/w; OLDPWD=/tmp/w
 while IFS= read -r -d '' line <&9; do
     /bin/rm -rf /tmp/w/* $log; : > $log; : > a.py; : > b.py
-    ( ulimit -t 1; set +m; eval "$line"; status=$?; wait; exit $status ) < /dev/null > /tmp/out 2> /tmp/err
+    ( ulimit -t 1; set +m; trap wait EXIT; eval -- "$line" ) < /dev/null > /tmp/out 2> /tmp/err
     printf '\3%s\4' $?
     [[ $(< /tmp/err) == *"syntax error"* || $(< /tmp/err) == *"unexpected EOF"* ]] && printf 'syntax error'
     printf '\4'; printf '%s' "$(< $log)"; printf '\4'; printf '%s' "$(< /tmp/out)"; printf '\4'
     for file in *; do [[ -f $file ]] && printf '%s=%s\5' "$file" "$(< "$file")"; done
-    PATH=/nowhere; cd /tmp/w
+    PATH=/nowhere; cd /tmp/w; OLDPWD=/tmp/w
 done 9< "$start/lines"
 """
 _KILLED = 128
@@ -42,6 +42,7 @@ _LONG = {
     "ls": {"all": "a"},
     "grep": {"ignore-case": "i", "line-number": "n", "recursive": "r", "regexp=": "e"},
     "head": {"lines=": "n"},
+    "sort": {"ignore-case": "f"},
 }
 _LETTERS = {
     (name, f"--{long.rstrip('=')}"): f"-{short}" for name, known in _LONG.items() for long, short in known.items()
@@ -70,7 +71,7 @@ def _effect(shown: str) -> str | None:
     if error or int(status) >= _KILLED:
         return None
     commands = sorted(_words_in_one_order(entry) for entry in log.split("\n"))
-    return repr((status, commands, sorted(output.split("\n")), _LINE.sub("", files)))
+    return repr((status, commands, sorted(_LINE.sub("", output).split("\n")), _LINE.sub("", files)))
 
 
 def _plain_path(path: str) -> str:

@@ -21,7 +21,7 @@ _NUM_PATH_PARTS, _NUM_SHELL_PATH_PARTS = 2, 3
 """Number of last parts of a path that are compared."""
 _MAX_PENALTY, _MAX_PENALTY_CHARS = 0.1, 500
 """Largest share taken off the continuous score for long texts, and the characters from which on all of it is."""
-_PATH = re.compile(r"[\w.~-]*/[\w./~-]+")
+_LETTERS_OF_PATH = re.compile(r"[\w./~-]+")
 _TEXTS = ("old_str", "new_str", "file_text")
 
 
@@ -55,12 +55,16 @@ def _same_target(given: Mapping[str, Json], expert: Mapping[str, Json]) -> bool:
 def _same_shell(given: str, expert: str) -> bool:
     if given.split()[:1] != expert.split()[:1]:
         return False
-    paths, expert_paths = (
-        {_end(path, _NUM_SHELL_PATH_PARTS) for path in _PATH.findall(text)} for text in (given, expert)
-    )
+    paths, expert_paths = ({_end(path, _NUM_SHELL_PATH_PARTS) for path in _paths(text)} for text in (given, expert))
     if expert_paths and not paths & expert_paths:
         return False
     return _ratio(given, expert) >= _MIN_COMMAND_SIMILARITY
+
+
+def _paths(text: str) -> list[str]:
+    r"""Matches of the published [\w.~-]*/[\w./~-]+, whose search takes time with the square of a long word's length."""
+    words: list[str] = _LETTERS_OF_PATH.findall(text)
+    return [word for word in words if 0 <= word.find("/") < len(word) - 1]
 
 
 def _end(path: str, num_parts: int) -> tuple[str, ...]:
