@@ -14,8 +14,10 @@ from rapidfuzz.distance import OSA
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import check_launch, remember_run
+from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
 from verl_pivot.routing.settings import parse_router
@@ -40,6 +42,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
             check_config(config, overrides)
             check_owned_settings(config, owning_parts(choices), overrides)
             check_launch(config, choices)
+            check_gpus(config, num_accelerators())
             remember_run(config, choices)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, ListConfig
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.engine import check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
+from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.resuming import check_resume, resumed_step
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
@@ -44,6 +45,7 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
         return
     load_verifier_modules(config.pivot.verifier_modules)
     check_engine(str(config.actor_rollout_ref.rollout.name))
+    check_engine_size(config)
     check_model(str(config.actor_rollout_ref.model.path), _environment(config))
     steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
     step = _resumed_step(config)

@@ -34,6 +34,13 @@ def has_accelerator() -> bool:
     return bool(torch.accelerator.is_available())
 
 
+def num_accelerators() -> int:
+    """Number of GPUs, or of other accelerators, that torch sees."""
+    import torch
+
+    return int(torch.accelerator.device_count())
+
+
 def cpu_engine_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """Environment variables that SGLang needs in addition on a machine without an accelerator.
 

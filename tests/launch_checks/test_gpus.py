@@ -1,0 +1,90 @@
+"""GPUs of a launch: an engine that does not fit, and a training on a machine that has fewer."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
+
+ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", ["+method=tool_rollout", *overrides])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ("trainer.n_gpus_per_node=1",),  # verl's own default of tensor_model_parallel_size is 2
+            f"an engine takes 2 GPUs ({ROLLOUT}: tensor_model_parallel_size=2) and all of them have 1 (trainer: "
+            f"nnodes=1 x n_gpus_per_node=1), so that verl would start none: lower {ROLLOUT}.tensor_model_parallel_size",
+        ),
+        (
+            (f"{ROLLOUT}.data_parallel_size=8",),
+            f"an engine takes 16 GPUs ({ROLLOUT}: tensor_model_parallel_size=2 x data_parallel_size=8) and all of them "
+            "have 8 (trainer: nnodes=1 x n_gpus_per_node=8), so that verl would start none: lower "
+            f"{ROLLOUT}.data_parallel_size",
+        ),
+        (
+            ("trainer.v1.trainer_mode=separate_async", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"),
+            f"an engine takes 2 GPUs ({ROLLOUT}: tensor_model_parallel_size=2) and all of them have 1 ({ROLLOUT}: "
+            f"nnodes=1 x n_gpus_per_node=1), so that verl would start none: lower {ROLLOUT}.tensor_model_parallel_size",
+        ),
+    ],
+)
+def test_an_engine_that_takes_more_gpus_than_there_are_is_refused(overrides: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_engine_size(composed(*overrides))
+
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (),
+        ("trainer.n_gpus_per_node=1", f"{ROLLOUT}.tensor_model_parallel_size=1"),
+        ("trainer.nnodes=2", f"{ROLLOUT}.tensor_model_parallel_size=16"),
+        ("+local=cpu",),
+    ],
+)
+def test_an_engine_that_fits_passes(overrides: tuple[str, ...]) -> None:
+    check_engine_size(composed(*overrides))
+
+
+def test_a_launch_that_takes_more_gpus_than_the_machine_has_is_refused_with_the_ways_out(tmp_path: Path) -> None:
+    alone = {"RAY_TMPDIR": str(tmp_path)}
+
+    with pytest.raises(ConfigError) as caught:
+        check_gpus(composed(), 0, alone)
+    assert str(caught.value) == (
+        "the launch takes GPUs (trainer: nnodes=1 x n_gpus_per_node=8), this machine has none, and no Ray cluster runs "
+        "here: start the cluster first (ray start --head), or add +local=cpu to try the launch without a GPU"
+    )
+    with pytest.raises(ConfigError) as caught:
+        check_gpus(composed("trainer.nnodes=2"), 8, alone)
+    assert str(caught.value) == (
+        "the launch takes 16 GPUs (trainer: nnodes=2 x n_gpus_per_node=8), this machine has 8, and no Ray cluster runs "
+        "here: start the cluster first (ray start --head), or lower trainer.n_gpus_per_node"
+    )
+    with pytest.raises(ConfigError, match=r"this machine has 4, "):
+        check_gpus(composed("+ray_kwargs.ray_init.address=local"), 4, {"RAY_ADDRESS": "head:6379"})
+
+
+def test_a_launch_that_can_have_its_gpus_passes(tmp_path: Path) -> None:
+    alone = {"RAY_TMPDIR": str(tmp_path)}
+
+    check_gpus(composed(), 8, alone)
+    check_gpus(composed("+local=cpu"), 0, alone)
+    check_gpus(composed(), 0, alone | {"RAY_ADDRESS": "head:6379"})
+    check_gpus(composed("+ray_kwargs.ray_init.address=auto"), 0, alone)
+    check_gpus(composed("+ray_kwargs.ray_init.num_gpus=8"), 0, alone)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
+    check_gpus(composed(), 0, alone)
