@@ -259,7 +259,7 @@ def test_a_judge_that_answers_with_any_value_pays_only_in_the_form(value: Json, 
         text = json.dumps(value)
         async with judging(lambda *_: text) as judge:
             options: dict[str, Json] = {"kind": kind, "items": ["a"] if kind == "checklist" else []}
-            return await judge_text("Hello, any value.", judge, **options)
+            return await judge_text(f"Hello, {text}.", judge, **options)
 
     verdict = asyncio.run(ask())
 

@@ -56,6 +56,8 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "5 for <5": ("<5", answer("5"), "wrong_value"),
     "~5 for 5": ("5", answer("~5"), "wrong_value"),
     "1e5 for 1e-5": ("1e-5", answer("1e5"), "wrong_value"),
+    "x1 for x-1": ("x-1", answer("x1"), "wrong_value"),
+    "a2 for a/2": ("a/2", answer("a2"), "wrong_value"),
     "19901995 for 1990-1995": ("1990-1995", answer("19901995"), "wrong_value"),
     "345 for 3:45": ("3:45", answer("345"), "wrong_value"),
     "510 for 5'10": ("5'10", answer("510"), "wrong_value"),

@@ -44,6 +44,7 @@ ANSWERS: list[tuple[str, str, str, float, float]] = [
     ("hepatitis a virus", "Hepatitis A virus", "search_r1", 1.0, 0.8),
     ("the hobbit: a novel", "The Hobbit: A Novel", "search_r1", 1.0, 1.0),
     ("covid 19", "COVID-19", "search_r1", 0.0, 0.0),
+    ("covid19", "COVID-19", "search_r1", 1.0, 1.0),
     ("paris paris", "paris", "search_r1", 0.0, 2 / 3),
 ]
 

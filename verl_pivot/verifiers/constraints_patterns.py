@@ -27,8 +27,9 @@ def compiled_pattern(pattern: str) -> SchemaValidator:
     try:
         return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
     except SchemaError as error:
+        problem = str(error).strip().splitlines()[-1].removeprefix("error: ")
         raise ValueError(
-            f"{pattern!r} is no regular expression without lookaround and backreferences: {error}"
+            f"{pattern!r:.200} is no regular expression without lookaround and backreferences: {problem}"
         ) from error
 
 

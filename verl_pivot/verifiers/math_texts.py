@@ -77,12 +77,9 @@ class MathAnswer:
     def brackets(self) -> str:
         r"""The brackets around a list, such as "()", "[)" or "{}"; "" where there is no list or none is around it."""
         text = re.sub(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", self.formula).strip()
-        opening, closing = (
-            (r"\{" if text.startswith(r"\{") else text[:1]),
-            (r"\}" if text.endswith(r"\}") else text[-1:]),
-        )
-        is_list = "," in text and opening in ("(", "[", r"\{") and closing in (")", "]", r"\}")
-        return f"{opening[-1]}{closing[-1]}" if is_list else ""
+        text = text.replace("{,}", "").replace("\\{", "{").replace("\\}", "}")
+        is_list = "," in text and text[:1] in ("(", "[", "{") and text[-1:] in (")", "]", "}")
+        return text[0] + text[-1] if is_list else ""
 
     @property
     def unevaluated(self) -> frozenset[str]:

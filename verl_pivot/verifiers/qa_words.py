@@ -11,8 +11,8 @@ _OPENING, _CLOSING = "\"'([{$,;:", "\"')]},;:?."
 """Marks that are dropped before and behind a word."""
 _THOUSANDS = re.compile(r"([-+<>=~]*)(\d{1,3}(?:,\d{3})+)((?:\.\d+)?\D*)")
 _LONE_PERCENT = re.compile(r"(?<=\d)\s+%")
-_WITHIN_WORD = re.compile(r"(?<=[^\W\d_])(?<!\d[eE])['.\-_/&](?=\w)")
-"""Marks behind a letter that do not separate digits: well-known, U.S.A, covid-19, O'Neill; not that of 1e-5."""
+_WITHIN_WORD = re.compile(r"(?<=[^\W\d_])['.\-_/&](?=[^\W\d_])|(?<=[^\W\d_]{2})['.\-_/&](?=\d)")
+"""Marks between letters, or a word and a number: well-known, U.S.A, O'Neill, covid-19; not those of 1e-5 and x-1."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
