@@ -1,4 +1,4 @@
-"""Verdicts per second of `code`, `sql` and `math`; the first two beside the same programs without a verifier.
+"""Verdicts per second of `code`, `sql`, `shell` by execution and `math`, and CPU seconds of the first ones' programs.
 
 Run by `make bench-verifiers`, or with other sizes by `python -m benchmarks.bench_execution --help`. It starts a sandbox
 by itself.
@@ -21,10 +21,15 @@ from verl_pivot.types import JsonObject, Message, Role
 from verl_pivot.verifiers.code import CodeOptions, CodeVerifier
 from verl_pivot.verifiers.math import MathOptions, MathVerifier
 from verl_pivot.verifiers.registry import Verifier
+from verl_pivot.verifiers.shell import ShellOptions, ShellVerifier
+from verl_pivot.verifiers.shell_effects import ShellEffects
 from verl_pivot.verifiers.sql import SqlOptions, SqlVerifier
 
 CODE = "print(sum(map(int, input().split())))"
+FUNCTION = "def total(numbers):\n    return sum(numbers)"
+ASSERTS: JsonObject = {"asserts": ["assert total([1, 2]) == 3", "assert total([]) == 0"]}
 TESTS: JsonObject = {"tests": [{"stdin": "1 2", "stdout": "3"}]}
+SETUP = "printf 'b\\na\\nc\\n' > names"
 QUERY = "SELECT name FROM t WHERE n > 3"
 SCRIPT = "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, name TEXT); INSERT INTO t VALUES (1, 5, 'a'), (2, 2, 'b');"
 
@@ -35,7 +40,9 @@ class Case(NamedTuple):
     name: str
     verifier: Verifier
     code: str
-    """Code block of the action, and of the expert's."""
+    """Code block of the action."""
+    expert: str
+    """Code block of the expert's."""
     program: Program
     """The program that the verifier runs for this action."""
 
@@ -53,12 +60,24 @@ def main(
 
 async def measure(num_verdicts: int, num_rounds: int) -> Table:
     code = CodeVerifier(CodeOptions.model_validate(TESTS))
-    sql = SqlVerifier(SqlOptions(scripts=(SCRIPT,)))
+    asserts = CodeVerifier(CodeOptions.model_validate(ASSERTS))
+    sql, duckdb = (SqlVerifier(SqlOptions(scripts=(SCRIPT,), dialect=dialect)) for dialect in ("sqlite", "duckdb"))
+    shell, effects = ShellVerifier(ShellOptions(mode="execution", setup=SETUP)), ShellEffects(SETUP, 2, 10.0)
     cases = (
-        Case("code", code, CODE, code._program(CODE, stdin="1 2", args=())),
-        Case("sql", sql, QUERY, sql._program(QUERY)),
+        Case("code, tests", code, CODE, CODE, code._program(CODE, stdin="1 2", args=())),
+        Case("code, asserts", asserts, FUNCTION, FUNCTION, asserts._assert_program(FUNCTION)),
+        Case("sql, sqlite", sql, QUERY, QUERY, sql._program(QUERY)),
+        Case("sql, duckdb", duckdb, QUERY, QUERY, duckdb._program(QUERY)),
+        Case(
+            "shell, execution",
+            shell,
+            "cat names | sort",
+            "sort names",
+            effects._program("cat names | sort", num_runs=1),
+        ),
     )
-    table = Table("verifier", "verdicts/s", "programs/s", "share", title=f"medians of {num_rounds} rounds")
+    title = f"medians of {num_rounds} rounds; CPU of one program, with its variants"
+    table = Table("verifier", "verdicts/s", "programs/s", "share", "CPU ms", title=title)
     for case in cases:
         await score_samples(case, num_verdicts)  # fills caches and starts what the first verdict starts
         rates = [
@@ -70,9 +89,10 @@ async def measure(num_verdicts: int, num_rounds: int) -> Table:
         ]
         with_verifier, alone = (statistics.median(column) for column in zip(*rates, strict=True))
         share = statistics.median(verdicts / programs for verdicts, programs in rates)
-        table.add_row(case.name, f"{with_verifier:.0f}", f"{alone:.0f}", f"{share:.2f}")
+        cpu = f"{1000 * await cpu_seconds(case.program):.1f}"
+        table.add_row(case.name, f"{with_verifier:.0f}", f"{alone:.0f}", f"{share:.2f}", cpu)
     sums = [await per_second(num_verdicts, score_sums(num_verdicts)) for _ in range(num_rounds)]
-    table.add_row("math", f"{statistics.median(sums):.0f}", "-", "-")
+    table.add_row("math", f"{statistics.median(sums):.0f}", "-", "-", "-")
     return table
 
 
@@ -85,8 +105,8 @@ async def per_second(num: int, work: Awaitable[object]) -> float:
 
 async def score_samples(case: Case, num_verdicts: int) -> None:
     """Score the same right action many times."""
-    action = _action(f"```\n{case.code}\n```")
-    verdicts = await asyncio.gather(*(case.verifier(action, make_turn(expert=action)) for _ in range(num_verdicts)))
+    action, expert = (_action(f"```\n{each}\n```") for each in (case.code, case.expert))
+    verdicts = await asyncio.gather(*(case.verifier(action, make_turn(expert=expert)) for _ in range(num_verdicts)))
     assert all(verdict.score == 1.0 for verdict in verdicts), verdicts[0]
 
 
@@ -96,11 +116,18 @@ async def run_programs(program: Program, num_programs: int) -> None:
     assert all(result.status == "ok" for result in results), results[0]
 
 
+async def cpu_seconds(program: Program) -> float:
+    """User and system seconds of a program in the sandbox, the least of some runs."""
+    results = await (await shared_sandbox()).run_many([program] * 9, deadline_seconds=300.0)
+    return min(result.timing.cpu_seconds or 0.0 for result in results)
+
+
 async def score_sums(num_verdicts: int) -> None:
     """Score answers to different sums, each of which the sandbox has to compare."""
     verifier = MathVerifier(MathOptions())
     pairs = [
-        (_action(rf"\boxed{{{number}}}"), _action(rf"\boxed{{{number - 1} + 1}}")) for number in range(num_verdicts)
+        (_action(rf"\boxed{{{number}}}"), _action(rf"\boxed{{{number - 1} + 1}}"))
+        for number in range(2, num_verdicts + 2)
     ]
     verdicts = await asyncio.gather(*(verifier(action, make_turn(expert=expert)) for expert, action in pairs))
     assert all(verdict.score == 1.0 for verdict in verdicts), verdicts[0]

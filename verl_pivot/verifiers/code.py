@@ -155,13 +155,15 @@ class CodeVerifier:
 
     async def _run_asserts(self, code: str) -> list[Verdict]:
         """Outcomes of the asserts, whose expressions one run of the program evaluates."""
-        expressions = [each for check in self._checks for each in check.expressions]
-        plan = {"code": code, "expressions": expressions, "max_bytes": MAX_BYTES}
-        files = {_PLAN: json.dumps(plan).encode()}
-        (result,) = await execute([self._program(_RUNNER, files=files, fetch=(_VALUES,))])
+        (result,) = await execute([self._assert_program(code)])
         if result.status is not Status.OK:
             return [_failed(result)] * len(self._checks)
         return await asyncio.to_thread(_checked_outcomes, self._checks, result)
+
+    def _assert_program(self, code: str) -> Program:
+        expressions = [each for check in self._checks for each in check.expressions]
+        plan = {"code": code, "expressions": expressions, "max_bytes": MAX_BYTES}
+        return self._program(_RUNNER, files={_PLAN: json.dumps(plan).encode()}, fetch=(_VALUES,))
 
     @property
     def _limits(self) -> Limits:

@@ -40,6 +40,7 @@ class SqliteVariant:
             self._connection.executescript(script)
         if variant:
             self._connection.execute("PRAGMA foreign_keys = OFF")
+            self._connection.execute("BEGIN")
             perturb(self, f"{PLAN['seed']}:{variant}", variant)
             self._drop_orphans()
         if self._connection.in_transaction:
