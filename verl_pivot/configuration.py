@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.objective.settings import OBJECTIVES
 
-_NO_GROUPS = frozenset({"tools"})
+_NO_GROUPS = frozenset({"tools", "chat_templates"})
 """Folders of configs/ that Hydra does not read."""
 
 
@@ -37,6 +37,7 @@ def register_resolvers() -> None:
         "verl_pivot.objective": lambda objective, setting: getattr(OBJECTIVES[objective], setting),
         "verl_pivot.replay_buffer": _replay_buffer,
         "verl_pivot.router_file": router_file,
+        "verl_pivot.text": lambda name: (configs_dir() / str(name)).read_text(encoding="utf-8"),
         "verl_pivot.validation_file": _validation_file,
     }
     for name, resolver in resolvers.items():

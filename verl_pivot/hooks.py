@@ -144,6 +144,8 @@ HOOKS = (
     Hook(_BUFFER, "ReplayBufferAsync.sample", "resampling/replay_buffer.py", _EVERY, takes=_SAMPLE),
     Hook(_BUFFER, "ReplayBuffer._terminal_eviction_reasons", "resampling/roc_replay_buffer.py", _ROC,
          takes="self, global_steps, partition_id"),
+    Hook(_BUFFER, "ReplayBuffer._sampleable_terminal_keys", "resampling/roc_replay_buffer.py", _ROC,
+         takes="self, partition_id, eviction_reasons"),
     Hook(_BUFFER, "ReplayBuffer._select_prompt_uids", "resampling/roc_replay_buffer.py", _ROC,
          takes="self, partition_id, sampleable_keys, batch_size"),
     Hook(_BUFFER, "ReplayBuffer._materialize_batch", "resampling/roc_replay_buffer.py", _ROC,

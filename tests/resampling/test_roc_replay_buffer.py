@@ -272,6 +272,66 @@ def test_a_step_with_no_group_left_samples_again_within_the_budget() -> None:
         make_buffer(refill=refill, equal_rewards="reject").sample(2, "train", 2)
 
 
+def test_where_the_last_step_dropped_half_of_its_groups_the_next_begins_with_more_prompts(tmp_path: Path) -> None:
+    """A batch of 6 with a usable share of 6 / 12: 12 prompts are needed on average, with a deviation of 3.46."""
+    asked: list[int] = []
+    outcomes = iter([*[MIXED] * 2, *[SOLVED] * 6, *[MIXED] * 20])
+
+    def refill(num_prompts: int, step: int = 1) -> None:
+        asked.append(num_prompts)
+        for _ in range(num_prompts):
+            uid = f"new{len(asked)}x{_}"
+            announce([uid], step)
+            finish_with(uid, next(outcomes), step)
+
+    config = trainer_config(train_batch_size=6, mini_batch_size=6, group_size=2)
+    buffer = make_buffer(folder=tmp_path, config=config, refill=refill, equal_rewards="drop", max_gen_batches=9)
+    announce(list("abcdef"))
+    for uid in "abcdef":
+        finish_with(uid, MIXED)
+
+    _, metrics = buffer.sample(1, "train", 6)
+    assert asked == []
+    assert (metrics["down_sampling/groups_ahead"], metrics["down_sampling/groups_surplus"]) == (0, 0)
+
+    buffer._prefetch.end(0, 6)  # as if that step had dropped six groups
+    announce(list("ghijkl"), step=2)
+    for uid, rollouts in zip("ghijkl", [MIXED, MIXED, MIXED, MIXED, MIXED, SOLVED], strict=True):
+        finish_with(uid, rollouts, step=2)
+    batch, metrics = buffer.sample(2, "train", 6)
+
+    assert asked == [2]  # floor(12 - 3.46) - 6 prompts ahead, of which one replaces the group without an advantage
+    assert len({key.split("_")[0] for key in batch.keys}) == 6
+    assert (metrics["down_sampling/groups_ahead"], metrics["down_sampling/groups_surplus"]) == (2, 1)
+    assert rows_left() == sorted(batch.keys)
+    assert Counter(each["left_out"] for each in read_dump(tmp_path, step=2))["group_surplus"] == 4
+
+
+def test_no_batch_is_sampled_while_prompts_generated_ahead_run() -> None:
+    buffer = make_buffer(
+        refill=lambda number: announce([f"ahead{each}" for each in range(number)]), equal_rewards="drop"
+    )
+    buffer._prefetch.end(6, 18)  # a quarter of the groups was usable: floor(8 - 4.9) - 2 prompts are generated ahead
+    announce(["a", "b"])
+    finish_with("a", MIXED)
+    finish_with("b", MIXED)
+    polls = []
+
+    def wait(partition_id: str, last_time: float) -> float:
+        polls.append(len(polls))
+        if len(polls) == 2:
+            finish_with("ahead0", MIXED)
+        assert len(polls) < 10
+        return last_time
+
+    buffer._wait_for_next_poll = wait
+    batch, metrics = buffer.sample(1, "train", 2)
+
+    assert len(polls) == 2
+    assert metrics["down_sampling/groups_surplus"] == 1
+    assert rows_left() == sorted(batch.keys)
+
+
 def test_a_buffer_counts_and_evicts_before_its_first_batch_as_hybrid_rollout_asks() -> None:
     announce(["a", "b"])
     finish_with("a", MIXED)
@@ -290,6 +350,42 @@ def test_a_buffer_counts_and_evicts_before_its_first_batch_as_hybrid_rollout_ask
     assert refilled == [1]
 
 
+def test_the_hybrid_switch_of_the_separate_trainer_waits_for_groups_before_the_first_batch() -> None:
+    """verl's own hooks of a step, in the order in which its trainer calls them."""
+    from verl.trainer.config import HybridRolloutSwitchConfig
+    from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode, PPOTrainerSeparateAsync
+
+    refilled: list[int] = []
+
+    def refill(num_prompts: int) -> None:
+        refilled.append(num_prompts)
+        announce(["c"])
+        finish_with("c", MIXED)
+
+    config = trainer_config(train_batch_size=2, mini_batch_size=1, group_size=2)
+    trainer = object.__new__(PPOTrainerSeparateAsync)
+    trainer.replay_buffer = make_buffer("separate_async", refill=refill, config=config, equal_rewards="drop")
+    trainer.hybrid_rollout_config = HybridRolloutSwitchConfig(enable_switch=True, switch_threshold_ratio=1.0)
+    trainer.config, trainer.parameter_sync_step, trainer.global_steps = config._get_root(), 2, 1
+    trainer.current_mode, trainer.timing_raw = HybridEngineMode.ROLLOUT, {}
+    trainer.config.actor_rollout_ref.rollout.update(nnodes=1, n_gpus_per_node=1)
+    trainer._init_hybrid_rollout_state()
+    trainer.switch_to_trainer = lambda: setattr(trainer, "current_mode", HybridEngineMode.TRAINER)
+
+    announce(["a", "b"])
+    finish_with("a", MIXED)
+    finish_with("b", SOLVED)
+    trainer.on_step_begin()
+    assert trainer.current_mode is HybridEngineMode.ROLLOUT  # one of two groups is usable
+    trainer._wait_for_sampleable_and_switch()
+    assert (trainer.current_mode, refilled) == (HybridEngineMode.TRAINER, [1])
+    trainer.on_sample_begin()
+    batches = [trainer.replay_buffer.sample(1, "train", 1)[0] for _ in range(2)]
+
+    assert [batch.keys[0].split("_")[0] for batch in batches] == ["a", "c"]
+    assert rows_left() == sorted(key for batch in batches for key in batch.keys)
+
+
 def test_groups_that_stay_over_several_steps_keep_numbers_of_their_own() -> None:
     buffer = make_buffer("colocate_async")
     announce(["a", "b", "c"])
@@ -301,6 +397,26 @@ def test_groups_that_stay_over_several_steps_keep_numbers_of_their_own() -> None
     buffer.get_sampleable_count(1, "train")
 
     assert len(set(buffer._numbers.values())) == len(buffer._numbers) == 3
+
+
+def test_the_first_step_with_a_success_says_whether_successes_have_the_format_tag(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def sample(buffer: Any, uid: str, successes: Sequence[int], step: int) -> str:
+        """Sample a group of which these successes have so many answers, and two failures one each."""
+        announce([uid], step)
+        rollouts = [rollout_fields(1.0, num_answers=answers) for answers in successes]
+        finish(uid, [*rollouts, rollout_fields(0.0), rollout_fields(0.0)], step)
+        caplog.clear()
+        buffer.sample(step, "train", 1)
+        return caplog.text
+
+    buffer = make_buffer(equal_rewards="keep")
+    assert sample(buffer, "a", [], step=1) == ""
+    said = sample(buffer, "b", [0, 0], step=2)
+    assert "step 2: none of 2 successes has a pair of tags <answer>, so that p_format is 1 for each of them" in said
+    assert sample(buffer, "c", [0, 0], step=3) == ""
+    assert sample(make_buffer(), "d", [0, 1], step=1) == ""
 
 
 def test_rows_without_a_record_of_their_calls_are_refused_with_the_remedy() -> None:

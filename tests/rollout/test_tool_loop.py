@@ -10,6 +10,8 @@ import pytest
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.support.scripted_engine import Said, call, make_loop, row
+from tests.support.tiny_model import write_tokenizer
+from verl_pivot.configuration import configs_dir
 from verl_pivot.data.rollout_records import RoutingCost, parse_record
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
@@ -467,18 +469,84 @@ async def test_the_message_about_an_unknown_parser_lists_the_known_ones(tmp_path
         make_loop([], tools_file(tmp_path), "pivot.rollout.parser=verl/hermse")
 
 
-async def test_rstar2_turns_begin_with_reason_and_tools_answer_in_a_user_turn(tmp_path: Path) -> None:
-    first, second = f"I add.</reason>\n{call('add', a=2, b=3)}", "Easy.</reason><answer>\\boxed{5}</answer>"
+ADD_SCHEMA = (
+    '{"type": "function", "function": {"name": "add", "description": "Add two numbers.", "parameters": '
+    '{"additionalProperties": false, "properties": {"a": {"type": "integer"}, "b": {"default": 1, "description": '
+    '"The other one.", "type": "integer"}}, "required": ["a"], "type": "object"}}}'
+)
+RSTAR2_SYSTEM = (
+    "A conversation between User and Assistant. The User asks a question, and the Assistant solves it. The Assistant "
+    "first thinks about the reasoning process in the mind and then provides the User with the answer. The reasoning "
+    "process is enclosed within <reason> </reason> and answer is enclosed within <answer> </answer> tags, "
+    "respectively, i.e., <reason> reasoning process here </reason> <answer> answer here </answer>."
+)
+RSTAR2_TOOLS = (
+    "\n\n# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided with "
+    "function signatures within <tools></tools> XML tags:\n<tools>\n{schema}\n</tools>\n\nFor each function call, "
+    "return a json object with function name and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+    '{{"name": <function-name>, "arguments": <args-json-object>}}\n</tool_call><|im_end|>\n'
+)
+RSTAR2_PROBLEM = (
+    "<|im_start|>user\nYou must put your answer inside <answer> </answer> tags, i.e., <answer> answer here </answer>. "
+    "And your final answer will be extracted automatically by the \\boxed{} tag.\nThis is the problem:\n"
+)
+"""What the chat template of microsoft/rStar writes (rstar2_agent/config/rstar2_agent_trainer.yaml)."""
+
+
+async def test_rstar2_renders_a_rollout_as_the_published_chat_template(tmp_path: Path) -> None:
+    first = f"I add.</reason>\n{call('add', a=2, b=3)}\n{call('add', a=1, b=1)}"
+    second = "Easy.</reason><answer>\\boxed{5}</answer>"
     loop = make_loop([first, second], tools_file(tmp_path, "add"), "+tool_format=rstar2")
 
     output = await play(loop)
 
     decode = loop.tokenizer.decode
-    assert decode(output.prompt_ids).endswith("<|im_start|>assistant\n<reason>")
-    answer = "<|im_start|>user\n<tool_response>\n5\n</tool_response><|im_end|>\n<|im_start|>assistant\n<reason>"
+    assert decode(output.prompt_ids) == (
+        f"<|im_start|>system\n{RSTAR2_SYSTEM}{RSTAR2_TOOLS.format(schema=ADD_SCHEMA)}"
+        f"{RSTAR2_PROBLEM}Add 2 and 3.<|im_end|>\n<|im_start|>assistant\n<reason>"
+    )
+    answer = (
+        "<|im_start|>user\n<tool_response>\n5\n</tool_response>\n<tool_response>\n2\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<reason>"
+    )
     assert decode(output.response_ids) == f"{first}<|im_end|>\n{answer}{second}<|im_end|>"
     assert sampled(loop, output) == [f"{first}<|im_end|>", f"{second}<|im_end|>"]
     assert record(output)["text_differs"] is False
+
+
+async def test_the_prefix_of_turns_is_added_where_the_chat_template_does_not_write_it(tmp_path: Path) -> None:
+    script = [call("add", a=2, b=3), "It is 5."]
+    prefix = "pivot.rollout.assistant_prefix=<reason>"
+    loop = make_loop(script, tools_file(tmp_path, "add"), prefix)
+
+    output = await play(loop)
+
+    text = loop.tokenizer.decode([*output.prompt_ids, *output.response_ids])
+    assert text.count("<|im_start|>assistant\n<reason>") == text.count("<reason>") == 2
+    assert record(output)["text_differs"] is False
+
+
+def test_the_template_of_rstar2_renders_what_rollouts_do_not_have_as_published(tmp_path: Path) -> None:
+    """A system prompt of the row's own, no tools, and recorded calls."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(write_tokenizer(tmp_path))
+    tokenizer.chat_template = (configs_dir() / "chat_templates" / "rstar2.jinja").read_text()
+    calls = [{"type": "function", "function": {"name": "add", "arguments": {"a": "\u00e9", "b": None}}}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello."},
+        {"role": "assistant", "content": "<reason>Hm.</reason>", "tool_calls": calls},
+        {"role": "tool", "content": ""},
+        {"role": "assistant", "content": "<answer>1</answer>"},
+    ]
+
+    assert tokenizer.apply_chat_template(messages, tokenize=False) == (
+        f"<|im_start|>system\nBe brief.<|im_end|>\n{RSTAR2_PROBLEM}Hello.<|im_end|>\n"
+        '<|im_start|>assistant\n<reason>Hm.</reason>\n<tool_call>\n{"name": "add", "arguments": {"a": "\u00e9", "b": '
+        "null}}\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\n\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<answer>1</answer><|im_end|>\n"
+    )
 
 
 async def test_search_r1_goes_on_in_the_same_turn(tmp_path: Path) -> None:

@@ -57,7 +57,12 @@ def announce(uids: Sequence[str], step: int = 1) -> None:
 
 
 def rollout_fields(
-    score: float | None, num_errors: int = 0, num_calls: int = 2, code: str = "1 + 2", turns: Sequence[DumpedTurn] = ()
+    score: float | None,
+    num_errors: int = 0,
+    num_calls: int = 2,
+    code: str = "1 + 2",
+    turns: Sequence[DumpedTurn] = (),
+    num_answers: int = 1,
 ) -> dict[str, Any]:
     """Extra fields that the tool loop and the reward manager write into one row.
 
@@ -67,6 +72,7 @@ def rollout_fields(
         num_calls: Calls of the rollout.
         code: Code of each call.
         turns: Texts of the rollout for a dump; none if nothing is dumped.
+        num_answers: Answers between format tags.
     """
     calls = [
         CallRecord(
@@ -77,7 +83,8 @@ def rollout_fields(
     ]  # fmt: skip
     record = make_record(
         stop_reason=StopReason.TOOL_FAILURE if score is None else StopReason.ANSWERED, calls=tuple(calls),
-        turn_tokens=(5,) * (num_calls + 1), response_tokens=40, generate_seconds=1.0, tool_seconds=0.1, num_answers=1,
+        turn_tokens=(5,) * (num_calls + 1), response_tokens=40, generate_seconds=1.0, tool_seconds=0.1,
+        num_answers=num_answers,
     )  # fmt: skip
     undecided = {"score": float("nan"), "undecided": 1.0, "verifier": "outcome", "reason": "tool_failure"}
     fields = {
@@ -92,6 +99,7 @@ def trainer_config(*, train_batch_size: int, mini_batch_size: int, group_size: i
     actor = {"ppo_mini_batch_size": mini_batch_size, "use_dynamic_bsz": True, "ppo_micro_batch_size_per_gpu": None}
     config = OmegaConf.create(
         {
+            "pivot": {"rollout": {"format_tag": "answer"}},
             "data": {"train_batch_size": train_batch_size},
             "actor_rollout_ref": {"actor": actor, "rollout": {"n": group_size}},
             "trainer": {"n_gpus_per_node": num_gpus, "nnodes": 1, "v1": {"sync": {}}},

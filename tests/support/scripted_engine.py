@@ -98,6 +98,8 @@ def loop_of(loop_class: Any, config: DictConfig, script: Sequence[Said | str], *
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
+    if config.actor_rollout_ref.model.custom_chat_template is not None:  # as verl's agent loop worker does
+        tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template
     return loop_class(
         trainer_config=DictConfigWrap(config),
         server_manager=ScriptedClient(tokenizer, script, **client),

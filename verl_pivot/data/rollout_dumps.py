@@ -38,7 +38,7 @@ class LeftOut(StrEnum):
     GROUP_STALE = "group_stale"
     """The policy had more updates since the group began than `max_off_policy_threshold` allows."""
     GROUP_SURPLUS = "group_surplus"
-    """verl's `algorithm.filter_groups` generated more groups than the step needs."""
+    """More groups were generated ahead than the step needs."""
 
 
 class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):

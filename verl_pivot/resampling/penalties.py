@@ -1,5 +1,6 @@
 """Record of one rollout -> its Penalty: the p_err + p_format of GRPO-RoC, by which clean successes are preferred."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -47,6 +48,15 @@ class Penalty:
     def total(self) -> float:
         """p_total = p_err + p_format."""
         return self.error + self.format
+
+
+def no_success_answers(successes: Sequence[Penalty]) -> bool:
+    """Whether p_format is 1 for each of several successes because none has an answer between format tags.
+
+    Their weights 1 / (p_err + p_format) then differ by a factor of 2 at most, and the rule of the paper hardly prefers
+    clean successes.
+    """
+    return bool(successes) and all(penalty.num_answers == 0 for penalty in successes)
 
 
 def penalty_of_record(record: RolloutRecord, mode: Literal["paper", "released"] = "paper") -> Penalty:

@@ -1,9 +1,9 @@
 """RocReplayBuffer: verl's replay buffer for GRPO-RoC, which gives the update a part of each oversampled group."""
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import transfer_queue as tq
 from omegaconf import DictConfig
@@ -11,31 +11,24 @@ from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_pivot.data.rollout_dumps import LeftOut
-from verl_pivot.errors import ConfigError, ResamplingError
+from verl_pivot.errors import ResamplingError
 from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards, are_equal
-from verl_pivot.resampling.groups import DroppedGroups, Group, Rollout, resampling_metrics
+from verl_pivot.resampling.finished_groups import FinishedGroup, group_of, rollout_id_of, uid_of
+from verl_pivot.resampling.groups import DroppedGroups, Group, resampling_metrics
 from verl_pivot.resampling.mini_batches import MiniBatches
-from verl_pivot.resampling.penalties import penalty_of_record
+from verl_pivot.resampling.penalties import no_success_answers
+from verl_pivot.resampling.prefetch import Prefetch
 from verl_pivot.resampling.replay_buffer import PivotSampling
 from verl_pivot.resampling.sampled_rows import SampledRow, read_sampled_rows
 from verl_pivot.resampling.settings import settings_of
+
+logger = logging.getLogger(__name__)
 
 _TRAIN = "train"
 _LEFT_OUT = {
     DropReason.TOO_FEW: LeftOut.GROUP_TOO_FEW,
     DropReason.EQUAL_REWARDS: LeftOut.GROUP_EQUAL_REWARDS,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FinishedGroup:
-    """A group whose rollouts have all ended, with its rows."""
-
-    group: Group
-    drop_reason: DropReason | None
-    """Why the group is dropped and replaced by another prompt; None if it is sampled."""
-    rows: dict[str, SampledRow]
-    """{key: row}"""
 
 
 class _RocSampling(PivotSampling):
@@ -49,17 +42,24 @@ class _RocSampling(PivotSampling):
         self._settings = settings_of(sampler_kwargs.resampling)
         config = self.trainer_config._get_root()  # type: ignore[attr-defined]  # verl's: its whole config, which it reads
         self._mini_batches = MiniBatches(config)
+        self._prefetch = Prefetch()
+        self._num_surplus = 0
+        """Usable groups of this step that the update does not need."""
+        self._refill_from_dataset = kwargs["refill_fn"]
+        self.refill_fn = self._refill
+        self._format_tag = config.pivot.rollout.format_tag
+        self._has_seen_success = False
         self._step = 0
         self._batch_size = int(config.data.train_batch_size)
         self._numbers: dict[str, int] = {}
         """{uid of a prompt: its position in the order in which the step's prompts were handed out}"""
-        self._finished: dict[str, _FinishedGroup] = {}
+        self._finished: dict[str, FinishedGroup] = {}
         """{uid: group} for the groups that were read and not yet sampled or replaced."""
         self._next_number = 0
         self._dropped = DroppedGroups()
-        self._sampled: list[_FinishedGroup] = []
+        self._sampled: list[FinishedGroup] = []
         """Groups of this step that the update sees."""
-        self._left_out: list[_FinishedGroup] = []
+        self._left_out: list[FinishedGroup] = []
         """Groups of this step that the update does not see."""
         self._resampling_metrics: dict[str, float] = {}
 
@@ -72,12 +72,58 @@ class _RocSampling(PivotSampling):
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
         self._step, self._batch_size, self._dropped, self._left_out = global_steps, batch_size, DroppedGroups(), []
+        num_ahead = self._generate_ahead(batch_size)
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         if self._settings.equal_rewards is EqualRewards.REJECT:
             self._mini_batches.fit(len(self._sampled))
+        self._look_for_answers()
         self._numbers = {uid: number for uid, number in self._numbers.items() if uid in self._finished}
         self._next_number = 1 + max(self._numbers.values(), default=-1)
-        return batch, {**metrics, **self._resampling_metrics}
+        return batch, {
+            **metrics,
+            **self._resampling_metrics,
+            "down_sampling/groups_ahead": float(num_ahead),
+            "down_sampling/groups_surplus": float(self._num_surplus),
+        }
+
+    def _generate_ahead(self, batch_size: int) -> int:
+        """Generate more prompts at once where the last steps dropped many groups.
+
+        In the other trainer modes verl generates ahead by itself (`num_warmup_batches`), and with reject nothing is
+        replaced.
+        """
+        if self.trainer_mode != "sync" or self._settings.equal_rewards is EqualRewards.REJECT:  # type: ignore[attr-defined]  # verl's
+            return 0
+        number = self._prefetch.begin(batch_size, self._settings.max_gen_batches * batch_size)
+        if number:
+            self._refill_from_dataset(number)
+        return number
+
+    def _refill(self, num_prompts: int) -> None:
+        """Replace groups, at first by those that were generated ahead."""
+        if number := self._prefetch.replace(num_prompts):
+            self._refill_from_dataset(number)
+
+    def _sampleable_terminal_keys(self, partition_id: str, eviction_reasons: Any) -> Any:
+        """verl's hook: nothing is sampled while prompts generated ahead run, since the engines' weights change then."""
+        keys = super()._sampleable_terminal_keys(partition_id, eviction_reasons)  # type: ignore[misc]  # verl's
+        is_running = self.pending_keys[partition_id] | self.running_keys[partition_id]  # type: ignore[attr-defined]  # verl's
+        return set() if partition_id == _TRAIN and self._prefetch.num_left and is_running else keys
+
+    def _look_for_answers(self) -> None:
+        """Say in the first step with a success whether p_format can tell successes apart."""
+        groups = [each.group for each in (*self._sampled, *self._left_out)]
+        successes = [rollout.penalty for group in groups for rollout in group.rollouts if rollout.score > 0]
+        if self._has_seen_success or not successes:
+            return
+        self._has_seen_success = True
+        if no_success_answers(successes):
+            logger.warning(
+                "step %d: none of %d successes has a pair of tags <%s>, so that p_format is 1 for each of them and the "
+                "weights of clean and unclean successes differ by a factor of 2 at most: ask for the tag in the "
+                "prompt, as +tool_format=rstar2 does, or set pivot.rollout.format_tag=null",
+                self._step, len(successes), self._format_tag,
+            )  # fmt: skip
 
     def _sample_batch(
         self, global_steps: int, partition_id: str, batch_size: int
@@ -86,7 +132,7 @@ class _RocSampling(PivotSampling):
         batch, metrics = super()._sample_batch(global_steps, partition_id, batch_size)
         while partition_id == _TRAIN and not batch.keys:
             self._check_budget()
-            self.refill_fn(batch_size)  # type: ignore[attr-defined]  # verl's
+            self._refill(batch_size)
             batch, metrics = super()._sample_batch(global_steps, partition_id, batch_size)
         return batch, metrics
 
@@ -109,13 +155,13 @@ class _RocSampling(PivotSampling):
         new = (self.finished_keys[_TRAIN] | self.failure_keys[_TRAIN]) - self._finished.keys()  # type: ignore[attr-defined]  # verl's
         if not new:
             return
-        keys = [key for key in self.partitions[_TRAIN] if _uid(key) in new]  # type: ignore[attr-defined]  # verl's
+        keys = [key for key in self.partitions[_TRAIN] if uid_of(key) in new]  # type: ignore[attr-defined]  # verl's
         by_uid: dict[str, dict[str, SampledRow]] = {uid: {} for uid in new}
         for key, row in zip(keys, read_sampled_rows(keys, _TRAIN), strict=True):
-            by_uid[_uid(key)][key] = row
+            by_uid[uid_of(key)][key] = row
         for uid, rows in by_uid.items():
-            group = _group(uid, self._numbers[uid], rows, self._settings.mode)
-            self._finished[uid] = _FinishedGroup(
+            group = group_of(uid, self._numbers[uid], rows, self._settings.mode)
+            self._finished[uid] = FinishedGroup(
                 group=group, drop_reason=group.drop_reason(self._settings, step), rows=rows
             )
 
@@ -136,7 +182,7 @@ class _RocSampling(PivotSampling):
         self._check_budget()
         return result
 
-    def _leave_out(self, group: _FinishedGroup, reason: DropReason) -> None:
+    def _leave_out(self, group: FinishedGroup, reason: DropReason) -> None:
         self._dropped.add(group.group, reason)
         self._left_out.append(group)
 
@@ -164,6 +210,8 @@ class _RocSampling(PivotSampling):
         if partition_id != _TRAIN:
             return super()._materialize_batch(partition_id, selected_prompt_uids, partition_snapshot)  # type: ignore[misc]  # verl's
         selected = [self._finished.pop(uid) for uid in selected_prompt_uids]
+        self._clear_surplus()
+        self._prefetch.end(len(selected), self._dropped.reasons.total())
         self._sampled = [each for each in selected if not self._is_rejected(each.group)]
         for each in selected:
             if self._is_rejected(each.group):
@@ -174,10 +222,18 @@ class _RocSampling(PivotSampling):
             self._resampling_metrics = resampling_metrics(groups, kept, self._dropped)
         chosen = {rollout.id for each in kept.values() for rollout in each}
         sampled = sorted(key for each in selected for key in each.rows)
-        left = [key for key in sampled if _rollout_id(key) not in chosen]
+        left = [key for key in sampled if rollout_id_of(key) not in chosen]
         tq.kv_clear(keys=[*selected_prompt_uids, *left], partition_id=partition_id)
-        keys = [key for key in sampled if _rollout_id(key) in chosen]
+        keys = [key for key in sampled if rollout_id_of(key) in chosen]
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[partition_snapshot[key] for key in keys])
+
+    def _clear_surplus(self) -> None:
+        """Clear the groups generated ahead that the update did not need: the next step's have newer weights."""
+        surplus = set(self._finished) if self._prefetch.num_left else set()
+        self._num_surplus = len(surplus)
+        self._clear_groups(_TRAIN, surplus)
+        for uid in surplus:
+            del self._finished[uid]
 
     def _is_rejected(self, group: Group) -> bool:
         return self._settings.equal_rewards is EqualRewards.REJECT and are_equal(group.scores)
@@ -225,35 +281,3 @@ class RocReplayBuffer(_RocSampling, ReplayBuffer):  # type: ignore[misc]  # verl
 
 class RocReplayBufferAsync(_RocSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
     """Buffer for the asynchronous trainer modes."""
-
-
-def _uid(key: str) -> str:
-    return key.split("_")[0]
-
-
-def _rollout_id(key: str) -> str:
-    """Id of the rollout that a row belongs to; a rollout may have several rows."""
-    return key.rsplit("_", 1)[0]
-
-
-def _session(rollout_id: str) -> int:
-    """Position of a rollout among those that were sampled for its prompt."""
-    return int(rollout_id.rsplit("_", 1)[1])
-
-
-def _group(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Literal["paper", "released"]) -> Group:
-    """The rollouts of a prompt in the order in which they were sampled; `rows` are in the order in which they ended."""
-    usable, undecided = [], []
-    rollouts = {_rollout_id(key): row for key, row in rows.items()}
-    for id_, row in sorted(rollouts.items(), key=lambda item: _session(item[0])):
-        reward, record = row.reward, row.record
-        if "undecided" not in reward or record is None:
-            raise ConfigError(
-                "pivot.resampling needs the record of each rollout's calls, which only the agent loop pivot_tools and "
-                "the reward manager of +method=grpo_roc write: do not override rollout.agent and reward.reward_manager"
-            )
-        if reward["undecided"]:
-            undecided.append(str(reward["reason"]))
-        else:
-            usable.append(Rollout(id=id_, score=reward["score"], penalty=penalty_of_record(record, mode)))
-    return Group(uid=uid, number=number, rollouts=tuple(usable), undecided=tuple(undecided))

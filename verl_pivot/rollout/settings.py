@@ -27,7 +27,7 @@ class RolloutSettings(Options):
     observation_template: str = "{text}"
     """Text around each observation. With parser tags it goes into the same turn, otherwise into a message."""
     assistant_prefix: str = ""
-    """Text put before every turn of the policy, which does not sample it (rStar2-Agent: "<reason>")."""
+    """Text that every turn of the policy begins with and that it does not sample (rStar2-Agent: "<reason>")."""
     answer_tag: str | None = None
     """Tag that a turn without a call must hold; with parser tags it also ends the turn."""
     format_tag: str | None = None

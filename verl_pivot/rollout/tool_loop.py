@@ -8,6 +8,7 @@ from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
+from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl.workers.rollout.utils import get_max_position_embeddings
 
 from verl_pivot.engines.rendering import end_token_ids
@@ -46,7 +47,15 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             end_token_ids=end_token_ids(model_dir, self.tokenizer) | set(parser.stop_token_ids),
             special_tokens=tuple(special),
             max_model_len=self.rollout_config.max_model_len or _context_length(model_dir),
+            added_prefix=self._added_prefix(settings.assistant_prefix),
         )
+
+    def _added_prefix(self, prefix: str) -> str:
+        """The prefix of turns; empty if the chat template ends its generation prompt with it."""
+        prompt: Any = apply_chat_template(
+            self.tokenizer, [{"role": "user", "content": ""}], tokenize=False, **self.apply_chat_template_kwargs
+        )
+        return "" if str(prompt).endswith(prefix) else prefix
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> _Played:
         """Play one rollout of a row.

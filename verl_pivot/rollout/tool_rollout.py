@@ -96,7 +96,7 @@ class ToolRollout:
             None,
             lambda: loop.continuous_token_builder.build_initial_tokens(list(prompt), tools=self._schemas or None),
         )
-        tokens = TokenRecord.of_prompt([*prompt_ids, *self._encode(self._settings.assistant_prefix)])
+        tokens = TokenRecord.of_prompt([*prompt_ids, *self._encode(self._parts.added_prefix)])
         if tokens.num_prompt_tokens > loop.rollout_config.prompt_length:
             raise DataError(
                 f"a prompt of {tokens.num_prompt_tokens} tokens, its tools included, is longer than "
@@ -202,7 +202,7 @@ class ToolRollout:
         merged, mask, logprobs = await self._loop.ct_merge_context_msg(
             messages, [*messages, *added], tokens.token_ids, tokens.mask, tokens.logprobs, tools=self._schemas or None
         )
-        prefix = self._encode(self._settings.assistant_prefix)
+        prefix = self._encode(self._parts.added_prefix)
         return _Context(tokens.with_merged(merged.token_ids, mask, logprobs).with_text(prefix), [*messages, *added])
 
     def _messages_of(self, turn: PolicyTurn, texts: Sequence[str]) -> list[JsonObject]:

@@ -34,6 +34,8 @@ class LoopParts:
     """Texts of the tokenizer's special tokens."""
     max_model_len: int
     """Most tokens that an engine takes, prompt and response together."""
+    added_prefix: str = ""
+    """Text added before every turn; empty if the chat template writes the prefix of turns itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
