@@ -21,14 +21,23 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs
 
 QUESTION = "Add 1 and 2."
 ENVIRONMENT = """
+from collections import Counter
 from verl_pivot.tools.contract import Environment
 from verl_pivot.types import Verdict
+
+rollouts = Counter()
 
 class AnswerCheck(Environment):
     tools = ()
 
+    def __init__(self, metadata):
+        number = metadata["number"]
+        rollouts[number] += 1
+        self.is_unlucky = number % 4 != 0 and rollouts[number] % 4 == 0
+
     async def score(self, answer):
-        return Verdict(score=float(answer is not None and answer.content == "It is 3."), reason="seen")
+        is_right = answer is not None and answer.content == "It is 3."
+        return Verdict(score=float(is_right and not self.is_unlucky), reason="seen")
 """
 VERIFIER = """
 from itertools import count
@@ -145,7 +154,11 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
 async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_trainer(
     folder: Path, model: Path, tmp_path: Path
 ) -> None:
-    """GRPO-RoC: eight rollouts of each prompt, of which the update sees four."""
+    """GRPO-RoC: eight rollouts of each prompt, of which the update sees four.
+
+    The policy is greedy and always right. The environment fails two rollouts of a problem, and none of every fourth
+    problem, whose groups are therefore rejected.
+    """
     rows = [
         {
             "data_source": "made_up",
@@ -153,6 +166,7 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
             "ability": "agent",
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": number},
+            "metadata": json.dumps({"number": number}),
         }
         for number in range(16)
     ]
@@ -170,7 +184,6 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
             num_steps=2,
         ),
         "pivot.rollout.format_tag=null",
-        "pivot.resampling.equal_rewards=keep",  # a greedy model solves all of a group, or none
         "trainer.v1.trainer_mode=colocate_async",
         f"trainer.rollout_data_dir={tmp_path}/dump",
     )
@@ -190,7 +203,14 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     assert {each["uid"]: each["score"] for each in text} == {
         each["uid"]: each["score"] for each in records if each["kept"]
     }
-    assert Counter(each["left_out"] for each in records) == {None: 16, "resampled": 16}
+    outcomes: dict[str, set[float]] = {}
+    for each in records:
+        outcomes.setdefault(each["uid"].split("_")[0], set()).add(each["score"])
+    num_mixed = sum(len(scores) == 2 for scores in outcomes.values())
+    assert len(outcomes) == 4
+    assert Counter(each["left_out"] for each in records) == Counter(
+        {None: 4 * num_mixed, "resampled": 4 * num_mixed, "group_equal_rewards": 8 * (4 - num_mixed)}
+    )
     first = records[0]
     assert (first["step"], first["data_source"], first["verifier"], first["reason"]) == (
         1,
@@ -200,8 +220,9 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     )
     assert first["turns"][0]["text"] == call("jupyter_code", code="1 + 2")
     assert first["turns"][0]["observations"] == ["Tool call success\nstdout: 3"]
-    assert len({each["uid"].split("_")[0] for each in text}) == 4
+    assert len({each["uid"].split("_")[0] for each in text}) == num_mixed
     assert sum(each["num_calls"] for each in records) / 32 == metrics[1]["rollout/calls_per_trajectory"]
-    assert metrics[1]["down_sampling/before_sampling_trace_num"] == len(records) == 32
-    assert metrics[1]["down_sampling/after_sampling_trace_num"] == len(text) == 16
+    assert len(records) == 32
+    assert metrics[1]["down_sampling/before_sampling_trace_num"] == 8 * num_mixed
+    assert metrics[1]["down_sampling/after_sampling_trace_num"] == len(text) == 4 * num_mixed
     assert records[0]["calls"][0]["arguments"] == {"code": "1 + 2"}
