@@ -160,6 +160,54 @@ async def test_a_judge_that_never_answers_in_the_form_decides_nothing(content: s
     assert "does not answer in the form" in verdict.detail
 
 
+@pytest.mark.parametrize(
+    ("answer_format", "asked"),
+    [("json_schema", "json_schema"), ("json_object", "json_object"), ("text", None)],
+)
+async def test_an_endpoint_is_told_the_form_of_answers_in_the_chosen_way(answer_format: str, asked: str | None) -> None:
+    async with judging() as judge:
+        verdict = await judge_text("Hello, form.", judge, answer_format=answer_format)
+
+    assert verdict.score == 0.0
+    formats = {request.get("response_format", {}).get("type") for request in judge.requests}  # type: ignore[union-attr]
+    assert formats == {asked}
+
+
+SAME = '{"reason": "x", "same": true}'
+
+
+@pytest.mark.parametrize(
+    ("content", "score"),
+    [
+        (f"<think>Let me see.</think>\n\n{SAME}", 1.0),
+        (f"I compare them.</think>\n```json\n{SAME}\n```\n", 1.0),
+        (f"```\n{SAME}\n```", 1.0),
+        ('{"reason": "it says </think>", "same": true}', 1.0),
+        (f"The answer is {SAME}", None),
+        (f"```json\n{SAME}\n```\nor\n```json\n{SAME}\n```", None),
+        (f"<think>It quotes </think>{SAME} and</think> goes on", None),
+    ],
+)
+async def test_reasoning_and_one_code_block_around_an_answer_are_left_out_and_other_text_is_not(
+    content: str, score: float | None
+) -> None:
+    async with judging(lambda *_: content) as judge:
+        verdict = await judge_text(f"Hello, {content!r}.", judge, answer_format="text")
+
+    assert verdict.score == score
+
+
+async def test_where_the_control_question_fails_too_the_verdict_says_which_option_to_change() -> None:
+    async with judging(lambda *_: "yes") as judge:
+        verdict = await judge_text("Hello, yes.", judge)
+
+    assert "does not answer in the form asked for with answer_format=json_schema: 'yes': " in verdict.detail
+    assert verdict.detail.endswith(
+        "the same question about the expert's action fails too: choose another answer_format (json_schema, json_object "
+        "or text), or another model"
+    )
+
+
 async def test_a_judge_that_is_down_decides_nothing() -> None:
     judge = FakeJudge(url="http://127.0.0.1:9/v1")
 

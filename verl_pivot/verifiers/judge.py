@@ -11,7 +11,7 @@ from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import judge_prompts as prompts
 from verl_pivot.verifiers.asked_once import AskedOnce
-from verl_pivot.verifiers.judge_client import Endpoint, UnansweredQuestionError, ask
+from verl_pivot.verifiers.judge_client import AnswerFormat, Endpoint, UnansweredQuestionError, ask
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse, undecided
 
@@ -49,6 +49,13 @@ class JudgeOptions(Options):
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     max_tokens: Annotated[int, Field(ge=16)] = 1024
     """Tokens of the judge's longest answer."""
+    answer_format: AnswerFormat = "json_schema"
+    """
+    json_schema: the server constrains answers to their JSON schema.
+    json_object: the server constrains answers to JSON; for servers that refuse schemas.
+    text: the prompt alone asks for JSON; for servers that refuse both or ignore them, and for SGLang on a CPU, which a
+    schema ends.
+    """
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -105,8 +112,22 @@ class JudgeVerifier:
         except UnansweredQuestionError as error:
             if sampled == expert:
                 raise
-            await self._judge(state, expert, expert)
+            await self._judge_expert(state, expert)
             return refuse(Reason.UNANSWERABLE, str(error))
+
+    async def _judge_expert(self, state: str, expert: str) -> None:
+        """Ask the control question.
+
+        Raises:
+            VerifierError: If that fails too, so that the endpoint and not an action is at fault.
+        """
+        try:
+            await self._judge(state, expert, expert)
+        except UnansweredQuestionError as error:
+            raise VerifierError(
+                f"{error}; the same question about the expert's action fails too: choose another answer_format "
+                "(json_schema, json_object or text), or another model"
+            ) from error
 
     async def _judge(self, state: str, sampled: str, expert: str) -> Verdict:
         if self._options.kind == "rubric":

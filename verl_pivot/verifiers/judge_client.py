@@ -3,10 +3,11 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -19,7 +20,10 @@ from verl_pivot.types import JsonObject
 from verl_pivot.validation import first_problem
 from verl_pivot.verifiers.judge_usage import usage
 
+AnswerFormat = Literal["json_schema", "json_object", "text"]
+"""How an endpoint is told the form of its answers: a JSON schema, JSON of any form, or by the prompt alone."""
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
+_CODE_BLOCK = re.compile(r"```(?:json)?\n(.*)\n```", re.DOTALL)
 _MAX_ATTEMPTS = 3
 """Number of times that a model is asked until its answer has the required form."""
 
@@ -42,6 +46,7 @@ class Endpoint:
     """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: float
     max_tokens: int
+    answer_format: AnswerFormat
 
 
 async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: type[ReplyT]) -> ReplyT:
@@ -57,7 +62,9 @@ async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: typ
     for attempt in range(_MAX_ATTEMPTS):
         try:
             text = await connection.complete([{**message} for message in messages], reply, seed=attempt)
-            return reply.model_validate(json.loads(text, object_pairs_hook=object_of_unique_names), strict=True)
+            written = without_wrapping(text) if endpoint.answer_format == "text" else text
+            answer = json.loads(written, object_pairs_hook=object_of_unique_names)
+            return reply.model_validate(answer, strict=True)
         except ConfigError as error:
             problem = str(error)
         except ValidationError as error:
@@ -65,8 +72,31 @@ async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: typ
         except (ValueError, RecursionError) as error:
             problem = f"{text[:200]!r}: {error}"
     raise UnansweredQuestionError(
-        f"judge {endpoint.model} at {endpoint.base_url} does not answer in the form asked for: {problem}"
+        f"judge {endpoint.model} at {endpoint.base_url} does not answer in the form asked for with answer_format="
+        f"{endpoint.answer_format}: {problem}"
     )
+
+
+def without_wrapping(text: str) -> str:
+    """An answer without the model's reasoning before it, and without one code block around it.
+
+    An object inside other text is not looked for, since that text may quote one of the policy's.
+    """
+    answer = text.strip()
+    if not answer.startswith("{") and answer.count("</think>") == 1:
+        answer = answer.partition("</think>")[2].strip()
+    fenced = _CODE_BLOCK.fullmatch(answer)
+    return fenced[1] if fenced else answer
+
+
+def _response_format(answer_format: AnswerFormat, reply: type[BaseModel]) -> JsonObject:
+    """Parameters of a request that ask the server for the form of its answer."""
+    if answer_format == "text":
+        return {}
+    if answer_format == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    schema: JsonObject = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 class _EndpointConnection:
@@ -104,9 +134,8 @@ class _EndpointConnection:
             ConfigError: If the endpoint refuses the request.
         """
         endpoint = self._endpoint
-        schema: JsonObject = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
         parameters: JsonObject = {
-            "response_format": {"type": "json_schema", "json_schema": schema},
+            **_response_format(endpoint.answer_format, reply),
             "temperature": 0.0,
             "seed": seed,
             "max_tokens": endpoint.max_tokens,
