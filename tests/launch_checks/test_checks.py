@@ -197,7 +197,8 @@ def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
     assert refusal(here, saves, model, "trainer.total_training_steps=9") == (
         f"run holds step 2 of a run that began from {folder}/model, and this launch begins from {folder}/other: verl "
         "would go on with the weights, optimizer and step count of the earlier run; name another "
-        "trainer.default_local_dir, or begin anew in this one with trainer.resume_mode=disable"
+        "trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, or go on with that run by "
+        "trainer.resume_mode=resume_path"
     )
     assert "run holds step 2" in refusal(here, model, "trainer.val_only=True")  # it would validate the old weights
     check(here, model, "trainer.resume_mode=disable")
