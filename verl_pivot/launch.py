@@ -40,9 +40,9 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
             check_hooks(HydraConfig.get().runtime.choices)
             choices, overrides = HydraConfig.get().runtime.choices, HydraConfig.get().overrides.task
             check_config(config, overrides)
-            check_owned_settings(config, owning_parts(choices), overrides)
             check_launch(config, choices)
             check_gpus(config, num_accelerators())
+            check_owned_settings(config, owning_parts(choices), overrides)
             remember_run(config, choices)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error
