@@ -107,6 +107,22 @@ ATTACKS: dict[str, tuple[JsonObject, str]] = {
         "wrong_output",
     ),
     "makes the change and a zero byte": (edit(old_str="result - 1", new_str="result  # \0"), "wrong_output"),
+    "makes the change with a letter that Python takes for another": (
+        edit(old_str="return result - 1", new_str="return re\uff53ult"),
+        "wrong_output",
+    ),
+    "makes the change with a comment from right to left": (
+        edit(old_str="return result - 1", new_str="return result  # \u202e"),
+        "wrong_output",
+    ),
+    "makes the change and adds empty lines at the end": (
+        both("/ len(numbers)\n", "/ len(numbers)" + "\n" * 999),
+        "wrong_output",
+    ),
+    "makes the change and adds blanks in a line": (
+        both("/ len(numbers)\n", "/ len(numbers)" + " " * 9999 + "\n"),
+        "wrong_output",
+    ),
     "writes the file as another tool does": (
         {"command": "write", "path": PATH, "file_text": BEFORE.replace(" - 1", "")},
         "wrong_type",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _INDENT = re.compile(r"^[ \t\f]+", re.MULTILINE)
+_OTHER_LETTER = re.compile(r"[^ -~\t\r\n]")
 _NO_PROGRAM = frozenset(
     {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
 )
@@ -71,8 +72,7 @@ class PythonEdit:
                 starts = _starts(statement.body)
                 self._blocks.append(_Block(starts, end, _indent(self._lines[starts[0]])))
         self._edited = _difference(self._lines, _split(before))
-        self._line_ends = set(_LINE_END.findall(before or after))
-        self._indents = set("".join(_INDENT.findall(before or after)))
+        self._habits = _habits(before or after)
         self.changes_program = _tree_or_none(before) != _tree_or_none(after)
         """Whether the expert changes more than what a syntax tree leaves out, such as comments."""
 
@@ -80,8 +80,8 @@ class PythonEdit:
         """Whether a text is the program that the expert leaves.
 
         Only the statements that differ from the expert's are parsed: what stands between equal lines of the top level,
-        or of the body of a class, can be parsed alone. They must have the file's line ends, indentation, encoding and
-        comments.
+        or of the body of a class, can be parsed alone. They must have the file's line ends, kind of indentation,
+        letters beyond ASCII, encoding and comments.
         """
         lines = _split(text)
         chunk, indent = self._whole_statements(_difference(self._lines, lines))
@@ -89,9 +89,7 @@ class PythonEdit:
         expert = "".join(self._lines[chunk.start : chunk.end])
         if len(changed) > _MAX_GROWTH * len(expert) + _MAX_EXTRA_CHARS or _head(lines) != _head(self._lines):
             return False
-        if not set(_LINE_END.findall(changed)) <= self._line_ends | set(_LINE_END.findall(expert)):
-            return False
-        if not set("".join(_INDENT.findall(changed))) <= self._indents | set("".join(_INDENT.findall(expert))):
+        if not _habits(changed) <= self._habits | _habits(expert):
             return False
         opening = "if 1:\n" if indent else ""
         first_line = chunk.start - len(opening.splitlines())
@@ -164,6 +162,12 @@ def _first_lines(text: str, statements: Sequence[ast.stmt]) -> list[str]:
 
 def _indent(line: str) -> str:
     return line[: len(line) - len(line.lstrip(" \t\f"))]
+
+
+def _habits(text: str) -> set[str]:
+    """Line ends, letters of the indentation, and letters beyond printable ASCII that a text has."""
+    indents = {f"indentation by {letter!r}" for letter in set("".join(_INDENT.findall(text)))}
+    return {*_LINE_END.findall(text), *indents, *_OTHER_LETTER.findall(text)}
 
 
 def _tree_or_none(text: str) -> str | None:
