@@ -6,6 +6,7 @@ which a constant may be what is expected, although it is an argument of the prog
 
 import ast
 import builtins
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,14 +68,40 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck:
     if isinstance(test, ast.Tuple | ast.List | ast.Dict | ast.Set):
         raise _refused(text, f"asserts a {type(test).__name__.lower()}, which is true whatever it holds")
     constants = _constants(test)
+    for atom in _atoms(test):
+        splitter.check_atom(atom)
     test = ast.fix_missing_locations(splitter.visit(test))
     if not splitter.expressions:
         raise ValueError(f"{text[:200]!r} is no assert that evaluates anything of the program")
-    code = compile(ast.Expression(test), "assert", "eval")
+    code = _compiled(test, text)
     check = AssertCheck(expressions=tuple(splitter.expressions), code=code, functions=splitter.functions)
     if all(check.holds([probe] * len(check.expressions)) for probe in (*_PROBES, *constants)):
         raise ValueError(f"{text[:200]!r} is true of every value; compare the call with what it must give")
     return check
+
+
+def _compiled(test: ast.expr, text: str) -> CodeType:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)
+            return compile(ast.Expression(test), "assert", "eval")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise _refused(text, f"cannot be compiled: {error}") from error
+
+
+def _atoms(test: ast.expr) -> Iterator[ast.expr]:
+    """The parts of an assert each of which must be true or false by itself."""
+    parts: list[ast.expr] = []
+    if isinstance(test, ast.BoolOp):
+        parts = test.values
+    elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        parts = [test.operand]
+    elif isinstance(test, ast.Call) and _name(test) in ("all", "any") and len(test.args) == 1:
+        parts = test.args[0].elts if isinstance(test.args[0], ast.List | ast.Tuple) else []
+    if not parts:
+        yield test
+    for part in parts:
+        yield from _atoms(part)
 
 
 def _constants(test: ast.expr) -> list[Any]:
@@ -99,8 +126,6 @@ class _Splitter(ast.NodeTransformer):
         self._entry_point = entry_point
 
     def visit(self, node: ast.AST) -> Any:
-        if isinstance(node, ast.Compare | ast.BinOp):
-            self._check_sides(node)
         if isinstance(node, ast.BinOp) and type(node.op) in _CALCULATIONS:
             function = self._outside(type(node.op).__name__, _CALCULATIONS[type(node.op)])
             return ast.Call(func=function, args=[self.visit(node.left), self.visit(node.right)], keywords=[])
@@ -141,14 +166,15 @@ class _Splitter(ast.NodeTransformer):
         self.functions[known] = thing
         return ast.Name(id=known, ctx=ast.Load())
 
-    def _check_sides(self, node: ast.Compare | ast.BinOp) -> None:
-        """Refuse a comparison of two things of the program's, one of which may be given what is expected."""
-        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else [node.left, node.right]
-        names = [{_name(each) for each in self._programs(side)} for side in sides]
-        held = [each for each in names if each]
-        if len(held) > 1 and len(set().union(*held)) > 1:
-            what = " and ".join(sorted(set().union(*held)))
-            raise self._refused(f"comparison of {what}, which are both the program's,")
+    def check_atom(self, atom: ast.expr) -> None:
+        """Refuse a part that mixes two things of the program's, one of which may be given what is expected.
+
+        Raises:
+            ValueError: If it is refused.
+        """
+        names = sorted({_name(each) for each in self._programs(atom)})
+        if len(names) > 1:
+            raise self._refused(f"comparison of {' and '.join(names)}, which are all the program's,")
 
     def _programs(self, node: ast.AST) -> Iterator[ast.expr]:
         """The outermost calls and names of the program's within a node."""
