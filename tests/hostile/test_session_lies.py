@@ -176,6 +176,40 @@ def test_h59_a_cell_that_loses_the_variables_says_why(name: str) -> None:
     in_session(body)
 
 
+LATE = {
+    "a thread that exits": ("threading.Timer(0.05, os._exit, (3,)).start()", "the interpreter ended with exit code 3"),
+    "a signal from a child": (
+        "os.fork() or (time.sleep(0.05), os.kill(os.getppid(), 9), os._exit(0))",
+        "the interpreter was ended by signal 9",
+    ),
+    "a thread that floods": (
+        "threading.Thread(target=lambda: [print('x' * 9999) for _ in range(999)], daemon=True).start()",
+        "the cell wrote more output than may be read",
+    ),
+    "a daemon that takes memory": (
+        "os.fork() or [held.append(mmap.mmap(-1, 1 << 24)) or held[-1].write(bytes(1 << 24)) for _ in range(99)]",
+        "the session used more memory than its limit",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LATE)
+def test_h59_what_a_cell_leaves_to_end_the_interpreter_is_told_to_a_later_cell_and_masks_nothing(name: str) -> None:
+    code, reason = LATE[name]
+
+    async def body(session: Session) -> None:
+        await session.run("import mmap, os, threading, time\nheld = []")
+        results = [await session.run(code)]
+        while results[-1].status != Status.SESSION_KILLED:
+            results.append(await session.run("time.sleep(0.05)"))
+            await asyncio.sleep(0.2)  # the end mostly falls between two cells
+        assert (results[-1].error, session.epoch) == (reason, 2)
+        assert {result.status for result in results[:-1]} <= {Status.OK}
+        assert (await session.run("'held' in globals()")).value == "False"
+
+    in_session(body)
+
+
 @given(st.binary(max_size=64), st.integers(0, 3), st.integers(0, 20), st.integers(0, 40))
 @example(b"\x00" * 7 + b"\x01a", 1, 1, 1)
 @example(b"\xff" * 16, 2, 0, 0)

@@ -7,7 +7,16 @@ from verl_pivot.sandbox.lane.running_task import Ending
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.lane.messages import LimitFields, OutputFields, ProcessFields
+    from verl_pivot.sandbox.lane.messages import CellAnswer, LimitFields, OutputFields, ProcessFields, SessionFields
+
+NO_OUTPUT: "OutputFields" = {
+    "stdout": "",
+    "stderr": "",
+    "stdout_bytes": 0,
+    "stderr_bytes": 0,
+    "stdout_truncated": False,
+    "stderr_truncated": False,
+}
 
 
 _SPENT_SHARE = 0.8
@@ -40,4 +49,25 @@ def process_fields(ending: Ending, limits: "LimitFields", output: "OutputFields"
         "wall_seconds": ending.wall_seconds,
         "cpu_seconds": ending.cpu_seconds,
         "peak_memory_bytes": ending.peak_bytes,
+    }
+
+
+def cell_answer(
+    session: "SessionFields",
+    output: "OutputFields",
+    *,
+    status: str,
+    value: str | None,
+    error: str | None,
+    wall_seconds: float,
+) -> "CellAnswer":
+    """Outcome of a cell and the state of its session."""
+    return {
+        "kind": "cell",
+        **output,
+        "status": status,
+        "value": value,
+        "error": error,
+        "wall_seconds": wall_seconds,
+        "session": session,
     }

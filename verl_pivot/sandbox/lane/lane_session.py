@@ -9,10 +9,12 @@ import signal
 import time
 from functools import partial
 
-from verl_pivot.sandbox.lane.answers import AnswerError, AnswerSocket
+from verl_pivot.sandbox.lane.answer_fields import NO_OUTPUT, cell_answer
+from verl_pivot.sandbox.lane.answers import AnswerError
 from verl_pivot.sandbox.lane.capture import Capture, take_output
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.fd_passing import send
+from verl_pivot.sandbox.lane.fork_reply import ForkReply
 from verl_pivot.sandbox.lane.interpreters import KILL_REASONS, Interpreter, SharedPod, new_channel, receive_hello
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod, PodShape, send_signal
@@ -24,11 +26,11 @@ from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
-    from verl_pivot.sandbox.lane.messages import Done, LimitFields, OutputFields, Refusal
+    from verl_pivot.sandbox.lane.messages import CellAnswer, Done, LimitFields, OutputFields, Refusal, SessionFields
     from verl_pivot.sandbox.lane.process_messages import CellsTask, ResourceLimits
 
-_MAX_REFUSAL_BYTES = 1024
-"""Most bytes of the reason for which an interpreter refuses to fork."""
+_OWN_REASONS = ("memory_limit", "output_limit")
+"""Limits that a session exceeds by itself."""
 
 
 class LaneSession:
@@ -50,6 +52,8 @@ class LaneSession:
         """Receiver of the answer to the request that an interpreter is started for."""
         self.last_reason = "the interpreter ended"
         """Reason for which the latest interpreter is gone."""
+        self._untold_loss: str | None = None
+        """The same, if the session's own processes ended it between two cells, and no cell was told."""
 
     @property
     def pid(self) -> int | None:
@@ -124,14 +128,13 @@ class LaneSession:
         shared = self.interpreter.shared
         shared.num_users += 1
         branch._adopt(Interpreter(shared, channel=ours, outputs=outputs, on_end=branch._on_end))
-        reply = AnswerSocket(num_fields=1, max_bytes=_MAX_REFUSAL_BYTES, max_total_bytes=_MAX_REFUSAL_BYTES)
-        self._loop.on_readable(reply.fileno(), partial(self._on_fork_reply, self.interpreter, branch, reply))
-        fds = (reply.theirs.fileno(), theirs.fileno(), *(output.write_end for output in outputs))
+        reply = ForkReply(self._loop, self.interpreter.pid, branch.refuse)
+        fds = (reply.far_end.fileno(), theirs.fileno(), *(output.write_end for output in outputs))
         try:
             send(self.interpreter.channel, ("fork", self.num_cells), fds)
         except OSError as error:
             self.kill(f"the interpreter's channel is broken: {error.strerror}")
-        reply.theirs.close()
+        reply.far_end.close()
         theirs.close()
         for output in outputs:
             os.close(output.write_end)
@@ -143,14 +146,19 @@ class LaneSession:
             self._cell.killed_by = reason
         if self.interpreter is None:
             return
+        if self._cell is None and reason in _OWN_REASONS:
+            self._untold_loss = KILL_REASONS[reason]
         self.last_reason = KILL_REASONS.get(reason, reason)
         if self.interpreter.shared.num_users > 1 and self.interpreter.pidfd is not None:
             send_signal(self.interpreter.pidfd, signal.SIGKILL)
         self._release(self.interpreter)
 
     def _on_end(self, interpreter: Interpreter, reason: str) -> None:
-        if interpreter is self.interpreter:
-            self.kill(reason)
+        if interpreter is not self.interpreter:
+            return
+        if self._cell is None and interpreter.pidfd is not None and interpreter.shared.pod.is_alive:
+            self._untold_loss = reason
+        self.kill(reason)
 
     def _captures(self) -> tuple[Capture, Capture]:
         return Capture(self.limits["output_bytes"]), Capture(self.limits["output_bytes"])
@@ -165,21 +173,6 @@ class LaneSession:
     def _check_started(self, interpreter: Interpreter) -> None:
         if interpreter is self.interpreter and interpreter.pidfd is None:
             self.kill("the interpreter does not start")
-
-    def _on_fork_reply(self, interpreter: Interpreter, branch: "LaneSession", reply: AnswerSocket) -> None:
-        """Refuse the branch if its parent did, or broke; a branch that was forked says hello itself."""
-        refusal: bytes | None
-        try:
-            fields = reply.receive(interpreter.pid)
-            if fields is None:
-                return
-            (refusal,) = fields
-        except (OSError, EOFError, AnswerError):
-            refusal = b"its interpreter broke"
-        self._loop.forget(reply.fileno())
-        reply.close()
-        if refusal is not None:
-            branch.refuse(refusal.decode("utf-8", "backslashreplace"))
 
     def _on_channel(self) -> None:
         """Take the hello of an interpreter, or learn that it ended before."""
@@ -239,17 +232,25 @@ class LaneSession:
     def _finish_cell(
         self, interpreter: Interpreter, cell: RunningCell, status: str, *, value: str | None, error: str | None
     ) -> None:
+        wall_seconds = time.monotonic() - cell.started_at
+        output = self._close_cell(interpreter, cell)
         cell.answer(
-            {
-                "kind": "cell",
-                **self._close_cell(interpreter, cell),
-                "status": status,
-                "value": value,
-                "error": error,
-                "wall_seconds": time.monotonic() - cell.started_at,
-                "session": {"id": self.id, "epoch": self.epoch, "num_cells": self.num_cells},
-            }
+            cell_answer(self._state, output, status=status, value=value, error=error, wall_seconds=wall_seconds)
         )
+
+    @property
+    def _state(self) -> "SessionFields":
+        return {"id": self.id, "epoch": self.epoch, "num_cells": self.num_cells}
+
+    def tell_loss(self, epoch: int) -> "CellAnswer | None":
+        """Answer to a cell that comes after the session's own processes ended the interpreter of `epoch`.
+
+        None if that is not what happened, or was told before.
+        """
+        loss, self._untold_loss = self._untold_loss, None
+        if loss is None or epoch != self.epoch - 1:
+            return None
+        return cell_answer(self._state, NO_OUTPUT, status="session_killed", value=None, error=loss, wall_seconds=0.0)
 
     def _close_cell(self, interpreter: Interpreter, cell: RunningCell) -> "OutputFields":
         """Forget the cell, which has ended; returns its output."""

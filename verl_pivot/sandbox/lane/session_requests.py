@@ -166,7 +166,8 @@ class SessionRequests:
         if session.is_busy:
             answer({"kind": "refused", "reason": "the session is busy with another cell: await that one first"})
         elif request["epoch"] != session.epoch:
-            answer({"kind": "lost", "reason": session.last_reason})
+            told = session.tell_loss(request["epoch"]) if request["op"] == "cell" else None
+            answer(told or {"kind": "lost", "reason": session.last_reason})
         elif session.interpreter is None:
             self._starts.append(_Start(session=session, answer=partial(self._use_started, session, request, answer)))
             self.pump()
