@@ -1,6 +1,7 @@
 """Editor calls that try to be paid without the expert's change; docs/verifiers.md shows the table."""
 
 import ast
+import difflib
 import re
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.factories import make_turn
 from tests.support.paths import ROOT
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers import edit_nemo_gym
+from verl_pivot.verifiers.edit_patches import apply_patch
 from verl_pivot.verifiers.edit_python import PythonEdit
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -346,6 +348,20 @@ async def test_a_line_is_counted_as_editors_count_it() -> None:
     assert (await judge(call({**expert, "insert_line": "1"}), expert, files=files)).score == 1.0
     replaced: JsonObject = {"command": "str_replace", "path": "/repo/f.txt", "old_str": "A\n", "new_str": "A\nb\n"}
     assert (await judge(call(replaced), expert, files=files)).score == 1.0
+
+
+LINES = st.lists(st.sampled_from(["a\n", "b\n", "  c d\n", "\n", "x = 1\n", "é\n"]), max_size=12)
+
+
+@given(before=LINES, after=LINES, num_context=st.integers(0, 3))
+def test_a_patch_that_difflib_writes_gives_the_text_that_it_was_made_from(
+    before: list[str], after: list[str], num_context: int
+) -> None:
+    patch = "".join(difflib.unified_diff(before, after, "a/app/f.txt", "b/app/f.txt", n=num_context))
+    files = {"/repo/app/f.txt": "".join(before)}
+
+    if patch:
+        assert apply_patch(patch, files) == {"/repo/app/f.txt": "".join(after)}
 
 
 STATEMENTS = [

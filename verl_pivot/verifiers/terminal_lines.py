@@ -6,8 +6,8 @@ from verl_pivot.verifiers.shell_forms import CommandForm, LineForm, form_of
 
 _PROMPT = re.compile(r"[$#]\s*\Z")
 _WORDS = """
-ls cd pwd mkdir rmdir touch echo printf export unset true false : make which type whoami hostname date sleep chmod chown
-clear id uname kill ps df du stat file tree gcc g++ cmake pytest rm cp mv
+ls cd pwd mkdir rmdir touch echo printf export unset true false : which type whoami hostname date sleep chmod chown
+clear id uname kill ps df du stat file tree gcc g++ rm cp mv
 """
 _NEVER_READ = frozenset(_WORDS.split())
 """Commands that read nothing from the terminal; the empty name is that of assignments and redirections."""
@@ -44,4 +44,5 @@ def _leaves_terminal(command: CommandForm, *, has_pipe: bool) -> bool:
     num_operands = _READ_WITHOUT_FILE.get(command.name)
     if num_operands is None or (command.arguments.flags and command.name == "tail"):
         return False
-    return has_pipe or len(command.arguments.operands) >= num_operands
+    operands = command.arguments.operands
+    return has_pipe or (len(operands) >= num_operands and "-" not in operands)
