@@ -36,7 +36,7 @@ class ShellOptions(Options):
     """Number of altered copies of that folder, in which lines of its text files are missing, doubled or exchanged, so
     that a command which has the expert's result written into it fails."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Seconds for one command in one folder, in mode `execution`."""
+    """Seconds for the command in each folder on average, and CPU seconds of its processes, in mode `execution`."""
 
 
 @register("shell", options=ShellOptions)

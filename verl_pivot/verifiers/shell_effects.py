@@ -20,6 +20,7 @@ _PLAN, _EFFECTS = "plan.json", "effects.json"
 _OUTPUT_BYTES = MIB
 _MAX_CACHED_COMMANDS = 1024
 _NO_TOOL = (126, 127)
+_ENDS = (Reason.TIME_LIMIT, Reason.OUTPUT_LIMIT, Reason.RUNTIME_ERROR)
 _SETUP_SECONDS = 10.0
 
 Effect: TypeAlias = dict[str, Any]
@@ -34,7 +35,7 @@ class ShellEffects(NamedTuple):
     num_perturbed: int
     """Number of altered copies of it."""
     wall_seconds: float
-    """Seconds for one command in one folder."""
+    """Seconds for the command in each folder on average, and CPU seconds of each of its processes."""
 
     async def compare(self, command: str, expert: str) -> Verdict:
         """Verdict on a command. The expert's runs once for all samples of a row; equal commands need not run."""
@@ -69,20 +70,21 @@ class ShellEffects(NamedTuple):
         return tuple(each if "ended" not in each and _ends_alike(each, first[0]) else None for each in first)
 
     def _program(self, command: str, *, num_runs: int) -> Program:
+        cpu_seconds = max(1, round(self.wall_seconds))
         plan = {
             "setup": self.setup,
             "command": command,
             "num_perturbed": self.num_perturbed,
             "num_runs": num_runs,
-            "wall_seconds": self.wall_seconds,
+            "cpu_seconds": cpu_seconds,
             "max_output_bytes": _OUTPUT_BYTES,
         }
-        seconds = (self.num_perturbed + 1) * num_runs * 2 * self.wall_seconds + _SETUP_SECONDS
+        seconds = (self.num_perturbed + 1) * num_runs * self.wall_seconds + _SETUP_SECONDS
         return Program(
             code=_RUNNER,
             files={_PLAN: json.dumps(plan).encode()},
             fetch=(_EFFECTS,),
-            limits=Limits(wall_seconds=min(seconds, 600.0), cpu_seconds=max(1, min(round(seconds), 600))),
+            limits=Limits(wall_seconds=min(seconds, 600.0), cpu_seconds=cpu_seconds),
         )
 
 
@@ -136,8 +138,8 @@ def _compare(result: Result, expert: _ExpertEffects) -> Verdict:
         if expert_effect is None or _compared(effect) == _compared(expert_effect):
             continue
         if "ended" in effect:
-            is_late = effect["ended"] == Reason.TIME_LIMIT
-            return refuse(Reason.TIME_LIMIT if is_late else Reason.OUTPUT_LIMIT, f"folder {number}")
+            reason = effect["ended"] if effect["ended"] in _ENDS else Reason.WRONG_OUTPUT
+            return refuse(Reason(reason), f"folder {number}")
         shown = f"exit code {effect.get('exit_code')}, {str(effect.get('printed'))[:300]}"
         return refuse(Reason.WRONG_OUTPUT, f"folder {number}: {shown}")
     return Verdict.accept()

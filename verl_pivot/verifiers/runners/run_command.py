@@ -1,6 +1,6 @@
 """Runs in the sandbox: a command in the folder that a setup makes, as it is and with altered contents -> its effects.
 
-plan.json: {"setup", "command", "num_perturbed", "num_runs", "wall_seconds", "max_output_bytes"}
+plan.json: {"setup", "command", "num_perturbed", "num_runs", "cpu_seconds", "max_output_bytes"}
 effects.json: [num_runs][num_perturbed + 1] {"exit_code", "printed", "files", "changes", "complaint"} | {"ended": how}.
 """
 
@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import stat
@@ -37,9 +38,18 @@ def main() -> None:
     for number in range(plan["num_runs"]):
         if number:
             time.sleep(SECONDS_BETWEEN_RUNS)
-        runs.append([effect(plan, variant) for variant in range(plan["num_perturbed"] + 1)])
+        runs.append(effects(plan))
     with open("effects.json", "w", encoding="utf-8") as out:
         json.dump(runs, out)
+
+
+def effects(plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """Effect in each folder; after one in which the command was ended, it does not run again."""
+    found: list[dict[str, Any]] = []
+    for variant in range(plan["num_perturbed"] + 1):
+        was_ended = bool(found) and "ended" in found[-1]
+        found.append(found[-1] if was_ended else effect(plan, variant))
+    return found
 
 
 def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
@@ -47,7 +57,7 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     if FOLDER.exists():
         shutil.rmtree(FOLDER)
     FOLDER.mkdir()
-    if plan["setup"] and bash(plan["setup"], plan["wall_seconds"]) != 0:
+    if plan["setup"] and bash(plan["setup"]) != 0:
         sys.exit(f"the setup fails: {shown(ERRORS)}")
     for path in sorted(FOLDER.rglob("*")):
         if variant and is_data(path):
@@ -55,9 +65,11 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     for path in (*FOLDER.rglob("*"), FOLDER):
         os.utime(path, (EARLIER, EARLIER), follow_symlinks=False)
     before = files()
-    exit_code = bash(plan["command"], plan["wall_seconds"])
-    if exit_code is None:
-        return {"ended": "time_limit"}
+    cpu_seconds = cpu_of_children()
+    exit_code = bash(plan["command"])
+    if exit_code < 0:
+        is_late = cpu_of_children() - cpu_seconds > 0.8 * plan["cpu_seconds"]
+        return {"ended": "time_limit" if is_late else "runtime_error"}
     if os.path.getsize(PRINTED) > plan["max_output_bytes"]:
         os.truncate(PRINTED, 0)  # it may have filled the disk
         return {"ended": "output_limit"}
@@ -71,8 +83,13 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     }
 
 
-def bash(script: str, seconds: float) -> int | None:
-    """Exit code of a script in the folder; None if it took too long. What it leaves running is ended."""
+def cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def bash(script: str) -> int:
+    """Exit code of a script in the folder, negative if a signal ended it. What it leaves running is ended."""
     Path(SCRIPT).write_text(script)
     with open(PRINTED, "wb") as printed, open(ERRORS, "wb") as errors:
         process = subprocess.Popen(
@@ -85,9 +102,7 @@ def bash(script: str, seconds: float) -> int | None:
             start_new_session=True,
         )
         try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+            return process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
