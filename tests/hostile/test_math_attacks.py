@@ -50,6 +50,8 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "gives twice a tiny number": ("0.0000001", r"\boxed{0.0000002}", "wrong_value"),
     "gives zero for a tiny number": ("0.0000001", r"\boxed{0}", "wrong_value"),
     "gives a tiny number for zero": ("0", r"\boxed{0.0000001}", "wrong_value"),
+    "gives a tiny power for zero": ("0", r"\boxed{10^{-30}}", "wrong_value"),
+    "gives another tiny power": ("10^{-9}", r"\boxed{10^{-10}}", "wrong_value"),
     "hides a tiny number in a pair": (r"(1.6\times10^{-19}, 2)", r"\boxed{(1.7\times10^{-19}, 2)}", "wrong_value"),
     "hides a tiny number in a formula": (r"10^{-9} x", r"\boxed{0.000000002x}", "wrong_value"),
     "puts it behind a wrong equation": ("42", r"\boxed{41=42}", "wrong_value"),
@@ -147,6 +149,12 @@ EQUAL = [
     (r"12 \text{ cm}", r"\boxed{12 cm}"),
     ("42", r"\boxed{\mathbf{42}}"),
     ("2 xy", r"\boxed{2xy}"),
+    ("0", r"\boxed{-1 + 1}"),
+    (r"\{0, 1\}", r"\boxed{\{1 - 1, 1\}}"),
+    ("x + 0.5", r"\boxed{x + \frac{1}{2}}"),
+    ("0", r"\boxed{\sqrt{8} - 2\sqrt{2}}"),
+    ("0", r"\boxed{\sin^2(1) + \cos^2(1) - 1}"),
+    (r"10^{-9}", r"\boxed{\frac{1}{1000000000}}"),
 ]
 
 pytestmark = needs_sandbox

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Basic, Number
+from sympy import Basic, FiniteSet, Float, Interval, Rational, Tuple
 
 WITHOUT_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)
 """Units are compared outside; math-verify would take the d of 5d for one."""
@@ -30,18 +30,37 @@ def read(text: str) -> list[Any]:
 def is_near(expert: Any, answer: Any, digits: int) -> bool:
     """Whether two formulas that math-verify takes as equal, which rounds to decimals, are equal in significant digits.
 
-    Numbers within sets, tuples and other formulas are compared one by one in their order of size, where both have as
-    many.
+    Members of sets, tuples and matrices are compared one by one; formulas with letters, at a number for each letter.
     """
-    if not (isinstance(expert, Basic) and isinstance(answer, Basic)):  # matrices
-        return len(expert) == len(answer) and all(map(is_near, expert, answer, [digits] * len(expert)))
-    if expert.is_number and answer.is_number:
-        one, other = (complex(each.evalf(digits + 15)) for each in (expert, answer))
-        return one == other or abs(one - other) <= 10.0**-digits * max(abs(one), abs(other))
-    numbers = [sorted(map(float, each.atoms(Number))) for each in (expert, answer)]
-    if len(numbers[0]) != len(numbers[1]):
+    if not (isinstance(expert, Basic) and isinstance(answer, Basic)) or isinstance(
+        expert, FiniteSet | Tuple | Interval
+    ):
+        members = [_members(each) for each in (expert, answer)]
+        if len(members[0]) != len(members[1]):
+            return True
+        return all(is_near(one, other, digits) for one, other in zip(*members, strict=True))
+    letters = sorted(expert.free_symbols | answer.free_symbols, key=str)
+    at = {letter: Rational(137 + 74 * index, 100) for index, letter in enumerate(letters)}
+    one, other = (each.subs(at).doit() for each in (expert, answer))
+    return not (one.is_number and other.is_number) or _is_near_number(one, other, digits)
+
+
+def _members(formulas: Any) -> list[Any]:
+    """Members of a set in the order of their size, or of a tuple, interval or matrix in their own order."""
+    if isinstance(formulas, FiniteSet):
+        return sorted(formulas.args, key=lambda each: (float(each), "") if each.is_real else (0.0, str(each)))
+    if isinstance(formulas, Interval):
+        return [formulas.start, formulas.end]
+    return list(formulas)
+
+
+def _is_near_number(one: Any, other: Any, digits: int) -> bool:
+    numbers = [complex(each.evalf(digits + 15)) for each in (one, other)]
+    difference, size = abs(numbers[0] - numbers[1]), max(map(abs, numbers))
+    if numbers[0] == numbers[1] or difference <= 10.0**-digits * size:
         return True
-    return all(abs(a - b) <= 10.0**-digits * max(abs(a), abs(b)) for a, b in zip(*numbers, strict=True))
+    is_exact = not (one.atoms(Float) or other.atoms(Float))
+    return is_exact and bool((one - other).equals(0))  # what cancels out may be evaluated to nearly 0
 
 
 def compare(pair: dict[str, Any]) -> dict[str, bool]:
