@@ -362,6 +362,8 @@ TYPED = {
     "a program that may ask": ("sudo apt install x\n", "a  b\n", "a b\n"),
     "a program that asks before it removes": ("rm -i a\n", "y  \n", "y\n"),
     "cat of a file and the terminal": ("cat a -\n", "x = 'y'\n", "x = y\n"),
+    "a compiler that reads the terminal": ("gcc -x c -\n", "a  b\n", "a b\n"),
+    "cat of a variable that may be empty": ("cat $file\n", "a  b\n", "a b\n"),
     "a menu": ("make menuconfig\n", "a  b\n", "a b\n"),
     "a debugger": ("pytest --pdb\n", "a  b\n", "a b\n"),
     "cat in a pipe": ("ls; cat | sort\n", "a  b\n", "a b\n"),
@@ -378,7 +380,9 @@ async def test_what_another_program_than_bash_may_read_is_compared_by_its_letter
     assert (await judge_batch(batch(first, other), batch(first, typed))).reason == "wrong_value"
 
 
-@pytest.mark.parametrize("screen", ["Python 3.11.7\n>>> ", "-- INSERT --", "Where is order 17?", "$ cat\nabc\n", ""])
+@pytest.mark.parametrize(
+    "screen", ["Python 3.11.7\n>>> ", "-- INSERT --", "shop=# ", "Where is order 17?", "$ cat\nabc\n", ""]
+)
 async def test_lines_are_compared_by_their_letters_unless_the_screen_shows_a_prompt(screen: str) -> None:
     expert, action = (Message(role=Role.ASSISTANT, content=batch(line)) for line in ("ls -la\n", "ls  -la\n"))
     turn = make_turn(state=[Message(role=Role.USER, content=screen)], expert=expert)

@@ -4,7 +4,8 @@ import re
 
 from verl_pivot.verifiers.shell_forms import CommandForm, LineForm, form_of
 
-_PROMPT = re.compile(r"[$#]\s*\Z")
+_PROMPT = re.compile(r"(?<![-=(*^!'\"$])[$#]\s*\Z")
+"""End of a screen with bash's prompt; psql's ends in =#, -# and the like."""
 _WORDS = """
 ls cd pwd mkdir rmdir touch echo printf export unset true false : which type whoami hostname date sleep chmod chown
 clear id uname kill ps df du stat file tree gcc g++ rm cp mv
@@ -39,10 +40,12 @@ def returns_to_prompt(line: str) -> bool:
 
 
 def _leaves_terminal(command: CommandForm, *, has_pipe: bool) -> bool:
-    if command.name == "" or command.name in _NEVER_READ:
-        return command.name not in _MAY_ASK or "-f" in command.arguments.flags
-    num_operands = _READ_WITHOUT_FILE.get(command.name)
-    if num_operands is None or (command.arguments.flags and command.name == "tail"):
+    arguments = command.arguments
+    if not has_pipe and "-" in (*arguments.operands, *arguments.rest):
         return False
-    operands = command.arguments.operands
-    return has_pipe or (len(operands) >= num_operands and "-" not in operands)
+    if command.name == "" or command.name in _NEVER_READ:
+        return command.name not in _MAY_ASK or "-f" in arguments.flags
+    num_operands = _READ_WITHOUT_FILE.get(command.name)
+    if num_operands is None or (arguments.flags and command.name == "tail"):
+        return False
+    return has_pipe or len(arguments.operands) >= num_operands
