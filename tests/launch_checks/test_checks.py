@@ -46,7 +46,7 @@ def composed(*overrides: str, method: str = "pivotrl") -> DictConfig:
             "ppo_trainer",
             overrides=[
                 f"+method={method}", "data.train_files=pivots.parquet", "data.val_files=pivots.validation.parquet",
-                "actor_rollout_ref.model.path=model", *overrides,
+                "actor_rollout_ref.model.path=model", "trainer.logger=console", *overrides,
             ],
         )  # fmt: skip
 
@@ -327,3 +327,35 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
 
     check("trainer.default_local_dir=notes", "trainer.save_freq=-1", "trainer.resume_mode=disable")
     check_folders({"trainer.rollout_data_dir": None, "trainer.validation_data_dir": "s3://bucket/dumps"})
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.train_batch_size=0", "data.train_batch_size=0: it is a whole number of at least 1"),
+        ("data.max_response_length=0", "data.max_response_length=0: it is a whole number of at least 1"),
+        ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node=0: it is a whole number of at least 1"),
+        ("trainer.total_epochs=0", "trainer.total_epochs=0: it is a whole number of at least 1"),
+        ("trainer.total_training_steps=0", "trainer.total_training_steps=0: it is a whole number of at least 1"),
+        ("actor_rollout_ref.rollout.n=-1", "actor_rollout_ref.rollout.n=-1: it is a whole number of at least 1"),
+        (
+            "actor_rollout_ref.rollout.temperature=0",
+            "actor_rollout_ref.rollout.temperature=0: above 0, or all rollouts of a group are the same and none has an "
+            "advantage",
+        ),
+        (
+            "trainer.logger=[console,swanlab]",
+            "trainer.logger names swanlab, which is not installed: pip install swanlab, or trainer.logger=[console]",
+        ),
+        (
+            "actor_rollout_ref.model.path=null",
+            "actor_rollout_ref.model.path names no model: give a folder or a Hugging Face name",
+        ),
+        (
+            "actor_rollout_ref.model.path=model/config.json",
+            "actor_rollout_ref.model.path=model/config.json is a file: name the folder with the checkpoint",
+        ),
+    ],
+)
+def test_a_value_with_which_nothing_can_be_trained_is_refused(folder: Path, override: str, said: str) -> None:
+    assert refusal(override) == said

@@ -23,6 +23,7 @@ from verl_pivot.launch_checks.training_files import (
     check_verifiers,
     read_files,
 )
+from verl_pivot.launch_checks.values import check_loggers, check_values
 from verl_pivot.verifiers.registry import load_verifier_modules
 
 _OUR_DATASET = "pkg://verl_pivot.data.dataset"
@@ -41,18 +42,20 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
         ConfigError: Naming the setting and the remedy.
     """
     check_choices(choices)
+    check_values(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.verifier_modules)
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
-    check_model(str(config.actor_rollout_ref.model.path), _environment(config))
+    check_model(config.actor_rollout_ref.model.path, _environment(config))
     steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
     step = _resumed_step(config)
     if config.trainer.resume_mode == "auto":
         check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, choices))
     if not config.trainer.get("val_only"):
         _check_resume(config, step, steps_per_epoch)
+    check_loggers(config.trainer.logger)
     check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
 
 

@@ -31,7 +31,7 @@ def check_engine(name: str) -> None:
     raise ConfigError(f"actor_rollout_ref.rollout.name={name}, but {module} is not installed: {remedy}{other}")
 
 
-def check_model(path: str, environment: Mapping[str, str] = os.environ) -> None:
+def check_model(path: str | None, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse a model folder that is not there, and without a network a name that was not downloaded.
 
     Args:
@@ -41,7 +41,11 @@ def check_model(path: str, environment: Mapping[str, str] = os.environ) -> None:
     Raises:
         ConfigError: Saying what to do.
     """
+    if not path:
+        raise ConfigError("actor_rollout_ref.model.path names no model: give a folder or a Hugging Face name")
     folder = Path(path).expanduser()
+    if folder.is_file():
+        raise ConfigError(f"actor_rollout_ref.model.path={path} is a file: name the folder with the checkpoint")
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise ConfigError(

@@ -1,0 +1,56 @@
+"""Single settings of verl -> an error for a number that allows no step, and for a logger that is not installed."""
+
+import importlib.util
+from collections.abc import Sequence
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_pivot.errors import ConfigError
+
+_COUNTS = (
+    "data.train_batch_size",
+    "data.max_prompt_length",
+    "data.max_response_length",
+    "actor_rollout_ref.rollout.n",
+    "trainer.nnodes",
+    "trainer.n_gpus_per_node",
+    "trainer.total_epochs",
+    "trainer.total_training_steps",
+)
+"""Keys whose value is at least 1, or null where verl then computes it."""
+_TEMPERATURE = "actor_rollout_ref.rollout.temperature"
+_LOGGER_PACKAGES = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
+"""verl's loggers that are called as the package that they need."""
+
+
+def check_values(config: DictConfig) -> None:
+    """Refuse numbers with which verl would train no step, or nothing in it.
+
+    Raises:
+        ConfigError: Naming the key, its value and what is allowed.
+    """
+    for key in _COUNTS:
+        value = OmegaConf.select(config, key)
+        if value is not None and not (isinstance(value, int) and value >= 1):
+            raise ConfigError(f"{key}={value}: it is a whole number of at least 1")
+    temperature = OmegaConf.select(config, _TEMPERATURE)
+    if not temperature > 0:
+        raise ConfigError(
+            f"{_TEMPERATURE}={temperature}: above 0, or all rollouts of a group are the same and none has an advantage"
+        )
+
+
+def check_loggers(names: str | Sequence[str] | None) -> None:
+    """Refuse a logger whose package is missing; verl would say so after the policy and the engines are up.
+
+    Args:
+        names: `trainer.logger`, a name or a list.
+
+    Raises:
+        ConfigError: Naming the command that installs it.
+    """
+    for name in [names] if isinstance(names, str) else names or ():
+        if name in _LOGGER_PACKAGES and importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"trainer.logger names {name}, which is not installed: pip install {name}, or trainer.logger=[console]"
+            )
