@@ -15,7 +15,7 @@ from verl_pivot.sandbox.execution import Limits, Program, Result, Status
 from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting
 from verl_pivot.sandbox.session import Session
 
-NUM_RIVALS = 8
+NUM_RIVALS = 4
 RIVAL = "import os, time\nos.nice(19)\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 WALL_SECONDS = 0.6
 BUSY = "import time\nwhile time.process_time() < 0.2: pass"
@@ -106,7 +106,7 @@ def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:
     assert (waiting.seconds(60.0), waiting.is_undecided) == (0.0, False)
 
 
-CELL_BUSY = "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+CELL_BUSY = "end = time.process_time() + 0.25\nwhile time.process_time() < end: pass"
 
 
 def test_h59_the_limit_on_cpu_time_counts_for_each_cell() -> None:
