@@ -109,9 +109,8 @@ def test_h56_kill_9_of_shims_loses_no_call() -> None:
         running.run("pass")
 
         def attack() -> None:
-            shims = parts(running).shims
-            assert len(shims) >= 30
-            for pid in shims[::3]:
+            assert until(lambda: len(parts(running).shims) >= 10)
+            for pid in parts(running).shims[::3]:
                 os.kill(pid, signal.SIGKILL)
 
         assert_each_its_own(asyncio.run(outputs_while(running, attack)))
