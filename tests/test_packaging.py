@@ -89,8 +89,8 @@ def _imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[str, str
             yield from _imports(child, extra)
 
 
-def test_every_declared_package_is_imported_or_is_one_that_programs_in_the_sandbox_import() -> None:
-    """verl and TransferQueue come as they are, for the trainer; the sandbox's interpreters preload sympy."""
+def test_every_declared_package_is_imported() -> None:
+    """verl and TransferQueue come as they are, for the trainer."""
     paths = [*(ROOT / "verl_pivot").rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")]
     imported = {module for path in paths for module, _ in _imports(ast.parse(path.read_text()))}
     extras = {name: lines for name, lines in EXTRAS.items() if name not in ("all", "dev", "verifiers", "verl", "vllm")}
@@ -101,7 +101,7 @@ def test_every_declared_package_is_imported_or_is_one_that_programs_in_the_sandb
         if not imported & _modules_of([line])
     ]
 
-    assert unused == ["sympy"]
+    assert unused == []
     assert BackendSettings().preload == ("numpy", "sympy")
 
 

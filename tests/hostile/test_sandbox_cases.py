@@ -7,6 +7,7 @@ from tests.support.paths import ROOT
 FILES = (
     *(ROOT / "tests" / "hostile").glob("test_sandbox_*.py"),
     *(ROOT / "tests" / "sandbox").rglob("test_*.py"),
+    *(ROOT / "tests" / "hostile" / name for name in ("test_forged_answers.py", "test_session_lies.py")),
     ROOT / "tests" / "tools" / "test_tool_response.py",
 )
 TESTS = "\n".join(path.read_text() for path in FILES)

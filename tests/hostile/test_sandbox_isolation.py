@@ -511,7 +511,9 @@ def test_h46_a_session_holds_one_more_which_speaks_for_itself_alone(kind: Kind) 
     async def main() -> None:
         async with service(kind).client() as sandbox, await sandbox.open(limits=SMALL) as session:
             code = "import os; [fd for fd in range(1024) if os.path.exists(f'/proc/self/fd/{fd}')]"
-            assert (await session.run(code)).value in ("[0, 1, 2, 3]", "[0, 1, 2, 3, 4]")
+            held = json.loads((await session.run(code)).value or "")
+            assert held[:4] == [0, 1, 2, 3]
+            assert len(held) <= 5  # the last one carries this cell's answer
 
     asyncio.run(main())
 

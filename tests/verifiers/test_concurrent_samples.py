@@ -1,15 +1,16 @@
 """Eight samples of one row that are scored at once: the expert's action is run once, and failures are not kept."""
 
 import asyncio
-import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import pytest
 
 from tests.support.factories import make_turn
 from tests.support.fake_judge import FakeJudge, judging
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.execution import Program, Result, Status
+from verl_pivot.sandbox.execution import Program, Result
 from verl_pivot.types import Json, JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers import sandboxed
 from verl_pivot.verifiers.registry import get_verifier
@@ -19,40 +20,34 @@ SQL: JsonObject = {"scripts": ["CREATE TABLE t (n); INSERT INTO t VALUES (1)"]}
 SHELL: JsonObject = {"mode": "execution"}
 
 
-class FakeSandbox:
-    """Sandbox that runs nothing: a command prints its own text, and every query finds one row."""
+class CountingSandbox:
+    """The real sandbox, with the number of programs that it was given."""
 
     def __init__(self) -> None:
+        self._sandbox = sandboxed.shared_sandbox
         self.num_programs = 0
         self.num_failures = 0
-        """Executions that fail before one succeeds."""
+        """Calls that fail before one is answered."""
 
-    async def run_many(self, programs: Iterable[Program], *, deadline_seconds: float) -> list[Result]:
-        results = [_result(program) for program in programs]
-        self.num_programs += len(results)
-        is_failure, self.num_failures = self.num_failures > 0, max(self.num_failures - 1, 0)
-        await asyncio.sleep(0.01)
-        if is_failure:
+    async def run_many(self, programs: Sequence[Program], *, deadline_seconds: float) -> list[Result]:
+        self.num_programs += len(programs)
+        if self.num_failures > 0:
+            self.num_failures -= 1
+            await asyncio.sleep(0.01)
             raise SandboxError("no node answers")
-        return results
+        return await (await self._sandbox()).run_many(programs, deadline_seconds=deadline_seconds)
 
-    async def shared(self) -> "FakeSandbox":
+    async def shared(self) -> "CountingSandbox":
         """Replacement of `shared_sandbox`."""
         return self
 
 
-def _result(program: Program) -> Result:
-    if program.language == "bash":
-        return Result(status=Status.OK, stdout=program.files["command.sh"].decode())
-    num_databases = 1 + json.loads(program.files["plan.json"])["num_perturbed"]
-    return Result(status=Status.OK, files={"answers.json": json.dumps([{"rows": [[1]]}] * num_databases).encode()})
-
-
 @pytest.fixture
-def sandbox(monkeypatch: pytest.MonkeyPatch) -> FakeSandbox:
-    fake = FakeSandbox()
-    monkeypatch.setattr(sandboxed, "shared_sandbox", fake.shared)
-    return fake
+def sandbox(monkeypatch: pytest.MonkeyPatch) -> CountingSandbox:
+    use_service(monkeypatch)
+    counting = CountingSandbox()
+    monkeypatch.setattr(sandboxed, "shared_sandbox", counting.shared)
+    return counting
 
 
 def block(text: str) -> Message:
@@ -64,41 +59,46 @@ async def score_samples(name: str, options: JsonObject, expert: Message, samples
     return await asyncio.gather(*(verifier(sample, make_turn(expert=expert)) for sample in samples))
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
-    ("name", "options", "expert", "num_programs"),
+    ("name", "options", "expert", "sample"),
     [
-        ("sql", SQL, "SELECT n FROM t WHERE n = 1", 1 + NUM_SAMPLES),
-        ("shell", SHELL, "make first", 2 + NUM_SAMPLES),  # an idle command is run beside the expert's
+        ("sql", SQL, "SELECT n FROM t WHERE n = 1", "SELECT n FROM t WHERE 1 = n"),
+        ("shell", SHELL, "echo first > out", "printf 'first\\n' > out"),
     ],
 )
 async def test_the_experts_program_is_run_once_for_all_samples_of_a_row(
-    name: str, options: JsonObject, expert: str, num_programs: int, sandbox: FakeSandbox
+    name: str, options: JsonObject, expert: str, sample: str, sandbox: CountingSandbox
 ) -> None:
-    verdicts = await score_samples(name, options, block(expert), [block(expert)] * NUM_SAMPLES)
+    verdicts = await score_samples(name, options, block(expert), [block(sample)] * NUM_SAMPLES)
 
     assert [verdict.score for verdict in verdicts] == [1.0] * NUM_SAMPLES
-    assert sandbox.num_programs == num_programs
+    assert sandbox.num_programs == 1 + NUM_SAMPLES
 
-    await score_samples(name, options, block(expert), [block(expert)])
-    assert sandbox.num_programs == num_programs + 1
+    await score_samples(name, options, block(expert), [block(sample)])
+    assert sandbox.num_programs == 1 + NUM_SAMPLES + 1
 
 
+@needs_sandbox
 @pytest.mark.parametrize(
-    ("name", "options", "expert", "num_programs_of_expert"),
-    [("sql", SQL, "SELECT n FROM t WHERE n = 2", 1), ("shell", SHELL, "make second", 2)],
+    ("name", "options", "expert", "sample"),
+    [
+        ("sql", SQL, "SELECT n + 1 FROM t", "SELECT 1 + n FROM t"),
+        ("shell", SHELL, "echo second > out", "printf 'second\\n' > out"),
+    ],
 )
 async def test_a_failure_of_the_sandbox_is_not_kept(
-    name: str, options: JsonObject, expert: str, num_programs_of_expert: int, sandbox: FakeSandbox
+    name: str, options: JsonObject, expert: str, sample: str, sandbox: CountingSandbox
 ) -> None:
     sandbox.num_failures = 1
-    failed = await score_samples(name, options, block(expert), [block(expert)] * NUM_SAMPLES)
+    failed = await score_samples(name, options, block(expert), [block(sample)] * NUM_SAMPLES)
 
     assert {(verdict.score, verdict.reason) for verdict in failed} == {(None, "sandbox_failed")}
-    assert sandbox.num_programs == num_programs_of_expert
+    assert sandbox.num_programs == 1
 
-    verdicts = await score_samples(name, options, block(expert), [block(expert)] * NUM_SAMPLES)
+    verdicts = await score_samples(name, options, block(expert), [block(sample)] * NUM_SAMPLES)
     assert {verdict.score for verdict in verdicts} == {1.0}
-    assert sandbox.num_programs == 2 * num_programs_of_expert + NUM_SAMPLES
+    assert sandbox.num_programs == 2 + NUM_SAMPLES
 
 
 def judge_options(judge: FakeJudge, **options: Json) -> JsonObject:
@@ -132,7 +132,7 @@ async def test_equal_samples_are_judged_once_in_both_orders() -> None:
 async def test_a_failure_of_the_judge_is_not_kept() -> None:
     async with judging() as judge:
         options, samples = judge_options(judge, max_retries=0, max_concurrency=1), [say("ON its way.")] * NUM_SAMPLES
-        judge.failures = [400, 400]
+        judge.failures = [503, 503]
         failed = await score_samples("judge", options, say("On its way."), samples)
         verdicts = await score_samples("judge", options, say("On its way."), samples)
 
