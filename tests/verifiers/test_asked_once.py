@@ -13,6 +13,7 @@ class Answerer:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.cancelled: list[str] = []
+        self.seconds = 0.02
         self.failures: list[Exception] = []
         """Errors that the next questions raise instead."""
 
@@ -21,7 +22,7 @@ class Answerer:
         number = len(self.asked)
         failure = self.failures.pop(0) if self.failures else None
         try:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(self.seconds)
         except asyncio.CancelledError:
             self.cancelled.append(question)
             raise
@@ -108,12 +109,15 @@ async def test_a_cancelled_caller_leaves_the_answer_to_the_others(answerer: Answ
 
 async def test_the_last_cancelled_caller_ends_the_execution_and_the_next_one_asks_again(answerer: Answerer) -> None:
     cache: AskedOnce[str, int] = AskedOnce(2)
+    answerer.seconds = 600.0
     callers = [get(cache, answerer) for _ in range(3)]
-    await asyncio.sleep(0.01)
+    while not answerer.asked:
+        await asyncio.sleep(0)
     for caller in callers:
         caller.cancel()
     await asyncio.gather(*callers, return_exceptions=True)
 
+    answerer.seconds = 0.0
     assert await get(cache, answerer) == 2
     assert answerer.cancelled == ["a"]
 
