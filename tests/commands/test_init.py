@@ -49,6 +49,7 @@ def refusal(*arguments: str) -> str:
     return done.stderr.removeprefix("error: ").strip()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", FILES)
 def test_what_is_written_runs_and_every_printed_command_works_as_it_stands(
     kind: str, folder: Path, mypy_cache: Path

@@ -101,6 +101,7 @@ def commands_in(output: str) -> list[list[str]]:
     return [shlex.split(line) for line in lines if line.startswith("  ")]
 
 
+@pytest.mark.heavy
 def test_the_printed_commands_run_as_they_stand_and_find_as_many_pivots_as_expected(
     folder: Path, policy: Path, server: FakeServer
 ) -> None:
@@ -130,6 +131,7 @@ def test_the_printed_commands_run_as_they_stand_and_find_as_many_pivots_as_expec
     assert config.data.train_files == "plan/pivots.parquet"
 
 
+@pytest.mark.heavy
 def test_run_reuses_what_the_plan_did_and_writes_the_bytes_of_the_commands(
     folder: Path, policy: Path, server: FakeServer
 ) -> None:

@@ -34,6 +34,8 @@ from verl_pivot.errors import SandboxError, SessionLostError
 from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 
+pytestmark = pytest.mark.heavy
+
 
 @contextmanager
 def own_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2) -> Iterator[Service]:

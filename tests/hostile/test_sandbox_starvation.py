@@ -15,6 +15,8 @@ from verl_pivot.sandbox.execution import Limits, Program, Result, Status
 from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting
 from verl_pivot.sandbox.session import Session
 
+pytestmark = pytest.mark.heavy
+
 NUM_RIVALS = 4
 RIVAL = "import os, time\nos.nice(19)\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 WALL_SECONDS = 0.6

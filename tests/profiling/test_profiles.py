@@ -788,6 +788,7 @@ def test_unknown_verifiers_and_broken_lines_stop_the_command_before_it_samples(t
     assert "trajectories.jsonl" in broken.stderr
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("signum", "exit_code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
 def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: signal.Signals, exit_code: int) -> None:
     model = write_tokenizer(tmp_path / "policy")

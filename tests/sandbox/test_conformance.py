@@ -11,6 +11,8 @@ from tests.support.conformance_programs import PROGRAMS
 from tests.support.sandbox_services import Kind, service
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
 
+pytestmark = pytest.mark.heavy
+
 LIMITS = Limits(wall_seconds=10.0, memory_bytes=512 * MIB, output_bytes=MIB)
 STDIN = "first\nsecond\n"
 

@@ -14,11 +14,13 @@ class Answerer:
         self.asked: list[str] = []
         self.cancelled: list[str] = []
         self.seconds = 0.02
+        self.begun = asyncio.Event()
         self.failures: list[Exception] = []
         """Errors that the next questions raise instead."""
 
     async def __call__(self, question: str) -> int:
         self.asked.append(question)
+        self.begun.set()
         number = len(self.asked)
         failure = self.failures.pop(0) if self.failures else None
         try:
@@ -111,8 +113,7 @@ async def test_the_last_cancelled_caller_ends_the_execution_and_the_next_one_ask
     cache: AskedOnce[str, int] = AskedOnce(2)
     answerer.seconds = 600.0
     callers = [get(cache, answerer) for _ in range(3)]
-    while not answerer.asked:
-        await asyncio.sleep(0)
+    await answerer.begun.wait()
     for caller in callers:
         caller.cancel()
     await asyncio.gather(*callers, return_exceptions=True)

@@ -10,7 +10,7 @@ from verl_pivot.errors import SandboxError
 from verl_pivot.verifiers import math_batches
 from verl_pivot.verifiers.math_batches import FormulaPair, MathBatches, PairResult
 
-pytestmark = needs_sandbox
+pytestmark = [needs_sandbox, pytest.mark.heavy]
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Result, 
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_backend import ZygoteBackend
 
-pytestmark = needs_sandbox
+pytestmark = [needs_sandbox, pytest.mark.heavy]
 
 FILL = "data = bytearray({mib} << 20)\nimport time\ntime.sleep({seconds})\nprint(len(data) >> 20)"
 
