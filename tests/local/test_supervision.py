@@ -10,12 +10,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 PROGRAM = """
 import os, subprocess, sys, time
 from pathlib import Path
 from verl_pivot.local.supervision import fork_supervised
-
-pytestmark = pytest.mark.heavy
 
 folder, ending = Path(sys.argv[1]), sys.argv[2]
 supervisor = fork_supervised(folder / "output")
