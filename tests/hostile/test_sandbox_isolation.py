@@ -566,7 +566,10 @@ def test_h31_a_terminal_works_as_on_any_machine() -> None:
 import os, pty, subprocess
 ours, theirs = os.openpty()
 done = subprocess.run("tty; stty size; echo out", shell=True, stdin=theirs, stdout=theirs, stderr=theirs)
-print(os.ttyname(theirs), done.returncode, os.read(ours, 1000).split())
+shown = b""
+while b"out" not in shown:
+    shown += os.read(ours, 1000)
+print(os.ttyname(theirs), done.returncode, shown.split())
 """
 
     assert service().output(code) == "/dev/pts/0 0 [b'/dev/pts/0', b'0', b'0', b'out']\n"
