@@ -5,7 +5,7 @@
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
-#   make bench-verifiers  verdicts per minute or second
+#   make bench-verifiers  verdicts per second
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
 #   make bench-profile    the profile beside the engine's own benchmark, and beside a bare loop of requests
 #   make bench-tools      64 trajectories with a slow tool beside one

@@ -1,4 +1,4 @@
-"""Verdicts per minute of one core: `tool_call` by mode beside decoding the same calls as JSON, and verifiers of texts.
+"""Verdicts per second of one core: `tool_call` by mode, beside decoding the same calls as JSON.
 
 Seconds are those of the CPU, so that other work on the machine changes little.
 
@@ -15,86 +15,48 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.support.factories import make_turn
 from tests.support.tool_call_attacks import ARGUMENTS, ATTACKS, RIGHT, turn_of
 from verl_pivot.data.actions import parse_action
-from verl_pivot.types import JsonObject, Message, Role
-from verl_pivot.verifiers.registry import get_verifier
+from verl_pivot.types import Message
 from verl_pivot.verifiers.scoring import score_completion
 
 MODES = ("functional", "strict", "name_only", "nemo_gym", "toolrl")
-TARGET_PER_MINUTE = 100_000
+TARGET_PER_SECOND = 8_700
 COMPLETIONS = [text for text in [RIGHT, *ATTACKS.values()] if len(text) < 10_000]
-TEXTS: dict[str, tuple[JsonObject, list[str]]] = {
-    "qa": (
-        {},
-        [
-            f"I think so. <answer>{answer}</answer>"
-            for answer in ("Barack Obama", "barack obama.", "Michelle Obama", "the 44th president", "-1,000")
-        ],
-    ),
-    "search_query": (
-        {},
-        [
-            f"<search>{query}</search>"
-            for query in ("year the Eiffel Tower was built", "Eiffel Tower built year", "year the CN Tower was built")
-        ],
-    ),
-    "constraints": (
-        {"words": {"at_most": 20}, "pattern": "(?s).*built.*", "keywords": ["Eiffel Tower"]},
-        ["The Eiffel Tower was built in 1889.", "It was built in 1889.", "I do not know."],
-    ),
-}
-"""{verifier: (options, texts of actions, the first of them also the expert's)}."""
 
 
 def main(
     verdicts: Annotated[int, typer.Option(min=1, help="Verdicts of each mode in a round.")] = 20_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
 ) -> None:
-    """Print verdicts per minute of each mode and verifier, and texts of arguments that json.loads decodes."""
+    """Print verdicts per second of each mode, and texts of arguments that json.loads decodes."""
     assert isinstance(parse_action(RIGHT, ended=True), Message), RIGHT
-    table = Table("what", "per minute", "target", title=f"one core, CPU time, median of {rounds} rounds")
+    table = Table("what", "per second", "target", title=f"one core, CPU time, median of {rounds} rounds")
     for mode in MODES:
         rate = statistics.median(asyncio.run(measure(mode, verdicts)) for _ in range(rounds))
-        is_reached = "yes" if rate >= TARGET_PER_MINUTE else "NO"
-        table.add_row(f"verdicts, {mode}", f"{rate:,.0f}", f">= {TARGET_PER_MINUTE:,}: {is_reached}")
-    for name in TEXTS:
-        rate = statistics.median(asyncio.run(measure_texts(name, verdicts)) for _ in range(rounds))
-        is_reached = "yes" if rate >= TARGET_PER_MINUTE else "NO"
-        table.add_row(f"verdicts, {name}", f"{rate:,.0f}", f">= {TARGET_PER_MINUTE:,}: {is_reached}")
+        is_reached = "yes" if rate >= TARGET_PER_SECOND else "NO"
+        table.add_row(f"verdicts, {mode}", f"{rate:,.0f}", f">= {TARGET_PER_SECOND:,}: {is_reached}")
     rate = statistics.median(measure_json(verdicts) for _ in range(rounds))
     table.add_row("json.loads of the arguments", f"{rate:,.0f}", "")
     Console().print(table)
 
 
 async def measure(mode: str, num_verdicts: int) -> float:
-    """Verdicts per minute; parsing the text of the completion is included."""
+    """Verdicts per second; parsing the text of the completion is included."""
     turn = turn_of(mode)
     begin = time.process_time()
     for index in range(num_verdicts):
         await score_completion(COMPLETIONS[index % len(COMPLETIONS)], True, turn)
-    return num_verdicts / (time.process_time() - begin) * 60
-
-
-async def measure_texts(name: str, num_verdicts: int) -> float:
-    """Verdicts per minute on actions that are parsed already."""
-    options, texts = TEXTS[name]
-    actions = [Message(role=Role.ASSISTANT, content=text) for text in texts]
-    verifier, turn = get_verifier(name, options), make_turn(expert=actions[0])
-    begin = time.process_time()
-    for index in range(num_verdicts):
-        await verifier(actions[index % len(actions)], turn)
-    return num_verdicts / (time.process_time() - begin) * 60
+    return num_verdicts / (time.process_time() - begin)
 
 
 def measure_json(num_texts: int) -> float:
-    """JSON texts decoded per minute."""
+    """JSON texts decoded per second."""
     text = json.dumps(ARGUMENTS)
     begin = time.process_time()
     for _ in range(num_texts):
         json.loads(text)
-    return num_texts / (time.process_time() - begin) * 60
+    return num_texts / (time.process_time() - begin)
 
 
 if __name__ == "__main__":
