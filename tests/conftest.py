@@ -56,11 +56,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Launches come first, since they run one after the other, and then the files that take longest."""
+    """Order the tests: launches come first, since they run one after the other, then the files that take longest.
+
+    What starts clusters, or kills and starves processes, depends on a machine that others use too: such a test that
+    fails runs once more, and the closing line counts it.
+    """
     if "soak" not in config.option.markexpr:
         soaks = [item for item in items if item.get_closest_marker("soak") is not None]
         items[:] = [item for item in items if item not in soaks]
         config.hook.pytest_deselected(items=soaks)
+    for item in items:
+        if item.get_closest_marker("slow") is not None or item.get_closest_marker("heavy") is not None:
+            item.add_marker(pytest.mark.flaky(reruns=1))
     ranks = {group: rank for rank, group in enumerate(("launches", *LONGEST))}
     items.sort(key=lambda item: ranks.get(_group(item.nodeid), len(ranks)))
 

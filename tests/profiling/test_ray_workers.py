@@ -110,7 +110,11 @@ def write_inputs(folder: Path, num_trajectories: int) -> Path:
 @pytest.mark.slow
 def test_a_profile_outlives_a_node_and_is_the_same_as_on_one_machine(tmp_path: Path) -> None:
     model, hurry = write_inputs(tmp_path, num_trajectories=100), threading.Event()
-    with ray_cluster() as cluster, fake_server(hashing_policy(model, lambda: hurry.wait(0.5))) as server:
+
+    def hold() -> None:
+        hurry.wait(0.5 if num_sampled(server) < 300 else 5)  # turns are left when the last node joins
+
+    with ray_cluster() as cluster, fake_server(hashing_policy(model, hold)) as server:
         options = ("--ray", "--address", cluster.address)
         with profiling(tmp_path, server.url, "ray.jsonl", *options) as process:
             wait_for_nodes(tmp_path, 3, process)

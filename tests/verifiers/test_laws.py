@@ -58,6 +58,33 @@ def test_every_action_gets_a_verdict(name: str, options: JsonObject, action: Mes
     assert verdict.score is None or 0.0 <= verdict.score <= 1.0
 
 
+LONG = "9" * 5_000
+"""Digits of a whole number that Python does not read."""
+TEXTS_OF_LONG_NUMBERS = [
+    LONG,
+    f"1e{LONG}",
+    f"<answer>{LONG}</answer>",
+    f"<search>{LONG}</search>",
+    f"```bash\nhead -{LONG} a; sed -n {LONG}p a; echo ${{x:{LONG}}} {{1..{LONG}}}\n```",
+    f'{{"commands": [{{"keystrokes": "ls\\n", "duration": {LONG}}}]}}',
+    f"@@ -{LONG} +1 @@\n-a = 1\n+a = 2",
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VERIFIERS)
+@pytest.mark.parametrize("text", TEXTS_OF_LONG_NUMBERS)
+def test_a_number_that_python_does_not_read_gets_a_verdict(name: str, options: JsonObject, text: str) -> None:
+    said = Message(role=Role.ASSISTANT, content=text)
+    written: JsonObject = dict.fromkeys(("command", "path", "old_str", "new_str", "query", "insert_line"), text)
+    called = Message(
+        role=Role.ASSISTANT, content="", tool_calls=(ToolCall(name="str_replace_editor", arguments=written),)
+    )
+
+    for action in (said, called):
+        for expert in (said, called, Message(role=Role.ASSISTANT, content="ls")):
+            judge(name, options, action, make_turn(expert=expert))
+
+
 @pytest.mark.parametrize(("name", "options"), VERIFIERS)
 @settings(deadline=None)
 @given(expert=actions)

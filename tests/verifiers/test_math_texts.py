@@ -100,3 +100,15 @@ def test_every_side_of_a_chain_must_equal_the_expert(expert: int, sides: list[in
     needed = needed_equalities(answer, right)
     assert not isinstance(needed, Mismatch)
     assert [pair[1] for choice in needed for pair in choice.pairs] == [str(side) for side in sides]
+
+
+@pytest.mark.parametrize(
+    "form", [r"0.\overline{{{}}}", "{}e2", "1e{}", "1e-{}", "{}", r"\frac{{1}}{{{}}}", "{{,}}{}", "1_{}", r"{}\%"]
+)
+def test_a_number_that_python_does_not_read_is_a_text(form: str) -> None:
+    answer, expert = read_math_answer(form.format("3" * 5_000)), read_math_answer("1/3")
+
+    assert expert is not None
+    if answer is not None:
+        needed_equalities(answer, expert)
+        needed_equalities(expert, answer)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+\d+(?:,\d+)? @@")
+_HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@", re.ASCII)
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"
 _NOT_OF_HUNKS = ("diff ", "index ", "\\ No newline")
 """Beginnings of lines of a unified diff that belong to no hunk."""

@@ -40,8 +40,9 @@ _SAME_UNIT = {
     for word in words
 }  # fmt: skip
 _PERCENT = re.compile(r"(?<!\\)%")
-_REPEATING = re.compile(r"(-?)(\d*)\.(\d*)(?:\\overline|\\dot|\\bar)\{(\d+)\}")
-_SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)[eE]([-+]?\d+)")
+_REPEATING = re.compile(r"(-?)(\d{0,500})\.(\d{0,500})(?:\\overline|\\dot|\\bar)\{(\d{1,500})\}")
+"""A repeating decimal. Python reads no number of more than 4,300 digits."""
+_SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)[eE]\+?(-?\d+)")
 _DECIMAL_COMMA = re.compile(r"(-?\d+)\{,\}(\d{1,2}|\d{4,})")
 _BASE = re.compile(r"\d_\{? *(\d+) *\}?")
 _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
@@ -165,7 +166,7 @@ def _number(formula: str) -> str:
         value = digits / (10 ** len(fixed) * (10 ** len(repeated) - 1))
         return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
     if found := _SCIENTIFIC.fullmatch(formula):
-        return rf"{found[1]} \times 10^{{{int(found[2])}}}"
+        return rf"{found[1]} \times 10^{{{found[2]}}}"
     if found := _DECIMAL_COMMA.fullmatch(formula):
         return f"{found[1]}.{found[2]}"
     return formula

@@ -89,7 +89,7 @@ def _number(clause: exp.Expr | None) -> int | None:
     if clause is None:
         return 0
     value = clause.args.get("expression")
-    return int(value.name) if isinstance(value, exp.Literal) and value.name.isdigit() else None
+    return _whole(value) if isinstance(value, exp.Literal) else None
 
 
 def _column(term: exp.Expr, parsed: exp.Query) -> int | None:
@@ -98,7 +98,7 @@ def _column(term: exp.Expr, parsed: exp.Query) -> int | None:
     if any(each.find(exp.Star) and not each.find(exp.Count) for each in selected):
         return None
     if isinstance(term, exp.Literal):
-        position = int(term.name) - 1 if term.name.isdigit() else -1
+        position = (_whole(term) or 0) - 1
         return position if 0 <= position < len(selected) else None
     names = [each.alias_or_name.lower() for each in selected]
     if isinstance(term, exp.Column) and not term.table and names.count(term.name.lower()) == 1:
@@ -107,3 +107,8 @@ def _column(term: exp.Expr, parsed: exp.Query) -> int | None:
         return None
     texts = [each.unalias().sql() for each in selected]
     return texts.index(term.sql()) if term.sql() in texts else None
+
+
+def _whole(literal: exp.Literal) -> int | None:
+    """The whole number that a literal is; None for any other, and for one that no database reads."""
+    return int(literal.name) if literal.name.isdecimal() and len(literal.name) < 20 else None
