@@ -1,7 +1,7 @@
 # On a fresh machine with Python 3.11, or 3.12 and PYTHON=python3.12, each command sets everything up by itself.
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 8 minutes on two cores
 #   make test         formatting, types and the whole test suite; 15 minutes on two cores
-#   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 5 minutes
+#   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 4 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores

@@ -161,6 +161,7 @@ def test_run_reuses_what_the_plan_did_and_writes_the_bytes_of_the_commands(
     assert (folder / "plan" / "profile.jsonl").read_bytes() == direct
 
 
+@pytest.mark.heavy
 def test_json_is_one_object_and_a_file_that_is_imported_is_not_imported_again(
     folder: Path, policy: Path, server: FakeServer
 ) -> None:
@@ -180,6 +181,7 @@ def test_json_is_one_object_and_a_file_that_is_imported_is_not_imported_again(
     assert [problem["text"][:33] for problem in found["problems"]] == ["40 of 80 turns are messages, at w"]
 
 
+@pytest.mark.heavy
 def test_problems_of_the_rows_and_options_are_listed(folder: Path, policy: Path, server: FakeServer) -> None:
     write_runs(folder / "bare.jsonl", tools=False)
     options = ("--model", policy, "--endpoint", server.url, "--num-profiled", "5", "--samples", "2")

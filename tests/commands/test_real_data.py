@@ -76,6 +76,7 @@ def test_each_expert_action_of_the_airline_is_accepted_and_each_near_miss_refuse
     assert refused["dropped argument"] == refused["changed value"] == 1766
 
 
+@pytest.mark.heavy
 def test_pivots_of_the_airline_with_the_filter_off_read_back_as_its_turns(tmp_path: Path) -> None:
     trajectories = import_airline(tmp_path)
     out = tmp_path / "pivots.parquet"

@@ -84,6 +84,7 @@ def import_rows(folder: Path, kill_at: object = "", workers: int = 1) -> int:
     return run(folder, "import", "in.jsonl", "--out", "out.jsonl", *options, kill_at=kill_at)
 
 
+@pytest.mark.heavy
 def test_a_killed_import_continues_and_writes_the_same_bytes(tmp_path: Path) -> None:
     write_rows(tmp_path / "in.jsonl")
     outputs = ("out.jsonl", "out.jsonl.rejected.jsonl")
@@ -132,6 +133,7 @@ def selected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kill_at", [7, 4999])
 def test_a_killed_selection_continues_and_writes_the_same_bytes(selected: Path, tmp_path: Path, kill_at: int) -> None:
     outputs = ("pivots.parquet", "pivots.validation.parquet", "pivots.report.json")

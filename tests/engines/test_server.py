@@ -94,6 +94,7 @@ def test_nothing_is_changed_where_torch_sees_an_accelerator(tmp_path: Path) -> N
     assert run_python(code, SHIMS, tmp_path) == "True False"
 
 
+@pytest.mark.heavy
 @needs_sglang_on_cpu
 def test_pinned_memory_and_kernels_are_replaced_when_sglang_is_imported(tmp_path: Path) -> None:
     (tmp_path / "sglang.py").write_text("")

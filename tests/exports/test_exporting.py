@@ -536,6 +536,7 @@ def test_nvidias_example_rows_break_fewer_rules_after_our_export_and_hold_the_sa
     assert turns_by_id(import_back(rows)) == turns_by_id(trajectories)
 
 
+@pytest.mark.heavy
 @needs_data
 def test_every_turn_of_the_airline_logs_is_exported_to_nemo_gym_and_imported_unchanged(airline: Path) -> None:
     result = export(airline, "nemo-gym")
@@ -555,6 +556,7 @@ def test_every_turn_of_the_airline_logs_is_exported_to_nemo_gym_and_imported_unc
     assert turns_by_id(import_back(rows, "--outcome", "all")) == turns_by_id(airline)
 
 
+@pytest.mark.heavy
 @needs_data
 @pytest.mark.parametrize("to", ["nemo-gym", "verl", "jsonl"])
 def test_pivots_of_the_airline_logs_survive_every_export_and_import(airline: Path, to: str) -> None:

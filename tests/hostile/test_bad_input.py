@@ -209,6 +209,7 @@ def test_a_disk_that_fills_up_leaves_the_old_import_and_no_half_of_a_new_one(tmp
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("num_rows", [40, 1100], ids=["when it is closed", "in the middle"])
 def test_a_disk_that_fills_up_leaves_the_old_pivots_and_no_half_of_new_ones(tmp_path: Path, num_rows: int) -> None:
     noise = ({"role": "user", "content": os.urandom(1000).hex()} for _ in range(num_rows))

@@ -215,6 +215,7 @@ async def test_an_answer_of_the_row_that_is_no_formula_is_undecided() -> None:
     assert (verdict.score, verdict.reason) == (None, "broken_gold")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("expert", ["9^{9^{9^{9}}}", "((9!)!)!"])
 async def test_an_expert_whose_formula_takes_forever_is_undecided(expert: str) -> None:
     for content in (rf"\boxed{{{expert}}}", r"\boxed{42}"):

@@ -11,6 +11,8 @@ from tests.support.sandbox_services import SMALL, Kind, on_every_kind, service
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
+pytestmark = pytest.mark.heavy
+
 DISK = Limits(wall_seconds=5.0, memory_bytes=256 * MIB, tmp_bytes=32 * MIB, num_tmp_files=1024)
 
 

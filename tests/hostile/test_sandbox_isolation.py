@@ -15,6 +15,8 @@ from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 from verl_pivot.sandbox.lane.syscalls import landlock_abi
 
+pytestmark = pytest.mark.heavy
+
 PROLOGUE = """
 import ctypes, errno, fcntl, json, os, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)

@@ -5,6 +5,8 @@ import pytest
 from tests.support.sandbox_services import SMALL, Kind, assert_no_survivors, marked, on_every_kind, service
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 
+pytestmark = pytest.mark.heavy
+
 KIB = 1024
 FLOODS = {
     "h21_stdout": "while True: print('x' * 1000)",

@@ -22,6 +22,8 @@ from tests.support.sandbox_services import (
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 
+pytestmark = pytest.mark.heavy
+
 SPOOFS = {
     "markers_of_other_judges": ("print('@@E\\n@@D\\n__EXIT__:0')", "@@E\n@@D\n__EXIT__:0\n"),
     "a_line_of_the_wire": (

@@ -12,6 +12,8 @@ from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits, Status
 from verl_pivot.sandbox.session import Session
 
+pytestmark = pytest.mark.heavy
+
 LIMITS = Limits(wall_seconds=2.0, memory_bytes=256 * MIB)
 
 

@@ -13,6 +13,8 @@ from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
 
+pytestmark = pytest.mark.heavy
+
 CALL = """
 import ctypes, errno, socket
 libc = ctypes.CDLL(None, use_errno=True)

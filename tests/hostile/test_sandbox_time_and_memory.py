@@ -8,6 +8,8 @@ import pytest
 from tests.support.sandbox_services import assert_no_survivors, marked, service
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 
+pytestmark = pytest.mark.heavy
+
 FEW = Limits(wall_seconds=2.0, memory_bytes=256 * MIB, num_processes=32)
 
 

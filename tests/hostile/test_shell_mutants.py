@@ -100,6 +100,7 @@ def groups_of_one_form(num_mutants: int, seed: int) -> list[list[str]]:
     return [sorted(lines) for lines in groups.values() if len(lines) > 1]
 
 
+@pytest.mark.heavy
 @needs_sandbox
 @pytest.mark.parametrize("num_mutants", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
 async def test_lines_of_one_form_do_the_same_in_bash(num_mutants: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,7 @@ def remember(*overrides: str, stage: str | None = None) -> None:
     remember_run(composed(*overrides), {"method": "grpo_roc", "stage": stage})
 
 
+@pytest.mark.heavy
 def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
     here, saves = "trainer.default_local_dir=run", "trainer.save_freq=1"
     remember(here, saves)
@@ -300,6 +301,7 @@ def test_the_last_line_is_the_sentence_of_the_error_that_it_comes_from(error: Ex
     assert own_sentence(error) == sentence
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "key", ["trainer.rollout_data_dir", "trainer.validation_data_dir", "trainer.default_local_dir"]
 )

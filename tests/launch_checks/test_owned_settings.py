@@ -96,6 +96,7 @@ def test_a_method_and_a_router_alone_set_nothing_in_vain(method: str) -> None:
     check("+router=kv_forecast", "algorithm.filter_groups.enable=True")  # beside stock verl
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("section", VOID_SECTIONS)
 def test_every_key_of_a_void_section_is_refused_with_its_remedy(method: str, section: str) -> None:

@@ -422,6 +422,7 @@ def test_the_command_writes_the_reason_for_each_dropped_trajectory(tmp_path: Pat
     assert report["filters"][0]["num_by_reason"] == {"unknown_tool": 1}
 
 
+@pytest.mark.heavy
 def test_any_number_of_workers_writes_the_same_bytes(tmp_path: Path) -> None:
     # Long enough for more than one chunk of rows.
     long = Message(role=Role.USER, content=" ".join(WORDS * 40))

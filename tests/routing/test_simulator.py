@@ -259,6 +259,7 @@ def test_rows_of_the_table_give_speed_ups_over_verls_router() -> None:
     assert ours.bound_ratio >= 1.0
 
 
+@pytest.mark.heavy
 def test_the_command_prints_a_table_and_refuses_unknown_names() -> None:
     done = cli("route", "simulate", "--scenario", "L", "--policy", "oracle", "--policy", "kv_forecast", "--seeds", "1",
                "--workers", "1", "--rates", "measured")  # fmt: skip

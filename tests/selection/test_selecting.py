@@ -496,6 +496,7 @@ def test_an_empty_selection_is_an_error_with_counts_and_leaves_existing_files_al
     assert (tmp_path / "pivots.parquet").read_text() == "from before"
 
 
+@pytest.mark.heavy
 def test_the_command_runs_as_a_process_of_its_own(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=3)
     select_all = ["select", trajectories, "--out", tmp_path / "pivots.parquet", "--keep", "all"]

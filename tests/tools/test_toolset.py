@@ -493,6 +493,7 @@ async def test_documents_of_search_r1_are_shown_as_its_checkpoints_saw_them(tmp_
     )
 
 
+@pytest.mark.heavy
 def test_an_index_is_replaced_as_a_whole_and_any_other_folder_is_left_alone(tmp_path: Path) -> None:
     documents, mine = tmp_path / "documents.jsonl", tmp_path / "mine"
     documents.write_text('{"text": "one"}\n{"text": "two"}\n')

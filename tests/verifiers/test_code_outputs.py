@@ -78,6 +78,7 @@ async def test_a_checker_decides_where_several_outputs_are_right(code: str, scor
     assert (await judge(code, tests=SUMS, checker=CHECKER)).score == score
 
 
+@pytest.mark.heavy
 @needs_sandbox
 @pytest.mark.usefixtures("sandbox")
 async def test_a_checker_that_fails_on_the_expected_output_makes_the_row_undecided() -> None:
