@@ -17,6 +17,7 @@ from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
@@ -89,6 +90,7 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
     if "rollout" in config.pivot:
         settings = parse_settings(config)
         toolset = load_toolset(settings.tools)
+        check_pool(tools=toolset.built_in)
         for pair in settings.tags:
             toolset.check_argument(pair.tool, pair.argument)
     if "resampling" in config.pivot:

@@ -1,16 +1,21 @@
 """This machine -> diagnoses of its GPUs, memory, limits, addresses and sandbox; nothing here imports verl."""
 
+import asyncio
 import importlib.util
 import resource
 import shutil
 import socket
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
 
 from verl_pivot.diagnosis.diagnosis import Diagnosis
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, SandboxError
 from verl_pivot.local.environment import has_accelerator
+
+if TYPE_CHECKING:
+    from verl_pivot.sandbox.pool_settings import PoolSettings
 
 MIN_OPEN_FILES = 16_384
 """Requests that a step of 512 x 32 rollouts may hold open at once."""
@@ -144,12 +149,16 @@ def _port_range() -> str:
 
 
 def check_sandbox() -> Diagnosis:
-    """Run one empty program in bubblewrap, with the namespaces and the system call filter that programs get."""
+    """Run one program in the foreign pool, or in bubblewrap with the namespaces and the filter that programs get."""
     from verl_pivot.sandbox.bubblewrap.probe import Tier, probe
     from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+    from verl_pivot.sandbox.pool_settings import pool_of_environment
 
     name = "sandbox"
     try:
+        pool = pool_of_environment()
+        if pool is not None:
+            return _check_pool(name, pool)
         found = probe(PythonView.of())
     except ConfigError as error:
         what, _, remedy = str(error).partition(": ")
@@ -159,3 +168,25 @@ def check_sandbox() -> Diagnosis:
     what = "; ".join(obstacle.what for obstacle in found.obstacles)
     remedy = "; ".join(obstacle.remedy for obstacle in found.obstacles)
     return Diagnosis(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)
+
+
+def _check_pool(name: str, pool: "PoolSettings") -> Diagnosis:
+    """Run one program in each server of a foreign pool."""
+    from verl_pivot.sandbox.client import Sandbox
+
+    async def answers() -> None:
+        for url in pool.urls:
+            only = pool.model_copy(update={"urls": (url,), "retries": 0})
+            async with Sandbox(pool=only) as sandbox:
+                result = await sandbox.run("print(6 * 7)", deadline_seconds=20.0)
+            if result.stdout != "42\n":
+                raise SandboxError(f"{url} answered {result.stdout!r} to a program that prints 42")
+
+    lacks = ", ".join(sorted(pool.lacks))
+    try:
+        asyncio.run(answers())
+    except SandboxError as error:
+        remedy = "start the pool, or mend the settings in VERL_PIVOT_SANDBOX_POOL"
+        return Diagnosis(name=name, passed=False, detail=str(error), remedy=remedy)
+    servers = f"{len(pool.urls)} server{'s' if len(pool.urls) > 1 else ''}"
+    return Diagnosis(name=name, passed=True, detail=f"a pool of {pool.protocol}, {servers}; it has no {lacks}")

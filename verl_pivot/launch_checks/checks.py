@@ -15,6 +15,7 @@ from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.resuming import check_resume, resumed_step
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
+from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.training_files import (
     SplitSize,
     check_lengths,
@@ -99,6 +100,7 @@ def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
     if files is None:
         return None
     places = ", ".join(train)
+    check_pool(verifiers=files.verifiers)
     if is_pivotrl:
         check_pivots(files, "data.train_files", places)
         if not config.trainer.get("val_only"):

@@ -15,6 +15,8 @@ from verl_pivot.sandbox.discovery import Discovery, NodeFollower, first_nodes
 from verl_pivot.sandbox.execution import Limits, Network, Program, Result
 from verl_pivot.sandbox.local_service import LocalService, acquire, release
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Node
+from verl_pivot.sandbox.pool_client import PoolClient
+from verl_pivot.sandbox.pool_settings import PoolSettings, pool_of_environment
 from verl_pivot.sandbox.sender import Sender
 from verl_pivot.sandbox.session import DEADLINE_SECONDS, Session, open_session
 from verl_pivot.sandbox.session_sender import SessionSender
@@ -40,8 +42,10 @@ class Sandbox:
     """Runs programs in isolation. Make one per event loop; all tasks of the loop can share it.
 
     It uses the nodes of the first of these sources that exists:
-    1. `urls` with `token` or VERL_PIVOT_SANDBOX_TOKEN; or `discovery`, which is asked every few seconds;
-    2. VERL_PIVOT_SANDBOX_URLS, separated by commas, with VERL_PIVOT_SANDBOX_TOKEN;
+    1. `urls` with `token` or VERL_PIVOT_SANDBOX_TOKEN; or `discovery`, which is asked every few seconds; or `pool`, a
+       foreign pool, with the token if it has one;
+    2. VERL_PIVOT_SANDBOX_URLS, separated by commas, with VERL_PIVOT_SANDBOX_TOKEN; or VERL_PIVOT_SANDBOX_POOL, the
+       settings of a foreign pool as one line of YAML;
     3. in a process connected to Ray: the services that `verl-pivot sandbox start --ray` keeps on the cluster under the
        name in VERL_PIVOT_SANDBOX_NAME, or "default"; nodes that join or leave are followed;
     4. a service on this machine, which the process's first call starts with `serve_arguments` as arguments of
@@ -59,15 +63,18 @@ class Sandbox:
         token: str | None = None,
         *,
         discovery: Discovery | None = None,
+        pool: PoolSettings | None = None,
         serve_arguments: Sequence[str] = (),
         rng: random.Random | None = None,
     ) -> None:
-        if urls and discovery is not None:
-            raise ConfigError("urls= and discovery= are given; leave one of them out")
+        if sum((bool(urls), discovery is not None, pool is not None)) > 1:
+            raise ConfigError("several of urls=, discovery= and pool= are given; give one of them")
         is_given = urls is not None or discovery is not None
         listed = urls or () if is_given else os.environ.get(URLS_VARIABLE, "").split(",")
         self._urls = tuple(url.strip().rstrip("/") for url in listed if url.strip())
         self._token = token or os.environ.get(TOKEN_VARIABLE, "")
+        self._pool_settings = pool or (None if is_given else pool_of_environment())
+        self._pool: PoolClient | None = None
         if self._urls and not self._token:
             raise ConfigError(f"the sandbox's token is missing; set {TOKEN_VARIABLE}, or give token=")
         self._discovery = discovery
@@ -96,6 +103,7 @@ class Sandbox:
         fetch: Sequence[str] = (),
         limits: Limits = Limits(),  # noqa: B008  frozen
         network: Network = Network.NONE,
+        compile_seconds: float | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Result:
         """Run one program; the Result says how it ended, whatever it did. Cancelling this call ends the program.
@@ -109,6 +117,7 @@ class Sandbox:
             fetch: Relative names of files to bring back after the end.
             limits: Limits of this program.
             network: Network that the program sees.
+            compile_seconds: Seconds that the compiler gets; None takes those of the language.
             deadline_seconds: Seconds for the whole call: queues, retries and the program itself.
 
         Raises:
@@ -124,6 +133,7 @@ class Sandbox:
             fetch=tuple(fetch),
             limits=limits,
             network=network,
+            compile_seconds=compile_seconds,
         )
         (result,) = await self.run_many([program], deadline_seconds=deadline_seconds)
         return result
@@ -136,6 +146,8 @@ class Sandbox:
         Raises as `run` does for the first program that has no result, and ends the others.
         """
         deadline = time.monotonic() + deadline_seconds
+        if self._pool_settings is not None:
+            return await self._pool_client(self._pool_settings).run_many(programs, deadline)
         sender = (await self._connected(deadline)).sender
         futures: list[asyncio.Future[Result]] = []
         try:
@@ -165,6 +177,8 @@ class Sandbox:
             SandboxRequestError: If the request is not allowed.
             SandboxError: If no node opened the session until the deadline.
         """
+        if self._pool_settings is not None:
+            raise SandboxRequestError(f"a pool of {self._pool_settings.protocol} has no sessions: use our own service")
         connection = await self._connected(time.monotonic() + deadline_seconds)
         return await open_session(
             connection.session_sender,
@@ -178,6 +192,8 @@ class Sandbox:
         """Cancel all calls that are under way and close all connections; harmless to repeat."""
         self._is_closed = True
         connection, self._connection = self._connection, None
+        if self._pool is not None:
+            await self._pool.close()
         if connection is not None:
             if connection.follower is not None:
                 await connection.follower.stop()
@@ -185,6 +201,12 @@ class Sandbox:
             await connection.transport.close()
             if connection.local is not None:
                 await asyncio.to_thread(release, connection.local)
+
+    def _pool_client(self, settings: PoolSettings) -> PoolClient:
+        if self._is_closed:
+            raise SandboxRequestError("this Sandbox is closed; make another")
+        self._pool = self._pool or PoolClient(settings, self._token, self._rng)
+        return self._pool
 
     async def _connected(self, deadline: float) -> _Connection:
         if self._connection is not None:

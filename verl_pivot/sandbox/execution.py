@@ -116,8 +116,12 @@ class Program:
     """Relative names of regular files to bring back after the end."""
     limits: Limits = Limits()
     network: Network = Network.NONE
+    compile_seconds: float | None = None
+    """Seconds that the compiler gets; None takes those of the language."""
 
     def __post_init__(self) -> None:
+        if self.compile_seconds is not None:
+            Limits(wall_seconds=self.compile_seconds)
         _check_size("code", len(self.code), MAX_CODE_BYTES)
         _check_size("stdin", len(self.stdin), MAX_STDIN_BYTES)
         _check_size("files", sum(map(len, self.files.values())), MAX_FILE_BYTES)

@@ -83,6 +83,8 @@ class Toolset:
 
     def __init__(self, place: str) -> None:
         self._place = place
+        self.built_in: set[str] = set()
+        """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[EnvironmentKind] = []
         self._row_backend: RowBackend | None = None
@@ -97,6 +99,7 @@ class Toolset:
         """
         match entry:
             case {"tool": str(name), **options}:
+                self.built_in.add(name)
                 self._add_tool(make_tool(name, options))  # type: ignore[arg-type]  # checked by the tool's options
             case {"function": _}:
                 self._add_tool(_function_tool(validated(FunctionEntry, entry, "")))

@@ -1,6 +1,7 @@
 """An HTTP request -> its body, or the reason why it is refused before it costs anything."""
 
 import asyncio
+import base64
 import hmac
 
 from aiohttp import web
@@ -25,10 +26,22 @@ def check_token(request: web.Request, authorization: bytes) -> None:
     Raises:
         AdmissionError: If it is missing or wrong.
     """
-    given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+    given = _as_bearer(request.headers.get("Authorization", "")).encode("utf-8", "surrogateescape")
     if not hmac.compare_digest(given, authorization):
         message = "the header 'Authorization: Bearer TOKEN' is missing or holds another token than the service's"
         raise AdmissionError(401, FailureKind.INVALID_REQUEST, message)
+
+
+def _as_bearer(header: str) -> str:
+    """The header with the password of basic authentication as its token: what http://any:TOKEN@host sends."""
+    scheme, _, credentials = header.partition(" ")
+    if scheme.lower() != "basic":
+        return header
+    try:
+        _, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except ValueError:
+        return ""
+    return f"Bearer {password}"
 
 
 async def read_body(request: web.Request, budget: ByteBudget, seconds: float) -> bytes:

@@ -136,7 +136,7 @@ class BwrapExecBackend:
         try:
             await run.ready()
             setup_seconds = time.monotonic() - start
-            limits = language.compile_limits if language.compile else program.limits
+            limits = language.compile_limits_of(program) if language.compile else program.limits
             ended = await run.step(limits, memory_bytes=_memory_bytes(limits, language))
             is_compiling = language.compile is not None
             if is_compiling and ended.reason is None and ended.wait_status == 0:
@@ -214,7 +214,7 @@ def _plan(program: Program, language: Language) -> bytes:
     """Plan for the shim, encoded by marshal: the shim, which runs on the same Python, decodes it without an import."""
     compile_step = None
     if language.compile is not None:
-        compile_step = _step(language.compile, language.compile_limits, language)
+        compile_step = _step(language.compile, language.compile_limits_of(program), language)
     plan = ShimPlan(
         compile=compile_step,
         run=_step((*language.run, *program.args), program.limits, language),

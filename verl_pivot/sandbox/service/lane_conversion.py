@@ -52,7 +52,7 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "code": program.code,
         "argv": [*(() if is_python else language.run), *program.args],
         "compile": None if language.compile is None else list(language.compile),
-        "compile_limits": limit_fields(language.compile_limits),
+        "compile_limits": limit_fields(language.compile_limits_of(program)),
         "stdin": program.stdin,
         "files": encode_files(program.files),
         "fetch": list(program.fetch),

@@ -1,8 +1,9 @@
 """YAML of languages -> LanguageTable: how programs are compiled and run, and which languages can run here."""
 
+import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -13,7 +14,7 @@ from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLanguageError
 from verl_pivot.sandbox.bubblewrap.command_line import standard_environment
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
-from verl_pivot.sandbox.execution import MIB, Limits, check_file_name
+from verl_pivot.sandbox.execution import MIB, Limits, Program, check_file_name
 from verl_pivot.validation import Options, first_problem
 
 _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
@@ -85,6 +86,13 @@ class Language:
         """Names of the programs that must be found in PATH."""
         commands = [command for command in (self.compile, self.run) if command is not None]
         return tuple(command[0] for command in commands if "/" not in command[0])
+
+    def compile_limits_of(self, program: Program) -> Limits:
+        """Limits of the compiler for one program, which may ask for another time."""
+        if program.compile_seconds is None:
+            return self.compile_limits
+        cpu_seconds = max(self.compile_limits.cpu_seconds, math.ceil(program.compile_seconds))
+        return replace(self.compile_limits, wall_seconds=program.compile_seconds, cpu_seconds=cpu_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

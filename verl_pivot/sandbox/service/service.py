@@ -10,6 +10,7 @@ from aiohttp import web
 
 import verl_pivot
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
+from verl_pivot.sandbox import sandbox_fusion
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.service.admission import AdmissionError, check_token, read_body
 from verl_pivot.sandbox.service.backend import Backend
@@ -17,6 +18,7 @@ from verl_pivot.sandbox.service.cell_socket_server import CellSocketServer
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable
 from verl_pivot.sandbox.service.metrics import Metrics
 from verl_pivot.sandbox.service.outbox import Outbox
+from verl_pivot.sandbox.service.run_code import refusal, run_code_execution, run_code_response
 from verl_pivot.sandbox.service.session_table import SessionTable
 from verl_pivot.sandbox.service.settings import ServiceSettings
 from verl_pivot.sandbox.wire import (
@@ -123,6 +125,7 @@ class Service:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/metrics", self._metrics_page)
         app.router.add_post("/v1/run", self._run)
+        app.router.add_post(sandbox_fusion.PATH, self._run_code)
         app.router.add_post("/v1/cancel", self._cancel)
         app.router.add_post("/v1/stop", self._stop_request)
         app.router.add_post("/v1/sessions", self._open)
@@ -205,6 +208,16 @@ class Service:
                 request.transport.abort()
             raise ConnectionResetError("the client did not read its results") from error
         self.metrics.response_bytes.inc(len(data))
+
+    async def _run_code(self, request: web.Request) -> web.Response:
+        text = await self._read(request)
+        try:
+            body, program = sandbox_fusion.decode_run_code_body(text)
+        except SandboxRequestError as error:
+            self.metrics.failed(FailureKind.INVALID_REQUEST)
+            return refusal(error)
+        execution = run_code_execution(program, len(text), request.remote, self._backend)
+        return run_code_response(body, await self._line(execution))
 
     async def _cancel(self, request: web.Request) -> web.Response:
         body = decode(await self._read(request), CancelBody, "the body")

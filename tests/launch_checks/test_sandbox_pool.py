@@ -1,0 +1,70 @@
+"""What a launch needs of its sandbox and its foreign pool lacks is one sentence before Ray starts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.sandbox_pool import TOOL_NEEDS, VERIFIER_NEEDS, check_pool
+from verl_pivot.tools.registry import known_tools
+from verl_pivot.tools.toolset import load_toolset
+from verl_pivot.verifiers.registry import known_verifiers
+
+POOL = "VERL_PIVOT_SANDBOX_POOL"
+FUSION = "{protocol: sandbox_fusion, urls: [http://pool:8080]}"
+JUDGE = "{protocol: code_judge, urls: [http://pool:8088]}"
+WITH_TESTS = json.dumps({"tests": [{"stdin": "", "stdout": "1"}]})
+WITH_ASSERTS = json.dumps({"asserts": ["assert f(1) == 1"]})
+
+
+def tools_file(folder: Path, *names: str) -> str:
+    path = folder / f"{len(names)}-{names[-1]}.yaml"
+    path.write_text("".join(f"- tool: {name}\n" for name in names))
+    return str(path)
+
+
+def test_tools_and_verifiers_with_needs_exist() -> None:
+    assert set(TOOL_NEEDS) <= set(known_tools())
+    assert set(VERIFIER_NEEDS) <= set(known_verifiers())
+
+
+def test_without_a_pool_everything_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(POOL, raising=False)
+    check_pool(tools=known_tools(), verifiers=[("sql", "{}")])
+
+
+def test_tools_with_sessions_are_refused_on_a_pool_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(POOL, FUSION)
+    check_pool(tools=load_toolset(tools_file(tmp_path, "python_code_with_standard_io", "sql")).built_in)
+
+    stateful = load_toolset(tools_file(tmp_path, "python_code_with_standard_io", "jupyter_code"))
+    with pytest.raises(ConfigError, match="tool 'jupyter_code' needs sessions, which a pool of sandbox_fusion does"):
+        check_pool(tools=stateful.built_in)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "refused"),
+    [
+        ("tool_call", "{}", None),
+        ("code", WITH_TESTS, None),
+        ("code", WITH_ASSERTS, "code"),
+        ("sql", "{}", "sql"),
+        ("weighted", json.dumps({"verifiers": [{"name": "tool_call"}, {"name": "math"}]}), "math"),
+        ("weighted", json.dumps({"verifiers": "math"}), None),
+    ],
+)
+def test_verifiers_with_files_are_refused_on_code_judge_and_not_on_sandbox_fusion(
+    name: str, options: str, refused: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(POOL, FUSION)
+    check_pool(verifiers=[(name, options)])
+
+    monkeypatch.setenv(POOL, JUDGE)
+    if refused is None:
+        check_pool(verifiers=[(name, options)])
+    else:
+        with pytest.raises(ConfigError, match=f"verifier '{refused}' needs files, which a pool of code_judge does not"):
+            check_pool(verifiers=[(name, options)])
