@@ -21,7 +21,7 @@ class _Submission(msgspec.Struct, kw_only=True):
     input: str
 
 
-class _BatchBody(msgspec.Struct, kw_only=True):
+class _JudgeBody(msgspec.Struct, kw_only=True):
     submissions: list[_Submission]
     type: Literal["batch"] = "batch"
 
@@ -37,14 +37,14 @@ class _SubmissionResult(msgspec.Struct, kw_only=True):
     stderr: str | None = None
 
 
-class _BatchAnswer(msgspec.Struct, kw_only=True):
+class _JudgeAnswer(msgspec.Struct, kw_only=True):
     results: list[_SubmissionResult]
 
 
-_decode_answer = msgspec.json.Decoder(_BatchAnswer).decode
+_decode_answer = msgspec.json.Decoder(_JudgeAnswer).decode
 
 
-def submission_body(program: Program) -> _BatchBody:
+def submission_body(program: Program) -> _JudgeBody:
     """Request for a program; its limits are the server's own.
 
     Raises:
@@ -58,7 +58,7 @@ def submission_body(program: Program) -> _BatchBody:
             "files back; use a service of `verl-pivot sandbox serve`, or a SandboxFusion pool"
         )
     submission = _Submission(type=program.language, solution=program.code, input=program.stdin)
-    return _BatchBody(submissions=[submission])
+    return _JudgeBody(submissions=[submission])
 
 
 def read_submission_answer(program: Program, text: bytes, *, max_characters: int) -> Result:
