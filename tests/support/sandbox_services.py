@@ -52,10 +52,12 @@ class Kind(StrEnum):
     """Backend bwrap_exec, started by an ordinary user."""
     BY_ROOT = "zygote_by_root"
     """Backend zygote, started by root."""
+    BWRAP_EXEC_BY_ROOT = "bwrap_exec_by_root"
+    """Backend bwrap_exec, started by root; only for tests of what root alone can give."""
 
 
 IS_ROOT = os.geteuid() == 0
-KINDS = tuple(kind for kind in Kind if kind is not Kind.BY_ROOT or IS_ROOT)
+KINDS = (Kind.ZYGOTE, Kind.BWRAP_EXEC, *([Kind.BY_ROOT] if IS_ROOT else []))
 on_every_kind = pytest.mark.parametrize("kind", KINDS)
 on_zygotes = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BWRAP_EXEC])
 
@@ -127,12 +129,12 @@ def start_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2, wra
     """
     folder = _service_folder()
     token = canary()
-    backend = "zygote" if kind is Kind.BY_ROOT else kind.value
+    backend = kind.value.removesuffix("_by_root")
     serve = [sys.executable, "-m", "verl_pivot.cli", "sandbox", "serve", "--backend", backend, "--lanes", str(lanes)]
     serve += ["--languages", str(folder / "languages.yaml"), *arguments]
     if not wrapper:
         serve += ["--die-with-parent", str(os.getpid())]
-    command = serve if kind is Kind.BY_ROOT else command_as(DEFAULT_USER, [*wrapper, *serve])
+    command = serve if kind.value.endswith("_by_root") else command_as(DEFAULT_USER, [*wrapper, *serve])
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= {"API_KEY": canary(), TOKEN_VARIABLE: token}
     with (folder / "service.log").open("wb") as log:

@@ -109,7 +109,7 @@ def serve_command(
 
     if os.geteuid() == 0:
         os.environ[HANDED_TOKEN] = read_token(token_file)  # the ordinary user may not read the file
-    drop_root(user)
+    drop_root(user, with_groups=True)
     if die_with_parent is not None:
         _die_with(die_with_parent)
     settings = ServiceSettings(

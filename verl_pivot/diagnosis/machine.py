@@ -164,7 +164,8 @@ def check_sandbox() -> Diagnosis:
         what, _, remedy = str(error).partition(": ")
         return Diagnosis(name=name, passed=False, detail=what, remedy=remedy)
     if found.tier <= Tier.T3:
-        return Diagnosis(name=name, passed=True, detail=found.summary)
+        weaker = "".join(f"; {obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
+        return Diagnosis(name=name, passed=True, detail=found.summary + weaker)
     what = "; ".join(obstacle.what for obstacle in found.obstacles)
     remedy = "; ".join(obstacle.remedy for obstacle in found.obstacles)
     return Diagnosis(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)

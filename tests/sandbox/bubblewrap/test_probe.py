@@ -83,7 +83,7 @@ def test_the_tier_is_what_the_machine_allows(observed: Observed, tier: Tier) -> 
         (replace(failed(SLAVE), container="kubernetes"), "appArmorProfile.type: Unconfined"),
         (replace(MACHINE, bwrap=None, version=None, with_proc=None), "sudo apt-get install -y bubblewrap"),
         (replace(MACHINE, is_setuid=True, with_proc=None), "sudo chmod u-s /usr/bin/bwrap"),
-        (replace(MACHINE, has_cgroups=False), "a watchdog bounds the memory"),
+        (replace(MACHINE, has_cgroups=False), "start the service by root"),
         (failed("verl-pivot: nobody cannot reach /home/ada/python: put it in /opt\n"), "put it in /opt"),
         (failed("bwrap: something new\n"), "run `bwrap --unshare-all --ro-bind / / true`"),
     ],

@@ -18,7 +18,9 @@ from verl_pivot.sandbox.lane.runs import Run
 from verl_pivot.sandbox.service.lane_conversion import lane_program
 from verl_pivot.sandbox.service.languages import load_languages
 
-SHAPE = PodShape(tmp_bytes=1 << 20, num_tmp_files=10, network="none", has_proc=True)
+SHAPE = PodShape(
+    tmp_bytes=1 << 20, num_tmp_files=10, memory_bytes=1 << 30, num_processes=64, network="none", has_proc=True
+)
 
 
 class RunWithoutPod(Run):

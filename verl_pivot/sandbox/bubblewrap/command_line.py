@@ -15,6 +15,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.privileges import as_ordinary_user
 from verl_pivot.sandbox.bubblewrap.python_view import VENV, PythonView, is_below
 from verl_pivot.sandbox.execution import MIB, Limits
+from verl_pivot.sandbox.lane.control_groups import SHM_BYTES
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 
 TRUSTED_FOLDERS = (Path("/usr/bin"), Path("/usr/local/bin"), Path("/bin"))
@@ -25,8 +26,6 @@ DISABLE_USERNS_VERSION = (0, 8, 0)
 """First version of bubblewrap with --disable-userns."""
 LIBRARY = "/sandbox"
 """Folder inside the sandbox that holds the trusted part of this package."""
-SHM_BYTES = 16 * MIB
-"""Size of /dev/shm."""
 LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
 PROGRAM_UID = 1000
 """User and group id of programs inside a sandbox."""
@@ -127,7 +126,9 @@ def lane_command(
         f"import sys; sys.path[:0] = [{LIBRARY!r}]; sys.path += {list(python.site_packages)!r}; "
         "from verl_pivot.sandbox.lane.supervisor import main; main(*sys.argv[1:])"
     )
-    options = ["--unshare-all", "--unshare-user", "--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
+    # Not --unshare-all: the lane makes control groups outside of its own, and each program is confined to its group.
+    options = [f"--unshare-{kind}" for kind in ("user", "ipc", "pid", "net", "uts")]
+    options += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
     for capability in capabilities:
         options += ["--cap-add", capability]
     options += _view(python)

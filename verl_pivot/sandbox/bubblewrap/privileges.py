@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.sandbox.bubblewrap.group_tree import make_groups, remove_at_end
 from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.syscalls import CLONE_NEWNS, drop_capabilities, unshare
 
@@ -35,19 +36,33 @@ def is_root() -> bool:
     return os.geteuid() == 0 and not is_renamed
 
 
-def drop_root(user: str | None = None) -> None:
+def drop_root(user: str | None = None, *, with_groups: bool = False) -> None:
     """Restart this process as `user` if it is root, with the same arguments, environment and inheritable descriptors.
 
     Returns only if the process is not root. The restart matters: after setuid alone the kernel still protects the
     process as root's, and the process could not read its own /proc/self.
+
+    Args:
+        user: Name of the user.
+        with_groups: Make control groups first, which the user may then use, and which are removed at its end.
 
     Raises:
         ConfigError: If the user does not exist, is root, or cannot be made to reach this Python.
     """
     if is_root():
         raise_oom_score()
+        if with_groups:
+            _make_groups(user or DEFAULT_USER)
         become(user or DEFAULT_USER)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _make_groups(user: str) -> None:
+    """Make the control groups that `user` may use, where the machine gives root any."""
+    account = _account(user)
+    groups = make_groups((account.pw_uid, account.pw_gid))
+    if groups is not None:
+        remove_at_end(groups)
 
 
 def as_ordinary_user(show: Iterable[Path] = ()) -> tuple[str, ...]:
@@ -85,12 +100,7 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
     Raises:
         ConfigError: As in `drop_root`.
     """
-    try:
-        account = pwd.getpwnam(user)
-    except KeyError as error:
-        raise ConfigError(f"user {user!r} does not exist: create it, or name another") from error
-    if account.pw_uid == 0:
-        raise ConfigError(f"user {user!r} is root, and the sandbox may not run as root: name an ordinary user")
+    account = _account(user)
     _show(account, [*_needed(), *show])
     try:
         os.setgroups([])
@@ -102,6 +112,16 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if not os.access(".", os.X_OK):
         os.chdir("/")
+
+
+def _account(user: str) -> pwd.struct_passwd:
+    try:
+        account = pwd.getpwnam(user)
+    except KeyError as error:
+        raise ConfigError(f"user {user!r} does not exist: create it, or name another") from error
+    if account.pw_uid == 0:
+        raise ConfigError(f"user {user!r} is root, and the sandbox may not run as root: name an ordinary user")
+    return account
 
 
 def _needed() -> list[Path]:

@@ -1,6 +1,7 @@
 """This machine -> the isolation tier that it offers, and the obstacles to a better one with their remedies."""
 
 import functools
+import logging
 import os
 import platform
 import stat
@@ -12,11 +13,14 @@ from pathlib import Path
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.command_line import MINIMUM_VERSION, exec_command, find_bwrap, parse_version
+from verl_pivot.sandbox.bubblewrap.group_tree import may_have_groups
 from verl_pivot.sandbox.bubblewrap.obstacles import Obstacle, explain, old_version_note
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.lane.syscalls import landlock_abi
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPT_SECONDS = 20.0
 _SYSCTLS = (
@@ -74,7 +78,7 @@ class Observed:
     landlock_abi: int
     """Version of Landlock's interface; 0 without Landlock."""
     has_cgroups: bool
-    """Whether this process has a cgroup v2 of its own with the controllers for memory and pids."""
+    """Whether each pod can have a control group that counts memory and processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,9 +98,14 @@ class Probe:
     """Version of bubblewrap; zeros if it is not installed."""
 
 
-def probe(python: PythonView) -> Probe:
-    """Tier of this machine; tries bubblewrap, which takes under a second if it works."""
-    return judge(observe(python))
+def probe(python: PythonView, *, has_groups: bool | None = None) -> Probe:
+    """Tier of this machine; tries bubblewrap, which takes under a second if it works.
+
+    Args:
+        python: Python that sandboxes show.
+        has_groups: Whether this process has made control groups; None asks whether a service could.
+    """
+    return judge(observe(python, has_groups=may_have_groups() if has_groups is None else has_groups))
 
 
 def require_tier(found: Probe, min_tier: str) -> None:
@@ -113,6 +122,12 @@ def require_tier(found: Probe, min_tier: str) -> None:
         raise ConfigError(f"the sandbox needs tier {min_tier}, and this machine offers {found.tier}. {causes}")
 
 
+def warn(found: Probe) -> None:
+    """Write to the log what a tier does not bound, with the remedies."""
+    for obstacle in found.obstacles:
+        logger.warning("the sandbox has tier %s: %s: %s", found.tier, obstacle.what, obstacle.remedy)
+
+
 def judge(observed: Observed) -> Probe:
     """Tier that follows from observations."""
     unusable = _unusable(observed)
@@ -121,8 +136,10 @@ def judge(observed: Observed) -> Probe:
     if observed.with_proc.exit_code == 0 and observed.has_cgroups:
         return _result(observed, Tier.T1, ())
     if observed.with_proc.exit_code == 0:
-        what = "this process has no cgroup v2 of its own with the memory and pids controllers"
-        remedy = "start it with `systemd-run --user --scope -p Delegate=yes`; without, a watchdog bounds the memory"
+        what = (
+            "no control groups: a watchdog bounds the memory of programs, but not what they put into buffers of sockets"
+        )
+        remedy = "start the service by root, or by `systemd-run --user --scope -p Delegate=yes`"
         return _result(observed, Tier.T2, (Obstacle(what=what, remedy=remedy),))
     obstacle = explain(observed.with_proc.stderr, observed.sysctls, observed.container)
     if observed.without_proc is not None and observed.without_proc.exit_code == 0:
@@ -163,7 +180,7 @@ def _result(observed: Observed, tier: Tier, obstacles: tuple[Obstacle, ...]) -> 
     return Probe(tier=tier, summary=summary + note + landlock, obstacles=obstacles, version=version)
 
 
-def observe(python: PythonView) -> Observed:
+def observe(python: PythonView, *, has_groups: bool) -> Observed:
     """Observe this machine; starts bubblewrap once or twice."""
     bwrap = _bwrap()
     version = _version(bwrap) if bwrap is not None else None
@@ -185,7 +202,7 @@ def observe(python: PythonView) -> Observed:
         has_seccomp=Path("/proc/sys/kernel/seccomp/actions_avail").exists()
         or with_proc == Attempt(exit_code=0, stderr=""),
         landlock_abi=landlock_abi(),
-        has_cgroups=_has_cgroups(),
+        has_cgroups=has_groups,
     )
 
 
@@ -239,14 +256,3 @@ def _container() -> str:
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
     return "docker" if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists() else ""
-
-
-def _has_cgroups() -> bool:
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        if line.startswith("0::"):
-            folder = Path("/sys/fs/cgroup", line[3:].lstrip("/"))
-            controllers = folder / "cgroup.controllers"
-            if not controllers.exists() or not os.access(folder, os.W_OK):
-                return False
-            return {"memory", "pids"} <= set(controllers.read_text().split())
-    return False

@@ -14,6 +14,7 @@ from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
+from verl_pivot.sandbox.lane.control_groups import PodGroup
 
 START_SECONDS = 60.0
 """Seconds until bubblewrap and its shim must have started, or the shim answered; longer means a stuck machine."""
@@ -49,7 +50,12 @@ class BwrapRun:
     """
 
     def __init__(
-        self, make_command: Callable[[int, int, int], BwrapCommand], *, stdin_fd: int, keep_bytes: int
+        self,
+        make_command: Callable[[int, int, int], BwrapCommand],
+        *,
+        stdin_fd: int,
+        keep_bytes: int,
+        group: PodGroup | None = None,
     ) -> None:
         """Start bubblewrap.
 
@@ -58,10 +64,12 @@ class BwrapRun:
                 read end of the go pipe.
             stdin_fd: Input of the program.
             keep_bytes: Bytes kept of each stream of output.
+            group: Control group of its processes; None where the machine gives none.
 
         Raises:
             SandboxError: If bubblewrap cannot be started.
         """
+        self.group = group
         with contextlib.ExitStack() as read_ends, contextlib.ExitStack() as write_ends:
             pipes = [_pipe(read_ends, write_ends) for _ in range(4)]
             (report, report_w), (compiler, compiler_w), (stdout, stdout_w), (stderr, stderr_w) = pipes
@@ -114,6 +122,8 @@ class BwrapRun:
                 self._shim_pid = pid
         if not self._shim_pid or self._go_fd < 0:
             raise self._broken("it was killed at its start")
+        if self.group is not None:
+            self.group.admit(self._shim_pid)
         with contextlib.suppress(BrokenPipeError):  # a dead shim is noticed at the next line of its report
             os.write(self._go_fd, b"!")
 
@@ -140,7 +150,9 @@ class BwrapRun:
             message.cancel()
             watch.cancel()
             await asyncio.wait((message, watch))
-        if ended is not None:
+        if self.group is not None and self.group.has_run_out():
+            self.kill(Status.MEMORY_LIMIT)
+        elif ended is not None:
             return _ended(ended, self._peak_memory_bytes)
         if self._reason is None:
             raise self._broken("its PID 1 was killed")

@@ -4,6 +4,7 @@ import os
 import resource
 
 from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.control_groups import ENTER_SELF, SHM_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
@@ -20,7 +21,7 @@ _ID_MAPS = (
     ("self/gid_map", b"%d 0 1" % USER_ID),
 )
 _NO_SUID_NO_DEVICES = syscalls.MS_NOSUID | syscalls.MS_NODEV
-_SHARED_MEMORY_OPTIONS = b"size=16777216,mode=1777,nr_inodes="
+_SHARED_MEMORY_OPTIONS = b"size=%d,mode=1777,nr_inodes=" % SHM_BYTES
 _TERMINAL_OPTIONS = b"newinstance,ptmxmode=0666,mode=620,max=32"
 _NICE = 15
 """Niceness of programs above that of the lane, which needs a core at once to stop a fork bomb."""
@@ -46,6 +47,13 @@ def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
     if pid != 0:
         syscalls.setns(own_pidfd, syscalls.CLONE_NEWPID)
     return pid
+
+
+def enter_groups(entrances: tuple[int, ...]) -> None:
+    """Put this process into its control groups, which it then sees as the topmost ones."""
+    for fd in entrances:
+        os.write(fd, ENTER_SELF)
+    syscalls.unshare(syscalls.CLONE_NEWCGROUP)
 
 
 def furnish(tmp_bytes: int, num_tmp_files: int, *, has_proc: bool, raises_loopback: bool) -> None:

@@ -85,7 +85,10 @@ class Interpreter:
     def on_forked(self, pid: int) -> None: ...
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
-        self.on_end(self, _why_ended(status, cpu_seconds, self.total_cpu_seconds))
+        if self.shared.pod.has_run_out:
+            self.on_end(self, KILL_REASONS["memory_limit"])
+        else:
+            self.on_end(self, _why_ended(status, cpu_seconds, self.total_cpu_seconds))
 
     def on_fork_failed(self, reason: str) -> None:
         self.on_end(self, reason)

@@ -32,6 +32,15 @@ class LaneSettings(TypedDict):
     """Memory for all programs and sessions of the lane together."""
 
 
+class LaneDescriptors(TypedDict):
+    """Descriptors that a lane inherits beside its channel."""
+
+    outer_proc: int | None
+    """The service's /proc, on a machine where pods cannot mount one."""
+    groups: tuple[int, int, int] | None
+    """Version of the control groups, and the folders of memory and of processes; None where there are none."""
+
+
 class LimitFields(TypedDict):
     """Limits of an execution, field by field as in sandbox.execution.Limits."""
 

@@ -52,7 +52,10 @@ class PodProcess:
         shape = pod.shape
         tmp = (shape.tmp_bytes, shape.num_tmp_files) if is_first else None
         entry: PodEntry = (shape.namespaces, tmp, shape.network == NETWORK_LOOPBACK)
-        zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end))
+        entrances = pod.group.entrances() if pod.group is not None else ()
+        zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end, *entrances))
+        for fd in entrances:
+            os.close(fd)
         theirs.close()
         os.close(report_write_end)
 

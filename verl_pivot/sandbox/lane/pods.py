@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass
 
 from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
 from verl_pivot.sandbox.lane.procfs import is_exiting
 
 TYPE_CHECKING = False
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 NETWORK_NONE, NETWORK_LOOPBACK = "none", "loopback"
 """Values of sandbox.execution.Network, which is not mounted in a lane."""
 
-_NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWCGROUP
+_NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS
 _CLONE_VM, _CLONE_FILES, _CLONE_PIDFD = 0x100, 0x400, 0x1000
 _STACK_BYTES, _NUM_STACKS = 1024, 16384
 
@@ -31,6 +32,8 @@ class PodShape:
 
     tmp_bytes: int
     num_tmp_files: int
+    memory_bytes: int
+    num_processes: int
     network: str
     """A value of sandbox.execution.Network."""
     has_proc: bool
@@ -48,16 +51,27 @@ class Pod:
     shape: PodShape
     pid: int
     pidfd: int
+    group: PodGroup | None
+    """Control group of its programs; None where the machine gives none."""
+    groups: GroupPool | None
+    """Pool that gets the group back."""
 
     @property
     def is_alive(self) -> bool:
         """Whether the shim still runs; if it does not, the end of a program in the pod was not the program's doing."""
         return send_signal(self.pidfd, 0) and not (self.shape.has_proc and is_exiting(self.pid))
 
+    @property
+    def has_run_out(self) -> bool:
+        """Whether the kernel has killed one of its processes because their memory together reached its bound."""
+        return self.group is not None and self.group.has_run_out()
+
     def end(self) -> None:
         """Kill everything in the pod. To be called once."""
         send_signal(self.pidfd, signal.SIGKILL)
         os.close(self.pidfd)
+        if self.group is not None and self.groups is not None:
+            self.groups.give_back(self.group)
 
 
 def pod_shape(limits: "LimitFields", network: str, *, has_proc: bool) -> PodShape:
@@ -65,6 +79,8 @@ def pod_shape(limits: "LimitFields", network: str, *, has_proc: bool) -> PodShap
     return PodShape(
         tmp_bytes=limits["tmp_bytes"],
         num_tmp_files=limits["num_tmp_files"],
+        memory_bytes=limits["memory_bytes"],
+        num_processes=limits["num_processes"],
         network=network,
         has_proc=has_proc,
     )
@@ -85,21 +101,40 @@ class PodMaker:
     Starting such a shim takes 0.2 ms. A forked one would take 1 ms, mostly to copy page tables that it never uses.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, groups: GroupPool | None) -> None:
+        """Begin.
+
+        Args:
+            groups: Pool of control groups; None where the machine gives none.
+        """
+        self._groups = groups
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, signal.SIG_IGN)  # shims inherit this: the kernel then reaps orphans of a pod
         self._stacks = mmap.mmap(-1, _STACK_BYTES * (_NUM_STACKS + 1))
         self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._stacks))
         self._num_made = 0
 
-    def make(self, shape: PodShape) -> Pod:
+    def make(self, shape: PodShape, *, shared_bytes: int) -> Pod:
         """Start the shim of a new pod.
 
+        Args:
+            shape: Properties of the pod.
+            shared_bytes: Memory that an interpreter in the pod shares with its zygote.
+
         Raises:
-            OSError: If no process can be made.
+            OSError: If no process or no control group can be made.
         """
         self._num_made += 1
         stack = self._base + _STACK_BYTES * (self._num_made % _NUM_STACKS + 1)
         flags = shape.namespaces | syscalls.CLONE_NEWPID | _CLONE_VM | _CLONE_FILES | _CLONE_PIDFD | signal.SIGCHLD
-        pid, pidfd = syscalls.clone_to_pause(stack, flags)
-        return Pod(shape=shape, pid=pid, pidfd=pidfd)
+        group = None
+        if self._groups is not None:
+            limit = group_bytes(shape.memory_bytes, shape.tmp_bytes, shared_bytes)
+            group = self._groups.take(memory_bytes=limit, num_processes=shape.num_processes)
+        try:
+            pid, pidfd = syscalls.clone_to_pause(stack, flags)
+        except OSError:
+            if self._groups is not None and group is not None:
+                self._groups.give_back(group)
+            raise
+        return Pod(shape=shape, pid=pid, pidfd=pidfd, group=group, groups=self._groups)

@@ -126,11 +126,14 @@ class RunningTask:
         floods = [output.drained_a_flood() for output in self.outputs]
         if self._killed_by is None and any(floods):
             self._killed_by = "output_limit"
+        is_sure = self._killed_by == "output_limit"
+        if self._killed_by is None and self.process.pod.has_run_out:
+            self._killed_by, is_sure = "memory_limit", True
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         self._finish(
             Ending(
                 failure=None if self._killed_by else self.process.failure(),
-                killed_by=self._killed_by if was_killed or self._killed_by == "output_limit" else None,
+                killed_by=self._killed_by if was_killed or is_sure else None,
                 pod_ended_for=self._killed_by,
                 status=status,
                 wall_seconds=self._exited_at - self._forked_at,

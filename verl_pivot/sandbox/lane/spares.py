@@ -42,4 +42,4 @@ class Spares:
                 self._spares[zygote] = self._make(zygote, shape)
 
     def _make(self, zygote: ZygoteHandle, shape: PodShape) -> PodProcess:
-        return PodProcess(self._loop, zygote, self._pods.make(shape))
+        return PodProcess(self._loop, zygote, self._pods.make(shape, shared_bytes=zygote.resident_bytes))

@@ -12,6 +12,7 @@ import socket
 from collections import deque
 
 from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
 from verl_pivot.sandbox.lane.pods import PodMaker, pod_shape
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import (
         AnswerFrame,
         LaneAnswer,
+        LaneDescriptors,
         LaneProgram,
         LaneSettings,
         Refusal,
@@ -44,14 +46,20 @@ _FIRST_HIGH_FD = 64
 class Lane:
     """The parts of a lane wired together, and its side of the conversation with the service."""
 
-    def __init__(self, channel: socket.socket, settings: "LaneSettings", outer_proc: int | None) -> None:
+    def __init__(
+        self,
+        channel: socket.socket,
+        settings: "LaneSettings",
+        outer_proc: int | None,
+        groups: GroupPool | None,
+    ) -> None:
         self._channel = channel
         self._decoder: Decoder[RequestFrame] = Decoder(_MAX_REQUEST_BYTES)
         self._outgoing: deque[memoryview] = deque()
         self._has_proc = settings["has_proc"]
         self._outer_proc = outer_proc
         self._loop = EventLoop()
-        spares = Spares(self._loop, PodMaker())
+        spares = Spares(self._loop, PodMaker(groups))
         self._zygotes = {
             name: self._start_zygote(tuple(modules), settings["max_forks"])
             for name, modules in settings["zygotes"].items()
@@ -140,19 +148,23 @@ class Lane:
         self._loop.on_writable(self._channel.fileno(), None)
 
 
-def main(channel_fd: str, settings: str, *outer_proc_fd: str) -> None:
+def main(channel_fd: str, settings: str, inherited: str) -> None:
     """Entry point inside bubblewrap.
 
     Args:
         channel_fd: Descriptor of the socket to the service.
         settings: LaneSettings as JSON.
-        outer_proc_fd: Descriptor of the service's /proc, on a machine where pods cannot mount one.
+        inherited: LaneDescriptors as JSON.
     """
     decoded: LaneSettings = json.loads(settings)
     outer_proc = None
-    if outer_proc_fd:
-        outer_proc = fcntl.fcntl(int(outer_proc_fd[0]), fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD)
-        os.close(int(outer_proc_fd[0]))
+    descriptors: LaneDescriptors = json.loads(inherited)
+    if descriptors["outer_proc"] is not None:
+        outer_proc = _moved_up(descriptors["outer_proc"])
+    groups = None
+    if descriptors["groups"] is not None:
+        version, memory, pids = descriptors["groups"]
+        groups = GroupPool(GroupFolders(version=version, memory=_moved_up(memory), pids=_moved_up(pids)))
     if decoded["has_proc"]:
         raise_oom_score()
     os.set_inheritable(int(channel_fd), False)  # no zygote may keep the socket open after this process has ended
@@ -160,4 +172,11 @@ def main(channel_fd: str, settings: str, *outer_proc_fd: str) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc).serve()
+    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc, groups).serve()
+
+
+def _moved_up(fd: int) -> int:
+    """The same file under a higher number, which no zygote inherits."""
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST_HIGH_FD)
+    os.close(fd)
+    return moved

@@ -1,10 +1,10 @@
 """The zygote: an interpreter with its imports done, which forks one child per program into a pod.
 
-A request is a number and a PodEntry, with three descriptors: the pidfd of the pod's shim, and the child's ends of its
-order and report channels. The answers are ZygoteReports: the child's process id, later its exit status, which the
-kernel gives to a parent only. The child confines itself, then waits for its order: stdin, stdout and stderr, and a
-memory file with a LaneTask. The zygote runs none of the user's code and imports little: each page of its memory makes
-every fork slower.
+A request is a number and a PodEntry, with descriptors: the pidfd of the pod's shim, the child's ends of its order and
+report channels, and the entrances of its control groups, where there are any. The answers are ZygoteReports: the
+child's process id, later its exit status, which the kernel gives to a parent only. The child confines itself, then
+waits for its order: stdin, stdout and stderr, and a memory file with a LaneTask. The zygote runs none of the user's
+code and imports little: each page of its memory makes every fork slower.
 """
 
 import gc
@@ -20,7 +20,14 @@ from types import ModuleType
 
 from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.answers import write_answer
-from verl_pivot.sandbox.lane.confinement import READY, accept_limits, fork_into, furnish, give_up_privileges
+from verl_pivot.sandbox.lane.confinement import (
+    READY,
+    accept_limits,
+    enter_groups,
+    fork_into,
+    furnish,
+    give_up_privileges,
+)
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive, send
 from verl_pivot.sandbox.lane.files import end_everyone_else, fetch_files, write_files
 from verl_pivot.sandbox.lane.python_program import become_fresh, run_main
@@ -125,9 +132,10 @@ class Zygote:
 
     def _confine(self, entry: "PodEntry", fds: tuple[int, ...]) -> None:
         """Enter the pod for good, without privileges and with no descriptors but those for order and report."""
-        shim, orders, report = fds
+        shim, orders, report, *groups = fds
         namespaces, tmp, raises_loopback = entry
         try:
+            enter_groups(tuple(groups))
             syscalls.setns(shim, namespaces)
             if tmp:
                 furnish(*tmp, has_proc=self._has_proc, raises_loopback=raises_loopback)
@@ -135,7 +143,7 @@ class Zygote:
         except OSError as error:
             _fail(report, error)
         os.dup2(orders, _ORDERS)
-        os.dup2(report, _REPORT)  # received last, it has the largest number: the line above has not overwritten it
+        os.dup2(report, _REPORT)  # received after it, it has a larger number: the line above has not overwritten it
         os.closerange(_REPORT + 1, _NUM_FDS)
         reseed()
 

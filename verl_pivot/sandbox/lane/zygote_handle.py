@@ -70,13 +70,14 @@ class ZygoteHandle:
         self._timer = Timer(lambda: None)
         self._start()
 
-    def fork(self, child: Child, entry: "PodEntry", fds: tuple[int, int, int]) -> None:
+    def fork(self, child: Child, entry: "PodEntry", fds: tuple[int, ...]) -> None:
         """Ask for a process in a pod; `child` receives the reports.
 
         Args:
             child: Receiver of the reports.
             entry: How the process enters its pod.
-            fds: pidfd of the pod's shim, and the process's ends of its order and report channels.
+            fds: pidfd of the pod's shim, the process's ends of its order and report channels, and the entrances of its
+                control groups, if there are any.
         """
         self._num_forks += 1
         self._asked[self._num_forks] = child

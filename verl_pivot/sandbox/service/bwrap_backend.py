@@ -6,22 +6,25 @@ memory, and more than `limits.num_tmp_files` of them end the program with MEMORY
 """
 
 import asyncio
+import contextlib
 import marshal
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.bubblewrap.command_line import LIBRARY, BwrapCommand, DataFile, exec_command, find_bwrap
-from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.sandbox.bubblewrap.group_tree import GroupTree, groups_of_service, make_groups
+from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import BwrapRun, StepEnd
 from verl_pivot.sandbox.bubblewrap.shim_plan import ShimPlan, ShimStep
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
+from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.service.backend import BackendSettings
@@ -42,6 +45,8 @@ class _Machine:
     has_proc: bool
     python: PythonView
     languages: LanguageTable
+    groups: GroupPool | None
+    """Control groups for programs; None where the machine gives none."""
 
 
 class BwrapExecBackend:
@@ -57,6 +62,9 @@ class BwrapExecBackend:
         self._slots = asyncio.Semaphore(self.num_slots)
         self._running: set[BwrapRun] = set()
         self._found: _Machine | None = None
+        self._tree: GroupTree | None = None
+        self._opened = contextlib.ExitStack()
+        """Folders of the control groups."""
 
     async def start(self) -> None:
         """Find out what this machine offers.
@@ -65,8 +73,10 @@ class BwrapExecBackend:
             ConfigError: If its tier is below `min_tier`, or the languages cannot be read.
         """
         python = PythonView.of()
-        found = await asyncio.to_thread(probe, python)
+        tree = groups_of_service() or make_groups()
+        found = await asyncio.to_thread(probe, python, has_groups=tree is not None)
         require_tier(found, self._settings.min_tier)
+        self._tree = None if tree is None else tree.below("programs")
         languages = load_languages(self._settings.languages_file, python=python)
         self._found = _Machine(
             bwrap=find_bwrap(),
@@ -74,8 +84,10 @@ class BwrapExecBackend:
             has_proc=found.tier is not Tier.T3,
             python=python,
             languages=languages,
+            groups=None if self._tree is None else GroupPool(self._opened.enter_context(self._tree.make().opened())),
         )
-        self.tier = max(found.tier, Tier.T2)  # programs are not put into cgroups
+        warn(found)
+        self.tier = found.tier
 
     @property
     def languages(self) -> LanguageTable:
@@ -97,7 +109,8 @@ class BwrapExecBackend:
         """
         language = self._machine.languages.get(program.language)
         async with self._slots:
-            return await self._run(program, language)
+            with _lent(self._machine.groups, program, language) as group:
+                return await self._run(program, language, group)
 
     async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
         raise _no_sessions()
@@ -126,10 +139,13 @@ class BwrapExecBackend:
         for run in self._running:
             run.kill()
         await asyncio.gather(*(run.gone() for run in self._running))
+        self._opened.close()
+        if self._tree is not None:
+            await self._tree.removed()
 
-    async def _run(self, program: Program, language: Language) -> Result:
+    async def _run(self, program: Program, language: Language, group: PodGroup | None) -> Result:
         start = time.monotonic()
-        run = self._begin(program, language)
+        run = self._begin(program, language, group)
         self._running.add(run)
         files: dict[str, bytes] = {}
         file_errors: dict[str, str] = {}
@@ -154,7 +170,7 @@ class BwrapExecBackend:
         timing = replace(result.timing, setup_seconds=setup_seconds)
         return replace(result, files=files, file_errors=file_errors, timing=timing, tier=str(self.tier))
 
-    def _begin(self, program: Program, language: Language) -> BwrapRun:
+    def _begin(self, program: Program, language: Language, group: PodGroup | None) -> BwrapRun:
         """Start bubblewrap; afterwards it alone has the descriptors that are made here."""
         plan_fd = sealed_memory_file(_plan(program, language))
         stdin_fd = sealed_memory_file(utf8_bytes(program.stdin))
@@ -163,6 +179,7 @@ class BwrapExecBackend:
                 lambda *fds: self._command(program, language, (plan_fd, *fds)),
                 stdin_fd=stdin_fd,
                 keep_bytes=program.limits.output_bytes,
+                group=group,
             )
         finally:
             os.close(plan_fd)
@@ -244,6 +261,26 @@ def _rlimits(limits: Limits, language: Language) -> dict[str, int]:
 
 def _memory_bytes(limits: Limits, language: Language) -> int:
     return limits.memory_bytes + language.overhead.memory_bytes
+
+
+@contextlib.contextmanager
+def _lent(groups: GroupPool | None, program: Program, language: Language) -> Iterator[PodGroup | None]:
+    """A control group for the program and its compiler; None where there are none."""
+    if groups is None:
+        yield None
+        return
+    steps = [program.limits, *([language.compile_limits] if language.compile else [])]
+    memory_bytes = max(_memory_bytes(limits, language) for limits in steps)
+    num_processes = max(limits.num_processes for limits in steps) + language.overhead.num_processes
+    limit = group_bytes(memory_bytes, program.limits.tmp_bytes, shared_bytes=0)
+    try:
+        group = groups.take(memory_bytes=limit, num_processes=num_processes)
+    except OSError as error:
+        raise SandboxError(f"no control group can be made: {error}") from error
+    try:
+        yield group
+    finally:
+        groups.give_back(group)
 
 
 def _status(ended: StepEnd, limits: Limits, run: BwrapRun) -> Status:

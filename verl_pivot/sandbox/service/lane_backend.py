@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier
+from verl_pivot.sandbox.bubblewrap.group_tree import groups_of_service, make_groups
+from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
@@ -59,6 +60,8 @@ class ZygoteBackend:
         self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane()
         self.tier = ""
         self._lanes: list[LaneProcess] = []
+        self._num_made = 0
+        """Lanes made so far."""
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._preload = settings.preload
@@ -67,13 +70,21 @@ class ZygoteBackend:
         self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(STANDARD_MODULES)}
 
     async def start(self) -> None:
-        found = await asyncio.to_thread(probe, self._python)
+        groups = groups_of_service() or make_groups()
+        found = await asyncio.to_thread(probe, self._python, has_groups=groups is not None)
         require_tier(found, self._min_tier)
-        self.tier = max(found.tier, Tier.T2).value  # lanes use no cgroups
+        warn(found)
+        self.tier = found.tier.value
+        self._groups = groups
         self._settings = self._lane_settings(has_proc=found.tier != Tier.T3)
-        self._lanes = [LaneProcess(self._settings) for _ in range(self._num_lanes)]
+        self._lanes = [self._new_lane() for _ in range(self._num_lanes)]
         await asyncio.gather(*(lane.start() for lane in self._lanes))
         self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self._num_lanes)]
+
+    def _new_lane(self) -> LaneProcess:
+        self._num_made += 1
+        groups = None if self._groups is None else self._groups.below(f"lane-{self._num_made}")
+        return LaneProcess(self._settings, groups)
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
         return {
@@ -180,7 +191,7 @@ class ZygoteBackend:
             lane = self._lanes[index]
             await self._until_dead(lane)
             await lane.stop()
-            lane = LaneProcess(self._settings)
+            lane = self._new_lane()
             try:
                 await lane.start()
             except (SandboxError, OSError):  # no process can be made, for example; calls wait for a lane meanwhile

@@ -1,6 +1,7 @@
 """A lane as the service sees it: a bubblewrap process that takes requests, and answers them in any order."""
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -8,6 +9,7 @@ from typing import Any, overload
 
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.bubblewrap.command_line import find_bwrap, lane_command
+from verl_pivot.sandbox.bubblewrap.group_tree import GroupTree
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import kill_group
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, FrameError, encode
@@ -22,6 +24,7 @@ from verl_pivot.sandbox.lane.messages import (
     FilesAnswer,
     FilesRequest,
     ForkRequest,
+    LaneDescriptors,
     LaneProgram,
     LaneRequest,
     LaneSettings,
@@ -41,7 +44,14 @@ _STOP_SECONDS = 5.0
 class LaneProcess:
     """One lane from its start to its end; when it dies, every open request fails with SandboxError."""
 
-    def __init__(self, settings: LaneSettings) -> None:
+    def __init__(self, settings: LaneSettings, groups: GroupTree | None = None) -> None:
+        """Begin; nothing is started yet.
+
+        Args:
+            settings: Settings of the lane.
+            groups: Folders of the control groups of this lane alone; None where there are none.
+        """
+        self._groups = groups
         self._settings = settings
         self._answers: dict[int, asyncio.Future[Any]] = {}
         """Number of each open request -> its answer to come."""
@@ -65,30 +75,27 @@ class LaneProcess:
         """
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        kept = [theirs.fileno()]
-        if not self._settings["has_proc"]:  # pods need one for a moment, to map their user
-            kept.append(os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        channel, *outer_proc = map(str, kept)
-        command = lane_command(
-            PythonView.of(),
-            (channel, json.dumps(self._settings), *outer_proc),
-            bwrap=find_bwrap(),
-            keep_fds=kept,
-            mount_proc=self._settings["has_proc"],
-        )
-        self._process = await asyncio.create_subprocess_exec(
-            *command.argv,
-            env={},
-            pass_fds=command.pass_fds,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.DEVNULL,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
-        command.close()
-        theirs.close()
-        for fd in kept[1:]:
-            os.close(fd)
+        with contextlib.ExitStack() as opened:
+            opened.callback(theirs.close)
+            descriptors = self._descriptors(opened)
+            kept = [theirs.fileno(), *_numbers(descriptors)]
+            command = lane_command(
+                PythonView.of(),
+                (str(theirs.fileno()), json.dumps(self._settings), json.dumps(descriptors)),
+                bwrap=find_bwrap(),
+                keep_fds=kept,
+                mount_proc=self._settings["has_proc"],
+            )
+            opened.callback(command.close)
+            self._process = await asyncio.create_subprocess_exec(
+                *command.argv,
+                env={},
+                pass_fds=command.pass_fds,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+            )
         ready = self._expect(READY_NUMBER)
         self._stream, self._writer = await asyncio.open_connection(sock=ours, limit=_READ_BYTES)
         self._stderr_reader = asyncio.create_task(self._read_stderr())
@@ -135,6 +142,19 @@ class LaneProcess:
         await self._process.wait()
         self._writer.close()
         await asyncio.wait({self._answer_reader, self._stderr_reader}, timeout=_STOP_SECONDS)
+        if self._groups is not None:
+            await self._groups.removed()
+
+    def _descriptors(self, opened: contextlib.ExitStack) -> LaneDescriptors:
+        """Descriptors for the lane, which `opened` closes."""
+        outer_proc, groups = None, None
+        if not self._settings["has_proc"]:  # pods need one for a moment, to map their user
+            outer_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, outer_proc)
+        if self._groups is not None:
+            folders = opened.enter_context(self._groups.make().opened())
+            groups = (folders.version, folders.memory, folders.pids)
+        return {"outer_proc": outer_proc, "groups": groups}
 
     async def has_ended(self, seconds: float) -> bool:
         """Whether the lane dies within this time."""
@@ -195,3 +215,8 @@ class LaneProcess:
                 answer.set_exception(error)
                 answer.exception()  # marks it as read, as its caller may be gone
         self._answers.clear()
+
+
+def _numbers(descriptors: LaneDescriptors) -> list[int]:
+    outer_proc, groups = descriptors["outer_proc"], descriptors["groups"]
+    return [*([] if outer_proc is None else [outer_proc]), *([] if groups is None else groups[1:])]

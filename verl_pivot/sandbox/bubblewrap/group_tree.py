@@ -1,0 +1,203 @@
+"""Control groups of a service: its own folder among the machine's, made by root before it becomes an ordinary user.
+
+Version 1 gives an ordinary user a folder only through root. Version 2 also through systemd, which delegates one:
+`systemd-run --user --scope -p Delegate=yes`.
+"""
+
+import asyncio
+import contextlib
+import os
+import select
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_pivot.sandbox.lane.control_groups import GroupFolders
+
+CONTROLLERS = ("memory", "pids")
+_PREFIX = "verl-pivot-"
+_SWEEP_SECONDS = 10.0
+_PAUSE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupTree:
+    """The folders below which a service makes its control groups."""
+
+    version: int
+    """Version of the kernel's interface."""
+    memory: Path
+    pids: Path
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return (self.memory,) if self.memory == self.pids else (self.memory, self.pids)
+
+    def below(self, name: str) -> "GroupTree":
+        """The tree of a folder of this tree."""
+        return GroupTree(version=self.version, memory=self.memory / name, pids=self.pids / name)
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[GroupFolders]:
+        """Descriptors of the folders, until the end of the block."""
+        fds = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in (self.memory, self.pids)]
+        try:
+            yield GroupFolders(version=self.version, memory=fds[0], pids=fds[1])
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def make(self) -> "GroupTree":
+        """Make the folders; those that a killed process of the same id left are used on."""
+        for folder in self.folders:
+            folder.mkdir(exist_ok=True)
+            if self.version == 2:
+                _enable(folder)
+        return self
+
+    async def removed(self) -> bool:
+        """Remove the folders when the processes in them have ended; False if one has not after some seconds."""
+        for _ in range(int(_SWEEP_SECONDS / _PAUSE_SECONDS)):
+            if self.remove():
+                return True
+            await asyncio.sleep(_PAUSE_SECONDS)
+        return False
+
+    def remove(self) -> bool:
+        """Remove the folders with everything below them; False if a process is left in them."""
+        removed = [_remove(folder) for folder in self.folders]
+        return all(removed)
+
+
+def own_groups(proc: Path = Path("/proc/self")) -> GroupTree | None:
+    """The control groups that this process is in; None where memory or processes cannot be counted.
+
+    Args:
+        proc: Folder of this process in /proc.
+    """
+    paths: dict[str, str] = {}
+    for line in (proc / "cgroup").read_text().splitlines():
+        _, names, path = line.split(":", 2)
+        paths |= dict.fromkeys(names.split(","), path)
+    mounted: dict[str, Path] = {}
+    for line in (proc / "mountinfo").read_text().splitlines():
+        words = line.split()
+        kind, _, options = words[words.index("-") + 1 :][:3]
+        shown = {"cgroup": options.split(","), "cgroup2": [""]}
+        for name in shown.get(kind, []):
+            if name in paths and (folder := _folder(paths[name], root=words[3], mount=words[4])) is not None:
+                mounted.setdefault(name, folder)
+    if set(CONTROLLERS) <= mounted.keys():
+        return GroupTree(version=1, memory=mounted["memory"], pids=mounted["pids"])
+    if "" in mounted and set(CONTROLLERS) <= set((mounted[""] / "cgroup.controllers").read_text().split()):
+        return GroupTree(version=2, memory=mounted[""], pids=mounted[""])
+    return None
+
+
+def may_have_groups() -> bool:
+    """Whether a service that this user starts gets control groups."""
+    own = own_groups()
+    return own is not None and all(os.access(folder, os.W_OK) for folder in own.folders)
+
+
+def groups_of_service() -> GroupTree | None:
+    """The tree that `make_groups` made for this process, before or after a restart as another user; None without."""
+    own = own_groups()
+    if own is None:
+        return None
+    name = f"{_PREFIX}{os.getpid()}"
+    found = own.below(name)
+    if own.version == 2:
+        base = own.memory.parent
+        found = GroupTree(version=2, memory=base / "pods", pids=base / "pods") if base.name == name else found
+    return found if all(os.access(folder, os.W_OK) for folder in found.folders) else None
+
+
+def make_groups(owner: tuple[int, int] | None = None) -> GroupTree | None:
+    """Make the control groups of this process; None where the machine gives it none.
+
+    Args:
+        owner: User and group id of those who will use them; by default those of this process, which is not root.
+    """
+    own = own_groups()
+    if own is None or not may_have_groups() or (owner is None and os.geteuid() == 0):
+        return None
+    tree = own.below(f"{_PREFIX}{os.getpid()}")
+    try:
+        if own.version == 2:
+            tree = _make_version_2(own, tree)
+        else:
+            tree.make()
+    except OSError:
+        tree.remove()
+        return None
+    for folder in (*tree.folders, *((tree.memory.parent,) if own.version == 2 else ())):
+        for path in (folder, *folder.glob("cgroup.*"), *folder.glob("tasks")):
+            if owner is not None:
+                os.chown(path, *owner)
+    return tree
+
+
+def remove_at_end(tree: GroupTree) -> None:
+    """Remove the groups when this process has ended, by a child of root: an ordinary user may not remove the topmost.
+
+    In version 2 whoever gave this process its group removes the groups below it, too.
+    """
+    if tree.version == 2:
+        return
+    parent = os.pidfd_open(os.getpid())
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            os.chdir("/")
+            os.closerange(0, parent)
+            os.closerange(parent + 1, 1 << 16)
+            select.select([parent], [], [])
+            end = time.monotonic() + _SWEEP_SECONDS
+            while not tree.remove() and time.monotonic() < end:
+                time.sleep(_PAUSE_SECONDS)
+        finally:
+            os._exit(0)
+    os.close(parent)
+
+
+def _make_version_2(own: GroupTree, tree: GroupTree) -> GroupTree:
+    """Make `tree` with a group for this process and a folder for pods: no group of processes may have others below."""
+    base, service, pods = tree.memory, tree.memory / "service", tree.below("pods")
+    for folder in (base, service):
+        folder.mkdir(exist_ok=True)
+    (service / "cgroup.procs").write_text("0")
+    try:
+        _enable(own.memory)
+        _enable(base)
+        return pods.make()
+    except OSError:
+        (own.memory / "cgroup.procs").write_text("0")
+        raise
+
+
+def _enable(folder: Path) -> None:
+    """Let the groups below a folder of version 2 count memory and processes."""
+    file = folder / "cgroup.subtree_control"
+    if not set(CONTROLLERS) <= set(file.read_text().split()):
+        file.write_text(" ".join(f"+{name}" for name in CONTROLLERS))
+
+
+def _folder(path: str, *, root: str, mount: str) -> Path | None:
+    """Folder of the group `path` of a hierarchy whose group `root` is mounted on `mount`; None if it is outside."""
+    below = os.path.relpath(path, root)
+    return None if below.startswith("..") else Path(mount, below)
+
+
+def _remove(folder: Path) -> bool:
+    try:
+        for child in folder.iterdir():
+            if child.is_dir():
+                _remove(child)
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

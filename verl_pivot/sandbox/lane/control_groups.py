@@ -1,0 +1,240 @@
+"""A control group for each pod, from a pool: the kernel then bounds all memory and all processes of a pod together.
+
+An rlimit bounds one process, and a watchdog sees pages of processes only. A control group counts what the kernel holds
+for a program too: socket and pipe buffers, page tables, files in memory. A process enters its group by itself, which
+takes 0.01 ms; moving another one can take 20 ms.
+"""
+
+import contextlib
+import os
+from collections import deque
+from dataclasses import dataclass
+
+_MIB = 1024**2
+SHM_BYTES = 16 * _MIB
+"""Size of /dev/shm."""
+_ROOM_BYTES = 16 * _MIB
+"""Room above the limits, besides an eighth of the limit on memory. The watchdog, which kills a pod above the same room
+without its files, thus comes first, and a single process meets its rlimit before both."""
+_SHARED_COPIES = 2
+"""Interpreters whose memory, which is shared with the zygote and counts for no program, may be copied in full."""
+_MORE_PROCESSES = 8
+"""Processes of a pod beside those of its program: they read and write files."""
+_TCP_BYTES = 16 * _MIB
+_MAX_FREE = 64
+_NUM_TRIES = 4
+"""Free groups that are looked at before a new one is made: the processes of the latest may not have ended yet."""
+_NUM_AHEAD = 8
+_FULL_SHARE = 0.9
+"""Share of its limit that a group which ran out of memory has used at least."""
+ENTER_SELF = b"0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFiles:
+    """Names of the files of a control group, which differ between the two versions of the kernel's interface."""
+
+    enter: str
+    memory_limit: str
+    swap_limit: str
+    usage: str
+    kills: str
+    """File with a line "oom_kill N"."""
+    most: str
+    """File with the most memory that was used so far; "" if `kills` has a line "oom N" with the number of times that
+    memory ran out."""
+    is_swap_counted_with_memory: bool
+
+
+FILES = {
+    1: GroupFiles(
+        enter="tasks",
+        memory_limit="memory.limit_in_bytes",
+        swap_limit="memory.memsw.limit_in_bytes",
+        usage="memory.usage_in_bytes",
+        kills="memory.oom_control",
+        most="memory.max_usage_in_bytes",
+        is_swap_counted_with_memory=True,
+    ),
+    2: GroupFiles(
+        enter="cgroup.procs",
+        memory_limit="memory.max",
+        swap_limit="memory.swap.max",
+        usage="memory.current",
+        kills="memory.events",
+        most="",
+        is_swap_counted_with_memory=False,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFolders:
+    """Descriptors of the folders below which groups are made; both are the same folder in version 2."""
+
+    version: int
+    memory: int
+    pids: int
+
+    @property
+    def files(self) -> GroupFiles:
+        return FILES[self.version]
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return (self.memory,) if self.version == 2 else (self.memory, self.pids)
+
+
+def group_bytes(memory_bytes: int, tmp_bytes: int, shared_bytes: int) -> int:
+    """Limit of a group on all memory, of which the files in /tmp and /dev/shm are a part."""
+    room = memory_bytes // 8 + _ROOM_BYTES + _SHARED_COPIES * shared_bytes
+    return memory_bytes + room + tmp_bytes + SHM_BYTES
+
+
+class PodGroup:
+    """The control group of one pod."""
+
+    def __init__(self, folders: GroupFolders, name: str) -> None:
+        """Make the group.
+
+        Raises:
+            OSError: If the kernel refuses.
+        """
+        self._folders = folders
+        self.name = name
+        self._memory_bytes = self._num_processes = 0
+        self._num_kills = self._num_times = 0
+        """Processes that were killed, and times that memory ran out, before the limits were set."""
+        for folder in folders.all:
+            os.mkdir(name, 0o755, dir_fd=folder)
+        if folders.version == 1:
+            # Version 1 counts the buffers of TCP, which programs reach through a loopback interface, apart.
+            self._write_if_known("memory.kmem.tcp.limit_in_bytes", _TCP_BYTES)
+        else:
+            self._write_if_known("memory.oom.group", 1)
+            self._write_if_known(folders.files.swap_limit, 0)
+
+    @property
+    def is_unused(self) -> bool:
+        """Whether all its processes have ended, and the kernel has freed most of their memory."""
+        folders, files = self._folders, self._folders.files
+        if self._read(folders.pids, "cgroup.procs") or self._read(folders.memory, "cgroup.procs"):
+            return False
+        return int(self._read(folders.memory, files.usage)) <= max(self._memory_bytes // 8, 4 * _MIB)
+
+    def set_limits(self, *, memory_bytes: int, num_processes: int) -> None:
+        """Set the limits of a group without processes."""
+        if memory_bytes != self._memory_bytes:
+            memory, files = self._folders.memory, self._folders.files
+            if files.is_swap_counted_with_memory:
+                self._write_if_known(files.swap_limit, -1)
+            self._write(memory, files.memory_limit, memory_bytes)
+            if files.is_swap_counted_with_memory:
+                self._write_if_known(files.swap_limit, memory_bytes)
+            self._memory_bytes = memory_bytes
+        if num_processes != self._num_processes:
+            self._write(self._folders.pids, "pids.max", num_processes + _MORE_PROCESSES)
+            self._num_processes = num_processes
+        self._num_kills = self._counted(b"oom_kill")
+        if self._folders.files.most:
+            if self._most_bytes() > memory_bytes // 2:
+                self._write(self._folders.memory, self._folders.files.most, 0)
+        else:
+            self._num_times = self._counted(b"oom")
+
+    def entrances(self) -> tuple[int, ...]:
+        """Descriptors by which a process enters, when it writes ENTER_SELF to each; the caller closes them."""
+        return tuple(self._open(folder, self._folders.files.enter, os.O_WRONLY) for folder in self._folders.all)
+
+    def admit(self, pid: int) -> None:
+        """Put a process into the group, and so all that it will start."""
+        for fd in self.entrances():
+            try:
+                os.write(fd, b"%d" % pid)
+            finally:
+                os.close(fd)
+
+    def has_run_out(self) -> bool:
+        """Whether the kernel has killed a process of the group, since its limits were set, for the limit on memory.
+
+        Kills of which the group's limit is not the cause do not count: the whole machine may have run out of memory.
+        """
+        if self._counted(b"oom_kill") <= self._num_kills:
+            return False
+        if self._folders.files.most:
+            return self._most_bytes() > _FULL_SHARE * self._memory_bytes
+        return self._counted(b"oom") > self._num_times
+
+    def remove(self) -> None:
+        """Remove the group; a group whose last processes are just ending stays, for the remover of its folder."""
+        for folder in self._folders.all:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.name, dir_fd=folder)
+
+    def _counted(self, name: bytes) -> int:
+        words = self._read(self._folders.memory, self._folders.files.kills).split()
+        return int(words[words.index(name) + 1])
+
+    def _most_bytes(self) -> int:
+        return int(self._read(self._folders.memory, self._folders.files.most))
+
+    def _write_if_known(self, file: str, value: int) -> None:
+        with contextlib.suppress(FileNotFoundError):  # the kernel is older, or built without it
+            self._write(self._folders.memory, file, value)
+
+    def _write(self, folder: int, file: str, value: int) -> None:
+        fd = self._open(folder, file, os.O_WRONLY)
+        try:
+            os.write(fd, b"%d" % value)
+        finally:
+            os.close(fd)
+
+    def _read(self, folder: int, file: str) -> bytes:
+        fd = self._open(folder, file, os.O_RDONLY)
+        try:
+            return os.read(fd, 4096)
+        finally:
+            os.close(fd)
+
+    def _open(self, folder: int, file: str, flags: int) -> int:
+        return os.open(f"{self.name}/{file}", flags | os.O_CLOEXEC, dir_fd=folder)
+
+
+class GroupPool:
+    """Groups made ahead. One is used again only when it is empty: removing a group takes the kernel longer."""
+
+    def __init__(self, folders: GroupFolders) -> None:
+        self._folders = folders
+        self._num_made = 0
+        self._free = deque(self._make() for _ in range(_NUM_AHEAD))
+
+    def take(self, *, memory_bytes: int, num_processes: int) -> PodGroup:
+        """A group without processes, with these limits.
+
+        Raises:
+            OSError: If the kernel makes no further group.
+        """
+        for _ in range(min(_NUM_TRIES, len(self._free))):
+            group = self._free.popleft()
+            if not group.is_unused:
+                self._free.append(group)
+                continue
+            try:
+                group.set_limits(memory_bytes=memory_bytes, num_processes=num_processes)
+            except OSError:  # what is left of it does not fit below a smaller limit
+                group.remove()
+                continue
+            return group
+        group = self._make()
+        group.set_limits(memory_bytes=memory_bytes, num_processes=num_processes)
+        return group
+
+    def give_back(self, group: PodGroup) -> None:
+        """Take back a group whose processes have ended, or have been killed and are about to."""
+        self._free.append(group)
+        if len(self._free) > _MAX_FREE:
+            self._free.popleft().remove()
+
+    def _make(self) -> PodGroup:
+        self._num_made += 1
+        return PodGroup(self._folders, f"pod-{self._num_made}")
