@@ -102,7 +102,7 @@ def test_a_lane_is_root_of_its_namespaces_with_three_capabilities_and_may_make_m
 
     argv = list(map(str, command.argv))
     argv = argv[argv.index("/usr/bin/bwrap") :]  # what root puts before it is tested with the privileges
-    assert " ".join(argv[:15]) == (
+    assert " ".join(argv[:18]) == (
         "/usr/bin/bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --uid 0 --gid 0 "
         "--cap-drop ALL --cap-add CAP_SYS_ADMIN "
         "--cap-add CAP_SETFCAP --cap-add CAP_SYS_CHROOT"

@@ -15,7 +15,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.privileges import as_ordinary_user
 from verl_pivot.sandbox.bubblewrap.python_view import VENV, PythonView, is_below
 from verl_pivot.sandbox.execution import MIB, Limits
-from verl_pivot.sandbox.lane.control_groups import SHM_BYTES
+from verl_pivot.sandbox.lane.confinement import SHM_BYTES
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 
 TRUSTED_FOLDERS = (Path("/usr/bin"), Path("/usr/local/bin"), Path("/bin"))

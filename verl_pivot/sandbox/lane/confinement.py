@@ -4,7 +4,6 @@ import os
 import resource
 
 from verl_pivot.sandbox.lane import syscalls
-from verl_pivot.sandbox.lane.control_groups import ENTER_SELF, SHM_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
@@ -12,6 +11,8 @@ if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
 
 READY = b"+"
 USER_ID = 1000
+SHM_BYTES = 16 * 1024**2
+"""Size of /dev/shm."""
 NUM_SIGNALS = 1024
 """Queued signals and timers of one program; the kernel has some ten thousands for all programs together."""
 
@@ -52,7 +53,7 @@ def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
 def enter_groups(entrances: tuple[int, ...]) -> None:
     """Put this process into its control groups, which it then sees as the topmost ones."""
     for fd in entrances:
-        os.write(fd, ENTER_SELF)
+        os.write(fd, b"0")  # which stands for this process
     syscalls.unshare(syscalls.CLONE_NEWCGROUP)
 
 

@@ -10,9 +10,9 @@ import os
 from collections import deque
 from dataclasses import dataclass
 
+from verl_pivot.sandbox.lane.confinement import SHM_BYTES
+
 _MIB = 1024**2
-SHM_BYTES = 16 * _MIB
-"""Size of /dev/shm."""
 _ROOM_BYTES = 16 * _MIB
 """Room above the limits, besides an eighth of the limit on memory. The watchdog, which kills a pod above the same room
 without its files, thus comes first, and a single process meets its rlimit before both."""
@@ -27,7 +27,6 @@ _NUM_TRIES = 4
 _NUM_AHEAD = 8
 _FULL_SHARE = 0.9
 """Share of its limit that a group which ran out of memory has used at least."""
-ENTER_SELF = b"0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +142,7 @@ class PodGroup:
             self._num_times = self._counted(b"oom")
 
     def entrances(self) -> tuple[int, ...]:
-        """Descriptors by which a process enters, when it writes ENTER_SELF to each; the caller closes them."""
+        """Descriptors by which a process enters, see confinement.enter_groups; the caller closes them."""
         return tuple(self._open(folder, self._folders.files.enter, os.O_WRONLY) for folder in self._folders.all)
 
     def admit(self, pid: int) -> None:
