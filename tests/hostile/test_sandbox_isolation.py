@@ -10,10 +10,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.sandbox_services import CANARY, IS_ROOT, SMALL, Kind, on_every_kind, on_zygotes, service
+from tests.support.sandbox_services import (
+    CANARY,
+    IS_ROOT,
+    SMALL,
+    Kind,
+    on_every_kind,
+    on_zygotes,
+    service,
+    start_service,
+)
 from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
-from verl_pivot.sandbox.lane.syscalls import landlock_abi
 
 pytestmark = pytest.mark.heavy
 
@@ -263,8 +271,6 @@ else:
 
 @on_every_kind
 def test_h36_abstract_sockets_of_other_programs_cannot_be_met(kind: Kind) -> None:
-    if kind is not Kind.BWRAP_EXEC and landlock_abi() < 6:
-        pytest.skip(f"abstract sockets are shared within a lane: Landlock ABI is {landlock_abi()}, which is below 6")
     others = [Program(code=MEET, args=("connect", "abstract"), limits=SMALL)] * 4  # on both lanes
 
     listener, *clients = service(kind).run_many(
@@ -397,6 +403,70 @@ def test_system_calls_that_lead_outside_are_refused(kind: Kind, name: str) -> No
     assert {call: answer for call, answer in answers(kind, code).items() if answer not in expected} == {}
 
 
+HONEST_CALLS = """
+import ctypes, errno, fcntl, os, platform, pty, socket, struct, sys, tempfile, termios, threading, tty
+libc = ctypes.CDLL(None, use_errno=True)
+def call(name, arguments=()):
+    answers[name] = libc[name](*arguments) >= 0 or errno.errorcode[ctypes.get_errno()]
+os.sync(); os.fsync(os.open("a", os.O_CREAT | os.O_RDWR)); os.mkfifo("f"); os.truncate("a", 9)
+os.posix_fallocate(os.open("a", os.O_RDWR), 0, 99); os.link("a", "b"); os.symlink("a", "c"); os.chmod("a", 0o600)
+os.utime("a"); os.setxattr("a", "user.x", b"1"); os.listxattr("a"); os.statvfs("/")
+os.eventfd(0); os.pidfd_open(os.getpid()); os.sched_yield(); os.getpriority(0, 0); os.waitstatus_to_exitcode(0)
+os.splice(os.open("a", os.O_RDONLY), os.pipe()[1], 1); os.getrandom(4); os.times(); os.getloadavg()
+fcntl.fcntl(0, fcntl.F_GETFL); fcntl.flock(os.open("a", os.O_RDWR), fcntl.LOCK_EX)
+ours, theirs = pty.openpty(); termios.tcgetattr(theirs); tty.setraw(theirs); termios.tcgetwinsize(theirs)
+fcntl.ioctl(ours, termios.FIONREAD, bytes(4)); os.set_blocking(ours, False)
+for family in (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6):
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(family, kind) as one: one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+socket.if_nametoindex("lo")
+threading.Thread(target=print).start(); os.posix_spawn("/bin/true", ["true"], {}); os.wait()
+for name, arguments in {"personality": (0xffffffff,), "prctl": (15, b"name"), "syncfs": (1,), "sched_getcpu": (),
+                        "epoll_create1": (0,), "timerfd_create": (1, 0), "close_range": (900, 901, 0)}.items():
+    call(name, arguments)
+answers["wrong"] = sorted(name for name, outcome in answers.items() if outcome is not True)
+"""
+
+
+@on_every_kind
+def test_h40_calls_that_honest_programs_make_are_answered(kind: Kind) -> None:
+    assert answers(kind, HONEST_CALLS)["wrong"] == []
+
+
+UNKNOWN_CALLS = """
+for name, number in (("seccomp", 317), ("landlock", 444), ("cachestat", 451), ("statmount", 457), ("listmount", 458),
+                     ("futex2", 455), ("vmsplice", 278), ("mbind", 237), ("unknown", 471), ("far", 4000),
+                     ("x32 read", 0x40000000), ("x32 bpf", 0x40000000 + 321), ("minus one", -1)):
+    attempt(name, call, number, 0, 0, 0, 0, 0)
+"""
+
+
+@on_every_kind
+def test_h40_calls_that_no_program_needs_do_not_exist(kind: Kind) -> None:
+    assert set(answers(kind, UNKNOWN_CALLS).values()) == {"ENOSYS"}
+
+
+NARROWED = {
+    "PR_SET_SECCOMP": ("call(157, 22, 1, 0, 0, 0)", "EINVAL"),
+    "PR_SCHED_CORE": ("call(157, 62, 1, 0, 0, 0)", "EINVAL"),
+    "F_NOTIFY": ("fcntl.fcntl(os.open('/usr', os.O_RDONLY), fcntl.F_NOTIFY, fcntl.DN_ACCESS)", "EINVAL"),
+    "MPTCP": ("socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)", "EPROTONOSUPPORT"),
+    "SCTP": ("socket.socket(socket.AF_INET, socket.SOCK_SEQPACKET, 132)", "ESOCKTNOSUPPORT"),
+    "SO_ATTACH_FILTER": ("socket.socket().setsockopt(socket.SOL_SOCKET, 26, bytes(16))", "ENOPROTOOPT"),
+    "TIOCCONS": ("fcntl.ioctl(os.openpty()[1], 0x541D)", "EPERM"),
+    "FICLONE": ("fcntl.ioctl(os.open('a', os.O_CREAT | os.O_RDWR), 0x40049409, 0)", "ENOTTY"),
+    "ADDR_NO_RANDOMIZE": ("call(135, 0x40000)", "EPERM"),
+}
+
+
+@on_every_kind
+@pytest.mark.parametrize("name", NARROWED)
+def test_h40_calls_are_narrowed_to_what_programs_need(kind: Kind, name: str) -> None:
+    action, expected = NARROWED[name]
+
+    assert answers(kind, f"attempt('it', lambda: {action})") == {"it": expected}
+
+
 @on_every_kind
 def test_h40_a_32_bit_system_call_ends_the_program(kind: Kind) -> None:
     code = """
@@ -518,6 +588,64 @@ def test_h46_a_session_holds_one_more_which_speaks_for_itself_alone(kind: Kind) 
             assert len(held) <= 5  # the last one carries this cell's answer
 
     asyncio.run(main())
+
+
+OWN_NETWORK = """
+import os, socket, sys, time
+server = socket.socket()
+server.bind(("0.0.0.0", 8000))
+server.listen()
+named = socket.socket(socket.AF_UNIX)
+named.bind("\\0name-" + sys.argv[1])
+time.sleep(1.0)
+names = [line.split()[-1] for line in open("/proc/net/unix") if "@" in line]
+print(names, sum(1 for _ in open("/proc/net/tcp")) - 1)
+"""
+
+
+@on_every_kind
+@pytest.mark.parametrize("network", Network)
+def test_h37_programs_take_the_same_port_and_see_their_own_sockets_alone(kind: Kind, network: Network) -> None:
+    names = [str(number) for number in range(6)]
+
+    results = service(kind).run_many(
+        [Program(code=OWN_NETWORK, args=(name,), network=network, limits=Limits(wall_seconds=20.0)) for name in names]
+    )
+
+    assert [result.stdout for result in results] == [f"['@name-{name}'] 1\n" for name in names]
+
+
+def test_h37_a_network_that_was_used_before_holds_nothing_of_that() -> None:
+    leaver = """
+import os, socket, sys
+held = [socket.socket(socket.AF_UNIX) for _ in range(50)]
+for number, each in enumerate(held): each.bind(f"\0{number}"); each.listen()
+left, right = socket.socketpair()
+socket.send_fds(left, [b"x"], [left.fileno(), right.fileno(), held[0].fileno()])  # a circle, which only the kernel ends
+if os.fork() == 0:
+    os.setsid()
+    while True: socket.socket(socket.AF_UNIX)
+"""
+    finder = "print(sum(1 for _ in open('/proc/net/unix')), open('/proc/net/sockstat').readline())"
+    running = service()
+    running.run_many([Program(code=leaver, limits=SMALL)] * 40)
+
+    found = {result.stdout for result in running.run_many([Program(code=finder, limits=SMALL)] * 40)}
+
+    assert found == {"1 sockets: used 0\n\n"}
+
+
+def test_h37_a_shared_network_is_shared_and_still_leads_nowhere() -> None:
+    running = start_service(Kind.ZYGOTE, "--shared-network", lanes=1)
+    try:
+        holder = "import socket, time\nserver = socket.socket()\nserver.bind(('0.0.0.0', 8000))\ntime.sleep(1.5)"
+        late = "import socket, time\ntime.sleep(0.7)\nserver = socket.socket()\n"
+        late += "print(server.connect_ex(('127.0.0.1', 8000)))"
+        late += "\ntry:\n    server.bind(('0.0.0.0', 8000))\nexcept OSError as error: print(error.strerror)"
+        results = running.run_many([Program(code=code, limits=SMALL) for code in (holder, late)])
+        assert results[1].stdout == "101\nAddress already in use\n"  # ENETUNREACH
+    finally:
+        running.stop()
 
 
 TERMINALS = """

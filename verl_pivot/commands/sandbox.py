@@ -73,6 +73,14 @@ def serve_command(
         int | None,
         typer.Option(min=256, help="Memory in MiB for all programs together; by default half of the machine's memory."),
     ] = None,
+    shared_network: Annotated[
+        bool,
+        typer.Option(
+            "--shared-network",
+            help="One network namespace for all programs of a lane, which saves 200 KiB each and lets them see each "
+            "other's ports; no interface is up in it either.",
+        ),
+    ] = False,
     user: Annotated[
         str | None, typer.Option(help="If root starts the service: run as this user instead of nobody.")
     ] = None,
@@ -130,6 +138,7 @@ def serve_command(
         min_tier=min_tier,
         preload=tuple(name.strip() for name in preload.split(",") if name.strip()),
         memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
+        shares_network=shared_network,
         session_cpu_seconds=session_cpu_seconds,
         languages_file=languages,
     )

@@ -57,7 +57,8 @@ def remedy(observed: Observed) -> str:
         (replace(MACHINE, bwrap=None, version=None, with_proc=None), Tier.T4),
         (replace(MACHINE, is_setuid=True, with_proc=None), Tier.T4),
         (replace(MACHINE, version=(0, 5, 0)), Tier.T4),
-        (replace(MACHINE, machine="aarch64", with_proc=None), Tier.T4),
+        (replace(MACHINE, machine="aarch64"), Tier.T1),
+        (replace(MACHINE, machine="riscv64", with_proc=None), Tier.T4),
         (replace(MACHINE, has_seccomp=False), Tier.T5),
     ],
 )

@@ -17,7 +17,7 @@ from verl_pivot.sandbox.bubblewrap.group_tree import may_have_groups
 from verl_pivot.sandbox.bubblewrap.obstacles import Obstacle, explain, old_version_note
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import MIB
-from verl_pivot.sandbox.lane.seccomp import filter_bytes
+from verl_pivot.sandbox.lane.seccomp import MACHINES, filter_bytes
 from verl_pivot.sandbox.lane.syscalls import landlock_abi
 
 logger = logging.getLogger(__name__)
@@ -157,11 +157,10 @@ def _unusable(observed: Observed) -> Obstacle | None:
     elif observed.version is None or observed.version < MINIMUM_VERSION:
         needed = ".".join(map(str, MINIMUM_VERSION))
         what, remedy = f"{observed.bwrap} is older than {needed}", f"install bubblewrap {needed} or later"
-    elif observed.machine != "x86_64":
-        what, remedy = (
-            f"the system call filter is for x86_64, not {observed.machine}",
-            "use x86_64 nodes for the sandbox",
-        )
+    elif observed.machine not in MACHINES:
+        known = " and ".join(MACHINES)
+        what = f"the system call filter is for {known}, not {observed.machine}"
+        remedy = f"use nodes of {known} for the sandbox"
     elif not observed.has_seccomp:
         what, remedy = "the kernel has no seccomp filters", "boot a kernel with CONFIG_SECCOMP_FILTER=y"
     return Obstacle(what=what, remedy=remedy) if what else None
@@ -186,7 +185,7 @@ def observe(python: PythonView, *, has_groups: bool) -> Observed:
     version = _version(bwrap) if bwrap is not None else None
     is_setuid = bwrap is not None and bool(bwrap.stat().st_mode & stat.S_ISUID)
     with_proc = without_proc = None
-    if bwrap is not None and version is not None and not is_setuid and platform.machine() == "x86_64":
+    if bwrap is not None and version is not None and not is_setuid and platform.machine() in MACHINES:
         attempt = functools.partial(_attempt, python, bwrap, version)
         with_proc = attempt(mount_proc=True)
         without_proc = attempt(mount_proc=False) if with_proc.exit_code != 0 else None

@@ -18,6 +18,8 @@ class LaneSettings(TypedDict):
 
     has_proc: bool
     """Whether the machine lets a pod mount its own /proc."""
+    shares_network: bool
+    """Whether pods without a network are all in one namespace, whose interfaces are down, instead of one each."""
     zygotes: dict[str, list[str]]
     """Name of each zygote -> modules that it imports before it forks."""
     session_zygote: str

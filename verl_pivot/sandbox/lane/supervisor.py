@@ -15,6 +15,7 @@ from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
+from verl_pivot.sandbox.lane.networks import NetworkPool
 from verl_pivot.sandbox.lane.pods import PodMaker, pod_shape
 from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.runs import Run
@@ -59,7 +60,8 @@ class Lane:
         self._has_proc = settings["has_proc"]
         self._outer_proc = outer_proc
         self._loop = EventLoop()
-        spares = Spares(self._loop, PodMaker(groups))
+        networks = None if settings["shares_network"] else NetworkPool(outer_proc)
+        spares = Spares(self._loop, PodMaker(groups, networks))
         self._zygotes = {
             name: self._start_zygote(tuple(modules), settings["max_forks"])
             for name, modules in settings["zygotes"].items()

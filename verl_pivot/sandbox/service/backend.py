@@ -83,6 +83,8 @@ class BackendSettings:
     """Packages that zygotes import ahead of programs; those that are not installed are left out."""
     memory_bytes: int | None = None
     """Memory for all programs together; by default half of what the machine or container has."""
+    shares_network: bool = False
+    """Whether the programs of a lane share a network namespace, without any interface up, instead of one each."""
     session_cpu_seconds: int = 3600
     """CPU seconds of a session's interpreter over all its cells, and of each process that its cells start."""
     languages_file: Path | None = None

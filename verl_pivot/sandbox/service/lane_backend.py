@@ -39,7 +39,7 @@ STANDARD_MODULES = (
 )
 """Modules of the standard library that programs often import."""
 _NUM_SLOTS_PER_LANE = 512
-_FDS_OF_LANE, _FDS_OF_PROGRAM = 128, 8
+_FDS_OF_LANE, _FDS_OF_PROGRAM = 224, 10
 """Descriptors that a lane has open for itself and its zygotes, and at most for each program that runs."""
 _NUM_FOREGROUND = 4
 _MAX_FORKS = 20_000
@@ -65,6 +65,7 @@ class ZygoteBackend:
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
         self._preload = settings.preload
+        self._shares_network = settings.shares_network
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
         self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(STANDARD_MODULES)}
@@ -89,6 +90,7 @@ class ZygoteBackend:
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
         return {
             "has_proc": has_proc,
+            "shares_network": self._shares_network,
             "zygotes": {
                 "bare": [],
                 "standard": [*STANDARD_MODULES],
