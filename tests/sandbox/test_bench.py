@@ -105,7 +105,7 @@ def test_the_table_names_each_part_once_and_marks_what_is_missed() -> None:
 
 
 def test_an_unknown_part_is_named_with_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match="there is no part 'speed' of the bench; use science, bare, http"):
+    with pytest.raises(ConfigError, match="there is no part 'speed' of the bench; use science, bare, warm, http"):
         run_bench(QUICK, ["speed"], seed=0, console=Console())
 
 
@@ -135,6 +135,11 @@ COMPARISON = (
 ROWS = {
     "science": COMPARISON,
     "bare": COMPARISON,
+    "warm": (
+        "sympy: factor, solve or simplify",
+        "sympy: all three in each program",
+        *(f"{name}: without / with warm-up" for name in ("sympy", "numpy", "pandas", "datetime")),
+    ),
     "http": tuple(
         f"{name}: {what}"
         for name in ("bare", "science")

@@ -264,6 +264,48 @@ PROGRAMS = {
     "numpy_warning": "import numpy as np\nprint(np.array([1.0]) / np.array([0.0]))",
     "numpy_linalg": "import numpy as np\nprint(np.linalg.inv(np.array([[2.0, 0.0], [0.0, 4.0]])))",
     "sympy": "import sympy\nx = sympy.symbols('x')\nprint(sympy.solve(x**2 - 2, x), sympy.integrate(sympy.sin(x), x))",
+    "sympy_dummies": "from sympy import Dummy\nprint(Dummy(), Dummy('a'), Dummy())",
+    "sympy_sieve": "from sympy import sieve\nprint(sieve, len(sieve._list))\nprint(list(sieve.primerange(30)), sieve)",
+    "sympy_precision": (
+        "from sympy import *\nx = symbols('x')\nfor digits in (5, 15, 50):\n"
+        "    half = Float('0.5', digits)\n    print(half*x, half + x, N(pi*x, digits), (x*half).evalf(digits), solve(x - half))\n"
+        "print(nsimplify(0.333), 0.5*x, sqrt(x)**2.0, Rational(1, 2)*x, 2*x, 2.0*x, True + x, 1 + x)"
+    ),
+    "sympy_assumptions": (
+        "from sympy import *\nx, p, n = Symbol('x'), Symbol('x', positive=True), Symbol('n', integer=True)\n"
+        "print(x.assumptions0, p.assumptions0, x.is_positive, sqrt(x**2), sqrt(p**2), sin(pi*n), x == p, x.is_commutative)"
+    ),
+    "sympy_identity": (
+        "import sympy\nfrom sympy.abc import x, y\n"
+        "print(x is sympy.Symbol('x'), y is sympy.Symbol('y'), x + y is y + x, sympy.Rational(1, 3) is sympy.Rational(1, 3))"
+    ),
+    "sympy_algebra": (
+        "from sympy import *\nx, y, n = symbols('x y n')\n"
+        "for e in (factor(x**4 - 1), solve(x**3 - 6*x**2 + 11*x - 6, x), solve([x + y - 5, x*y - 6], [x, y]), apart(1/(x**2 - 4)),\n"
+        "          simplify((x**3 - 1)/(x - 1)), trigsimp(sin(x)**4 - cos(x)**4), solveset(sin(x) - 1, x), groebner([x*y - 1, x - y]),\n"
+        "          solve(x**5 - x - 1, x), roots(x**4 - 5*x**2 + 4), Sum(n**3, (n, 1, x)).doit(), reduce_inequalities(x**2 < 9, x)):\n"
+        "    print(e); print(latex(e) if not isinstance(e, (list, dict)) else e); print(srepr(e) if isinstance(e, Expr) else '')"
+    ),
+    "sympy_calculus": (
+        "from sympy import *\nx, a = symbols('x a')\nf = Function('f')\n"
+        "for e in (integrate(x*exp(-x**2), x), integrate(1/(1 + x**2), (x, -oo, oo)), integrate(log(x), x), series(exp(x), x, 0, 5),\n"
+        "          limit((1 + 1/x)**x, x, oo), diff(atan(a*x), x), dsolve(f(x).diff(x, 2) + f(x)), laplace_transform(exp(-a*x), x, a)):\n"
+        "    print(e)"
+    ),
+    "sympy_matrices": (
+        "from sympy import *\nm = Matrix([[2, 1], [1, 3]])\nprint(m.eigenvects(), m.inv(), m.charpoly().as_expr(), m**3, m.LUdecomposition(), m.rank())\n"
+        "print(factorint(2**40 - 1), isprime(2**31 - 1), totient(360), prime(50), list(primerange(20)), binomial(10, 4), npartitions(9))"
+    ),
+    "sympy_deprecated": "import numpy, sympy\nfor _ in range(2):\n    sympy.Matrix([[1, {}]])\nimport warnings\nprint(len(warnings.filters))",
+    "sympy_seeded": "from sympy.core.random import seed, rng, shuffle\nseed(3)\nprint(rng.random())\na = list(range(9))\nshuffle(a)\nprint(a)",
+    "sympy_and_the_interpreter": (
+        "import decimal, gc, os, signal, sys, numpy, sympy, warnings, locale\n"
+        "print(dict(os.environ), os.getcwd(), os.listdir('.'), sys.argv, sys.getrecursionlimit(), gc.get_threshold(), gc.isenabled())\n"
+        "print([str(signal.getsignal(n)) for n in (2, 13, 14, 15)], signal.getitimer(signal.ITIMER_REAL), sys.excepthook.__name__)\n"
+        "print(decimal.getcontext(), numpy.geterr(), numpy.get_printoptions(), locale.getlocale(), [str(f) for f in warnings.filters])"
+    ),
+    "numpy_warning_twice": "import numpy as np\nfor _ in range(2):\n    print(np.array([1.0]) / np.array([0.0]))\nprint(np.polyfit([1, 1], [1, 1], 1))",
+    "strptime": "import datetime\nprint(datetime.datetime.strptime('3 Feb 2021', '%d %b %Y'), datetime.datetime.strptime('x', '%Y'))",
     "numpy_imported_late": "def f():\n    import numpy\n    return numpy.__name__\nprint(f())",
     "modules_not_imported": "import sys\nprint('numpy' in sys.modules, 'sympy' in sys.modules)",
     "warnings": "import warnings\nwarnings.warn('careful')\nprint('on')",

@@ -22,7 +22,7 @@ def bench_command(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Measure only this part: science, bare, http, calls, sleepers, sessions, hostile or soak; repeatable."
+            help="Only this part, repeatable: science, bare, warm, http, calls, sleepers, sessions, hostile, soak."
         ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="A short trial run, whose figures mean little.")] = False,

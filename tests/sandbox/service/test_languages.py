@@ -40,6 +40,31 @@ def test_a_users_file_changes_single_fields_and_adds_and_removes_languages(tmp_p
     assert languages.available["lua"].compile is None
 
 
+def test_a_users_warm_up_is_one_line_and_null_removes_one(tmp_path: Path) -> None:
+    shipped = load_languages(python=VIEW)
+    added = load(tmp_path, "python: {warm: {colorsys: import colorsys, sympy: null}}")
+
+    assert set(shipped.warm_ups) == {"datetime", "numpy", "pandas", "sympy"}
+    assert set(added.warm_ups) == {"datetime", "numpy", "pandas", "colorsys"}
+    assert (shipped.warmed_modules, added.warmed_modules) == ((), ("colorsys",))
+    assert load(tmp_path, "python: {warm: null}").warm_ups == {}
+
+
+def test_a_users_warm_up_has_its_module_imported_in_the_full_zygote_and_found_in_programs(tmp_path: Path) -> None:
+    (tmp_path / "languages.yaml").write_text("python: {warm: {colorsys: import colorsys}}")
+    backend = ZygoteBackend(BackendSettings(languages_file=tmp_path / "languages.yaml"))
+    plans = backend._lane_settings(has_proc=True)["zygotes"]
+
+    assert "colorsys" in plans["full"]["modules"]
+    assert {name: set(plan["warm_ups"]) for name, plan in plans.items()} == {
+        "bare": set(),
+        "standard": {"datetime"},
+        "full": {"datetime", "numpy", "sympy", "colorsys"},
+    }
+    python = backend._languages.get("python")
+    assert backend._zygote_of(Program(code="import colorsys"), python) == "full"
+
+
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
     assert known(load(tmp_path, "")) == known(load_languages(python=VIEW))
 
@@ -61,6 +86,15 @@ def test_the_zygotes_that_a_language_may_name_are_those_of_a_lane() -> None:
         (
             "python: {zygote: numpy}",
             r"python\.zygote: Input should be 'auto', 'bare', 'standard' or 'full', got 'numpy'",
+        ),
+        ("c: {warm: {math: import math}}", r"c: warm is for a language with a zygote"),
+        ("python: {warm: {math: 'x ='}}", r"python\.warm\.math: is no Python: invalid syntax, line 1"),
+        ("python: {warm: {a b: import a}}", r"python\.warm\..*String should match pattern"),
+        ("python: {warm: {no_such: import no_such}}", r"yaml: warm\.no_such: no such package is installed"),
+        ("python: {warm: {math: 'x = \"" + "y" * 40_000 + "\"'}}", r"all warm-ups take 4\d+ bytes, of 32768 at most"),
+        (
+            "other: {file: a.py, run: [python, a.py], zygote: full, warm: {datetime: import datetime}}",
+            r"other\.warm\.datetime: another language has another warm-up; keep one",
         ),
         ("Go!: {file: main.go, run: [go]}", r"Go!: String should match pattern"),
         ("- go", "must map names of languages to their fields"),

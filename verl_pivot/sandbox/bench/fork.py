@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from verl_pivot.sandbox.lane import syscalls
-from verl_pivot.sandbox.lane.zygote import _WARM_UP, reseed
+from verl_pivot.sandbox.lane.zygote import _FIRST_PRINT, reseed
 
 _STOP_SECONDS = 10.0
 
@@ -69,7 +69,7 @@ def main(modules: Sequence[str], code: str) -> None:
     for name in modules:
         __import__(name)
     reseed()
-    exec(compile(_WARM_UP, "warm", "exec"), {"__name__": "warm"})
+    exec(compile(_FIRST_PRINT, "warm", "exec"), {"__name__": "warm"})
     null = os.open(os.devnull, os.O_WRONLY)
     gc.collect()
     gc.freeze()

@@ -40,6 +40,10 @@ class BenchSizes:
     """Calls per round on the backend in this process."""
     num_alone: int = 100
     """Calls per round with one in flight."""
+    num_warm_calls: int = 300
+    """Calls per round of programs that use sympy."""
+    num_first_uses: int = 15
+    """Programs that use a library, with its warm-up and without."""
     num_http_calls: int = 2000
     """Calls per round over HTTP."""
     num_clients: int = 64
@@ -65,6 +69,8 @@ QUICK = BenchSizes(
     num_bwrap_bare=12,
     num_backend_calls=60,
     num_alone=20,
+    num_warm_calls=12,
+    num_first_uses=2,
     num_http_calls=100,
     num_calls=500,
     num_sleepers=100,

@@ -18,6 +18,7 @@ from verl_pivot.sandbox.bench.processes import busy_seconds
 from verl_pivot.sandbox.bench.rates import measure_bare, measure_http, measure_science
 from verl_pivot.sandbox.bench.report import BenchRow
 from verl_pivot.sandbox.bench.soak import measure_soak
+from verl_pivot.sandbox.bench.warm import measure_warm
 from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 
@@ -25,6 +26,7 @@ Part = Callable[[BenchHarness], Awaitable[list[BenchRow]]]
 PARTS: Mapping[str, Part] = {
     "science": measure_science,
     "bare": measure_bare,
+    "warm": measure_warm,
     "http": measure_http,
     "calls": measure_calls,
     "sleepers": measure_sleepers,

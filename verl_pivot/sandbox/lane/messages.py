@@ -13,6 +13,15 @@ ProgramKind: TypeAlias = Literal["python", "exec"]
 """python: the forked interpreter runs the code itself. exec: it executes a command."""
 
 
+class ZygotePlan(TypedDict):
+    """What a zygote does before it forks."""
+
+    modules: list[str]
+    """Modules that it imports; those that are not installed are left out."""
+    warm_ups: dict[str, str]
+    """Name of one of the modules -> program that runs if the module was imported."""
+
+
 class LaneSettings(TypedDict):
     """Settings of a lane, which it gets at its start."""
 
@@ -20,8 +29,8 @@ class LaneSettings(TypedDict):
     """Whether the machine lets a pod mount its own /proc."""
     shares_network: bool
     """Whether pods without a network are all in one namespace, whose interfaces are down, instead of one each."""
-    zygotes: dict[str, list[str]]
-    """Name of each zygote -> modules that it imports before it forks."""
+    zygotes: dict[str, ZygotePlan]
+    """Plan of each zygote, by its name."""
     session_zygote: str
     """Name of the zygote that forks the interpreters of sessions."""
     session_cpu_seconds: int

@@ -56,10 +56,13 @@ PodEntry: TypeAlias = tuple[int, tuple[int, int] | None, bool]
 number of files in it, else None; whether to raise the loopback interface."""
 
 ZygoteReport: TypeAlias = (
-    tuple[Literal["ready"]]
+    tuple[Literal["warming"], str]
+    | tuple[Literal["failed_warm_up"], str]
+    | tuple[Literal["ready"]]
     | tuple[Literal["forked"], int, int]
     | tuple[Literal["failed"], int, str]
     | tuple[Literal["exited"], int, int, float, int]
 )
-"""Report of a zygote to its lane: ("ready",), ("forked", number of the request, process id), ("failed", number of the
-request, reason) or ("exited", process id, wait status, CPU seconds, peak memory in bytes)."""
+"""Report of a zygote to its lane: ("warming", name of the warm-up that begins), ("failed_warm_up", reason), ("ready",),
+("forked", number of the request, process id), ("failed", number of the request, reason) or ("exited", process id, wait
+status, CPU seconds, peak memory in bytes)."""

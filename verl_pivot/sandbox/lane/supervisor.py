@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Refusal,
         RequestFrame,
         RunAnswer,
+        ZygotePlan,
     )
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
@@ -63,8 +64,7 @@ class Lane:
         networks = None if settings["shares_network"] else NetworkPool(outer_proc)
         spares = Spares(self._loop, PodMaker(groups, networks))
         self._zygotes = {
-            name: self._start_zygote(tuple(modules), settings["max_forks"])
-            for name, modules in settings["zygotes"].items()
+            name: self._start_zygote(plan, settings["max_forks"]) for name, plan in settings["zygotes"].items()
         }
         self._scheduler = Scheduler(self._loop, spares, self._zygotes, settings)
         self._sessions = SessionRequests(
@@ -88,10 +88,20 @@ class Lane:
         self._sessions.pump()
         self._scheduler.pump()
 
-    def _start_zygote(self, modules: tuple[str, ...], max_forks: int) -> ZygoteHandle:
+    def _start_zygote(self, plan: "ZygotePlan", max_forks: int) -> ZygoteHandle:
         return ZygoteHandle(
-            self._loop, modules, outer_proc=self._outer_proc, max_forks=max_forks, on_ready=self._on_zygote_ready
+            self._loop,
+            plan,
+            outer_proc=self._outer_proc,
+            max_forks=max_forks,
+            on_ready=self._on_zygote_ready,
+            on_broken=self._on_zygote_broken,
         )
+
+    def _on_zygote_broken(self, reason: str) -> None:
+        """Tell the service why the lane is not ready, and end it."""
+        self._send(READY_NUMBER, {"kind": "failed", "reason": reason})
+        self._loop.is_running = False
 
     def _on_zygote_ready(self) -> None:
         if all(zygote.is_ready for zygote in self._zygotes.values()):

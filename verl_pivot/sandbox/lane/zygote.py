@@ -48,13 +48,16 @@ if TYPE_CHECKING:  # importing typing would take 10 ms
 
 BIND_NOW = "LD_BIND_NOW"
 """Environment variable of the linker: the zygote looks up every symbol once, not each child at its first call."""
-_WARM_UP = "import io\nprint('warm', file=io.StringIO())\n"
+_FIRST_PRINT = "import io\nprint('warm', file=io.StringIO())\n"
 CHANNEL = 5
 """Descriptor of a zygote's connection to its lane."""
 OUTER_PROC = 6
 """Descriptor of the service's /proc, by which a pod's user is mapped on a machine where pods cannot mount one."""
 _CONTROL, _ORDERS, _REPORT = 3, 3, 4
 """Descriptors of a child: 3 is the channel for its order, and later, in a session, the channel for cells."""
+_MAX_REASON_LENGTH = 500
+_WARM_UP_BYTES = 1024**3
+"""Memory that warm-ups may take above what the zygote has before them."""
 _ROUND_BYTES = 32 * 1024**2
 _modules: dict[str, ModuleType] = {}
 """Modules imported on request; those of this package are no longer in sys.modules when a program runs."""
@@ -64,9 +67,8 @@ _NUM_FDS = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 class Zygote:
     """The state of a zygote process."""
 
-    def __init__(self, *, has_proc: bool) -> None:
-        self._channel = socket.socket(fileno=CHANNEL)
-        os.dup2(CHANNEL, _ORDERS)
+    def __init__(self, channel: socket.socket, *, has_proc: bool) -> None:
+        self._channel = channel
         self._orders = socket.socket(fileno=_ORDERS)
         """Each child puts its own descriptor under this number; making another socket object would take time."""
         self._has_proc = has_proc
@@ -74,7 +76,7 @@ class Zygote:
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._scope = syscalls.abstract_socket_scope()
         self._seccomp = syscalls.SeccompFilter(program_filter_bytes())
-        self._data_bytes = data_bytes() if has_proc else 0
+        self._data_bytes = data_bytes(self._outer_proc)
         self._children: dict[int, int] = {}
         """{pidfd: process id} of the children that have not ended."""
         self._events = select.epoll()
@@ -223,18 +225,42 @@ def reseed() -> None:
         sys.modules["sympy"].core.random.seed(None)
 
 
-def data_bytes() -> int:
+def data_bytes(outer_proc: int | None) -> int:
     """Private writable memory of this process, which RLIMIT_DATA of its children counts too.
 
     Rounded up, so that programs find the same limit in every zygote.
     """
-    with open("/proc/self/statm", "rb") as file:
-        size = int(file.read().split()[5]) * resource.getpagesize()
+    fd = os.open("/proc/self/statm" if outer_proc is None else "self/statm", os.O_RDONLY, dir_fd=outer_proc)
+    size = int(os.read(fd, 256).split()[5]) * resource.getpagesize()
+    os.close(fd)
     return -(-size // _ROUND_BYTES) * _ROUND_BYTES
 
 
-def main(modules: tuple[str, ...], has_proc: bool) -> None:
-    """Import those of `modules` that are installed, then fork for the lane until it ends."""
+def _import(modules: tuple[str, ...]) -> None:
+    for name in modules:
+        try:
+            _modules[name] = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+
+
+def _warm_up(channel: socket.socket, programs: dict[str, str], max_data_bytes: int) -> None:
+    """Run warm-ups; one that fails ends this process, with the reason as the last report."""
+    from verl_pivot.sandbox.lane.warm_up import WarmUpError, run_warm_ups
+
+    try:
+        run_warm_ups(programs, on_start=lambda name: send(channel, ("warming", name)), max_data_bytes=max_data_bytes)
+    except WarmUpError as error:
+        send(channel, ("failed_warm_up", str(error)[:_MAX_REASON_LENGTH]))
+        os._exit(1)
+
+
+def main(modules: tuple[str, ...], warm_ups: dict[str, str], has_proc: bool) -> None:
+    """Import those of `modules` that are installed, run the warm-ups named after them, then fork for the lane."""
+    for number in (_ORDERS, _REPORT):
+        os.dup2(CHANNEL, number)  # a library that keeps a file open must not get a number that children use
+    channel = socket.socket(fileno=CHANNEL)
     del os.environ[BIND_NOW]  # programs inherit the environment
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the lane ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -242,15 +268,13 @@ def main(modules: tuple[str, ...], has_proc: bool) -> None:
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE):
         resource.setrlimit(kind, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
-    for name in modules:
-        try:
-            _modules[name] = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
+    _import(modules)
+    wanted = {name: code for name, code in warm_ups.items() if name in _modules}
+    if wanted:
+        _warm_up(channel, wanted, data_bytes(None if has_proc else OUTER_PROC) + _WARM_UP_BYTES)
     reseed()  # makes lazy modules load what it needs
-    exec(compile(_WARM_UP, "warm", "exec"), {"__name__": "warm"})
-    zygote = Zygote(has_proc=has_proc)
+    exec(compile(_FIRST_PRINT, "warm", "exec"), {"__name__": "warm"})
+    zygote = Zygote(channel, has_proc=has_proc)
     become_fresh()
     syscalls.SeccompFilter(zygote_filter_bytes()).install()
     gc.collect()

@@ -4,6 +4,8 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from verl_pivot.sandbox.lane.event_loop import Callback, EventLoop, Timer
@@ -14,10 +16,14 @@ from verl_pivot.sandbox.lane.zygote import BIND_NOW, CHANNEL, OUTER_PROC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from verl_pivot.sandbox.lane.messages import ZygotePlan
     from verl_pivot.sandbox.lane.process_messages import PodEntry, ZygoteReport
 
 ANSWER_SECONDS = 10.0
 """Seconds after which a zygote that owes an answer is replaced."""
+WARM_UP_SECONDS = 60.0
+"""Most seconds of one warm-up."""
+_REMEDY = "correct it in the languages file, or set it to null there"
 
 
 class Child(Protocol):
@@ -38,35 +44,38 @@ class Child(Protocol):
 
 
 class ZygoteHandle:
-    """A zygote with `modules` imported; a fresh one replaces it when it dies, hangs or has forked `max_forks` times."""
+    """A zygote; a fresh one replaces it when it dies, hangs or has forked `max_forks` times."""
 
     def __init__(
         self,
         loop: EventLoop,
-        modules: tuple[str, ...],
+        plan: "ZygotePlan",
         *,
         outer_proc: int | None,
         max_forks: int,
         on_ready: Callback,
+        on_broken: Callable[[str], None],
     ) -> None:
         """Start the zygote.
 
         Args:
             loop: The lane's event loop.
-            modules: Modules that it imports.
+            plan: Modules that it imports, and its warm-ups.
             outer_proc: Descriptor of the service's /proc; None where pods mount their own.
             max_forks: Number of forks after which a fresh zygote replaces it.
             on_ready: Called whenever a zygote is ready.
+            on_broken: Called with the reason if one does not get ready: another one would not either.
         """
         self.is_ready = False
         self.resident_bytes = 0
         """Memory that each child shares with the zygote, yet shows as its own."""
         self._loop = loop
-        self._modules = modules
+        self._plan = plan
         self._has_proc = outer_proc is None
         self._outer_proc = outer_proc
         self._max_forks = max_forks
         self._on_ready = on_ready
+        self._on_broken = on_broken
         self._timer = Timer(lambda: None)
         self._start()
 
@@ -88,31 +97,32 @@ class ZygoteHandle:
             self.replace()
 
     def replace(self) -> None:
-        """Kill the zygote, start another, and report the loss to the receiver of each of its processes.
-
-        Raises:
-            RuntimeError: If the zygote was never ready: another one would not be either, so the lane has to end.
-        """
-        if not self.is_ready:
-            raise RuntimeError(f"the zygote with the modules {self._modules} does not start")
+        """Kill the zygote, start another, and report the loss to the receiver of each of its processes."""
         lost = (*self._asked.values(), *self._running.values())
+        self._end()
+        self._start()
+        for child in lost:
+            child.on_zygote_lost()
+
+    def _end(self) -> None:
+        """Kill the zygote."""
         self._timer.cancel()
         self._loop.forget(self._channel.fileno())
         self._channel.close()
         send_signal(self._pidfd, signal.SIGKILL)
         os.close(self._pidfd)
-        self._start()
-        for child in lost:
-            child.on_zygote_lost()
 
     def _start(self) -> None:
         """Start a fresh interpreter; a fork of the lane would hold data of programs."""
         self.is_ready = False
         self._num_forks = 0
+        self._warming = ""
+        """The warm-up that runs or ran last, in words."""
         self._asked: dict[int, Child] = {}
         self._running: dict[int, Child] = {}
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        call = f"main({self._modules!r}, {self._has_proc})"
+        modules, warm_ups = tuple(self._plan["modules"]), self._plan["warm_ups"]
+        call = f"main({modules!r}, {warm_ups!r}, {self._has_proc})"
         code = f"import sys; sys.path[:0] = {sys.path[:1]!r}; from verl_pivot.sandbox.lane.zygote import main; {call}"
         environment = {**os.environ, BIND_NOW: "1"}
         argv = [sys.executable, "-P", "-s", "-B", "-c", code]
@@ -128,14 +138,31 @@ class ZygoteHandle:
             received = receive(self._channel)
         except OSError:
             received = None
-        if received is None:
+        if received is None and not self.is_ready:
+            self._give_up(
+                f"{self._warming} ended the interpreter; {_REMEDY}" if self._warming else "its imports ended it"
+            )
+        elif received is None:
             self.replace()
         else:
             report: ZygoteReport = received[0]
             self._on_report(report)
 
+    def _give_up(self, reason: str) -> None:
+        """End a zygote that does not get ready, and report it."""
+        self._end()
+        self._on_broken(f"a zygote does not start: {reason}")
+
     def _on_report(self, report: "ZygoteReport") -> None:
-        if report[0] == "ready":
+        if report[0] == "warming":
+            self._warming = f"the warm-up {report[1]!r}"
+            self._timer.cancel()
+            reason = f"{self._warming} did not end within {WARM_UP_SECONDS:g} s; {_REMEDY}"
+            self._timer = self._loop.after(WARM_UP_SECONDS, partial(self._give_up, reason))
+        elif report[0] == "failed_warm_up":
+            self._give_up(f"{self._warming} failed: {report[1]}; {_REMEDY}")
+        elif report[0] == "ready":
+            self._timer.cancel()
             self.is_ready = True
             self.resident_bytes = private_bytes(self.pid) if self._has_proc else 0
             self._on_ready()

@@ -16,7 +16,7 @@ from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal
+from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, ZygotePlan
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
@@ -64,7 +64,7 @@ class ZygoteBackend:
         """Lanes made so far."""
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._preload = settings.preload
+        self._preload = tuple(dict.fromkeys((*settings.preload, *self._languages.warmed_modules)))
         self._shares_network = settings.shares_network
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
@@ -88,20 +88,25 @@ class ZygoteBackend:
         return LaneProcess(self._settings, groups)
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
+        modules = {
+            "bare": (),
+            "standard": STANDARD_MODULES,
+            "full": (*STANDARD_MODULES, *SESSION_MODULES, *self._preload),
+        }
         return {
             "has_proc": has_proc,
             "shares_network": self._shares_network,
-            "zygotes": {
-                "bare": [],
-                "standard": [*STANDARD_MODULES],
-                "full": [*STANDARD_MODULES, *SESSION_MODULES, *self._preload],
-            },
+            "zygotes": {name: self._zygote_plan(imported) for name, imported in modules.items()},
             "session_zygote": "full",
             "session_cpu_seconds": self._session_cpu_seconds,
             "num_foreground": _NUM_FOREGROUND,
             "max_forks": _MAX_FORKS,
             "memory_bytes": self._memory_bytes // self._num_lanes,
         }
+
+    def _zygote_plan(self, modules: tuple[str, ...]) -> ZygotePlan:
+        warm_ups = {name: code for name, code in self._languages.warm_ups.items() if name in modules}
+        return {"modules": [*modules], "warm_ups": warm_ups}
 
     async def run(self, program: Program) -> Result:
         language = self._languages.get(program.language)

@@ -37,7 +37,7 @@ from verl_pivot.sandbox.lane.messages import (
 
 _MAX_ANSWER_BYTES = 256 * 1024**2
 _READ_BYTES = 1024 * 1024
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 _STOP_SECONDS = 5.0
 
 
@@ -101,10 +101,14 @@ class LaneProcess:
         self._stderr_reader = asyncio.create_task(self._read_stderr())
         self._answer_reader = asyncio.create_task(self._read_answers())
         try:
-            await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
+            answer: Done | Refusal = await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
         except TimeoutError:
             await self.stop()
             raise SandboxError(f"a lane did not start within {_START_SECONDS:.0f} s") from None
+        if answer["kind"] != "done":
+            await self.stop()
+            last_words = (await self._stderr_reader).splitlines()[-1:]
+            raise SandboxError(": ".join((answer["reason"], *last_words)))
         self.is_alive = True
 
     async def run(self, program: LaneProgram) -> RunAnswer | Refusal:

@@ -1,14 +1,16 @@
 """YAML of languages -> LanguageTable: how programs are compiled and run, and which languages can run here."""
 
+import json
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
 import yaml
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLanguageError
@@ -21,6 +23,8 @@ _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 _Command = Annotated[tuple[_Word, ...], Field(min_length=1)]
 ZygoteChoice: TypeAlias = Literal["auto", "bare", "standard", "full"]
 """Zygote that programs are forked from, by the modules it has imported; "auto" chooses one by a program's imports."""
+MAX_WARM_UP_BYTES = 32 * 1024
+"""Most bytes of all warm-ups together, which travel in command lines."""
 
 
 class _StrictOptions(Options):
@@ -46,6 +50,18 @@ class _CompileOptions(_StrictOptions):
     num_processes: int = 64
 
 
+_ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+
+
+def _compiled(code: str) -> str:
+    """Check that a warm-up is Python; raises ValueError with the line if it is not."""
+    try:
+        compile(code, "warm-up", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise ValueError(f"is no Python: {error.msg}, line {error.lineno}") from error
+    return code
+
+
 class _LanguageOptions(_StrictOptions):
     """One language in the YAML; the fields mean what they mean in Language."""
 
@@ -53,8 +69,15 @@ class _LanguageOptions(_StrictOptions):
     run: Annotated[_Command, Field(strict=False)]
     compile: Annotated[_Command, Field(strict=False)] | None = None
     zygote: ZygoteChoice | None = None
+    warm: dict[_ModuleName, Annotated[str, AfterValidator(_compiled)] | None] | None = None
     overhead: Overhead = Overhead()
     compile_limits: _CompileOptions = _CompileOptions()
+
+    @model_validator(mode="after")
+    def _check_warm(self) -> "_LanguageOptions":
+        if self.warm and self.zygote is None:
+            raise ValueError("warm is for a language with a zygote, which runs the warm-ups before it forks")
+        return self
 
 
 _FILE = TypeAdapter(dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_+#.-]{0,31}$")], _LanguageOptions])
@@ -102,6 +125,10 @@ class LanguageTable:
     available: Mapping[str, Language]
     missing: Mapping[str, str]
     """Name of the language -> the program that is not installed."""
+    warm_ups: Mapping[str, str] = field(default_factory=dict)
+    """Name of a module -> program that each zygote which imports the module runs before it forks."""
+    warmed_modules: tuple[str, ...] = ()
+    """Modules for which the other file has a warm-up: the zygote `full` imports them, as it does --preload's."""
 
     def get(self, name: str) -> Language:
         """The language of this name.
@@ -129,21 +156,57 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
     Raises:
         ConfigError: If a file cannot be read, or a language in it is not described correctly.
     """
-    files = [configs_dir() / "languages.yaml", *([path] if path is not None else [])]
-    merged: dict[str, object] = {}
-    for file in files:
-        for name, fields in _read(file).items():
-            old = merged.get(name)
-            merged[name] = {**old, **fields} if isinstance(old, dict) and isinstance(fields, dict) else fields
+    merged = _read(configs_dir() / "languages.yaml")
+    file, own = (configs_dir() / "languages.yaml", {}) if path is None else (path, _read(path))
+    for name, fields in own.items():
+        merged[name] = _merged(merged.get(name), fields)
     raw = {name: fields for name, fields in merged.items() if fields is not None}
     try:
-        languages = [_language(name, options) for name, options in _FILE.validate_python(raw).items()]
+        checked = _FILE.validate_python(raw)
+        languages = [_language(name, options) for name, options in checked.items()]
+        warm_ups = _warm_ups(checked, file)
     except ValidationError as error:
-        got = error.errors()[0]["input"]
-        raise ConfigError(f"{files[-1]}: {first_problem(error)}, got {got!r}") from error
+        first = error.errors()[0]
+        got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+        raise ConfigError(f"{file}: {first_problem(error)}{got}") from error
     except SandboxRequestError as error:
-        raise ConfigError(f"{files[-1]}: {error}") from error
-    return _language_table(languages, python)
+        raise ConfigError(f"{file}: {error}") from error
+    table = _language_table(languages, python)
+    return replace(table, warm_ups=warm_ups, warmed_modules=_warmed_modules(own, warm_ups, file))
+
+
+def _warmed_modules(own: Mapping[str, object], warm_ups: Mapping[str, str], file: Path) -> tuple[str, ...]:
+    """Modules that the other file names in `warm`, each installed."""
+    given = {module for fields in own.values() if isinstance(fields, dict) for module in fields.get("warm") or ()}
+    modules = tuple(module for module in warm_ups if module in given)
+    for module in modules:
+        if find_spec(module.partition(".")[0]) is None:
+            raise ConfigError(f"{file}: warm.{module}: no such package is installed; install it, or remove the warm-up")
+    return modules
+
+
+def _merged(old: object, fields: object) -> object:
+    """Fields of one language over those of the same language in an earlier file; its warm-ups one by one."""
+    if not isinstance(old, dict) or not isinstance(fields, dict):
+        return fields
+    warm = {"warm": _merged(old["warm"], fields["warm"])} if "warm" in old and "warm" in fields else {}
+    return {**old, **fields, **warm}
+
+
+def _warm_ups(languages: Mapping[str, _LanguageOptions], file: Path) -> dict[str, str]:
+    """{module: program} of all languages, which share their zygotes."""
+    found: dict[str, str] = {}
+    for name, options in languages.items():
+        for module, code in (options.warm or {}).items():
+            if code is not None and found.setdefault(module, code) != code:
+                raise ConfigError(f"{file}: {name}.warm.{module}: another language has another warm-up; keep one")
+    num_bytes = len(json.dumps(found))
+    if num_bytes > MAX_WARM_UP_BYTES:
+        raise ConfigError(
+            f"{file}: all warm-ups take {num_bytes} bytes, of {MAX_WARM_UP_BYTES} at most: put what they do into a "
+            "module that they import"
+        )
+    return found
 
 
 def _read(path: Path) -> dict[str, object]:
