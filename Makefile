@@ -5,6 +5,7 @@
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
+#   make bench-neighbours honest programs beside one hostile program, for each known attack; 5 minutes
 #   make bench-verifiers  verdicts per second
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
 #   make bench-profile    the profile beside the engine's own benchmark, and beside a bare loop of requests
@@ -20,7 +21,7 @@ PARALLEL := --numprocesses 3 --dist loadscope --no-loadscope-reorder
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router lock clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -42,6 +43,9 @@ lint: .venv/ready
 bench-sandbox: .venv/ready
 	mkdir -p outputs
 	$(BIN)/python -m verl_pivot.cli sandbox bench --json outputs/sandbox-bench.json
+
+bench-neighbours: .venv/ready
+	$(BIN)/python -m benchmarks.bench_neighbours
 
 bench-verifiers: .venv/ready
 	$(BIN)/python -m benchmarks.bench_tool_call

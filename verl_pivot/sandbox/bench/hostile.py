@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -106,11 +106,13 @@ class HonestCalls:
 
     seconds: list[float] = field(default_factory=list)
     """Seconds of each call."""
+    programs: Sequence[tuple[str, str]] = HONEST
+    """Programs that are called in turn, as (code, expected output)."""
     problems: list[str] = field(default_factory=list)
     """Descriptions of wrong results, and of calls without a result."""
 
     async def call(self, client: Sandbox, index: int) -> None:
-        code, expected = HONEST[index % len(HONEST)]
+        code, expected = self.programs[index % len(self.programs)]
         begin = time.perf_counter()
         try:
             result = await client.run(code, deadline_seconds=_HONEST_DEADLINE_SECONDS)
@@ -133,16 +135,16 @@ async def measure_hostile(harness: BenchHarness) -> list[BenchRow]:
     bombed: dict[str, Counter[str]] = {}
     service = await harness.service()
     async with harness.client() as client:
-        await _honest_calls(client, 10 * NUM_HONEST_AT_ONCE)  # warm-up
+        await honest_calls(client, 10 * NUM_HONEST_AT_ONCE)  # warm-up
         num_processes = _num_processes(service)
         with harness.steps("hostile", num_honest * (2 * len(BOMBS) + 1)) as advance:
-            idle.append(await _honest_calls(client, num_honest, advance))
+            idle.append(await honest_calls(client, num_honest, advance))
             for name, code in BOMBS.items():
-                async with _bombing(client, code, harness.sizes.num_hostile) as bombed[name]:
+                async with bombing(client, code, harness.sizes.num_hostile) as bombed[name]:
                     await asyncio.sleep(RAMP_SECONDS)
-                    beside[name] = await _honest_calls(client, num_honest, advance)
+                    beside[name] = await honest_calls(client, num_honest, advance)
                 await _settle(harness, service, num_processes)
-                idle.append(await _honest_calls(client, num_honest, advance))
+                idle.append(await honest_calls(client, num_honest, advance))
     return _rows(idle, beside, bombed, harness.sizes.num_hostile)
 
 
@@ -161,7 +163,7 @@ def _num_processes(service: LocalService) -> int:
 
 
 @asynccontextmanager
-async def _bombing(client: Sandbox, code: str, num_at_once: int) -> AsyncIterator[Counter[str]]:
+async def bombing(client: Sandbox, code: str, num_at_once: int) -> AsyncIterator[Counter[str]]:
     """Keep `num_at_once` copies of a program running; yields a count of how they ended."""
     ends: Counter[str] = Counter()
 
@@ -184,8 +186,15 @@ async def _bombing(client: Sandbox, code: str, num_at_once: int) -> AsyncIterato
                 task.result()  # raises why it broke
 
 
-async def _honest_calls(client: Sandbox, num_calls: int, advance: Advance = lambda _: None) -> HonestCalls:
-    honest, indices = HonestCalls(), iter(range(num_calls))
+async def honest_calls(
+    client: Sandbox,
+    num_calls: int,
+    advance: Advance = lambda _: None,
+    *,
+    programs: Sequence[tuple[str, str]] = HONEST,
+) -> HonestCalls:
+    """Make `num_calls` calls of honest programs in turn, some at a time; see HonestCalls for their outcomes."""
+    honest, indices = HonestCalls(programs=programs), iter(range(num_calls))
     end = time.monotonic() + MAX_HONEST_SECONDS
 
     async def work() -> None:
