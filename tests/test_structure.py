@@ -47,6 +47,7 @@ ADAPTERS = {
     "engines/rendering.py",
     "exports/sft_dataset.py",
     "launch.py",
+    "launch_checks/verl_names.py",
     "local/callback.py",
     "local/environment.py",
     "local/platform.py",

@@ -1,14 +1,31 @@
 """Name of a command that Ctrl-C stopped -> the line that says how to go on, and the exit code."""
 
+import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-_RESUMED = ("plan", "import", "filter", "profile", "select")
-"""Commands that go on where they were stopped."""
+_RESUMED = ("plan", "import", "filter", "profile", "select", "quickstart", "grpo_roc", "tool_rollout")
+"""Commands and examples that go on where they were stopped."""
 _INTERRUPTED = 130
 
 
 def stop(command: str | None) -> int:
     """Say what the same command does when it is run again; returns the exit code."""
     how = "goes on where it was" if command in _RESUMED else "begins anew"
-    print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr)
+    print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr, flush=True)
     return _INTERRUPTED
+
+
+@contextmanager
+def ended_by_interrupt(command: str | None) -> Iterator[None]:
+    """End this process at once if Ctrl-C is pressed while it imports: libraries may swallow a KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a shell's background job heeds no Ctrl-C
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: os._exit(stop(command)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

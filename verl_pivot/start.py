@@ -2,14 +2,15 @@
 
 import sys
 
-from verl_pivot.interrupts import stop
+from verl_pivot.interrupts import ended_by_interrupt, stop
 
 
 def main() -> None:
     """Run the command of this process's arguments."""
-    try:
+    command = next(iter(sys.argv[1:]), None)
+    with ended_by_interrupt(command):
         from verl_pivot.cli import app
-
+    try:
         app()
     except KeyboardInterrupt:
-        sys.exit(stop(next(iter(sys.argv[1:]), None)))
+        sys.exit(stop(command))

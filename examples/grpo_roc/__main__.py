@@ -1,72 +1,8 @@
-"""GRPO-RoC beside GRPO on problems that code solves: `python -m examples.grpo_roc --help`."""
+"""`python -m examples.grpo_roc --help`; Ctrl-C gives one line and exit code 130 from the first import on."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-from rich.console import Console
-
-from verl_pivot.local.environment import activate_shims
-
-activate_shims()  # before transformers, which imports torchvision
-
-from examples.grpo_roc import report  # noqa: E402
-from examples.grpo_roc.measures import Rollout, read_steps  # noqa: E402
-from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
-from examples.grpo_roc.training import ARMS, Arm, write_problems  # noqa: E402
-from examples.quickstart.__main__ import phase, train_shown  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
-
-console = Console()
-
-
-def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/grpo-roc"),
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Number of seeds; each trains its own policy by all three methods.")
-    ] = 3,
-    steps: Annotated[int, typer.Option(min=report.LAST_STEPS, help="Steps of each training.")] = 30,
-) -> None:
-    """Train a small policy that makes tool errors by GRPO and by both modes of GRPO-RoC, and compare the errors.
-
-    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
-
-    Example: python -m examples.grpo_roc --seeds 1 --out outputs/grpo-roc-1
-    """
-    seconds: dict[str, float] = {}
-    arms: dict[str, list[list[Rollout]]] = {name: [] for name in ARMS}
-    for seed in range(seeds):
-        folder = out / f"seed-{seed}"
-        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless programmer's ways", seconds):
-            policy = make_policy(folder / "policy", sft_config(seed))
-        for name in ARMS:
-            arm = make_arm(name, policy, folder, seed, steps)
-            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
-                train_shown(arm)
-            arms[name].append(read_steps(arm.rollouts))
-
-    summary = report.Summary.of(arms)
-    report.write(summary, arms, seconds, out)
-    report.show(summary, console)
-    console.print(f"\nWrote {out / 'summary.json'} and {out / 'grpo_roc.png'}.")
-
-
-def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -> Arm:
-    """One arm of a seed; all arms of a seed see the same problems, each problem once."""
-    first = 100_000 * seed
-    return Arm(
-        name=name,
-        model=policy,
-        rows=write_problems(folder / "problems.parquet", range(first, first + 4000)),
-        validation=write_problems(folder / "validation.parquet", range(first + 4000, first + 4008)),
-        folder=folder / name,
-        seed=seed,
-        num_steps=num_steps,
-        learning_rate=5e-4,
-        batch_size=8,
-        group_size=8,
-    )
-
+from verl_pivot.interrupts import ended_by_interrupt
 
 if __name__ == "__main__":
-    run_supervised(lambda: typer.run(main))
+    with ended_by_interrupt("grpo_roc"):
+        from examples.grpo_roc.run import start
+    start()

@@ -20,7 +20,6 @@ from verl.utils.reward_score import default_compute_score  # noqa: E402
 from verl.utils.tokenizer.continuous_token import QwenContinuousTokenBuilder  # noqa: E402
 
 from examples.grpo_roc import report  # noqa: E402
-from examples.grpo_roc.__main__ import make_arm  # noqa: E402
 from examples.grpo_roc.measures import (  # noqa: E402
     ACCURACY,
     ERRORS,
@@ -36,6 +35,7 @@ from examples.grpo_roc.measures import (  # noqa: E402
 )
 from examples.grpo_roc.policy import build_tokenizer  # noqa: E402
 from examples.grpo_roc.problems import FAMILIES, MAX_NUMBER, WAYS_TO_BREAK, Problem, break_code, make_problem  # noqa: E402
+from examples.grpo_roc.run import make_arm  # noqa: E402
 from examples.grpo_roc.training import ARMS, MAX_OBSERVATION_TOKENS, MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, make_row  # noqa: E402
 from examples.grpo_roc.transcripts import plan, record_transcripts  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402

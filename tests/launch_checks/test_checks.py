@@ -361,3 +361,64 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
 )
 def test_a_value_with_which_nothing_can_be_trained_is_refused(folder: Path, override: str, said: str) -> None:
     assert refusal(override) == said
+
+
+@pytest.mark.parametrize(
+    ("key", "written", "meant"),
+    [
+        ("trainer.v1.trainer_mode", "colocated_async", "colocate_async"),
+        ("algorithm.adv_estimator", "gpro", "grpo"),
+        ("actor_rollout_ref.actor.policy_loss.loss_mode", "vanila", "vanilla"),
+        ("actor_rollout_ref.rollout.name", "sglnag", "sglang"),
+    ],
+)
+def test_a_name_that_verl_does_not_know_is_refused_with_the_nearest(
+    folder: Path, key: str, written: str, meant: str
+) -> None:
+    said = refusal(f"{key}={written}", method="tool_rollout")
+
+    assert said.startswith(f"{key}={written} is nothing that verl knows: did you mean {meant}? Known: ")
+
+
+def test_a_library_of_ones_own_may_register_further_estimators(folder: Path) -> None:
+    library = "actor_rollout_ref.model.external_lib=[verl_pivot.objective.policy_loss,mine.estimators]"
+
+    check("algorithm.adv_estimator=mine", library)
+
+
+@pytest.mark.parametrize("estimator", ["grpo", "rloo", "reinforce_plus_plus_baseline"])
+def test_groups_of_one_rollout_are_refused_where_rollouts_are_compared(folder: Path, estimator: str) -> None:
+    one = "actor_rollout_ref.rollout.n=1"
+
+    assert refusal(one, f"algorithm.adv_estimator={estimator}").startswith(f"{one}, and algorithm.adv_estimator=")
+    check(one, "algorithm.adv_estimator=reinforce_plus_plus")
+
+
+def test_an_adapter_that_is_not_there_is_refused(folder: Path) -> None:
+    key = "actor_rollout_ref.model.lora_adapter_path"
+
+    assert refusal(f"{key}=adapter").startswith(f"{key}=adapter has no adapter_config.json")
+    (folder / "adapter").mkdir()
+    (folder / "adapter" / "adapter_config.json").write_text("{}")
+    check(f"{key}=adapter")
+
+
+def test_a_context_longer_than_the_models_is_refused(folder: Path) -> None:
+    key = "actor_rollout_ref.rollout.max_model_len"
+    length = json.loads((folder / "model" / "config.json").read_text())["max_position_embeddings"]
+
+    assert refusal(f"{key}={length + 1}").startswith(
+        f"{key}={length + 1} is longer than the model's context of {length}"
+    )
+    check(f"{key}={length}")
+
+
+def test_pivots_are_parquet_and_other_rows_may_be_json(folder: Path) -> None:
+    for name in ("rows.jsonl", "rows.csv"):
+        (folder / name).write_text('{"prompt": []}\n')
+
+    assert refusal("data.train_files=rows.jsonl").startswith("data.train_files: rows.jsonl is no parquet: ")
+    check("data.train_files=rows.jsonl", method="tool_rollout")
+    assert refusal("data.train_files=rows.csv", method="tool_rollout") == (
+        "data.train_files: rows.csv ends in none of .parquet, .json, .jsonl, which verl reads"
+    )

@@ -8,7 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch_checks.engine import check_engine, check_model
+from verl_pivot.launch_checks.engine import check_adapter, check_context, check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
@@ -25,6 +25,7 @@ from verl_pivot.launch_checks.training_files import (
     read_files,
 )
 from verl_pivot.launch_checks.values import check_loggers, check_values
+from verl_pivot.launch_checks.verl_names import check_verl_names
 from verl_pivot.verifiers.registry import load_verifier_modules
 
 _OUR_DATASET = "pkg://verl_pivot.data.dataset"
@@ -44,12 +45,15 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
     """
     check_choices(choices)
     check_values(config)
+    check_verl_names(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.verifier_modules)
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
     check_model(config.actor_rollout_ref.model.path, _environment(config))
+    check_adapter(config.actor_rollout_ref.model.get("lora_adapter_path"))
+    check_context(config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
     steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
     step = _resumed_step(config)
     if config.trainer.resume_mode == "auto":
@@ -97,9 +101,11 @@ def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
     files = read_files("data.train_files", train, "; it is written by `verl-pivot select`" if is_pivotrl else "")
     val_remedy = "; `verl-pivot select` writes it beside the training file" if is_pivotrl else ""
     val_files = read_files("data.val_files", val, val_remedy)
-    if files is None:
-        return None
     places = ", ".join(train)
+    if files is None:
+        if is_pivotrl and "://" not in places:
+            raise ConfigError(f"data.train_files: {places} is no parquet: write pivots with `verl-pivot select`")
+        return None
     check_pool(verifiers=files.verifiers)
     if is_pivotrl:
         check_pivots(files, "data.train_files", places)
@@ -161,12 +167,18 @@ def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) ->
 
 def _context(config: DictConfig) -> int | None:
     """Tokens of the engine's context, as `max_model_len` or else the model's own config says."""
-    limits = [config.actor_rollout_ref.rollout.get("max_model_len")]
-    path = Path(str(config.actor_rollout_ref.model.path)).expanduser() / "config.json"
-    if path.is_file():
-        model = json.loads(path.read_text())
-        limits.append(model.get("text_config", model).get("max_position_embeddings"))
+    limits = (config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
     return min((int(limit) for limit in limits if limit), default=None)
+
+
+def _model_context(config: DictConfig) -> int | None:
+    """Tokens of the model's context; None if the model is not a folder here, or its config does not say."""
+    path = Path(str(config.actor_rollout_ref.model.path)).expanduser() / "config.json"
+    if not path.is_file():
+        return None
+    model = json.loads(path.read_text())
+    length: int | None = model.get("text_config", model).get("max_position_embeddings")
+    return length
 
 
 def _environment(config: DictConfig) -> Mapping[str, str]:

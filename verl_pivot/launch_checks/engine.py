@@ -61,6 +61,39 @@ def check_model(path: str | None, environment: Mapping[str, str] = os.environ) -
         )
 
 
+def check_context(max_model_len: int | None, max_position_embeddings: int | None) -> None:
+    """Refuse a context that is longer than the model's; the engine would say so after minutes.
+
+    Args:
+        max_model_len: `actor_rollout_ref.rollout.max_model_len`, tokens; None for the model's own.
+        max_position_embeddings: Tokens of the model's context; None if its config does not say.
+
+    Raises:
+        ConfigError: With the model's length.
+    """
+    if max_model_len and max_position_embeddings and max_model_len > max_position_embeddings:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.max_model_len={max_model_len} is longer than the model's context of "
+            f"{max_position_embeddings} tokens: lower it, or leave it out for all of the context"
+        )
+
+
+def check_adapter(path: str | None) -> None:
+    """Refuse a LoRA adapter that is not there.
+
+    Args:
+        path: `actor_rollout_ref.model.lora_adapter_path`.
+
+    Raises:
+        ConfigError: Naming the file that is missing.
+    """
+    if path and "://" not in path and not (Path(path).expanduser() / "adapter_config.json").is_file():
+        raise ConfigError(
+            f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json: name the folder of a LoRA "
+            "adapter"
+        )
+
+
 def _is_cached(name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 

@@ -12,6 +12,7 @@ from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.errors import ConfigError, OptionsError, PivotError
 from verl_pivot.verifiers.registry import get_verifier
 
+_READ_BY_VERL = (".parquet", ".json", ".jsonl")
 _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
             "sampling")  # fmt: skip
 
@@ -52,6 +53,8 @@ def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | 
     for file in files:
         if not Path(file).expanduser().is_file():
             raise ConfigError(f"{key}: there is no file {file} in {Path.cwd()}{remedy}")
+        if not file.endswith(_READ_BY_VERL):
+            raise ConfigError(f"{key}: {file} ends in none of {', '.join(_READ_BY_VERL)}, which verl reads")
     if not all(file.endswith(".parquet") for file in files):
         return None
     tables = [_read(key, Path(file).expanduser()) for file in files]

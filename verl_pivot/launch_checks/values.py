@@ -18,6 +18,10 @@ _COUNTS = (
     "trainer.total_training_steps",
 )
 """Keys whose value is at least 1, or null where verl then computes it."""
+_BY_GROUP = (
+    "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
+)  # fmt: skip
+"""Advantage estimators of verl that compare the rollouts of a group with each other."""
 _TEMPERATURE = "actor_rollout_ref.rollout.temperature"
 _LOGGER_PACKAGES = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
 """verl's loggers that are called as the package that they need."""
@@ -37,6 +41,13 @@ def check_values(config: DictConfig) -> None:
     if not temperature > 0:
         raise ConfigError(
             f"{_TEMPERATURE}={temperature}: above 0, or all rollouts of a group are the same and none has an advantage"
+        )
+    estimator, size = str(config.algorithm.adv_estimator), config.actor_rollout_ref.rollout.n
+    if estimator in _BY_GROUP and size == 1:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.n=1, and algorithm.adv_estimator={estimator} compares the rollouts of a group: "
+            "set n to 2 or more (PivotRL's paper has 16), or choose an estimator without groups, such as "
+            "reinforce_plus_plus"
         )
 
 
