@@ -554,6 +554,21 @@ def test_h44_a_service_started_by_root_is_root_no_longer() -> None:
     }
 
 
+def test_h34_of_roots_environment_nothing_is_in_the_processes_of_an_ordinary_user() -> None:
+    """The service's uid may be another service's too, whose processes can read /proc/PID/environ."""
+    if not IS_ROOT:
+        pytest.skip(f"only root can start a service as root, and this is uid {os.geteuid()}")
+    running = service(Kind.BY_ROOT)
+    family = [running.pid, *descendants(running.pid)]
+    ordinary = [pid for pid in family if os.stat(f"/proc/{pid}").st_uid != 0]
+
+    environments = [Path(f"/proc/{pid}/environ").read_bytes().decode() for pid in ordinary]
+
+    assert len(ordinary) > 5
+    assert [text for text in environments if re.search(CANARY, text) or running.token in text] == []
+    assert all(running.token not in Path(f"/proc/{pid}/cmdline").read_text() for pid in ordinary)
+
+
 @on_every_kind
 def test_h46_a_program_holds_its_three_streams_and_nothing_else(kind: Kind) -> None:
     code = """

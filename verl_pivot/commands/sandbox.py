@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.service.settings import ServiceSettings
 
 HANDED_TOKEN = "VERL_PIVOT_SANDBOX_HANDED_TOKEN"
-"""Environment variable in which a service that root started hands the token on when it restarts as an ordinary user."""
+"""Environment variable with the descriptor of a file that holds the token, by which a service that root started hands
+it on when it restarts as an ordinary user: other processes of that user can read the environment of a process."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent ends."""
 
@@ -116,12 +117,12 @@ def serve_command(
     from verl_pivot.sandbox.service.settings import ServiceLimits, ServiceSettings
 
     if os.geteuid() == 0:
-        os.environ[HANDED_TOKEN] = read_token(token_file)  # the ordinary user may not read the file
+        _hand_on(read_token(token_file))  # the ordinary user may not read the file
     drop_root(user, with_groups=True)
     if die_with_parent is not None:
         _die_with(die_with_parent)
     settings = ServiceSettings(
-        token=os.environ.pop(HANDED_TOKEN, "") or read_token(token_file),
+        token=_handed_token() or read_token(token_file),
         host=host,
         port=port,
         node=node,
@@ -204,6 +205,24 @@ def _die_with(parent: int) -> None:
             f"--die-with-parent {parent}: the parent has ended, or its process id is another; give the id of the "
             "process that starts this one"
         )
+
+
+def _hand_on(token: str) -> None:
+    from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
+
+    fd = sealed_memory_file(token.encode())
+    os.set_inheritable(fd, True)
+    os.environ[HANDED_TOKEN] = str(fd)
+
+
+def _handed_token() -> str:
+    """The token of a service that root started; "" for any other."""
+    handed = os.environ.pop(HANDED_TOKEN, "")
+    if not handed:
+        return ""
+    with open(int(handed), encoding="utf-8") as file:
+        file.seek(0)
+        return file.read()
 
 
 def read_token(token_file: Path | None) -> str:

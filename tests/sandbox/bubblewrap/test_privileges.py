@@ -116,19 +116,22 @@ RESTART = """
 import os, sys
 from verl_pivot.sandbox.bubblewrap.privileges import drop_root
 drop_root()
-print(os.getuid() != 0, sys.argv[1:], sys.flags.dev_mode, os.environ["CANARY"], os.read(int(sys.argv[1]), 9))
+print(os.getuid() != 0, sys.argv[1:], sys.flags.dev_mode, sorted(os.environ), os.read(int(sys.argv[1]), 9))
 """
 
 
 @needs_root
-def test_the_restart_keeps_arguments_options_environment_and_descriptors(tmp_path: Path) -> None:
+def test_the_restart_keeps_arguments_options_and_descriptors_and_no_variable_that_may_be_a_key(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("42")
     with open(tmp_path / "data", "rb") as stream:
         stream_fd = stream.fileno()
         done = subprocess.run(
             [sys.executable, "-X", "dev", "-c", RESTART, str(stream_fd), "a b"],
             cwd=ROOT,
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "CANARY": "kept"},
+            env={
+                **{"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"},
+                **{"HF_TOKEN": "secret", "AWS_SECRET_ACCESS_KEY": "secret", "VERL_PIVOT_SANDBOX_TOKEN": "secret"},
+            },
             pass_fds=[stream_fd],
             capture_output=True,
             text=True,
@@ -136,7 +139,8 @@ def test_the_restart_keeps_arguments_options_environment_and_descriptors(tmp_pat
             timeout=60,
         )
 
-    assert done.stdout == f"True ['{stream_fd}', 'a b'] True kept b'42'\n", done.stderr
+    kept = ["LANG", "PATH", "PYTHONPATH"]
+    assert done.stdout == f"True ['{stream_fd}', 'a b'] True {kept} b'42'\n", done.stderr
 
 
 @needs_root

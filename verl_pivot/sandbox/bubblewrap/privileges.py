@@ -26,6 +26,25 @@ MESSAGE_PREFIX = "verl-pivot: "
 """Beginning of an error message on stderr that comes from this module and not from the command."""
 _MS_RDONLY, _MS_NOSUID, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
 _PR_SET_NO_NEW_PRIVS = 38
+HANDED_PREFIX = "VERL_PIVOT_SANDBOX_HANDED_"
+"""Beginning of the variables in which a command of root hands open descriptors on to itself as an ordinary user."""
+_KEPT_VARIABLES = (
+    *(
+        "PATH",
+        "HOME",
+        "LANG",
+        "LANGUAGE",
+        "TZ",
+        "TMPDIR",
+        "TERM",
+        "COLUMNS",
+        "NO_COLOR",
+        "LD_LIBRARY_PATH",
+        "VIRTUAL_ENV",
+    ),
+    "KUBERNETES_SERVICE_HOST",
+)
+_KEPT_PREFIXES = ("LC_", "PYTHON", HANDED_PREFIX)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -37,9 +56,10 @@ def is_root() -> bool:
 
 
 def drop_root(user: str | None = None, *, with_groups: bool = False) -> None:
-    """Restart this process as `user` if it is root, with the same arguments, environment and inheritable descriptors.
+    """Restart this process as `user` if it is root, with the same arguments and inheritable descriptors.
 
-    Returns only if the process is not root. The restart matters: after setuid alone the kernel still protects the
+    Of the environment it keeps what Python and this package read, and no token: root's other variables, such as keys,
+    would lie in /proc, open to every process of the user. Returns only if the process is not root. The restart matters: after setuid alone the kernel still protects the
     process as root's, and the process could not read its own /proc/self.
 
     Args:
@@ -54,7 +74,13 @@ def drop_root(user: str | None = None, *, with_groups: bool = False) -> None:
         if with_groups:
             _make_groups(user or DEFAULT_USER)
         become(user or DEFAULT_USER)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _kept_environment())
+
+
+def _kept_environment() -> dict[str, str]:
+    return {
+        name: value for name, value in os.environ.items() if name in _KEPT_VARIABLES or name.startswith(_KEPT_PREFIXES)
+    }
 
 
 def _make_groups(user: str) -> None:
