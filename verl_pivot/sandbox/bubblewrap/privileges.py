@@ -59,7 +59,9 @@ def drop_root(user: str | None = None, *, with_groups: bool = False) -> None:
     """Restart this process as `user` if it is root, with the same arguments and inheritable descriptors.
 
     Of the environment it keeps what Python and this package read, and no token: root's other variables, such as keys,
-    would lie in /proc, open to every process of the user. Returns only if the process is not root. The restart matters: after setuid alone the kernel still protects the
+    would lie in /proc, open to every process of the user.
+
+    Returns only if the process is not root. The restart matters: after setuid alone the kernel still protects the
     process as root's, and the process could not read its own /proc/self.
 
     Args:
