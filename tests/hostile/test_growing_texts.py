@@ -3,20 +3,25 @@
 import asyncio
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeAlias
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.factories import make_turn
+from tests.support.loop_steps import MeasuredSteps
 from verl_pivot.data.actions import parse_action
 from verl_pivot.data.files import Place, RawRow
 from verl_pivot.data.json_values import BadRowError
 from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.rollout.turn_parsers import TagPair, TagParser, num_tag_pairs
-from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
+from verl_pivot.verifiers.scoring import score_completion
 
 NUM_CHARS = 4_000
 GROWTH = 8
@@ -24,6 +29,8 @@ MAX_RATIO = 3 * GROWTH
 """Growth of the processor time that fails a test; a reader whose time grows with the square needs 64 times."""
 MIN_SECONDS = 0.001
 """Time under which the smaller text's time is not measured well."""
+MAX_CHARS = 64 * 1024
+MAX_STEP_SECONDS = 0.05
 PIECES = [
     *("<tool_call>", "</tool_call>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "<think>", "</think>"),
     *("<answer>", "</answer>", "<search>", "</search>", "<tool_response>", "</tool_response>", "\\boxed{", "{", "}"),
@@ -86,44 +93,79 @@ PIECES = [
 ]
 PATH = "/repo/a.py"
 BEFORE = "a = 1\nb = 2\n"
+PATCH = f"--- a{PATH}\n+++ b{PATH}\n@@ -1,2 +1,2 @@\n a = 1\n-b = 2\n+b = 3\n"
+FREE_TEXT: JsonObject = {"free_text": ["f.x"], "min_similarity": 0.5}
+HEAVY_FOR_CONSTRAINTS: list[tuple[JsonObject, str]] = [
+    ({"pattern": "(a+)+b"}, "a"),
+    ({"pattern": "(a|aa)*c"}, "a"),
+    ({"json_schema": {"pattern": "^(([a-z])+.)+[A-Z]$"}}, "a"),
+    ({"sentences": {"at_most": 1}}, "."),
+    ({"sentences": {"at_most": 1}}, ".x"),
+    ({"paragraphs": {"at_most": 1}}, "\n "),
+    ({"bullets": {"at_most": 1}}, "1"),
+    ({"bullets": {"at_most": 1}}, "\t"),
+    ({"placeholders": {"at_most": 1}}, "["),
+    ({"has_title": True}, "<<"),
+    ({"choices": ["A", "B"], "choice": "A"}, "_"),
+    ({"choices": ["A", "B"], "choice": "A"}, "(*"),
+    ({"keywords": ["b b b"]}, "b "),
+]
 
 
-def verdict_on_text(name: str, options: JsonObject, expert: str) -> Callable[[str], object]:
-    """Reader that asks a verifier about a text in which the growing text stands."""
-    before, _, behind = expert.partition("TEXT")
-    turn = make_turn(expert=Message(role=Role.ASSISTANT, content=expert.replace("TEXT", "ls src")))
-    verifier = get_verifier(name, options)
-
-    def read(text: str) -> object:
-        return asyncio.run(verifier(Message(role=Role.ASSISTANT, content=before + text + behind), turn))  # type: ignore[arg-type]
-
-    return read
+Ask: TypeAlias = Callable[[str], Coroutine[Any, Any, Verdict]]
+"""Question to a verifier about an action in which a text stands."""
 
 
-def verdict_on_edit(text: str) -> object:
-    def call(new: str) -> Message:
-        arguments: JsonObject = {"command": "str_replace", "path": PATH, "old_str": "b = 2\n", "new_str": new}
-        return Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="editor", arguments=arguments),))
-
-    verifier = get_verifier("edit", {"files": {PATH: BEFORE}})
-    return asyncio.run(verifier(call(text), make_turn(expert=call("b = 3\n"))))  # type: ignore[arg-type]
+def say(text: str) -> Message:
+    return Message(role=Role.ASSISTANT, content=text)
 
 
-def verdict_on_published_edit(text: str) -> object:
-    def call(command: str) -> Message:
-        return Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="bash", arguments={"command": command}),))
-
-    verifier = get_verifier("edit", {"mode": "levels", "level": 2})
-    return asyncio.run(verifier(call(f"ls {text}"), make_turn(expert=call("ls src/app"))))  # type: ignore[arg-type]
+def call(name: str, **arguments: Json) -> Message:
+    return Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name=name, arguments=arguments),))
 
 
-def verdict_on_keystrokes(text: str) -> object:
-    def batch(keys: str) -> Message:
-        commands: list[Json] = [{"keystrokes": f"{keys}\n"}]
-        return Message(role=Role.ASSISTANT, content=json.dumps({"analysis": "", "plan": "", "commands": commands}))
+def ask(name: str, options: JsonObject, act: Callable[[str], Message], expert: str = "ls src") -> Ask:
+    verifier, turn = get_verifier(name, options), make_turn(expert=act(expert), tools=())
+    return lambda text: verifier(act(text), turn)  # type: ignore[return-value]  # every verifier shipped is `async def`
 
-    verifier = get_verifier("terminus", {})
-    return asyncio.run(verifier(batch(text), make_turn(expert=batch("ls src"))))  # type: ignore[arg-type]
+
+def within(form: str) -> Callable[[str], Message]:
+    """Action of a text that stands in place of TEXT."""
+    return lambda text: say(form.replace("TEXT", text))
+
+
+def type_keys(keys: str) -> Message:
+    commands: list[Json] = [{"keystrokes": f"{keys}\n"}]
+    return say(json.dumps({"analysis": "", "plan": "", "commands": commands}))
+
+
+def replace_line(new: str) -> Message:
+    return call("editor", command="str_replace", path=PATH, old_str="b = 2\n", new_str=new)
+
+
+BLOCK = "```bash\nTEXT\n```"
+MANY_WORDS = " ".join(f"w{number}" for number in range(600))
+VERDICTS: dict[str, Ask] = {
+    "shell": ask("shell", {}, within(BLOCK)),
+    "shell, any text": ask("shell", {}, within("TEXT\n```bash\nls src\n```")),
+    "shell, similarity": ask("shell", {"mode": "similarity"}, within(BLOCK)),
+    "terminus": ask("terminus", {}, type_keys),
+    "terminus, similarity": ask("terminus", {"mode": "similarity"}, type_keys, MANY_WORDS),
+    "edit": ask("edit", {"files": {PATH: BEFORE}}, replace_line, "b = 3\n"),
+    "edit, levels": ask("edit", {"mode": "levels", "level": 2}, lambda text: call("bash", command=f"ls {text}")),
+    "edit, graded": ask("edit", {"mode": "levels", "level": 2, "is_continuous": True}, replace_line, MANY_WORDS),
+    "edit, patch": ask("edit", {"files": {PATH: BEFORE}}, lambda text: call("apply", patch=text), PATCH),
+    "qa": ask("qa", {}, within("TEXT<answer>ls src</answer>")),
+    "qa, boxed": ask("qa", {"place": "boxed"}, within("TEXT\\boxed{ls src}")),
+    "qa, all": ask("qa", {"place": "all", "metric": "f1", "normalisation": "l0"}, say),
+    "search_query": ask("search_query", {}, within("TEXT<search>ls src</search>")),
+    "tool_call": ask("tool_call", {}, lambda text: call("f", x=text)),
+    "tool_call, free text": ask("tool_call", FREE_TEXT, lambda text: call("f", x=text), MANY_WORDS),
+    "tool_call, nemo_gym": ask("tool_call", {"mode": "nemo_gym"}, lambda text: call("f", x=text), MANY_WORDS),
+    "tool_call, items": ask("tool_call", {"unordered": ["f.x"]}, lambda text: call("f", x=[*text])),
+    "tool_call, nested": ask("tool_call", {}, lambda text: call("f", x=[[{"a": each}] for each in text[::8]])),
+    "constraints": ask("constraints", {"words": {"at_most": 1}, "is_quoted": True, "letter_case": "lower"}, say),
+}
 
 
 def imported(role: str, name: str) -> Callable[[str], object]:
@@ -144,6 +186,10 @@ def imported(role: str, name: str) -> Callable[[str], object]:
     return read
 
 
+def answer(asked: Ask, text: str) -> Verdict:
+    return asyncio.run(asked(text))
+
+
 def calls_in_tags(text: str) -> object:
     parser = TagParser([TagPair(open="<search>", close="</search>", tool="search", argument="query")], "answer")
     return asyncio.run(parser.calls(text, (), ()))
@@ -153,15 +199,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "parse_action": lambda text: parse_action(text, ended=True),
     "num_tag_pairs": lambda text: num_tag_pairs("answer", [text]),
     "tags": calls_in_tags,
-    "shell": verdict_on_text("shell", {}, "```bash\nTEXT\n```"),
-    "shell, any text": verdict_on_text("shell", {}, "TEXT\n```bash\nls src\n```"),
-    "shell, similarity": verdict_on_text("shell", {"mode": "similarity"}, "```bash\nTEXT\n```"),
-    "terminus": verdict_on_keystrokes,
-    "edit": verdict_on_edit,
-    "edit, levels": verdict_on_published_edit,
-    "qa": verdict_on_text("qa", {}, "TEXT<answer>ls src</answer>"),
-    "qa, boxed": verdict_on_text("qa", {"place": "boxed"}, "TEXT\\boxed{ls src}"),
-    "search_query": verdict_on_text("search_query", {}, "TEXT<search>ls src</search>"),
+    **{name: partial(answer, asked) for name, asked in VERDICTS.items()},
     **{
         f"import {name}, {role}": imported(role, name)
         for name in ("hermes", "openhands", "sharegpt", "swe-agent")
@@ -174,9 +212,9 @@ def seconds_of(read: Callable[[str], object], text: str, num_runs: int) -> float
     """Processor seconds of the fastest of some runs."""
     times = []
     for _ in range(num_runs):
-        begin = time.thread_time()
+        begin = time.process_time()  # with that of the thread in which long texts are compared
         read(text)
-        times.append(time.thread_time() - begin)
+        times.append(time.process_time() - begin)
     return min(times)
 
 
@@ -202,6 +240,54 @@ def test_no_mark_repeated_without_its_partner_takes_longer_than_its_length(reade
     slow = {piece: ratio for piece in PIECES if (ratio := growth(READERS[reader], "", piece)) > MAX_RATIO}
 
     assert slow == {}
+
+
+@pytest.mark.parametrize(("options", "piece"), HEAVY_FOR_CONSTRAINTS)
+def test_no_constraint_takes_longer_than_the_length_of_the_text(options: JsonObject, piece: str) -> None:
+    form = '"TEXT!"' if "json_schema" in options else "TEXT!"
+    written = json.dumps(piece)[1:-1] if "json_schema" in options else piece
+    asked = ask("constraints", options, within(form))
+
+    assert growth(partial(answer, asked), "", written) <= MAX_RATIO
+
+
+async def longest_step(asked: Ask, text: str) -> float:
+    """Processor seconds for which a verdict stops the event loop; measured again if those are too many."""
+    for _ in range(5):
+        measured = MeasuredSteps(asked(text))
+        await measured
+        if measured.longest_seconds <= MAX_STEP_SECONDS:
+            break
+    return measured.longest_seconds
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+async def test_no_verdict_on_64_kb_stops_the_event_loop(name: str) -> None:
+    texts = {piece: piece * (MAX_CHARS // len(piece)) for piece in PIECES}
+    seconds = {piece: await longest_step(VERDICTS[name], text) for piece, text in texts.items()}
+
+    assert {piece: each for piece, each in seconds.items() if each > MAX_STEP_SECONDS} == {}
+
+
+async def test_what_takes_many_times_as_long_is_compared_beside_the_loop() -> None:
+    file = "".join(f"def f{number}(x):\n    return [x + {number}, x * {number}]\n\n" for number in range(1200))
+
+    def edit(new: str) -> Message:
+        return call("editor", command="str_replace", path=PATH, old_str="[x + 600,", new_str=new)
+
+    asked = ask("edit", {"files": {PATH: file}}, edit, "[x  - 600,")
+    before = time.process_time()
+    step = await longest_step(asked, "[x - 600,")
+
+    assert step <= MAX_STEP_SECONDS < time.process_time() - before
+    assert (await asked("[x - 600,")).score == 1.0
+
+
+@pytest.mark.parametrize("piece", PIECES)
+async def test_no_completion_of_64_kb_stops_the_event_loop(piece: str) -> None:
+    turn = replace(make_turn(), verifier="qa", verifier_options={})
+
+    assert await longest_step(lambda text: score_completion(text, True, turn), "x" + piece * 8_000) <= MAX_STEP_SECONDS
 
 
 def test_a_name_that_repeats_at_the_end_of_a_long_object_is_found_in_time() -> None:

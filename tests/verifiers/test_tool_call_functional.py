@@ -224,3 +224,31 @@ async def test_the_order_of_keys_does_not_matter(expert: JsonObject, rng: object
     for mode in MODES:
         same = await judge(expert, expert, mode=mode)
         assert (await judge(dict(items), expert, mode=mode)) == same
+
+
+@given(
+    st.lists(st.integers(-3, 3) | st.text("ab", max_size=1), min_size=257, max_size=300),
+    st.permutations(range(300)),
+    st.booleans(),
+)
+async def test_a_long_array_without_an_order_is_the_same_multiset(
+    items: list[Json], order: list[int], is_changed: bool
+) -> None:
+    given_items = [items[place] for place in order if place < len(items)]
+    if is_changed:
+        given_items[0] = 4 if given_items[0] != 4 else 5
+
+    verdict = await judge(
+        {"flight": "LH1", "stops": given_items}, {"flight": "LH1", "stops": items}, unordered=["book.stops"]
+    )
+
+    assert verdict.score == float(not is_changed), verdict
+
+
+async def test_items_of_a_long_array_may_be_spelt_otherwise() -> None:
+    expert: JsonObject = {"flight": "LH1", "stops": [{"n": number} for number in range(400)]}
+    spelt: JsonObject = {"flight": "LH1", "stops": [{"n": float(number)} for number in reversed(range(400))]}
+    wrong: JsonObject = {"flight": "LH1", "stops": [{"n": number} for number in range(1, 401)]}
+
+    assert (await judge(spelt, expert, unordered=["book.stops"])).score == 1.0
+    assert (await judge(wrong, expert, unordered=["book.stops"])).reason == "wrong_value"

@@ -1,5 +1,6 @@
 """Text of one turn -> its tool calls, by one of three parsers: Hermes blocks, pairs of tags, or one of verl's."""
 
+import asyncio
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.json_values import as_object
 from verl_pivot.data.tagged_text import split_at_tags
+from verl_pivot.off_loop import SIZE_ON_LOOP, run_off_loop
 from verl_pivot.types import Json, JsonObject, Malformed, ToolCall
 
 _FENCE = re.compile(r"\A\s*```[^\n`]*\n(.*?)\n?```\s*\Z", re.DOTALL)
@@ -49,7 +51,7 @@ class HermesParser:
     async def calls(
         self, text: str, token_ids: Sequence[int], tools: Sequence[JsonObject]
     ) -> tuple[ToolCall | Malformed, ...]:
-        return read_turn(text).calls
+        return (await run_off_loop(len(text), read_turn, text)).calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,10 +119,16 @@ class VerlParser:
     ) -> tuple[ToolCall | Malformed, ...]:
         schemas = [self._tool_schema_class.model_validate(_flat_schema(tool)) for tool in tools]
         try:
-            _, found = await self._parser.extract_tool_calls(list(token_ids), schemas)
+            if len(text) <= SIZE_ON_LOOP:
+                _, found = await self._parser.extract_tool_calls(list(token_ids), schemas)
+            else:
+                _, found = await run_off_loop(len(text), self._extract_in_a_loop_of_its_own, token_ids, schemas)
         except Exception as error:  # noqa: BLE001  whatever a parser raises, it could not read the policy's text
             return (Malformed(reason="malformed_call", detail=f"{type(error).__name__}: {error}"[:500]),)
         return tuple(_decoded(call.name, call.arguments) for call in found)
+
+    def _extract_in_a_loop_of_its_own(self, token_ids: Sequence[int], schemas: Sequence[Any]) -> Any:
+        return asyncio.run(self._parser.extract_tool_calls(list(token_ids), schemas))
 
 
 def _flat_schema(tool: JsonObject) -> JsonObject:

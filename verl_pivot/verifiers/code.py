@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
@@ -19,7 +20,7 @@ from verl_pivot.verifiers.code_tests import asserts_of
 from verl_pivot.verifiers.code_values import MAX_BYTES, Evaluated, read_values
 from verl_pivot.verifiers.extraction import OUTPUT_LANGUAGES, extract_program
 from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
+from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed, size_of_result
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 _RUNNER = (Path(__file__).parent / "runners" / "call_expressions.py").read_text()
@@ -158,7 +159,7 @@ class CodeVerifier:
         (result,) = await execute([self._assert_program(code)])
         if result.status is not Status.OK:
             return [_failed(result)] * len(self._checks)
-        return await asyncio.to_thread(_checked_outcomes, self._checks, result)
+        return await run_off_loop(size_of_result(result), _checked_outcomes, self._checks, result)
 
     def _assert_program(self, code: str) -> Program:
         expressions = [each for check in self._checks for each in check.expressions]

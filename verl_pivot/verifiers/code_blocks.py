@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})([^\n]*)$")
+_FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})([^\n]*)$", re.MULTILINE)
 
 
 class CodeBlock(NamedTuple):
@@ -15,38 +15,26 @@ class CodeBlock(NamedTuple):
     """Lines of the block, without the indentation that the opening fence has."""
 
 
-class _Fence(NamedTuple):
-    indentation: str
-    marks: str
-    info: str
-
-    def closes(self, opening: "_Fence") -> bool:
-        return self.marks.startswith(opening.marks) and not self.info.strip()
-
-
 def code_blocks(text: str) -> list[CodeBlock]:
     """Every closed block, as CommonMark reads them: of backticks or tildes, at least three, indented or not.
 
     A block ends at the first line of as many marks of the same kind, so that a longer fence may hold shorter ones. A
     block that is never closed is left out.
     """
+    text = text.replace("\r\n", "\n")
     blocks: list[CodeBlock] = []
-    opening: _Fence | None = None
-    lines: list[str] = []
-    for line in text.replace("\r\n", "\n").split("\n"):
-        fence = _fence(line)
+    opening: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
         if opening is None:
-            if fence is not None and not (fence.marks[0] == "`" and "`" in fence.info):
-                opening, lines = fence, []
-        elif fence is not None and fence.closes(opening):
-            language = opening.info.split()[0].lower() if opening.info.strip() else ""
-            blocks.append(CodeBlock(language, "".join(f"{each}\n" for each in lines)))
+            if fence[2][0] != "`" or "`" not in fence[3]:
+                opening = fence
+        elif fence[2].startswith(opening[2]) and not fence[3].strip():
+            language = opening[3].split()[0] if opening[3].strip() else ""
+            block = text[opening.end() + 1 : fence.start()]
+            blocks.append(CodeBlock(language.lower(), _without_indentation(block, opening[1])))
             opening = None
-        else:
-            lines.append(line.removeprefix(opening.indentation))
     return blocks
 
 
-def _fence(line: str) -> _Fence | None:
-    found = _FENCE.match(line)
-    return _Fence(found[1], found[2], found[3]) if found else None
+def _without_indentation(text: str, indentation: str) -> str:
+    return "\n".join(line.removeprefix(indentation) for line in text.split("\n")) if indentation else text

@@ -1,6 +1,5 @@
 """Verifier `constraints`: a text is right if it has the form the row asks for: schema, pattern, choice, lengths."""
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -9,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from referencing.exceptions import Unresolvable
 
 from verl_pivot.data.json_values import is_too_deep, object_of_unique_names
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.types import Json, Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import constraints_texts as texts
@@ -19,9 +19,6 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 MAX_CHARS = 65_536
 """Characters of the longest text that is looked at."""
-_CHARS_ON_LOOP = 2048
-"""Characters of the longest text that is checked on the event loop; longer ones are checked in a thread."""
-
 
 PhrasesT = TypeVar("PhrasesT", tuple[str, ...], dict[str, "CountRange"])
 
@@ -141,9 +138,7 @@ class ConstraintsVerifier:
             return text
         if len(text) > MAX_CHARS:
             return refuse(Reason.TOO_LONG, f"{len(text)} characters")
-        if len(text) > _CHARS_ON_LOOP:
-            return await asyncio.to_thread(self._verdict, text, choice)
-        return self._verdict(text, choice)
+        return await run_off_loop(len(text), self._verdict, text, choice)
 
     def _choice_of(self, expert: Message) -> str | None:
         text = extract_answer(expert.content, self._options.place)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from verl_pivot.data.json_values import equal, is_too_deep
+from verl_pivot.off_loop import run_off_loop, size_of_message
 from verl_pivot.types import Message, ToolCall, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import edit_nemo_gym
@@ -49,6 +50,7 @@ class EditVerifier:
     def __init__(self, options: EditOptions) -> None:
         self._options = options
         self._files = {plain_path(path): text for path, text in options.files.items()}
+        self._size = sum(map(len, options.files.values()))
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         if len(turn.expert.tool_calls) != 1 or is_too_deep(turn.expert.tool_calls[0].arguments):
@@ -64,7 +66,8 @@ class EditVerifier:
             return refuse(Reason.TOO_DEEP, call.name)
         if self._options.mode == "levels":
             return self._by_levels(call, expert)
-        return self._by_patch(call, expert)
+        size = self._size + size_of_message(action) + size_of_message(turn.expert)
+        return await run_off_loop(size, self._by_patch, call, expert)
 
     def _by_levels(self, call: ToolCall, expert: ToolCall) -> Verdict:
         options = self._options

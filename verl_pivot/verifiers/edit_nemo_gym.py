@@ -6,9 +6,9 @@ No file is looked at, so that a small edit which breaks the program is as good a
 
 import re
 from collections.abc import Mapping
-from difflib import SequenceMatcher
 
 from verl_pivot.types import Json, ToolCall
+from verl_pivot.verifiers.similarity import similarity
 
 _MAX_CHARS = 2000
 """Characters of each text that are compared, from its start."""
@@ -33,12 +33,12 @@ def score(call: ToolCall, expert: ToolCall, *, level: int, is_continuous: bool) 
         return 0.0
     if level < 2:
         return 1.0
-    similarity = _similarity(call.arguments, expert.arguments)
+    least = _least_similarity(call.arguments, expert.arguments, _NO_SIMILARITY if is_continuous else _FULL_SIMILARITY)
     if not is_continuous:
-        return float(similarity >= _FULL_SIMILARITY)
-    if similarity < _NO_SIMILARITY:
+        return float(least >= _FULL_SIMILARITY)
+    if least < _NO_SIMILARITY:
         return 0.0
-    reward = min(1.0, 0.5 + 0.5 * (similarity - _NO_SIMILARITY) / (_FULL_SIMILARITY - _NO_SIMILARITY))
+    reward = min(1.0, 0.5 + 0.5 * (least - _NO_SIMILARITY) / (_FULL_SIMILARITY - _NO_SIMILARITY))
     num_chars = sum(len(_text(call.arguments, name)) for name in _TEXTS)
     return reward * (1.0 - _MAX_PENALTY * min(num_chars / _MAX_PENALTY_CHARS, 1.0))
 
@@ -58,7 +58,7 @@ def _same_shell(given: str, expert: str) -> bool:
     paths, expert_paths = ({_end(path, _NUM_SHELL_PATH_PARTS) for path in _paths(text)} for text in (given, expert))
     if expert_paths and not paths & expert_paths:
         return False
-    return _ratio(given, expert) >= _MIN_COMMAND_SIMILARITY
+    return _ratio(given, expert, _MIN_COMMAND_SIMILARITY) >= _MIN_COMMAND_SIMILARITY
 
 
 def _paths(text: str) -> list[str]:
@@ -92,10 +92,10 @@ def _range(value: Json) -> tuple[int, int] | None:
     return first, last
 
 
-def _similarity(given: Mapping[str, Json], expert: Mapping[str, Json]) -> float:
+def _least_similarity(given: Mapping[str, Json], expert: Mapping[str, Json], at_least: float) -> float:
     """Least similarity over the texts that the expert gives; of a shell command, similarity of the whole."""
     names = [name for name in _TEXTS if expert.get(name)] or (["command"] if "path" not in expert else [])
-    return min((_ratio(_text(given, name), _text(expert, name)) for name in names), default=1.0)
+    return min((_ratio(_text(given, name), _text(expert, name), at_least) for name in names), default=1.0)
 
 
 def _text(arguments: Mapping[str, Json], name: str) -> str:
@@ -103,5 +103,5 @@ def _text(arguments: Mapping[str, Json], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _ratio(first: str, second: str) -> float:
-    return SequenceMatcher(None, first[:_MAX_CHARS], second[:_MAX_CHARS]).ratio()
+def _ratio(first: str, second: str, at_least: float) -> float:
+    return similarity(first[:_MAX_CHARS], second[:_MAX_CHARS], at_least=at_least)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.extraction import AnswerPlace, extract_answers
@@ -51,6 +52,10 @@ class QaVerifier:
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
+        size = len(action.content) + len(turn.expert.content) + sum(map(len, self._options.answers))
+        return await run_off_loop(size, self._compare, action, turn)
+
+    def _compare(self, action: Message, turn: Turn) -> Verdict:
         options = self._options
         accepted = options.answers or extract_answers(turn.expert.content, options.place)
         accepted_words = [self._kept_words(each) for each in accepted]

@@ -34,6 +34,11 @@ async def execute(programs: Sequence[Program]) -> list[Result]:
     return await (await shared_sandbox()).run_many(programs, deadline_seconds=DEADLINE_SECONDS)
 
 
+def size_of_result(result: Result) -> int:
+    """Characters that a program printed, and bytes of the files that were fetched."""
+    return len(result.stdout) + sum(map(len, result.files.values()))
+
+
 def sandbox_failed(error: SandboxError) -> Verdict:
     """Verdict that the sandbox failed, which says nothing about the action."""
     return undecided(Reason.SANDBOX_FAILED, str(error))

@@ -4,6 +4,7 @@ import inspect
 
 from verl_pivot.data.actions import parse_action
 from verl_pivot.errors import OptionsError, PivotError, UserCodeError, VerifierError
+from verl_pivot.off_loop import run_off_loop, size_of_value
 from verl_pivot.types import Malformed, Message, Turn, Verdict
 from verl_pivot.user_code import named, place_of
 from verl_pivot.verifiers.registry import get_verifier
@@ -23,7 +24,7 @@ async def score_completion(text: str, ended: bool, turn: Turn) -> Verdict:
         UserCodeError: If the verifier raises or gives no Verdict.
         VerifierError: If a system that the verifier asks cannot be reached.
     """
-    action = parse_action(text, ended=ended)
+    action = await run_off_loop(len(text), parse_action, text, ended=ended)
     if isinstance(action, Malformed):
         return Verdict.refuse(action.reason, action.detail)
     return await score_message(action, turn)
@@ -40,7 +41,8 @@ async def score_message(action: Message, turn: Turn) -> Verdict:
         VerifierError: If a system that the verifier asks cannot be reached.
     """
     try:
-        verifier = get_verifier(turn.verifier, turn.verifier_options)
+        size = size_of_value(turn.verifier_options)
+        verifier = await run_off_loop(size, get_verifier, turn.verifier, turn.verifier_options)
     except OptionsError as error:
         return undecided(Reason.BAD_OPTIONS, f"turn {turn.id}: {error}")
     try:

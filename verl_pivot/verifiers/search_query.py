@@ -1,6 +1,5 @@
 """Verifier `search_query`: a search query is right if it shares words with the expert's, or finds its documents."""
 
-import asyncio
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -8,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from verl_pivot.data.tagged_text import split_at_tags
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.extraction import extract_argument
@@ -66,7 +66,8 @@ class SearchQueryVerifier:
             return query
         if self._options.corpus is not None:
             try:
-                expert_documents, documents = await asyncio.to_thread(self._find_documents, expert, query)
+                size = self._options.corpus.stat().st_size
+                expert_documents, documents = await run_off_loop(size, self._find_documents, expert, query)
             except OSError as error:
                 return broken_expert(f"the corpus cannot be read: {error}")
             if not expert_documents:

@@ -3,16 +3,16 @@
 The effect is the output, the exit code and the files of the folder that a setup makes, and of altered copies of it.
 """
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.asked_once import AskedOnce
-from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
+from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed, size_of_result
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 _RUNNER = (Path(__file__).parent / "runners" / "run_command.py").read_text()
@@ -50,7 +50,7 @@ class ShellEffects(NamedTuple):
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
             return sandbox_failed(error)
-        return await asyncio.to_thread(_compare, result, effects)
+        return await run_off_loop(size_of_result(result), _compare, result, effects)
 
     async def _run_expert(self, expert: str) -> "_ExpertEffects | Verdict":
         """Effects of the expert's command, or the verdict that there is nothing to compare with.

@@ -1,8 +1,10 @@
 """Two lines for bash -> a verdict: the same form, and bash takes the line."""
 
 from functools import lru_cache
+from typing import NamedTuple
 
 from verl_pivot.errors import SandboxError
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.sandbox.execution import Program, Status
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.asked_once import AskedOnce
@@ -21,15 +23,24 @@ async def compare_lines(line: str, expert: str) -> Verdict:
     """
     if line.strip("\n") == expert.strip("\n") and not line.rstrip("\n").endswith("\\"):
         return Verdict.accept()
-    form = form_of(line)
+    form, expert_form = await run_off_loop(len(line) + len(expert), _forms, line, expert)
     if form is None:
         return refuse(Reason.MALFORMED_COMMAND, line[:200])
-    if form != _expert_form(expert):
+    if form != expert_form:
         return refuse(Reason.WRONG_VALUE, line[:200])
     try:
         return await _checked_lines.get(line, lambda: _checked(line))
     except SandboxError as error:
         return sandbox_failed(error)
+
+
+class _Forms(NamedTuple):
+    given: Form | None
+    expert: Form | None
+
+
+def _forms(line: str, expert: str) -> _Forms:
+    return _Forms(form_of(line), _expert_form(expert))
 
 
 @lru_cache(maxsize=1024)

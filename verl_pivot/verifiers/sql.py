@@ -1,6 +1,5 @@
 """Verifier `sql`: a query is right if it gives the rows of the expert's query, on the databases and altered copies."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
@@ -9,13 +8,14 @@ from pydantic import Field, model_validator
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.extras import extra
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.asked_once import AskedOnce
 from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed
+from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed, size_of_result
 from verl_pivot.verifiers.sql_order import SqlOrder, clock_in, order_of
 from verl_pivot.verifiers.sql_program import Answers, query_program, read_answers
 from verl_pivot.verifiers.sql_rows import Rows, SortedRows, fits, same_rows
@@ -103,7 +103,7 @@ class SqlVerifier:
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
             return sandbox_failed(error)
-        return await asyncio.to_thread(_compare, result, expert_rows)
+        return await run_off_loop(size_of_result(result), _compare, result, expert_rows)
 
     async def _run_expert(self, query: str) -> _ExpertAnswer:
         """Rows of the expert's query, or the verdict that there is nothing to compare with."""
@@ -121,7 +121,8 @@ class SqlVerifier:
             (result,) = await execute([self._program(*queries, is_expert=True)])
         except SandboxRequestError as error:  # such as a row whose files are too large to send
             return broken_expert(str(error))
-        return await asyncio.to_thread(self._read_expert, result, parsed.args.get("order") is not None, order)
+        is_ordered = parsed.args.get("order") is not None
+        return await run_off_loop(size_of_result(result), self._read_expert, result, is_ordered, order)
 
     def _read_expert(self, result: Result, is_ordered: bool, order: SqlOrder | None) -> _ExpertAnswer:
         if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):

@@ -1,16 +1,17 @@
 """Verifier `terminus`: keystrokes for a terminal are right if they do what the expert's do; both Terminus formats."""
 
 import json
-from difflib import SequenceMatcher
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError
 
 from verl_pivot.data.json_values import object_of_unique_names
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.shell_lines import compare_lines
+from verl_pivot.verifiers.similarity import similarity
 from verl_pivot.verifiers.terminal_lines import returns_to_prompt, shows_prompt
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
@@ -96,7 +97,7 @@ class TerminusVerifier:
         if _is_complete(batch) != _is_complete(expert):
             return refuse(Reason.WRONG_VALUE, f"task complete: {_is_complete(batch)}")
         if self._options.mode == "similarity":
-            return _by_similarity(batch, expert, self._options.threshold)
+            return await _by_similarity(batch, expert, self._options.threshold)
         return await _by_form(batch, expert, screen=turn.state[-1].content)
 
 
@@ -161,13 +162,14 @@ def _total_seconds(batch: Batch) -> float:
     )
 
 
-def _by_similarity(batch: Batch, expert: Batch, threshold: float) -> Verdict:
+async def _by_similarity(batch: Batch, expert: Batch, threshold: float) -> Verdict:
     if bool(batch.commands) != bool(expert.commands):
         return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(batch.commands)} commands")
     keys, expert_keys = ("".join(command.keystrokes for command in each.commands) for each in (batch, expert))
     if keys != expert_keys and max(len(keys), len(expert_keys)) > _MAX_SIMILAR_CHARS:
         return refuse(Reason.TOO_LONG, f"{len(keys)} characters")
-    similarity = SequenceMatcher(None, expert_keys, keys).ratio() if keys != expert_keys else 1.0
-    if similarity >= threshold:
-        return Verdict.accept(detail=f"similarity {similarity:.3f}")
-    return refuse(Reason.WRONG_VALUE, f"similarity {similarity:.3f}")
+    size = len(keys) * len(expert_keys)
+    found = await run_off_loop(size, similarity, expert_keys, keys, at_least=threshold)
+    if found >= threshold:
+        return Verdict.accept(detail=f"similarity {found:.3f}")
+    return refuse(Reason.WRONG_VALUE, f"similarity below {threshold}")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from verl_pivot.data.json_values import equal, is_too_deep
 from verl_pivot.data.messages import parse_message
+from verl_pivot.off_loop import run_off_loop, size_of_message
 from verl_pivot.types import JsonObject, Message, ToolCall, Turn, Verdict
 from verl_pivot.verifiers import tool_call_bfcl, tool_call_nemo_gym, tool_call_toolrl
 from verl_pivot.verifiers.registry import get_verifier, register
@@ -42,14 +43,15 @@ class ToolCallVerifier:
         self._other_experts = [parse_message(each) for each in options.other_experts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        verdict = self._compare_calls(action, turn)
+        size = size_of_message(action)
+        verdict = await run_off_loop(size, self._compare_calls, action, turn)
         if verdict.score == 1.0 and (asked := self._ask(action, turn)) is not None:
             verdict = await asked
         for expert in self._other_experts:
             if verdict.score == 1.0:
                 break
             other_turn = replace(turn, expert=expert)
-            other = self._compare_calls(action, other_turn)
+            other = await run_off_loop(size, self._compare_calls, action, other_turn)
             if other.score == 1.0 and (asked := self._ask(action, other_turn)) is not None:
                 other = await asked
             verdict = max(verdict, other, key=_rank)

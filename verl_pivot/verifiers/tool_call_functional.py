@@ -1,7 +1,8 @@
 """Functional rule for calls: whether a tool would do the same with both, by the JSON schema of its arguments."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -14,6 +15,9 @@ from verl_pivot.verifiers.verdicts import Reason
 ExpertT = TypeVar("ExpertT")
 ActualT = TypeVar("ActualT")
 
+_MAX_MATCHED = 256
+"""Number of items up to which all of two arrays without an order are compared with each other. In longer arrays, items
+that are in both are taken off first."""
 _PATH_FORMATS = ("path", "file-path", "directory-path")
 
 
@@ -72,6 +76,8 @@ def match_all(
     expert: Sequence[ExpertT], actual: Sequence[ActualT], fits: Callable[[ExpertT, ActualT], bool]
 ) -> list[int | None]:
     """[num_expert] index of the partner of each in a largest possible matching; None without a partner."""
+    if not expert:
+        return []
     matrix = [[fits(one, other) for other in actual] for one in expert]
     if len(expert) == 1:
         return [matrix[0].index(True) if any(matrix[0]) else None]
@@ -155,6 +161,10 @@ class _Comparison:
         if not expert:
             return None
         if schema.get("uniqueItems") is True or path in self._rules.unordered:
+            if len(expert) > _MAX_MATCHED:
+                actual, expert = _without_shared(actual, expert)
+            if len(expert) > _MAX_MATCHED:
+                return Difference(Reason.WRONG_VALUE, f"{path}: {len(expert)} items are not the expert's")
             partners = match_all(expert, actual, lambda one, other: not self._values(other, one, items, path))
             if None not in partners:
                 return None
@@ -198,6 +208,35 @@ def _with_defaults(
         if name not in arguments and name not in required and "default" in schema
     }
     return {**arguments, **defaults} if defaults else arguments
+
+
+def _without_shared(items: list[Json], others: list[Json]) -> tuple[list[Json], list[Json]]:
+    """Both lists without the items that both have, as often as both have them."""
+    left = Counter(map(_key, others))
+    rest, shared = [], Counter[Hashable]()
+    for item in items:
+        key = _key(item)
+        if shared[key] < left[key]:
+            shared[key] += 1
+        else:
+            rest.append(item)
+    other_rest = []
+    for item in others:
+        key = _key(item)
+        if shared[key] > 0:
+            shared[key] -= 1
+        else:
+            other_rest.append(item)
+    return rest, other_rest
+
+
+def _key(value: Json) -> Hashable:
+    """Key that is the same for equal JSON values."""
+    if isinstance(value, dict):
+        return frozenset((name, _key(each)) for name, each in value.items())
+    if isinstance(value, list):
+        return tuple(map(_key, value))
+    return (json_type(value), value)
 
 
 def _is_close(value: float, other: float, tolerance: float) -> bool:
