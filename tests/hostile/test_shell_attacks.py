@@ -408,8 +408,8 @@ async def test_the_similarity_takes_its_texts_in_the_published_order() -> None:
     keys, expert_keys = "tide\n", "diet\n"
     assert SequenceMatcher(None, expert_keys, keys).ratio() > 0.5 > SequenceMatcher(None, keys, expert_keys).ratio()
 
-    for given, expert, score in ((keys, expert_keys, 1.0), (expert_keys, keys, 0.0)):
-        verdict = await judge_batch(batch(given), batch(expert), mode="similarity", threshold=0.5)
+    for typed, expert, score in ((keys, expert_keys, 1.0), (expert_keys, keys, 0.0)):
+        verdict = await judge_batch(batch(typed), batch(expert), mode="similarity", threshold=0.5)
         assert verdict.score == score, verdict
 
 
