@@ -23,6 +23,7 @@ ROOMS = (
         "errors",
         "types",
         "loop_local",
+        "off_loop",
         "extras",
         "user_code",
         "user_modules",
