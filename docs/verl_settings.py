@@ -4,6 +4,7 @@ from pathlib import Path
 
 from verl_pivot.configuration import config_groups
 from verl_pivot.launch_checks.owned_settings import OWNED_SETTINGS, OwnedSetting
+from verl_pivot.launch_checks.void_settings import VOID_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Settings of verl
@@ -12,17 +13,36 @@ A method replaces parts of verl. A launch stops before Ray starts, and names the
 verl to a value that would do nothing, or that would switch off what the method consists of. Keys of your own YAML count
 like those of the command line, as far as they differ from verl's default. Every other key works as in verl; what a
 method sets is in its file in `configs/method/`, and your command line wins. This page is written by
-`python docs/reference.py` from `verl_pivot/launch_checks/owned_settings.py`.
+`python docs/reference.py` from `owned_settings.py` and `void_settings.py` in `verl_pivot/launch_checks/`.
 
 | key, or section of keys | beside | what it does there | instead |
 |---|---|---|---|
+"""
+OWN_SETTINGS = """
+## Settings of this package that apply in some modes only
+
+Under `pivot`, too, a launch stops where a setting would do nothing: one that the command line names, with whatever value,
+or one of your own YAML, as far as its value stands in no config of this package. All other settings under `pivot` have an
+effect in every mode.
+
+| key | does nothing beside | instead |
+|---|---|---|
+"""
+LOOPS = """
+verl takes the agent loop of a row from its column `agent_name`. A launch with `+method=tool_rollout` or
+`+method=grpo_roc` stops if rows name verl's own loop `tool_agent` there, as rows of verl's examples do, and with
+`+method=grpo_roc` training rows may name no other loop than `pivot_tools`. `pivot.rollout` is refused where no loop of
+the rows reads it.
 """
 
 
 def table() -> str:
     """The text of docs/verl_settings.md."""
     rows = [f"| `{each.key}` | {_parts(each)} | {each.effect} | {each.remedy} |\n" for each in OWNED_SETTINGS]
-    return INTRODUCTION + "".join(rows)
+    own = [
+        f"| {', '.join(f'`{key}`' for key in each.keys)} | {each.beside} | {each.remedy} |\n" for each in VOID_SETTINGS
+    ]
+    return INTRODUCTION + "".join(rows) + OWN_SETTINGS + "".join(own) + LOOPS
 
 
 def _parts(setting: OwnedSetting) -> str:

@@ -18,6 +18,7 @@ from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.launch_checks.sandbox_pool import check_pool
+from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
@@ -44,6 +45,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
             check_launch(config, choices)
             check_gpus(config, num_accelerators())
             check_owned_settings(config, owning_parts(choices), overrides)
+            check_void_settings(config, overrides)
             remember_run(config, choices)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error

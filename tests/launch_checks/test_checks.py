@@ -9,9 +9,10 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
-from verl_pivot.data.pivots import SCHEMA
+from verl_pivot.data.pivots import AGENT_NAME, SCHEMA
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import own_sentence
+from verl_pivot.launch_checks.agent_loops import LOOPS_WITHOUT_OUR_TOOLS
 from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.engine import check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
@@ -111,6 +112,62 @@ def test_a_reward_function_is_refused_by_pivotrl_where_all_rows_are_pivots(folde
     assert refusal(function).startswith("reward.custom_reward_function.path=mine.py does nothing, since all rows of ")
     check(function, "data.val_files=problems.parquet")
     check(function, "data.train_files=problems.parquet", "data.train_batch_size=64", method="tool_rollout")
+
+
+def write_tasks(path: Path, **columns: object) -> None:
+    row = {"prompt": [{"role": "user", "content": "Hello."}], "data_source": "made_up", **columns}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row] * 64), path)
+
+
+@pytest.mark.parametrize("method", ["tool_rollout", "grpo_roc"])
+@pytest.mark.parametrize("key", ["data.train_files", "data.val_files"])
+def test_rows_that_name_verls_own_loop_with_tools_are_refused_by_methods_with_tools(
+    folder: Path, method: str, key: str
+) -> None:
+    write_tasks(folder / "tasks.parquet")
+    write_tasks(folder / "theirs.parquet", agent_name="tool_agent")
+    write_tasks(folder / "ours.parquet", agent_name="pivot_tools")
+    files = {"data.train_files": "tasks.parquet", "data.val_files": "tasks.parquet"}
+    size = "data.train_batch_size=64"
+
+    for file in ("tasks", "ours"):
+        check(size, *(f"{name}={value}" for name, value in (files | {key: f"{file}.parquet"}).items()), method=method)
+    overrides = [f"{name}={value}" for name, value in (files | {key: "theirs.parquet"}).items()]
+    assert refusal(size, *overrides, method=method) == (
+        f"{key} has rows whose column agent_name is tool_agent, by which verl's own loop would play them, without the "
+        "tools of pivot.rollout.tools: remove the column, or write pivot_tools in it"
+    )
+
+
+def test_rows_with_a_loop_of_ones_own_train_by_the_method_that_needs_no_records(folder: Path) -> None:
+    write_tasks(folder / "mine.parquet", agent_name="mine")
+    files = ("data.train_files=mine.parquet", "data.val_files=mine.parquet", "data.train_batch_size=64")
+
+    check(*files, method="tool_rollout")
+    assert "column agent_name is mine, a loop that keeps no record of calls" in refusal(*files, method="grpo_roc")
+
+
+def test_settings_of_rollouts_with_tools_are_refused_where_no_row_is_played_with_them(folder: Path) -> None:
+    """Pivots are played by the loop of single turns; beside them rows for validation may be whole tasks."""
+    write_tasks(folder / "tasks.parquet")
+    write_tasks(folder / "single.parquet", agent_name="single_turn_agent")
+    tools, loop = "+pivot.rollout.tools=tools.yaml", "actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools"
+    said = "pivot.rollout does nothing, since no agent loop of the rows "
+
+    assert refusal(tools).startswith(f"{said}(pivot_turn) reads it: set actor_rollout_ref.rollout.agent.")
+    assert refusal(tools, "data.val_files=tasks.parquet").startswith(f"{said}(pivot_turn, single_turn_agent) reads it")
+    assert refusal(tools, loop, "data.val_files=single.parquet").startswith(said)
+    check(tools, loop, "data.val_files=tasks.parquet")
+    write_tasks(folder / "ours.parquet", agent_name="pivot_tools")
+    check(tools, "data.val_files=ours.parquet")
+
+
+def test_the_loops_that_do_not_read_settings_of_rollouts_with_tools_are_those_of_verl_and_single_turns() -> None:
+    import verl.experimental.agent_loop  # noqa: F401  registers verl's loops
+    from verl.experimental.agent_loop.agent_loop import _agent_loop_registry
+
+    of_verl = {name for name, each in _agent_loop_registry.items() if each["_target_"].startswith("verl.")}
+    assert of_verl | {AGENT_NAME} == LOOPS_WITHOUT_OUR_TOOLS
 
 
 def test_a_batch_larger_than_the_training_file_is_refused(folder: Path) -> None:

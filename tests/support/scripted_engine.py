@@ -73,7 +73,8 @@ def _composed(method: str, groups: tuple[str, ...]) -> DictConfig:
 
 
 @cache
-def _model() -> Path:
+def scripted_model() -> Path:
+    """Folder with the tokenizer and the config of the model of these loops."""
     folder = tempfile.TemporaryDirectory(prefix="scripted-")
     atexit.register(folder.cleanup)
     return write_tokenizer(Path(folder.name))
@@ -83,12 +84,12 @@ def make_loop(script: Sequence[Said | str], *overrides: str, **client: Any) -> A
     """A ToolLoop whose engine says what the script says; `loop.server_manager` is the client."""
     from verl_pivot.rollout.tool_loop import ToolLoop
 
-    return loop_of(ToolLoop, rollout_config(_model(), *overrides), script, **client)
+    return loop_of(ToolLoop, rollout_config(scripted_model(), *overrides), script, **client)
 
 
 def pivot_config(*overrides: str) -> DictConfig:
     """Config of the stock trainer with the method pivotrl and the model of these loops."""
-    return rollout_config(_model(), *overrides, method="pivotrl")
+    return rollout_config(scripted_model(), *overrides, method="pivotrl")
 
 
 def loop_of(loop_class: Any, config: DictConfig, script: Sequence[Said | str], **client: Any) -> Any:

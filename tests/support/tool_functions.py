@@ -91,3 +91,16 @@ def note(text: str, workspace: Workspace) -> str:
     notes = workspace.state(Notes)
     notes.append(text)
     return "; ".join(notes)
+
+
+num_busy = 0
+
+
+async def busy(text: str = "") -> str:
+    """Say how many calls run at once, at some length."""
+    global num_busy
+    num_busy += 1
+    said = f"{num_busy}{text} " + "at once " * 10
+    await asyncio.sleep(0.01)
+    num_busy -= 1
+    return said

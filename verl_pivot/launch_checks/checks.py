@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.agent_loops import check_agent_loops
 from verl_pivot.launch_checks.engine import check_adapter, check_context, check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
@@ -54,7 +55,7 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
     check_model(config.actor_rollout_ref.model.path, _environment(config))
     check_adapter(config.actor_rollout_ref.model.get("lora_adapter_path"))
     check_context(config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
-    steps_per_epoch = _check_data(config, is_pivotrl=choices.get("method") == "pivotrl")
+    steps_per_epoch = _check_data(config, choices.get("method"))
     step = _resumed_step(config)
     if config.trainer.resume_mode == "auto":
         check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, choices))
@@ -92,9 +93,9 @@ def _written(config: DictConfig) -> tuple[str, ...]:
     return (*_WRITTEN, "default_local_dir") if _saves(config) else _WRITTEN
 
 
-def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
+def _check_data(config: DictConfig, method: str | None) -> int | None:
     """Check the training and validation files; gives the steps of one epoch, None if they are not known."""
-    data = config.data
+    data, is_pivotrl = config.data, method == "pivotrl"
     if data.custom_cls.path != _OUR_DATASET:
         return None  # a dataset of the user's, which may read anything
     train, val = _as_list(data.train_files), _as_list(data.val_files)
@@ -118,6 +119,8 @@ def _check_data(config: DictConfig, *, is_pivotrl: bool) -> int | None:
         check_verifiers(files, "data.train_files", places)
         if data.prompt_key not in files.columns:
             raise ConfigError(f"data.train_files: {places} has no column {data.prompt_key!r} (data.prompt_key)")
+    if method is not None and val_files is not None:
+        check_agent_loops(config, method, {"data.train_files": files, "data.val_files": val_files})
     context = _context(config)
     check_lengths(files, "data.train_files", max_prompt_length=data.max_prompt_length, context=context)
     return check_size(

@@ -14,7 +14,7 @@ from verl_pivot.verifiers.registry import get_verifier
 
 _READ_BY_VERL = (".parquet", ".json", ".jsonl")
 _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
-            "sampling")  # fmt: skip
+            "sampling", "agent_name")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,8 @@ class SplitSize:
     """Whether every row has the numbers of a profile."""
     samplings: frozenset[str | None]
     """Each value of the column `sampling` once; None stands for rows without one."""
+    agent_names: frozenset[str | None]
+    """Each value of the column `agent_name` of rows that are no pivots once; None stands for rows without one."""
 
 
 def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | None:
@@ -90,7 +92,15 @@ def _files_of(tables: Sequence[pyarrow.Table], columns: frozenset[str]) -> Split
         ),
         has_variances="reward_var" in columns and all(None not in _values(table, "reward_var") for table in tables),
         samplings=frozenset(value for table in tables for value in _values(table, "sampling") or [None]),
+        agent_names=frozenset(name for table in tables for name in _agent_names(table)),
     )
+
+
+def _agent_names(table: pyarrow.Table) -> list[str | None]:
+    """Agent loops that rows name which are no pivots; those of pivots are chosen by the dataset."""
+    absent = [None] * table.num_rows
+    names, experts = (_values(table, column) or absent for column in ("agent_name", "expert"))
+    return [name for name, expert in zip(names, experts, strict=True) if expert is None]
 
 
 def _values(table: pyarrow.Table, name: str) -> list[Any]:

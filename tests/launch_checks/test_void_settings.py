@@ -1,0 +1,432 @@
+"""Every setting under `pivot` has an effect in every mode, or the launch that sets it there is refused."""
+
+import random
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig, OmegaConf
+from pydantic import BaseModel
+
+from tests.support.paths import ROOT
+from tests.support.scripted_engine import call, loop_of, rollout_config, row, scripted_model
+from verl_pivot.configuration import config_groups
+from verl_pivot.data.curriculum import Curriculum, CurriculumOptions, PivotRecord, parse_options
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.void_settings import VOID_SETTINGS, check_void_settings
+from verl_pivot.resampling.groups import Group, Rollout
+from verl_pivot.resampling.penalties import Penalty
+from verl_pivot.resampling.settings import ResamplingSettings, settings_of
+from verl_pivot.rollout.settings import RolloutSettings, parse_settings
+from verl_pivot.routing.routing_policy import RoutingPolicy, TurnRelease, TurnRequest
+from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
+
+SECTIONS: Mapping[str, type[BaseModel]] = {
+    "pivot.resampling": ResamplingSettings,
+    "pivot.rollout": RolloutSettings,
+    "pivot.curriculum": CurriculumOptions,
+    "pivot.router": RouterSettings,
+}
+SHOWN_ELSEWHERE = {
+    "pivot.resampling.group_size": (
+        "resampling/test_groups.py",
+        "test_settings_that_cannot_work_are_refused_before_the_launch",
+    ),
+    "pivot.resampling.oversample": (
+        "resampling/test_groups.py",
+        "test_an_oversample_of_one_and_a_half_generates_twelve_rollouts_for_a_group_of_eight",
+    ),
+    "pivot.resampling.equal_rewards": (
+        "resampling/test_roc_replay_buffer.py",
+        "test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced",
+    ),
+    "pivot.resampling.max_gen_batches": (
+        "resampling/test_roc_replay_buffer.py",
+        "test_the_run_stops_at_the_bound_on_generation_and_names_the_counts",
+    ),
+    "pivot.curriculum.enabled": (
+        "contract/test_configs.py",
+        "test_the_curriculum_is_off_by_default_and_its_options_are_those_of_the_config",
+    ),
+    "pivot.rollout.parser": ("contract/test_configs.py", "test_the_options_of_the_tool_loop_are_those_of_the_config"),
+    "pivot.rollout.max_turns": ("rollout/test_tool_loop.py", "test_calls_of_the_last_turn_are_not_run"),
+    "pivot.router.router_class": ("contract/test_configs.py", "test_the_defaults_of_a_router_are_those_of_its_config"),
+    "pivot.router.policy": (
+        "contract/test_configs.py",
+        "test_a_routers_settings_reach_verl_as_a_file_with_the_limits_of_the_launch",
+    ),
+    "pivot.router.poll_seconds": (
+        "routing/test_router_actor.py",
+        "test_a_dead_engine_gets_no_more_requests_and_an_added_one_does",
+    ),
+    "pivot.router.forget_after_seconds": (
+        "routing/test_router.py",
+        "test_conversations_without_calls_are_forgotten_unless_a_request_runs",
+    ),
+}
+"""Settings that every mode reads, with the test that shows their effect."""
+PLAIN = {
+    "pivot.verifier_modules": (
+        "launch_checks/test_checks.py",
+        "test_verifiers_that_do_not_exist_or_take_other_options_are_refused",
+    ),
+    "pivot.max_undecided_batches": (
+        "rollout/test_tool_training.py",
+        "test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_the_run",
+    ),
+    "pivot.objective": ("launch_checks/test_objective.py", "test_an_objective_sets_verls_loss_and_its_aggregation"),
+    "pivot.max_turn_tokens": (
+        "rollout/test_pivot_turn.py",
+        "test_a_limit_for_one_turn_is_the_engines_limit_and_other_parameters_stay",
+    ),
+    "pivot.allow_other_sampling": (
+        "launch_checks/test_sampling.py",
+        "test_every_difference_is_said_once_and_the_switch_goes_on_with_a_line",
+    ),
+}
+"""Settings that stand in no section, with the test that shows their effect."""
+
+
+def keys_of(section: str, options: type[BaseModel]) -> Iterator[str]:
+    """Keys of a section, those of its own sections included."""
+    for name, field in options.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from keys_of(f"{section}.{name}", type(field.default))
+        else:
+            yield f"{section}.{name}"
+
+
+KEYS = {section: list(keys_of(section, options)) for section, options in SECTIONS.items()}
+
+
+@cache
+def stock(*overrides: str) -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=list(overrides))
+
+
+def part_of(config: DictConfig) -> DictConfig:
+    """The sections that the checks look at, of which copies are cheap."""
+    sections = ("pivot", "data", "trainer")
+    return OmegaConf.create({name: OmegaConf.to_container(config[name]) for name in sections})
+
+
+def changed(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    config = config.copy()
+    for key, value in values.items():
+        OmegaConf.update(config, key, value, force_add=True)
+    return config
+
+
+def is_void(config: DictConfig, key: str) -> bool:
+    return any(key in void.keys and void.applies_to(config) for void in VOID_SETTINGS)
+
+
+def refusal(config: DictConfig, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_void_settings(config, overrides)
+    return str(caught.value)
+
+
+# ---- resampling
+
+
+@cache
+def groups() -> tuple[Group, ...]:
+    """Groups of eight rollouts with all numbers of failures, of which those of equal rewards are a fifth."""
+    rng = random.Random(0)
+    return tuple(
+        Group(
+            uid=str(number), number=number,
+            rollouts=tuple(
+                Rollout(
+                    id=f"{number}_{index}", score=float(index >= number % 9),
+                    penalty=Penalty(num_calls=4, num_errors=rng.randrange(5), num_answers=1, num_turns=4),
+                )
+                for index in rng.sample(range(8), 8)
+            ),
+        )
+        for number in range(45)
+    )  # fmt: skip
+
+
+def seen_by_update(settings: ResamplingSettings) -> list[object]:
+    """For each group its fate, and the rollouts that the update sees."""
+    seen: list[object] = []
+    for group in groups():
+        generated = Group(uid=group.uid, number=group.number, rollouts=group.rollouts[: settings.num_generated])
+        reason = generated.drop_reason(settings, step=1)
+        seen.append(reason or [rollout.id for rollout in generated.kept(settings, step=1)])
+    return seen
+
+
+OTHER_RESAMPLING = {"mode": None, "min_failures": 0, "min_successes": 0, "seed": 5}
+
+
+@pytest.mark.parametrize("equal_rewards", ["keep", "reject", "drop", "keep_half"])
+@pytest.mark.parametrize("oversample", [1, 2])
+@pytest.mark.parametrize("mode", ["paper", "released"])
+def test_a_setting_of_resampling_changes_what_the_update_sees_or_is_refused(
+    mode: str, oversample: int, equal_rewards: str
+) -> None:
+    chosen = {"mode": mode, "oversample": oversample, "equal_rewards": equal_rewards, "group_size": 8 // oversample}
+    config = changed(
+        part_of(stock("+method=grpo_roc")), {f"pivot.resampling.{name}": value for name, value in chosen.items()}
+    )
+    plain = seen_by_update(settings_of(config.pivot.resampling))
+
+    for key in set(KEYS["pivot.resampling"]) - SHOWN_ELSEWHERE.keys():
+        name = key.rpartition(".")[2]
+        value = {"paper": "released", "released": "paper"}[mode] if name == "mode" else OTHER_RESAMPLING[name]
+        other = changed(config, {key: value})
+
+        assert is_void(config, key) == (seen_by_update(settings_of(other.pivot.resampling)) == plain), key
+
+
+# ---- curriculum
+
+
+def draws(config: DictConfig) -> list[list[int]]:
+    """Pivots of 40 steps of four, drawn from 16 whose actions are right with probabilities from 0 to 1."""
+    options = parse_options(OmegaConf.to_container(config.pivot.curriculum))  # type: ignore[arg-type]
+    if not options.enabled:
+        return []
+    rng = random.Random(1)
+    curriculum = Curriculum(
+        [PivotRecord() for _ in range(16)],
+        options, identity="", seed=0, shuffle=config.data.shuffle, batch_size=4,
+    )  # fmt: skip
+    drawn = []
+    for step in range(1, 41):
+        batch = [curriculum.draw() for _ in range(4)]
+        drawn.append(batch)
+        rewards = {pivot: [float(rng.random() < pivot / 15) for _ in range(4)] for pivot in range(16)}
+        curriculum.observe(step, [(pivot, rewards[pivot]) for pivot in batch])
+    return drawn
+
+
+OTHER_CURRICULUM = {
+    "decay": 0.7, "retire_variance": 0.2, "retire_visits": 1, "weight_exponent": 6.0, "reprofile_every": 7,
+    "reprofile_share": 0.5,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("reprofile_every", [0, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_setting_of_the_curriculum_changes_the_draws_or_is_refused(
+    enabled: bool, shuffle: bool, reprofile_every: int
+) -> None:
+    config = changed(
+        part_of(stock("+method=pivotrl")),
+        {
+            "pivot.curriculum.enabled": enabled, "data.shuffle": shuffle,
+            "pivot.curriculum.reprofile_every": reprofile_every,
+        },
+    )  # fmt: skip
+    plain = draws(config)
+
+    for key in set(KEYS["pivot.curriculum"]) - SHOWN_ELSEWHERE.keys():
+        other = changed(config, {key: OTHER_CURRICULUM[key.rpartition(".")[2]]})
+
+        assert is_void(config, key) == (draws(other) == plain), key
+
+
+# ---- rollouts with tools
+
+TAGS = [{"open": "<code>", "close": "</code>", "tool": "busy", "argument": "text"}]
+OTHER_TAGS = [{"open": "<code>", "close": "</run>", "tool": "busy", "argument": "text"}]
+RETRIES = {"answer_tag": "answer", "retry_message": "Answer."}
+OTHER_ROLLOUT: Mapping[str, dict[str, Any]] = {
+    "tools": {"tools": "other.yaml"},
+    "tags": {"tags": OTHER_TAGS},
+    "observation_role": {"observation_role": "user"},
+    "observation_template": {"observation_template": "Result: {text}"},
+    "assistant_prefix": {"assistant_prefix": "<reason>"},
+    "answer_tag": RETRIES,
+    "retry_message": {"retry_message": "Answer, please."},
+    "format_tag": {"format_tag": "answer"},
+    "parallel_calls": {"parallel_calls": True},
+    "max_turn_tokens": {"max_turn_tokens": 5},
+    "max_observation_tokens": {"max_observation_tokens": 16},
+    "max_calls_per_turn": {"max_calls_per_turn": 1},
+    "max_wall_seconds": {"max_wall_seconds": 0.001},
+}
+"""{key: values that are set with it}"""
+
+
+async def played(config: DictConfig) -> object:
+    """Rollouts of scripted turns: what the engine is asked, what verl gets, and what a dump shows if one is written."""
+    calls = "<code>x</code>" if config.pivot.rollout.parser == "tags" else call("busy") + call("busy")
+    script = [f"<answer>1</answer>{calls}", "I see.", "<answer>2</answer>", "Done.", "Done."]
+    return [await played_script(config, script), await played_script(config, script[1:])]
+
+
+async def played_script(config: DictConfig, script: list[str]) -> object:
+    from verl_pivot.rollout.tool_loop import ToolLoop
+
+    loop = loop_of(ToolLoop, config, script, seconds=0.01)
+    output = await loop.run({"temperature": 1.0, "logprobs": True}, **row())
+    record = output.extra_fields["rollout"]
+    dumped = record["num_answers"] if config.trainer.rollout_data_dir else None
+    asked = [request["params"] for request in loop.server_manager.requests]
+    return asked, output.prompt_ids, output.response_ids, output.response_mask, record["stop_reason"], dumped
+
+
+@pytest.mark.parametrize(
+    ("parser", "max_turns", "dumps"),
+    [("hermes", 3, None), ("hermes", 3, "dumps"), ("hermes", 1, None), ("tags", 3, None), ("tags", 1, None)],
+)
+async def test_a_setting_of_rollouts_with_tools_changes_them_or_is_refused(
+    parser: str, max_turns: int, dumps: str | None, tmp_path: Path
+) -> None:
+    for file, names in {"tools.yaml": ["busy"], "other.yaml": ["busy", "add"]}.items():
+        (tmp_path / file).write_text("".join(f"- function: tests.support.tool_functions:{name}\n" for name in names))
+    chosen = {
+        "tools": f"{tmp_path}/tools.yaml", "parser": parser, "max_turns": max_turns,
+        "tags": TAGS if parser == "tags" else [],
+    }  # fmt: skip
+    config = changed(
+        rollout_config(scripted_model(), "actor_rollout_ref.rollout.skip_tokenizer_init=False"),
+        {f"pivot.rollout.{name}": value for name, value in chosen.items()} | {"trainer.rollout_data_dir": dumps},
+    )
+    keys = set(KEYS["pivot.rollout"]) - SHOWN_ELSEWHERE.keys() if dumps is None else {"pivot.rollout.format_tag"}
+
+    for key in keys:
+        values = OTHER_ROLLOUT[key.rpartition(".")[2]]
+        if "tools" in values:
+            values = {"tools": f"{tmp_path}/{values['tools']}"}
+        before = with_rollout(config, RETRIES) if key == "pivot.rollout.retry_message" else config
+        other = with_rollout(before, values)
+        try:
+            parse_settings(other)
+        except ConfigError:
+            continue  # refused with its own sentence
+
+        assert is_void(config, key) == (await played(other) == await played(before)), key
+
+
+def with_rollout(config: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    return changed(config, {f"pivot.rollout.{name}": value for name, value in values.items()})
+
+
+# ---- routers
+
+
+def state(node: object) -> object:
+    """Everything that a routing policy consists of, as plain data."""
+    if isinstance(node, BaseModel):
+        return node.model_dump()
+    if isinstance(node, (list, tuple, set)) or hasattr(node, "tolist"):
+        return repr(node)
+    attributes = getattr(node, "__dict__", None)
+    return (
+        {name: state(value) for name, value in attributes.items()} if attributes else repr(node).partition(" at 0x")[0]
+    )
+
+
+@pytest.mark.parametrize("policy", get_args(RouterSettings.model_fields["policy"].annotation))
+def test_a_setting_of_a_router_reaches_its_routing_policy_or_is_refused(policy: str) -> None:
+    config = changed(part_of(stock("+router=kv_forecast")), {"pivot.router.policy": policy})
+
+    def policy_of(config: DictConfig) -> object:
+        return state(make_routing_policy(parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "")))
+
+    for key in set(KEYS["pivot.router"]) - SHOWN_ELSEWHERE.keys():
+        value = OmegaConf.select(config, key)
+        other = changed(config, {key: value / 2 if isinstance(value, float) and value < 1 else value + 1})
+
+        assert is_void(config, key) == (policy_of(other) == policy_of(config)), key
+
+
+def test_without_moves_the_ratio_for_them_is_refused() -> None:
+    """A server with eight conversations beside an empty one: with moves, a returning turn moves at ratio 1.25 alone."""
+
+    def server_of_returning_turn(**options: float) -> str:
+        router = {
+            "policy": "kv_forecast",
+            "max_response_tokens": 1000,
+            "kv_forecast": {"light_block_size": 8, **options},
+        }
+        policy = make_routing_policy(parse_router(router, "test"))
+        for name in "ab":
+            policy.add_server(name, 100_000, 0.0)
+        for number in range(9):
+            ask(policy, f"c{number}", "g" if number < 8 else "h")
+        policy.release(TurnRelease(conversation="c0", server="a", now=10.0, may_be_last=False))
+        return ask(policy, "c0", "g", context=520)
+
+    assert server_of_returning_turn() != server_of_returning_turn(move_ratio=20.0)
+    assert server_of_returning_turn(max_moves=0.0) == server_of_returning_turn(max_moves=0.0, move_ratio=20.0)
+    key = "pivot.router.kv_forecast.move_ratio"
+    assert is_void(changed(stock("+router=kv_forecast"), {"pivot.router.kv_forecast.max_moves": 0.0}), key)
+    assert not is_void(stock("+router=kv_forecast"), key)
+
+
+def ask(policy: RoutingPolicy, conversation: str, group: str, *, context: int = 0) -> str:
+    request = TurnRequest(conversation=conversation, group=group, prompt_tokens=100, context_tokens=context, now=11.0)
+    return next(iter(policy.acquire(request))).server
+
+
+# ---- all of them
+
+
+def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> None:
+    tried = {
+        *(f"pivot.resampling.{name}" for name in OTHER_RESAMPLING),
+        *(f"pivot.rollout.{name}" for name in OTHER_ROLLOUT),
+        *(f"pivot.curriculum.{name}" for name in OTHER_CURRICULUM),
+        *(key for key in KEYS["pivot.router"] if key not in SHOWN_ELSEWHERE),
+    }  # fmt: skip
+    assert {key for keys in KEYS.values() for key in keys} == tried | SHOWN_ELSEWHERE.keys()
+    assert not {key for void in VOID_SETTINGS for key in void.keys} & SHOWN_ELSEWHERE.keys()
+    plain = {
+        f"pivot.{name}"
+        for method in config_groups()["method"]
+        for name in stock(f"+method={method}").pivot
+        if f"pivot.{name}" not in SECTIONS
+    }
+    assert plain == PLAIN.keys()
+    for test in {**SHOWN_ELSEWHERE, **PLAIN}.values():
+        file, name = test
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
+
+
+def test_batches_without_a_decided_reward_are_counted_by_the_methods_that_have_them() -> None:
+    key = "pivot.max_undecided_batches"
+
+    assert refusal(stock("+method=grpo_roc"), f"{key}=5") == (
+        "pivot.max_undecided_batches=3 does nothing beside +method=grpo_roc, which replaces each group that has too "
+        "few decided rollouts: leave it out, or set pivot.resampling.max_gen_batches, the budget for these"
+    )
+    assert not is_void(stock("+method=pivotrl"), key)
+    assert not is_void(stock("+method=tool_rollout"), key)
+
+
+def test_a_setting_in_vain_is_refused_also_with_its_default_or_from_a_file_of_ones_own() -> None:
+    config = stock("+method=grpo_roc")
+    said = " does nothing beside pivot.resampling.mode=paper: leave it out, or set pivot.resampling.mode=released"
+
+    assert refusal(config, "pivot.resampling.min_failures=2") == "pivot.resampling.min_failures=2" + said
+    own_file = changed(config, {"pivot.resampling.min_successes": 4})
+    assert refusal(own_file) == "pivot.resampling.min_successes=4" + said
+    check_void_settings(config, ["+method=grpo_roc"])
+
+
+@pytest.mark.parametrize("tool_format", config_groups()["tool_format"])
+def test_the_configs_of_this_package_set_nothing_in_vain(tool_format: str) -> None:
+    """Also where a setting of the command line makes void what a tool format sets."""
+    number = config_groups()["tool_format"].index(tool_format)
+    stage, router = (config_groups()[group][number % 3] for group in ("stage", "router"))
+    overrides = ("+method=grpo_roc", f"+stage={stage}", f"+tool_format={tool_format}", f"+router={router}")
+
+    check_void_settings(stock(*overrides), overrides)
+    check_void_settings(changed(part_of(stock(*overrides)), {"pivot.rollout.max_turns": 1}), overrides)
+
+
+@pytest.mark.parametrize("method", config_groups()["method"])
+def test_a_method_alone_sets_nothing_in_vain(method: str) -> None:
+    check_void_settings(stock(f"+method={method}"), [f"+method={method}"])

@@ -1,0 +1,210 @@
+"""Settings under `pivot` that some modes do not read, and a launch that sets one of them in vain -> an error."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from verl_pivot.configuration import config_groups, configs_dir
+from verl_pivot.data.curriculum import CurriculumOptions
+from verl_pivot.errors import ConfigError
+from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.routing.settings import RouterSettings
+from verl_pivot.validation import Options
+
+_RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VoidSetting:
+    """Keys under `pivot` that do nothing beside certain other settings."""
+
+    section: str
+    names: tuple[str, ...]
+    """Names of the keys in the section."""
+    beside: str
+    """The other settings, as the rest of a sentence "... does nothing beside"."""
+    remedy: str
+    """What to do, as the rest of a sentence "leave it out, or"."""
+    is_void: Callable[[DictConfig], bool]
+    """Whether verl's whole config has these other settings; it is called only if the section is there."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(f"{self.section}.{name}" for name in self.names)
+
+    def applies_to(self, config: DictConfig) -> bool:
+        """Whether a launch has the section, and the other settings beside which its keys do nothing."""
+        return OmegaConf.select(config, self.section) is not None and self.is_void(config)
+
+
+def check_void_settings(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse settings under `pivot` that the chosen mode does not read.
+
+    Keys that the command line names count, and so do values that stand in no config of this package.
+
+    Args:
+        config: verl's whole config, with its interpolations.
+        overrides: Overrides of the command line.
+
+    Raises:
+        ConfigError: Naming the key, the setting beside which it does nothing, and the remedy.
+    """
+    given = frozenset(override.lstrip("+~").partition("=")[0] for override in overrides)
+    for void in VOID_SETTINGS:
+        for key in void.keys:
+            if void.applies_to(config) and (key in given or _is_changed(config, key)):
+                value = OmegaConf.select(config, key)
+                written = "null" if value is None else value
+                raise ConfigError(f"{key}={written} does nothing beside {void.beside}: leave it out, or {void.remedy}")
+
+
+def _is_changed(config: DictConfig, key: str) -> bool:
+    """Whether no config of this package gives the key the value that it has."""
+    section, _, name = key.rpartition(".")
+    values = OmegaConf.to_container(OmegaConf.select(config, section), resolve=False)
+    assert isinstance(values, dict), key
+    return name in values and values[name] not in _shipped_values().get(key, [])
+
+
+@cache
+def _shipped_values() -> dict[str, list[Any]]:
+    """{key under `pivot`: its values in the configs of this package}, interpolations as they are written."""
+    found: dict[str, list[Any]] = {}
+    for group, options in config_groups().items():
+        for option in options:
+            shipped = OmegaConf.to_container(OmegaConf.load(configs_dir() / group / f"{option}.yaml"), resolve=False)
+            assert isinstance(shipped, dict), option
+            for key, value in _leaves(shipped.get("pivot", {}), "pivot"):
+                found.setdefault(key, []).append(value)
+    return found
+
+
+def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}")
+    else:
+        yield path, node
+
+
+def _draws_nothing(config: DictConfig) -> bool:
+    resampling = config.pivot.resampling
+    draws_rollouts = resampling.mode == "paper" and resampling.oversample != 1
+    return not draws_rollouts and resampling.equal_rewards != "keep_half"
+
+
+def _is_other_policy(*policies: str) -> Callable[[DictConfig], bool]:
+    """Finds a router with another routing policy than these."""
+    return lambda config: config.pivot.router.policy not in policies
+
+
+VOID_SETTINGS = (
+    VoidSetting(
+        section=_RESAMPLING,
+        names=("mode", "min_failures", "min_successes"),
+        beside="pivot.resampling.oversample=1, with which every rollout of a group stays",
+        remedy="raise pivot.resampling.oversample",
+        is_void=lambda config: bool(config.pivot.resampling.oversample == 1),
+    ),
+    VoidSetting(
+        section=_RESAMPLING,
+        names=("min_failures", "min_successes"),
+        beside="pivot.resampling.mode=paper",
+        remedy="set pivot.resampling.mode=released",
+        is_void=lambda config: bool(config.pivot.resampling.mode == "paper"),
+    ),
+    VoidSetting(
+        section=_RESAMPLING,
+        names=("seed",),
+        beside="pivot.resampling.mode=released or pivot.resampling.oversample=1, which draw nothing",
+        remedy="set pivot.resampling.mode=paper with pivot.resampling.oversample above 1, or "
+        "pivot.resampling.equal_rewards=keep_half, which draw",
+        is_void=_draws_nothing,
+    ),
+    VoidSetting(
+        section="pivot",
+        names=("max_undecided_batches",),
+        beside="+method=grpo_roc, which replaces each group that has too few decided rollouts",
+        remedy="set pivot.resampling.max_gen_batches, the budget for these",
+        is_void=lambda config: "resampling" in config.pivot,
+    ),
+    VoidSetting(
+        section=_CURRICULUM,
+        names=tuple(name for name in CurriculumOptions.model_fields if name != "enabled"),
+        beside="pivot.curriculum.enabled=False",
+        remedy="set pivot.curriculum.enabled=True",
+        is_void=lambda config: not config.pivot.curriculum.enabled,
+    ),
+    VoidSetting(
+        section=_CURRICULUM,
+        names=("reprofile_share",),
+        beside="pivot.curriculum.reprofile_every=0, with which retired pivots are not visited",
+        remedy="set pivot.curriculum.reprofile_every",
+        is_void=lambda config: bool(config.pivot.curriculum.reprofile_every == 0),
+    ),
+    VoidSetting(
+        section=_CURRICULUM,
+        names=("weight_exponent",),
+        beside="data.shuffle=False, with which pivots come in the order of the file",
+        remedy="set data.shuffle=True",
+        is_void=lambda config: not config.data.shuffle,
+    ),
+    VoidSetting(
+        section=_ROLLOUT,
+        names=("observation_role", "parallel_calls", "max_calls_per_turn"),
+        beside="pivot.rollout.parser=tags, with which a turn has one call, and goes on behind its observation",
+        remedy="set another parser, such as pivot.rollout.parser=hermes",
+        is_void=lambda config: bool(config.pivot.rollout.parser == "tags"),
+    ),
+    VoidSetting(
+        section=_ROLLOUT,
+        names=(
+            "observation_role",
+            "observation_template",
+            "parallel_calls",
+            "max_observation_tokens",
+            "max_calls_per_turn",
+            "max_wall_seconds",
+            "retry_message",
+        ),
+        beside="pivot.rollout.max_turns=1, with which no call is run and no second turn begins",
+        remedy="raise pivot.rollout.max_turns",
+        is_void=lambda config: bool(config.pivot.rollout.max_turns == 1),
+    ),
+    VoidSetting(
+        section=_ROLLOUT,
+        names=("format_tag",),
+        beside="a method other than +method=grpo_roc without dumps of rollouts, which have the number of its pairs",
+        remedy="set trainer.rollout_data_dir or trainer.validation_data_dir",
+        is_void=lambda config: "resampling" not in config.pivot and not is_dumped(config),
+    ),
+    VoidSetting(
+        section=_ROUTER,
+        names=("max_response_tokens",),
+        beside="a pivot.router.policy that does not reckon with the longest response",
+        remedy="use +router=kv_forecast or +router=kv_admission",
+        is_void=_is_other_policy("kv_forecast", "kv_admission"),
+    ),
+    *(
+        VoidSetting(
+            section=f"{_ROUTER}.{policy}",
+            names=tuple(type(options).model_fields),
+            beside=f"a pivot.router.policy other than {policy}",
+            remedy=f"set pivot.router.policy={policy}",
+            is_void=_is_other_policy(policy),
+        )
+        for policy, options in RouterSettings(max_response_tokens=1)
+        if isinstance(options, Options)
+    ),
+    VoidSetting(
+        section=f"{_ROUTER}.kv_forecast",
+        names=("move_ratio",),
+        beside="pivot.router.kv_forecast.max_moves=0",
+        remedy="raise pivot.router.kv_forecast.max_moves",
+        is_void=lambda config: bool(config.pivot.router.kv_forecast.max_moves == 0),
+    ),
+)
+"""Settings that do nothing beside others, in the order in which they are checked."""
