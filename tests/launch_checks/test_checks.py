@@ -11,12 +11,15 @@ from omegaconf import DictConfig
 
 from verl_pivot.data.pivots import AGENT_NAME, SCHEMA
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch import own_sentence
+from verl_pivot.launch import check_config, own_sentence
 from verl_pivot.launch_checks.agent_loops import LOOPS_WITHOUT_OUR_TOOLS
 from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.engine import check_engine, check_model
 from verl_pivot.launch_checks.folders import check_folders
+from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_arguments
+from verl_pivot.launch_checks.owned_settings import check_owned_settings
+from verl_pivot.launch_checks.void_settings import check_void_settings
 
 
 @pytest.fixture
@@ -68,6 +71,25 @@ def refusal(*overrides: str, method: str = "pivotrl") -> str:
 def test_a_launch_without_a_mistake_passes(folder: Path) -> None:
     check()
     check("trainer.total_training_steps=2", "pivot.curriculum.enabled=False")
+
+
+def test_a_router_beside_stock_verl_passes_and_its_own_settings_are_checked(folder: Path) -> None:
+    write_tasks(folder / "tasks.parquet")
+    overrides = [
+        "+router=cache_aware", "data.train_files=tasks.parquet", "data.val_files=tasks.parquet",
+        "actor_rollout_ref.model.path=model", "actor_rollout_ref.rollout.name=sglang", "trainer.logger=console",
+    ]  # fmt: skip
+    fill = "pivot.router.kv_forecast.fill=0.5"
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=[*overrides, fill])
+
+    check_config(config, overrides)
+    check_launch(config, {"router": "cache_aware"})
+    check_gpus(config, 8)
+    check_owned_settings(config, ["+router"], overrides)
+    remember_run(config, {"router": "cache_aware"})
+    with pytest.raises(ConfigError, match=r"fill=0\.5 does nothing beside a pivot\.router\.policy other than"):
+        check_void_settings(config, [*overrides, fill])
 
 
 def test_a_missing_training_file_is_named_with_what_writes_it(folder: Path) -> None:

@@ -2,19 +2,23 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from tests.support.factories import make_trajectory
-from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
+from tests.support.launching import LAUNCH_SECONDS, cli, launch, step_metrics, training
 from tests.support.sandbox_machine import needs_sandbox
-from tests.support.scripted_engine import call, make_loop, row
+from tests.support.scripted_engine import call, loop_of, make_loop, rollout_config, row
 from tests.support.tiny_model import teach, write_model
+from verl_pivot.configuration import configs_dir
 from verl_pivot.data.pivots import SCHEMA as PIVOTS
 from verl_pivot.data.pivots import PivotNumbers, pivot_rows, writing_pivots
+from verl_pivot.resampling.prefetch import num_ahead
 from verl_pivot.types import Message, Role, ToolCall
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs_sandbox]
@@ -36,7 +40,7 @@ class AnswerCheck(Environment):
         self.is_unlucky = number % 4 != 0 and rollouts[number] % 4 == 0
 
     async def score(self, answer):
-        is_right = answer is not None and answer.content == "It is 3."
+        is_right = answer is not None and "It is 3." in answer.content
         return Verdict(score=float(is_right and not self.is_unlucky), reason="seen")
 """
 VERIFIER = """
@@ -77,6 +81,36 @@ async def model(folder: Path) -> Path:
         assert shown.extra_fields["rollout"]["num_tool_errors"] == 0
         mask = [0] * len(shown.prompt_ids) + shown.response_mask
         teach(write_model(path), shown.prompt_ids + shown.response_ids, mask)
+    return path
+
+
+async def write_rstar2_model(folder: Path) -> Path:
+    """Write a model that was taught the same in the format of rStar2-Agent; its tokenizer knows the words of it."""
+    from verl_pivot.rollout.tool_loop import ToolLoop
+
+    script = [f"I add.</reason>\n{call('jupyter_code', code='1 + 2')}", "I see.</reason>\n<answer>It is 3.</answer>"]
+    template = (configs_dir() / "chat_templates" / "rstar2.jinja").read_text()
+    path = write_model(folder / "rstar2", corpus=[template, QUESTION, *script])
+    config = rollout_config(path, "+tool_format=rstar2", f"pivot.rollout.tools={folder}/cells.yaml")
+    shown = await loop_of(ToolLoop, config, script).run({}, **row(QUESTION))
+    mask = [0] * len(shown.prompt_ids) + shown.response_mask
+    return teach(path, shown.prompt_ids + shown.response_ids, mask)
+
+
+def write_problems(path: Path, numbers: Iterable[int]) -> Path:
+    """Write one row per problem; of those whose number is divisible by four all rollouts succeed."""
+    rows = [
+        {
+            "data_source": "made_up",
+            "prompt": [{"role": "user", "content": QUESTION}],
+            "ability": "agent",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": number},
+            "metadata": json.dumps({"number": number}),
+        }
+        for number in numbers
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     return path
 
 
@@ -151,43 +185,71 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
     assert {each["trajectory_id"] for each in decided} <= {f"sum-{number}" for number in range(20)}
 
 
-async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_trainer(
-    folder: Path, model: Path, tmp_path: Path
-) -> None:
-    """GRPO-RoC: eight rollouts of each prompt, of which the update sees four.
+async def test_two_stages_of_grpo_roc_in_the_format_of_rstar2(folder: Path, tmp_path: Path) -> None:
+    """Stage 1 under an asynchronous trainer; stage 2 goes on with its optimizer, in mode sync.
 
-    The policy is greedy and always right. The environment fails two rollouts of a problem, and none of every fourth
-    problem, whose groups are therefore rejected.
+    Eight rollouts of each prompt, of which the update sees four. The policy is greedy and always right, and the
+    environment fails two rollouts of a problem, and none of some problems, whose groups have equal rewards.
     """
-    rows = [
-        {
-            "data_source": "made_up",
-            "prompt": [{"role": "user", "content": QUESTION}],
-            "ability": "agent",
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": number},
-            "metadata": json.dumps({"number": number}),
-        }
-        for number in range(16)
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
+    model = await write_rstar2_model(folder)
+    tools = folder / "cells_and_environment.yaml"
+    stage_1, stage_2 = tmp_path / "stage-1", tmp_path / "stage-2"
+    shared = ("+tool_format=rstar2", "actor_rollout_ref.actor.optim.lr_warmup_steps=20")
 
-    output = launch(
+    first = launch(
         tmp_path,
         *tool_training(
-            "grpo_roc",
-            model,
-            tmp_path / "rows.parquet",
-            folder / "cells_and_environment.yaml",
-            batch_size=4,
-            n=4,
-            num_steps=2,
+            "grpo_roc", model, write_problems(tmp_path / "rows.parquet", range(16)), tools,
+            batch_size=4, n=4, num_steps=2,
         ),
-        "pivot.rollout.format_tag=null",
+        *shared,
+        "+stage=rstar2_1",
         "trainer.v1.trainer_mode=colocate_async",
         f"trainer.rollout_data_dir={tmp_path}/dump",
+        "trainer.save_freq=2",
+        f"trainer.default_local_dir={stage_1}",
+    )  # fmt: skip
+
+    check_first_stage(first, tmp_path / "dump")
+    carried = cli("next-stage", stage_1, "--out", stage_2, "--keep-optimizer")
+    assert carried.returncode == 0, carried.stderr
+
+    rows = write_problems(tmp_path / "more.parquet", [4 * number + (number % 4 == 0) for number in range(64)])
+    second = launch(
+        tmp_path,
+        *tool_training("grpo_roc", model, rows, tools, batch_size=4, n=4, num_steps=2),
+        *shared,
+        "+stage=rstar2_2",
+        "pivot.resampling.equal_rewards=drop",
+        f"trainer.default_local_dir={stage_2}",
+        "trainer.resume_mode=auto",
     )
 
+    check_second_stage(step_metrics(first.stdout), second)
+
+
+def check_second_stage(before: dict[int, dict[str, float]], output: CompletedProcess[str]) -> None:
+    """The schedule of the optimizer goes on, and the step after one with many dropped groups generates ahead."""
+    assert output.returncode == 0, output.stdout[-3000:] + output.stderr
+    metrics = step_metrics(output.stdout)
+    assert sorted(set(metrics) - {0}) == [1, 2]
+    rates = [steps[number]["actor/lr"] for steps in (before, metrics) for number in (1, 2)]
+    assert rates == pytest.approx([rates[0] + number * 1e-6 / 20 for number in range(4)], rel=1e-6)
+    assert metrics[1]["critic/score/mean"] > 0.5
+    num_dropped = metrics[1]["down_sampling/groups_equal_rewards"]
+    assert metrics[1]["down_sampling/groups_ahead"] == 0
+    expected = num_ahead(4, num_used=4, num_dropped=int(num_dropped), budget=80)
+    assert metrics[2]["down_sampling/groups_ahead"] == expected > 0
+    for step in (1, 2):
+        assert metrics[step]["down_sampling/after_sampling_trace_num"] == 16
+        assert (
+            metrics[step]["reject_equal_reward/solve_equal_total"]
+            == metrics[step]["down_sampling/groups_equal_rewards"]
+        )
+
+
+def check_first_stage(output: CompletedProcess[str], dump: Path) -> None:
+    """The update sees its share of the groups whose rewards differ, and rollouts are in the format of rStar2-Agent."""
     assert output.returncode == 0, output.stdout[-3000:]
     metrics = step_metrics(output.stdout)
     assert sorted(set(metrics) - {0}) == [1, 2]
@@ -197,8 +259,7 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
     assert metrics[2]["routing/wait_seconds/min"] >= 0.0
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bound: tokens, mask and logprobs agree
     text, records = (
-        [json.loads(line) for line in (tmp_path / "dump" / folder / "1.jsonl").read_text().split("\n")[:-1]]
-        for folder in (".", "pivot")
+        [json.loads(line) for line in (dump / part / "1.jsonl").read_text().split("\n")[:-1]] for part in (".", "pivot")
     )
     assert {each["uid"]: each["score"] for each in text} == {
         each["uid"]: each["score"] for each in records if each["kept"]
@@ -218,7 +279,15 @@ async def test_oversampled_trajectories_with_tools_train_under_an_asynchronous_t
         "outcome",
         "seen",
     )
-    assert first["turns"][0]["text"] == call("jupyter_code", code="1 + 2")
+    assert [each["text"] for each in first["turns"]] == [
+        f"<reason>I add.</reason>\n{call('jupyter_code', code='1 + 2')}",
+        "<reason>I see.</reason>\n<answer>It is 3.</answer>",
+    ]
+    assert text[0]["input"].startswith("system\nA conversation between User and Assistant. The User asks a question")
+    assert text[0]["input"].endswith(f"This is the problem:\n{QUESTION}\nassistant\n<reason>")
+    observed = "user\n<tool_response>\nTool call success\nstdout: 3\n</tool_response>\nassistant\n<reason>"
+    assert observed in text[0]["output"]
+    assert metrics[1]["roc_answer_format/one_answer_count"] == 8 * num_mixed
     assert first["turns"][0]["observations"] == ["Tool call success\nstdout: 3"]
     assert len({each["uid"].split("_")[0] for each in text}) == num_mixed
     assert sum(each["num_calls"] for each in records) / 32 == metrics[1]["rollout/calls_per_trajectory"]

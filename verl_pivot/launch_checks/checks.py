@@ -49,7 +49,7 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
     check_verl_names(config)
     if _is_remote(config):
         return
-    load_verifier_modules(config.pivot.verifier_modules)
+    load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a router beside stock verl has none
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
     check_model(config.actor_rollout_ref.model.path, _environment(config))
