@@ -22,8 +22,8 @@ OWN_SETTINGS = """
 ## Settings of this package that apply in some modes only
 
 Under `pivot`, too, a launch stops where a setting would do nothing: one that the command line names, with whatever
-value, or one of your own YAML, as far as its value stands in no config of this package. All other settings under `pivot`
-have an effect in every mode.
+value, or one of your own YAML, as far as its value stands in no config of this package. All other settings under
+`pivot` have an effect in every mode.
 
 | key | does nothing beside | instead |
 |---|---|---|
