@@ -109,16 +109,9 @@ def _check_data(config: DictConfig, method: str | None) -> int | None:
         return None
     check_pool(verifiers=files.verifiers)
     if is_pivotrl:
-        check_pivots(files, "data.train_files", places)
-        if not config.trainer.get("val_only"):
-            check_sampling(config, files.samplings, places)
-        _check_curriculum(config, files, train == val)
-        if val_files is not None:
-            _check_reward_function(config.reward.custom_reward_function.path, (files, val_files))
+        _check_pivots(config, files, val_files)
     else:
-        check_verifiers(files, "data.train_files", places)
-        if data.prompt_key not in files.columns:
-            raise ConfigError(f"data.train_files: {places} has no column {data.prompt_key!r} (data.prompt_key)")
+        _check_tasks(config, files, places)
     if method is not None and val_files is not None:
         check_agent_loops(config, method, {"data.train_files": files, "data.val_files": val_files})
     context = _context(config)
@@ -126,6 +119,25 @@ def _check_data(config: DictConfig, method: str | None) -> int | None:
     return check_size(
         files, "data.train_files", batch_size=data.train_batch_size, max_rows=data.get("train_max_samples", -1)
     )
+
+
+def _check_pivots(config: DictConfig, files: SplitSize, val_files: SplitSize | None) -> None:
+    """Check the rows of +method=pivotrl; `val_files` is None if only verl can read them."""
+    train = _as_list(config.data.train_files)
+    places = ", ".join(train)
+    check_pivots(files, "data.train_files", places)
+    if not config.trainer.get("val_only"):
+        check_sampling(config, files.samplings, places)
+    _check_curriculum(config, files, train == _as_list(config.data.val_files))
+    if val_files is not None:
+        _check_reward_function(config.reward.custom_reward_function.path, (files, val_files))
+
+
+def _check_tasks(config: DictConfig, files: SplitSize, places: str) -> None:
+    """Check the training rows of a method with tools."""
+    check_verifiers(files, "data.train_files", places)
+    if (key := config.data.prompt_key) not in files.columns:
+        raise ConfigError(f"data.train_files: {places} has no column {key!r} (data.prompt_key)")
 
 
 def _check_curriculum(config: DictConfig, files: SplitSize, is_same: bool) -> None:
