@@ -66,6 +66,10 @@ def serve_command(
         ),
     ] = "T3",
     languages: Annotated[Path | None, typer.Option(help="YAML file of more languages.")] = None,
+    roots: Annotated[
+        Path | None,
+        typer.Option(help="Folder of unpacked images, each in a folder whose name programs and sessions can ask for."),
+    ] = None,
     preload: Annotated[
         str,
         typer.Option(help="Python packages, separated by commas, that are imported in advance if they are installed."),
@@ -141,6 +145,7 @@ def serve_command(
         memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
         shares_network=shared_network,
         session_cpu_seconds=session_cpu_seconds,
+        roots_folder=roots,
         languages_file=languages,
     )
     from verl_pivot.extras import extra

@@ -104,6 +104,7 @@ class Sandbox:
         limits: Limits = Limits(),  # noqa: B008  frozen
         network: Network = Network.NONE,
         compile_seconds: float | None = None,
+        root: str = "",
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Result:
         """Run one program; the Result says how it ended, whatever it did. Cancelling this call ends the program.
@@ -118,6 +119,7 @@ class Sandbox:
             limits: Limits of this program.
             network: Network that the program sees.
             compile_seconds: Seconds that the compiler gets; None takes those of the language.
+            root: Name of the root file system that it runs in, of `verl-pivot sandbox serve --roots`; "" for none.
             deadline_seconds: Seconds for the whole call: queues, retries and the program itself.
 
         Raises:
@@ -134,6 +136,7 @@ class Sandbox:
             limits=limits,
             network=network,
             compile_seconds=compile_seconds,
+            root=root,
         )
         (result,) = await self.run_many([program], deadline_seconds=deadline_seconds)
         return result
@@ -164,6 +167,7 @@ class Sandbox:
         *,
         limits: Limits = Limits(),  # noqa: B008  frozen
         network: Network = Network.NONE,
+        root: str = "",
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Session:
         """Open a session: a Python interpreter that keeps its variables and files.
@@ -171,6 +175,7 @@ class Sandbox:
         Args:
             limits: Limits of the whole session; `wall_seconds` of each cell.
             network: Network that the session sees.
+            root: Name of the root file system that it runs in, as for `run`.
             deadline_seconds: Seconds for the whole call.
 
         Raises:
@@ -185,6 +190,7 @@ class Sandbox:
             connection.nodes,
             limits=limits,
             network=network,
+            root=root,
             deadline_seconds=deadline_seconds,
         )
 

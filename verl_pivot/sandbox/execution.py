@@ -15,6 +15,7 @@ MAX_FILES = 64
 """Most files that one program may get, and most files that may be fetched from it."""
 MAX_FILE_BYTES = 8 * MIB
 """Most bytes of all files that one program gets, and of all files that are fetched from it."""
+_ROOT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,254}")
 _FILE_NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
 
 
@@ -118,10 +119,13 @@ class Program:
     network: Network = Network.NONE
     compile_seconds: float | None = None
     """Seconds that the compiler gets; None takes those of the language."""
+    root: str = ""
+    """Name of the root file system that it runs in, a folder of `verl-pivot sandbox serve --roots`; "" for none."""
 
     def __post_init__(self) -> None:
         if self.compile_seconds is not None:
             Limits(wall_seconds=self.compile_seconds)
+        check_root_name(self.root)
         _check_size("code", len(self.code), MAX_CODE_BYTES)
         _check_size("stdin", len(self.stdin), MAX_STDIN_BYTES)
         _check_size("files", sum(map(len, self.files.values())), MAX_FILE_BYTES)
@@ -143,6 +147,16 @@ def check_file_name(name: str) -> None:
     parts = name.split("/")
     if not _FILE_NAME.fullmatch(name) or {".", ".."} & set(parts) or len(name) > 255:
         raise SandboxRequestError(f"file name {name!r} must be relative, without '.', '..' or NUL, up to 255 long")
+
+
+def check_root_name(name: str) -> None:
+    """Check that the name of a root file system is one plain name, or "".
+
+    Raises:
+        SandboxRequestError: If it is not.
+    """
+    if name and not _ROOT_NAME.fullmatch(name):
+        raise SandboxRequestError(f"root {name!r} must be one name of letters, digits and any of ._@+-, up to 255 long")
 
 
 def _check_size(what: str, size: int, maximum: int) -> None:

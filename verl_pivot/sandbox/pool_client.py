@@ -10,7 +10,7 @@ from functools import partial
 
 import aiohttp
 
-from verl_pivot.errors import SandboxError
+from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox import code_judge, sandbox_fusion
 from verl_pivot.sandbox.execution import Program, Result
 from verl_pivot.sandbox.nodes import backoff_seconds
@@ -83,7 +83,7 @@ class PoolClient:
             SandboxRequestError: If the protocol cannot express one of the programs.
             SandboxError: If the pool came to no result for one of them; the others are given up.
         """
-        requests = [(program, encode(self._speech.body(program))) for program in programs]
+        requests = [(program, self._encoded(program)) for program in programs]
         tasks = [asyncio.create_task(self._run(program, body, deadline)) for program, body in requests]
         try:
             return await asyncio.gather(*tasks)
@@ -91,6 +91,11 @@ class PoolClient:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _encoded(self, program: Program) -> bytes:
+        if program.root:
+            raise SandboxRequestError(f"a pool of {self._settings.protocol} has no roots: use our own service")
+        return encode(self._speech.body(program))
 
     async def _run(self, program: Program, body: bytes, deadline: float) -> Result:
         problems: list[str] = []

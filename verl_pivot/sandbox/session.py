@@ -27,7 +27,13 @@ _LOST = frozenset({FailureKind.SESSION_NOT_FOUND, FailureKind.SHUTTING_DOWN, Fai
 
 
 async def open_session(
-    sender: SessionSender, nodes: Sequence[Node], *, limits: Limits, network: Network, deadline_seconds: float
+    sender: SessionSender,
+    nodes: Sequence[Node],
+    *,
+    limits: Limits,
+    network: Network,
+    root: str,
+    deadline_seconds: float,
 ) -> "Session":
     """Open a session on the first of `nodes` that takes it.
 
@@ -41,6 +47,7 @@ async def open_session(
         deadline_seconds=deadline_seconds,
         limits=msgspec.Raw(encode(limits)),
         network=network,
+        root=root,
     )
     try:
         node, line = await sender.send(nodes, "/v1/sessions", body, _RETRIED_AT_OPEN)

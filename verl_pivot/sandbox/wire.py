@@ -139,6 +139,7 @@ class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     deadline_seconds: float
     limits: msgspec.Raw = msgspec.Raw(b"{}")
     network: Network = Network.NONE
+    root: str = ""
 
 
 class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

@@ -27,7 +27,8 @@ RowBackend: TypeAlias = Callable[[Mapping[str, Any]], Callable[[JsonObject], Too
 """A function of a row, which returns a function that makes a Tool of each schema that only the row brings."""
 
 ROW_COLUMNS = {
-    "metadata": "JSON object: what environments are made from, and `Workspace.metadata` of functions",
+    "metadata": "JSON object: what environments are made from, and `Workspace.metadata` of functions; `sandbox_root` "
+    "in it names the root file system of the row's session",
     "tools": "JSON list of schemas of tools that only this row has, in OpenAI's form",
     "recording": 'JSON list of `{"name", "arguments", "result"}`, from which `- rows: replay` answers',
 }

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TypeVar
 
+from verl_pivot.errors import SandboxRequestError, ToolFailureError
 from verl_pivot.sandbox.execution import Limits, Result
 from verl_pivot.sandbox.session import Session
 from verl_pivot.sandbox.shared import shared_sandbox
@@ -40,12 +41,30 @@ class Workspace:
             limits: Limits of the cell; for the whole session, all but `wall_seconds` are those of the first cell.
 
         Raises:
+            ToolFailureError: If the session of the row cannot be opened as it asks for.
             SandboxError: If the sandbox failed; SessionLostError if the interpreter and its variables were lost.
         """
         async with self._session_lock:
             if self._session is None:
-                self._session = await (await shared_sandbox()).open(limits=limits)
+                self._session = await self._open(limits)
             return await self._session.run(code, wall_seconds=limits.wall_seconds)
+
+    async def _open(self, limits: Limits) -> Session:
+        """Open the session, in the root file system that the row names in `metadata.sandbox_root`.
+
+        Raises:
+            ToolFailureError: If the row's root is no text, or no node has it.
+            SandboxError: If no node opened the session.
+        """
+        root = self.metadata.get("sandbox_root", "")
+        if not isinstance(root, str):
+            raise ToolFailureError(
+                f"the row's metadata.sandbox_root must be the name of a root file system, got {root!r}"
+            )
+        try:
+            return await (await shared_sandbox()).open(limits=limits, root=root)
+        except SandboxRequestError as error:  # nothing of the request comes from the policy
+            raise ToolFailureError(f"the session of the row cannot be opened: {error}") from error
 
     async def close(self) -> None:
         """End the session, if there is one."""

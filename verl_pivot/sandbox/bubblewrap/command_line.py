@@ -17,6 +17,7 @@ from verl_pivot.sandbox.bubblewrap.python_view import VENV, PythonView, is_below
 from verl_pivot.sandbox.execution import MIB, Limits
 from verl_pivot.sandbox.lane.confinement import SHM_BYTES
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
+from verl_pivot.sandbox.lane.task_root import ROOTS
 
 TRUSTED_FOLDERS = (Path("/usr/bin"), Path("/usr/local/bin"), Path("/bin"))
 """Folders in which bwrap is looked for. The caller's PATH does not count: it may name folders that others can write."""
@@ -106,6 +107,7 @@ def lane_command(
     capabilities: Iterable[str] = LANE_CAPABILITIES,
     python_options: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
+    roots: Path | None = None,
 ) -> BwrapCommand:
     """Command of a lane: `lane.supervisor.main(*arguments)`, as root of its namespaces, which may make further ones.
 
@@ -121,6 +123,7 @@ def lane_command(
         capabilities: Capabilities that the lane keeps inside its namespaces.
         python_options: Further options of the interpreter.
         environment: Variables beside those of `standard_environment`.
+        roots: Folder of root file systems that pods can change to.
     """
     main = (
         f"import sys; sys.path[:0] = [{LIBRARY!r}]; sys.path += {list(python.site_packages)!r}; "
@@ -132,6 +135,9 @@ def lane_command(
     for capability in capabilities:
         options += ["--cap-add", capability]
     options += _view(python)
+    if roots is not None:
+        # An overlay's own folder has mode 000. Here the capability reaches files of the service's user alone.
+        options += ["--ro-bind", str(roots), ROOTS, "--cap-add", "CAP_DAC_OVERRIDE"]
     for name in ("__init__.py", "sandbox/__init__.py", "sandbox/lane"):
         options += ["--ro-bind", str(_PACKAGE / name), f"{LIBRARY}/verl_pivot/{name}"]
     data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]

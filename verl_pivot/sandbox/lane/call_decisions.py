@@ -98,5 +98,5 @@ MISSING = {
 }
 """{reason: calls} that fail with ENOSYS."""
 
-ENTERING = ("mount", "unshare", "setns", "landlock_restrict_self")
+ENTERING = ("mount", "umount2", "pivot_root", "unshare", "setns", "landlock_restrict_self")
 """Calls above that a process makes once, to enter its pod; a zygote may make them, its programs may not."""

@@ -4,6 +4,7 @@ import os
 import resource
 
 from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane.task_root import enter_root, hide_roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
@@ -57,8 +58,8 @@ def enter_groups(entrances: tuple[int, ...]) -> None:
     syscalls.unshare(syscalls.CLONE_NEWCGROUP)
 
 
-def furnish(tmp_bytes: int, num_tmp_files: int, *, has_proc: bool, raises_loopback: bool) -> None:
-    """Mount the private file systems of a new pod, which this process has entered."""
+def furnish(tmp_bytes: int, num_tmp_files: int, root: str, *, has_proc: bool, raises_loopback: bool) -> None:
+    """Mount the private file systems of a new pod, which this process has entered, and change to its root."""
     files = b"%d" % num_tmp_files
     syscalls.mount(b"tmpfs", b"/tmp", _NO_SUID_NO_DEVICES, b"size=%d,mode=1777,nr_inodes=%b" % (tmp_bytes, files))
     syscalls.mount(b"tmpfs", b"/dev/shm", _NO_SUID_NO_DEVICES, _SHARED_MEMORY_OPTIONS + files)
@@ -67,6 +68,10 @@ def furnish(tmp_bytes: int, num_tmp_files: int, *, has_proc: bool, raises_loopba
         syscalls.mount(b"proc", b"/proc", _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC, b"hidepid=2")
     if raises_loopback:
         _raise_loopback()
+    if root:
+        enter_root(root, has_proc=has_proc)
+    else:
+        hide_roots()
 
 
 def _raise_loopback() -> None:

@@ -87,6 +87,8 @@ class LaneProgram(TypedDict):
     limits: LimitFields
     network: str
     """A value of sandbox.execution.Network."""
+    root: str
+    """Name of the root file system; "" for none."""
 
 
 class RunRequest(TypedDict):
@@ -118,6 +120,8 @@ class OpenRequest(TypedDict):
     limits: LimitFields
     network: str
     """A value of sandbox.execution.Network."""
+    root: str
+    """Name of the root file system; "" for none."""
 
 
 class CellRequest(TypedDict):

@@ -38,6 +38,8 @@ class PodShape:
     network: str
     """A value of sandbox.execution.Network."""
     has_proc: bool
+    root: str = ""
+    """Name of the root file system; "" for none."""
 
     @property
     def namespaces(self) -> int:
@@ -87,7 +89,7 @@ class Pod:
             self.groups.give_back(self.group)
 
 
-def pod_shape(limits: "LimitFields", network: str, *, has_proc: bool) -> PodShape:
+def pod_shape(limits: "LimitFields", network: str, root: str, *, has_proc: bool) -> PodShape:
     """Shape of the pod for one program or session."""
     return PodShape(
         tmp_bytes=limits["tmp_bytes"],
@@ -96,6 +98,7 @@ def pod_shape(limits: "LimitFields", network: str, *, has_proc: bool) -> PodShap
         num_processes=limits["num_processes"],
         network=network,
         has_proc=has_proc,
+        root=root,
     )
 
 

@@ -51,9 +51,9 @@ class FilesTask(TypedDict):
 LaneTask: TypeAlias = ProgramTask | CellsTask | FilesTask
 
 
-PodEntry: TypeAlias = tuple[int, tuple[int, int] | None, bool]
-"""How a forked process enters its pod: namespaces to join; for the first process, the size of /tmp in bytes and the
-number of files in it, else None; whether to raise the loopback interface."""
+PodEntry: TypeAlias = tuple[int, tuple[int, int, str] | None, bool]
+"""How a forked process enters its pod: namespaces to join; for the first process, the size of /tmp in bytes, the
+number of files in it and the name of the root file system, else None; whether to raise the loopback interface."""
 
 ZygoteReport: TypeAlias = (
     tuple[Literal["warming"], str]

@@ -149,7 +149,7 @@ class SessionRequests:
             self._on_start()
 
     def _open(self, request: "OpenRequest", answer: "OnAnswer") -> None:
-        shape = pod_shape(request["limits"], request["network"], has_proc=self._has_proc)
+        shape = pod_shape(request["limits"], request["network"], request["root"], has_proc=self._has_proc)
         session = LaneSession(
             request["session"],
             request["limits"],

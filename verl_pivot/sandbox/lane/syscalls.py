@@ -13,6 +13,8 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+_MS_BIND, _MS_REC = 0x1000, 0x4000
+_MNT_DETACH = 2
 
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 22, 24
 _NUM_CAPABILITIES = 41
@@ -64,6 +66,24 @@ def setns(fd: int, flags: int) -> None:
 def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
     """Mount a new file system, of the type `kind`, on `target`."""
     _check("mount", _mount(kind, target, kind, flags, options))
+
+
+def bind(source: bytes, target: bytes) -> None:
+    """Show the folder `source`, with everything that is mounted in it, at `target`."""
+    _check("mount", _mount(source, target, None, _MS_BIND | _MS_REC, None))
+
+
+def unmount(target: bytes) -> None:
+    """Take a file system out of sight; who uses it keeps it."""
+    _check("umount2", _libc.umount2(target, _MNT_DETACH))
+
+
+def change_root(folder: bytes) -> None:
+    """Make `folder`, on which something is mounted, the root of this mount namespace, and forget the old one."""
+    os.chdir(folder)
+    _check("pivot_root", _libc.pivot_root(b".", b"."))
+    unmount(b".")
+    os.chdir("/")
 
 
 def drop_capabilities() -> None:

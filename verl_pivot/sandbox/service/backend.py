@@ -27,8 +27,15 @@ class Backend(Protocol):
 
     async def run(self, program: Program) -> Result: ...
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
-        """Start a Python interpreter that keeps its variables; the limits hold for the whole session."""
+    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
+        """Start a Python interpreter that keeps its variables; the limits hold for the whole session.
+
+        Args:
+            session_id: Id of the new session.
+            limits: Limits of the session.
+            network: Network that it sees.
+            root: Name of the root file system that it runs in; "" for none.
+        """
         ...
 
     async def run_cell(
@@ -87,6 +94,8 @@ class BackendSettings:
     """Whether the programs of a lane share a network namespace, without any interface up, instead of one each."""
     session_cpu_seconds: int = 3600
     """CPU seconds of a session's interpreter over all its cells, and of each process that its cells start."""
+    roots_folder: Path | None = None
+    """Folder of the root file systems that programs and sessions can ask for; None for none."""
     languages_file: Path | None = None
     """YAML of languages in addition to those of configs/languages.yaml."""
 

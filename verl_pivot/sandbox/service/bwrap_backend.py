@@ -107,12 +107,14 @@ class BwrapExecBackend:
             SandboxRequestError: If its language is not available.
             SandboxError: If bubblewrap or the shim failed.
         """
+        if program.root:
+            raise SandboxRequestError("backend bwrap_exec has no roots: use the backend zygote")
         language = self._machine.languages.get(program.language)
         async with self._slots:
             with _lent(self._machine.groups, program, language) as group:
                 return await self._run(program, language, group)
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
+    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
         raise _no_sessions()
 
     async def run_cell(

@@ -28,6 +28,7 @@ from verl_pivot.sandbox.service.lane_conversion import (
 from verl_pivot.sandbox.service.lane_process import LaneProcess
 from verl_pivot.sandbox.service.languages import Language, load_languages
 from verl_pivot.sandbox.service.program_files import program_files
+from verl_pivot.sandbox.service.task_roots import TaskRoots
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class ZygoteBackend:
         self._shares_network = settings.shares_network
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
+        self._roots = TaskRoots(settings.roots_folder)
         self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(STANDARD_MODULES)}
 
     async def start(self) -> None:
@@ -85,7 +87,7 @@ class ZygoteBackend:
     def _new_lane(self) -> LaneProcess:
         self._num_made += 1
         groups = None if self._groups is None else self._groups.below(f"lane-{self._num_made}")
-        return LaneProcess(self._settings, groups)
+        return LaneProcess(self._settings, groups, self._roots.folder)
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
         modules = {
@@ -110,6 +112,7 @@ class ZygoteBackend:
 
     async def run(self, program: Program) -> Result:
         language = self._languages.get(program.language)
+        self._roots.check(program.root, language.tools)
         program_files(program, language)  # refuses what does not fit
         lane = await self._idlest()
         answer = await lane.run(lane_program(program, language, self._zygote_of(program, language)))
@@ -117,12 +120,19 @@ class ZygoteBackend:
             raise SandboxError(f"the program could not be run: {answer['reason']}")
         return run_result(answer, self.tier)
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network) -> None:
+    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
+        self._roots.check(root, ())
         lane = await self._idlest()
         self._sessions[session_id] = lane
         try:
             answer = await lane.ask(
-                {"op": "open", "session": session_id, "limits": limit_fields(limits), "network": network.value}
+                {
+                    "op": "open",
+                    "session": session_id,
+                    "limits": limit_fields(limits),
+                    "network": network.value,
+                    "root": root,
+                }
             )
             if answer["kind"] != "done":
                 raise _session_error(answer)
@@ -248,6 +258,8 @@ class ZygoteBackend:
 
     def _zygote_of(self, program: Program, language: Language) -> str:
         """Name of the zygote to fork a program from; for "auto" the first with a module that the program imports."""
+        if program.root:
+            return "bare"
         if language.zygote != "auto":
             return language.zygote or "bare"
         return next((name for name, imports in self._imports.items() if imports.search(program.code)), "bare")

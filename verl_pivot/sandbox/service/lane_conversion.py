@@ -39,7 +39,7 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         language: Its language.
         zygote: Name of the zygote to fork it from.
     """
-    is_python = language.zygote is not None
+    is_python = language.zygote is not None and not program.root  # a root has a Python of its own
     overhead = language.overhead
     limits = limit_fields(program.limits)
     limits["memory_bytes"] += overhead.memory_bytes
@@ -59,6 +59,7 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "max_file_bytes": MAX_FILE_BYTES,
         "limits": limits,
         "network": program.network.value,
+        "root": program.root,
     }
 
 

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import socket
+from pathlib import Path
 from typing import Any, overload
 
 from verl_pivot.errors import SandboxError
@@ -44,13 +45,15 @@ _STOP_SECONDS = 5.0
 class LaneProcess:
     """One lane from its start to its end; when it dies, every open request fails with SandboxError."""
 
-    def __init__(self, settings: LaneSettings, groups: GroupTree | None = None) -> None:
+    def __init__(self, settings: LaneSettings, groups: GroupTree | None = None, roots: Path | None = None) -> None:
         """Begin; nothing is started yet.
 
         Args:
             settings: Settings of the lane.
             groups: Folders of the control groups of this lane alone; None where there are none.
+            roots: Folder of root file systems; None for none.
         """
+        self._roots = roots
         self._groups = groups
         self._settings = settings
         self._answers: dict[int, asyncio.Future[Any]] = {}
@@ -85,6 +88,7 @@ class LaneProcess:
                 bwrap=find_bwrap(),
                 keep_fds=kept,
                 mount_proc=self._settings["has_proc"],
+                roots=self._roots,
             )
             opened.callback(command.close)
             self._process = await asyncio.create_subprocess_exec(
