@@ -19,7 +19,14 @@ LAST_NUMBER = 470
 CALLS = st.integers(min_value=0, max_value=600)
 ARGUMENTS = st.integers(min_value=0, max_value=2**64 - 1)
 MACHINES = st.sampled_from(seccomp.MACHINES)
-ENTERING = {"mount": 165, "umount2": 166, "pivot_root": 155, "unshare": 272, "setns": 308, "landlock_restrict_self": 446}
+ENTERING = {
+    "mount": 165,
+    "umount2": 166,
+    "pivot_root": 155,
+    "unshare": 272,
+    "setns": 308,
+    "landlock_restrict_self": 446,
+}
 filter_bytes = functools.cache(seccomp.filter_bytes)
 zygote_filter_bytes = functools.cache(seccomp.zygote_filter_bytes)
 program_filter_bytes = functools.cache(seccomp.program_filter_bytes)
