@@ -1,5 +1,6 @@
 """The agent loop of single turns: its limit of tokens, beside that of whole trajectories in the same launch."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import pytest
 from omegaconf import DictConfig
 
-from tests.rollout.test_tool_loop import tools_file
+from tests.rollout.test_tool_loop import RecordingRouter, tools_file
 from tests.support.scripted_engine import call, loop_of, pivot_config, row
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.rollout.pivot_turn import PivotTurnLoop
 from verl_pivot.rollout.tool_loop import ToolLoop
+from verl_pivot.routing.client import is_only_turn, reports_end
 
 LONG = "x" * 60
 """An answer of 60 tokens, since the tokenizer of these tests has one token for each byte, and an end token."""
@@ -48,6 +50,21 @@ async def test_a_limit_for_one_turn_is_the_engines_limit_and_other_parameters_st
     assert [json.loads(output.transcript)["stop_reason"] for output in (cut, whole)] == [
         "max_turn_tokens", "single_turn",
     ]  # fmt: skip
+
+
+async def test_the_end_of_a_turn_is_reported_to_the_router_also_when_it_is_cancelled() -> None:
+    router = RecordingRouter()
+    config = pivot_config("data.max_response_length=100")
+    whole = loop_of(PivotTurnLoop, config, [LONG], _load_balancer=router)
+    cancelled = loop_of(PivotTurnLoop, config, [LONG], _load_balancer=router, seconds=60.0)
+
+    await whole.run({}, **pivot())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(cancelled.run({}, **pivot()), 2.0)
+
+    ids = [loop.server_manager.requests[0]["id"] for loop in (whole, cancelled)]
+    assert [(name, tokens) for name, tokens, _ in router.ended] == [(ids[0], 61), (ids[1], None)]
+    assert all(is_only_turn(name) and reports_end(name) for name in ids)
 
 
 def launch_with_tools(folder: Path) -> DictConfig:

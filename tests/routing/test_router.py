@@ -24,8 +24,8 @@ class Clock:
         return self.now
 
 
-def load(capacity: int = 10_000, num_running: int = 1) -> EngineLoad:
-    return EngineLoad(capacity=capacity, used=0, num_running=num_running, num_waiting=0)
+def load(capacity: int = 10_000, num_running: int = 1, *, max_running: int | None = None) -> EngineLoad:
+    return EngineLoad(capacity=capacity, used=0, num_running=num_running, num_waiting=0, max_running=max_running)
 
 
 def make_router(
@@ -49,7 +49,7 @@ def prompt(number: int = 0, length: int = 100) -> list[int]:
 
 
 async def acquire(router: Router, name: str, context: int = 0, *, reports_end: bool = True, number: int = 0) -> str:
-    return await router.acquire(name, prompt(number, 100 + context), reports_end=reports_end)
+    return await router.acquire(name, 100 + context, f"prompt {number}", reports_end=reports_end)
 
 
 async def begin(coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
@@ -153,6 +153,24 @@ async def test_a_cancelled_request_no_longer_waits() -> None:
     router.end("first", 1)
 
     assert await third == "a"
+
+
+async def test_a_request_that_is_cancelled_just_before_it_gets_a_server_gives_it_back() -> None:
+    router = make_router(servers="a", capacity=1_100)
+    await acquire(router, "w")
+    cancelled = await begin(acquire(router, "x"))
+    waiting = await begin(acquire(router, "y"))
+
+    cancelled.cancel()  # its coroutine learns of this in the next turn of the event loop
+    router.release("a", "w")
+    router.end("w", 5)
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    router.end("x", None)
+
+    assert await waiting == "a"
+    assert router.inflight == {"a": 1}
+    router.audit()
 
 
 async def test_ending_a_waiting_conversation_withdraws_its_request() -> None:
@@ -281,6 +299,18 @@ async def test_a_capacity_that_is_reported_late_is_used() -> None:
     waiting = await begin(acquire(router, "x"))
     assert not waiting.done()
     router.end("w", 5)
+    assert await waiting == "a"
+
+
+async def test_an_engine_gets_no_more_rollouts_than_the_requests_that_it_reports_to_run_at_once() -> None:
+    router = make_router("kv_forecast", servers="")
+    router.add_server("a", load(max_running=1))
+    await acquire(router, "w")
+    waiting = await begin(acquire(router, "x"))
+    assert not waiting.done()
+
+    router.observe("a", load(max_running=2))
+
     assert await waiting == "a"
 
 

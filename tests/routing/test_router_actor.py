@@ -185,6 +185,30 @@ def test_thousands_of_waiting_requests_do_not_block_a_release(tmp_path: Path) ->
         until(lambda: get(actor.get_status.remote())["waiting"] == 0)
 
 
+def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(tmp_path: Path) -> None:
+    """With four calls at once, 200 calls of `acquire_server` that wait would let neither release nor end run."""
+    import ray
+
+    from verl_pivot.routing.place_desk import PlaceRequest
+    from verl_pivot.routing.router_actor import KvRouter
+
+    names = [new_request_id() for _ in range(200)]
+    requests = [PlaceRequest(request_id=name, num_tokens=100, digest=name) for name in names]
+    with engines(1, capacity=1_100) as one:
+        values = {"max_response_tokens": 1_000, "policy": "kv_admission"}
+        actor = KvRouter.options(max_concurrency=4).remote(one.handles, values)
+        get(actor.request_places.remote("worker", requests))
+
+        for name in names:
+            assert get(actor.ended_waits.remote("worker")) == [name]
+            assert get(actor.acquire_server.remote(name, [1] * 100))[0] == one.names[0]
+            actor.release_server.remote(server_id=one.names[0], request_id=name)
+            get(actor.end_conversation.remote(name, 10, None))
+
+        assert get(actor.get_status.remote())["conversations"] == 0
+        ray.kill(actor)
+
+
 async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tmp_path: Path) -> None:
     import ray
     from verl.workers.rollout.llm_server import LLMServerClient

@@ -1,5 +1,8 @@
 """Routing policies and the length model: the server of each request, what waits and what moves."""
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
 
@@ -8,6 +11,7 @@ from verl_pivot.routing.kv_forecast import ForecastOptions, KvForecast
 from verl_pivot.routing.length_model import LengthModel
 from verl_pivot.routing.routing_policy import ConversationEnd, Placement, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import make_routing_policy, parse_router
+from verl_pivot.routing.simulator.proposals import AffinityMargin, ImbalanceGate, TogetherLeastInflight
 
 NAMES = ["static", "least_inflight", "cache_aware", "kv_admission", "kv_forecast"]
 
@@ -105,7 +109,7 @@ def test_the_end_of_an_unknown_conversation_changes_nothing(name: str) -> None:
 @pytest.mark.parametrize("name", ["kv_admission", "kv_forecast"])
 def test_an_added_server_takes_waiting_conversations(name: str) -> None:
     values = {"policy": name, "max_response_tokens": 1_000}
-    policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 1_100)
+    policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 400)
     assert ask(policy, "w") == [("w", "a")]
     assert ask(policy, "x", group="h") == []
 
@@ -115,7 +119,7 @@ def test_an_added_server_takes_waiting_conversations(name: str) -> None:
 @pytest.mark.parametrize("name", ["kv_admission", "kv_forecast"])
 def test_a_conversation_that_may_have_ended_takes_no_room_and_keeps_its_place(name: str) -> None:
     values = {"policy": name, "max_response_tokens": 1_000}
-    policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 1_100)
+    policy = with_servers(make_routing_policy(parse_router(values, "test")), "a", 400)
     ask(policy, "w")
     assert ask(policy, "x", group="h") == []
 
@@ -126,7 +130,8 @@ def test_a_conversation_that_may_have_ended_takes_no_room_and_keeps_its_place(na
 def forecast(capacity: int = 1_500, *, servers: str = "ab", **options: float) -> RoutingPolicy:
     """`kv_forecast` after a step of 1,000 tokens in each rollout; by default a server holds one and a half of them."""
     values = {"fill": 1.0, "deviations": 0.0, "block_size": 1, "light_block_size": 1, **options}
-    policy = KvForecast(budget=1_000, prior=[1_000] * 64, options=ForecastOptions.model_validate(values))
+    options = ForecastOptions.model_validate(values)
+    policy = KvForecast(budget=1_000, prior=[1_000] * 64, prior_returning=1.0, options=options)
     return with_servers(policy, servers, capacity)
 
 
@@ -195,6 +200,94 @@ def test_a_prefix_that_new_weights_invalidated_does_not_prevent_a_move() -> None
     policy.forget_prefixes()
 
     assert ask(policy, "c0", context=520, now=12.0) == [("c0", "b")]
+
+
+def test_rollouts_of_one_turn_are_spread_one_by_one_and_fill_the_engines_queues() -> None:
+    """Blocks of four are for turns that come back; a server of 1,500 tokens takes rollouts for three times as many."""
+    policy = forecast(block_size=4, light_block_size=4)
+    requests = [
+        TurnRequest(conversation=name, group="g", prompt_tokens=100, context_tokens=0, is_only_turn=True, now=0.0)
+        for name in "abcdefghij"
+    ]
+
+    placed = [server for request in requests for _, server in policy.acquire(request)]
+
+    assert placed == ["a", "b"] * 4
+
+
+def test_where_no_turn_came_back_the_next_step_spreads_its_rollouts() -> None:
+    policy = with_servers(KvForecast(budget=1_000, options=ForecastOptions(light_block_size=8)))
+    first = [ask(policy, f"0/{number}")[0].server for number in range(200)]
+    assert first[:4] == ["a"] * 4  # half a block while nothing is known
+    for number, server in enumerate(first):
+        end(policy, f"0/{number}", server)
+    for number in range(2_000):
+        ((name, server),) = ask(policy, f"1/{number}", now=50.0)
+        end(policy, name, server, now=51.0)
+
+    assert [ask(policy, f"2/{number}", now=100.0)[0].server for number in range(2)] == ["a", "b"]
+
+
+def test_no_server_gets_more_than_a_block_above_the_emptiest_when_lengths_turn_out_short() -> None:
+    policy = with_servers(
+        KvForecast(budget=1_000, prior_returning=1.0, options=ForecastOptions(deviations=0.0)), "abcd", 6_000
+    )
+    places = {name: server for number in range(400) for name, server in ask(policy, f"{number}", group=str(number))}
+    assert len(places) < 200
+
+    for _ in range(8):  # one server learns that rollouts are short
+        name = next(each for each, server in places.items() if server == "a")
+        del places[name]
+        places |= dict(end(policy, name, "a", tokens=20, now=1.0))
+
+    counts = Counter(places.values())
+    assert max(counts.values()) - min(counts.values()) <= ForecastOptions().block_size
+
+
+def test_a_slow_server_counts_as_fuller() -> None:
+    """Turns of 500 tokens take 10 s on server a and 1 s on b, and so b is filled with 3 times as many rollouts."""
+    policy = forecast(capacity=1_000_000)
+    for number in range(0, 400, 10):
+        pair = [ask(policy, f"{number} {each}", group=f"{number} {each}", now=float(number))[0] for each in "xyzuvw"]
+        for name, server in pair:
+            end(policy, name, server, tokens=500, now=number + (10.0 if server == "a" else 1.0))
+
+    counts = Counter(ask(policy, f"next {number}", group=f"h{number}")[0].server for number in range(400))
+
+    assert counts["b"] / counts["a"] == pytest.approx(math.sqrt(10), rel=0.1)
+
+
+def test_a_response_that_became_shorter_teaches_no_speed() -> None:
+    """Such as that of a conversation that began anew under its old id."""
+    policy = forecast()
+    ask(policy, "w")
+    release(policy, "w", "a")
+    ask(policy, "w", context=900, now=11.0)
+
+    end(policy, "w", "a", tokens=5, now=20.0)
+
+    assert ask(policy, "x", now=21.0) == [("x", "a")]
+
+
+def test_proposals_to_verl_let_a_conversation_leave_a_busy_server() -> None:
+    def server_of_the_second_turn(policy: LeastInflight, num_more: int) -> str:
+        """The server of a conversation that began on server a, with `num_more` requests on a than on b."""
+        with_servers(policy, "a")
+        for number in range(num_more + 1):
+            ask(policy, f"{number}")
+        policy.add_server("b", 100_000, 0.0)
+        release(policy, "0", "a")
+        return ask(policy, "0", context=50)[0].server
+
+    assert [server_of_the_second_turn(LeastInflight(), more) for more in (2, 3, 9)] == ["a", "a", "a"]
+    assert [server_of_the_second_turn(AffinityMargin(), more) for more in (2, 3, 9)] == ["a", "b", "b"]
+    assert [server_of_the_second_turn(ImbalanceGate(), more) for more in (2, 8, 9)] == ["a", "a", "b"]
+
+
+def test_rollouts_of_a_prompt_begin_together_in_the_row_of_honesty() -> None:
+    policy = with_servers(TogetherLeastInflight())
+
+    assert [ask(policy, f"{number}")[0].server for number in range(17)] == [*"a" * 8, *"b" * 8, "a"]
 
 
 def test_the_next_step_knows_the_lengths_of_this_one() -> None:

@@ -1,5 +1,6 @@
 """routing.simulator: engines, the lower bound, and the duration of a step under each routing policy."""
 
+import json
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from tests.support.launching import cli
 from tests.support.rollout_records import make_record, write_dump
+from verl_pivot.commands.route import RESULTS, journal_settings
+from verl_pivot.data.journal import open_journal
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.routing.baselines import Static
@@ -25,6 +28,7 @@ from verl_pivot.routing.simulator.workload import (
     Scenario,
     SimulatedConversation,
     SimulatedTurn,
+    all_scenarios,
     draw_conversations,
     shrink,
     with_options,
@@ -48,8 +52,10 @@ def request(remaining: int, *, conversation: int = 0, group: int = 0, context: i
     )  # fmt: skip
 
 
-def engine(capacity: int = 100_000, *, has_reservation: bool = True) -> SimulatedEngine:
-    return SimulatedEngine(capacity, RATES, has_reservation=has_reservation)
+def engine(
+    capacity: int = 100_000, *, has_reservation: bool = True, max_running: int = 1_024, rates: EngineRates = RATES
+) -> SimulatedEngine:
+    return SimulatedEngine(capacity, rates, has_reservation=has_reservation, max_running=max_running)
 
 
 def run_to_end(simulated: SimulatedEngine) -> list[tuple[float, int]]:
@@ -95,6 +101,82 @@ def test_the_prompt_of_a_group_is_prefilled_once() -> None:
     assert simulated.counts.generated_tokens == 40
 
 
+def test_requests_of_one_prefill_share_only_prompts_that_were_cached_before() -> None:
+    """SGLang looks a prompt up when it admits a request, and caches it when its prefill has ended."""
+    simulated = engine()
+    simulated.submit(request(50, conversation=9, group=9), 0.0)  # is prefilled alone
+    for number in range(4):
+        simulated.submit(request(5, conversation=number), 0.0)  # wait for that prefill, and are prefilled together
+    simulated.advance()
+    simulated.advance()
+
+    simulated.submit(request(5, conversation=4), simulated.next_time - 1e-6)
+    run_to_end(simulated)
+
+    assert simulated.counts.prefilled_tokens == 100 + 4 * 100 + 0
+
+
+def test_a_full_batch_takes_no_request_until_one_ends() -> None:
+    """The reservation of 0.7 x 900 tokens falls while requests run; at 0.2 the third request would fit."""
+    simulated = engine(2_300)
+    for number, tokens in enumerate((900, 300, 10)):
+        simulated.submit(request(tokens, conversation=number, group=number), 0.0)
+    simulated.submit(request(800, conversation=3, group=3), 0.0)
+
+    ended = {number: seconds for seconds, number in run_to_end(simulated)}
+
+    alone = engine(2_300)
+    alone.submit(request(10), 0.0)
+    ((shortest, _),) = run_to_end(alone)
+    assert ended[2] < shortest + 1.0
+    assert ended[3] > ended[2] + 800 * RATES.step_seconds
+
+
+def test_a_retraction_ends_as_soon_as_the_next_decode_step_fits() -> None:
+    """Three requests of 100 + 500 tokens fill 1,500 tokens after 400 steps; without one of them the others fit."""
+    simulated = engine(1_500, has_reservation=False)
+    for number in range(3):
+        simulated.submit(request(500, conversation=number, group=number), 0.0)
+
+    run_to_end(simulated)
+
+    assert simulated.counts.num_retracted == 1
+
+
+def test_an_engine_runs_no_more_requests_than_its_limit() -> None:
+    simulated = engine(max_running=2)
+    for number in range(6):
+        simulated.submit(request(20, conversation=number, group=number), 0.0)
+
+    most = 0
+    while not math.isinf(simulated.next_time):
+        most = max(most, simulated.num_running)
+        simulated.advance()
+
+    assert most == 2
+    assert simulated.counts.generated_tokens == 6 * 20
+
+
+def test_a_slow_engine_needs_its_factor_of_the_time() -> None:
+    def seconds(factor: float) -> float:
+        simulated = engine(rates=RATES.slowed(factor))
+        simulated.submit(request(30), 0.0)
+        ((found, _),) = run_to_end(simulated)
+        return found
+
+    assert seconds(3.0) == pytest.approx(3.0 * seconds(1.0))
+
+
+@pytest.mark.parametrize("name", ["least_inflight", "kv_admission", "kv_forecast", "cache_aware", "static"])
+def test_turns_on_an_engine_that_dies_are_repeated_elsewhere(name: str) -> None:
+    scenario = replace(SMALL, dies_at_seconds=10.0)
+
+    outcome = compare_seed("dies", scenario, 0, ["least_inflight", name]).outcomes[name]  # asserts the tokens
+
+    unharmed = compare_seed("lives", SMALL, 0, ["least_inflight", name]).outcomes[name]
+    assert outcome.generated_tokens > unharmed.generated_tokens
+
+
 def test_a_prefix_stays_cached_until_other_conversations_need_the_memory() -> None:
     def recomputed_tokens(capacity: int) -> int:
         simulated = engine(capacity, has_reservation=False)
@@ -133,6 +215,16 @@ def test_a_single_conversation_takes_as_long_as_its_critical_path() -> None:
     assert outcome.makespan_seconds == pytest.approx(bound(ONE, alone, RATES).critical_path, rel=1e-9)
 
 
+def test_without_reports_of_the_end_every_turn_may_be_the_last() -> None:
+    policy = _Recorder()
+
+    simulate(replace(ONE, reports_end=False), [conversation(SimulatedTurn(generated=7))], policy)
+
+    assert [type(call) for call in policy.calls] == [TurnRequest, TurnRelease]
+    assert isinstance(policy.calls[1], TurnRelease)
+    assert policy.calls[1].may_be_last
+
+
 class _Recorder:
     """Routing policy that sends every turn to server 0 and keeps what it learns."""
 
@@ -151,7 +243,7 @@ class _Recorder:
         self.calls.append(end)
         return []
 
-    def add_server(self, name: str, capacity: int, now: float) -> list[Placement]:
+    def add_server(self, name: str, capacity: int, now: float, *, max_running: int | None = None) -> list[Placement]:
         return []
 
     def remove_server(self, name: str, now: float) -> list[Placement]:
@@ -200,7 +292,9 @@ def test_the_oracle_admits_the_longest_rollouts_whose_peak_fits_the_cache() -> N
 def test_every_policy_ends_every_rollout_and_is_deterministic(name: str) -> None:
     def run() -> object:
         conversations = draw_conversations(SMALL, 3)
-        setting = ComparedStep(scenario=SMALL, conversations=conversations, lengths_before=[1_000, 2_000, 3_000])
+        setting = ComparedStep(
+            scenario=SMALL, conversations=conversations, lengths_before=[1_000, 2_000, 3_000], returning_before=0.6
+        )
         policy: RoutingPolicy = ROUTING_POLICIES[name](setting)
         return simulate(SMALL, conversations, policy)
 
@@ -242,6 +336,50 @@ def test_scenarios_have_the_documented_lengths_and_numbers_of_turns() -> None:
 
 def test_a_smaller_scenario_has_the_same_load_on_each_engine() -> None:
     assert shrink(SCENARIOS["A"], 8) == replace(SCENARIOS["A"], num_engines=8, num_groups=64)
+
+
+def test_the_bound_for_sticky_rollouts_is_the_stricter_one() -> None:
+    found = bound(SMALL, draw_conversations(SMALL, 0), RATES)
+
+    assert found.seconds == max(found.work, found.critical_path)
+    assert found.sticky_seconds == max(found.seconds, found.packing) > found.seconds
+
+
+@pytest.mark.parametrize("name", ["A1", "G1", "A1-stock"])
+def test_single_turns_are_never_slower_than_under_verls_router(name: str) -> None:
+    """As fast as under verl's own router: without returning turns there is nothing to hold back for."""
+    scenario = shrink(SCENARIOS[name], SCENARIOS[name].num_engines // 4)
+    results = [compare_seed(name, scenario, seed, ["least_inflight", "kv_forecast"]) for seed in range(2)]
+
+    _, ours = summarize(results)
+
+    assert ours.min_speed_up > 0.97
+
+
+def test_all_scenarios_have_16_engines_at_most_and_their_load() -> None:
+    found = all_scenarios()
+
+    assert set(found) == set(SCENARIOS) - {"H"}
+    assert {scenario.num_engines for scenario in found.values()} == {16, 8}
+    assert {scenario.num_groups / scenario.num_engines for scenario in found.values()} == {8, 1}  # 1 in L
+
+
+def test_a_simulation_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    """The journal holds a result that no simulation gives, so that it is seen in the table."""
+    out = tmp_path / "table.json"
+    scenario = with_options(SCENARIOS["L"], ["num_engines=2", "num_groups=2"])
+    done = compare_seed("L", scenario, 0, ["least_inflight"])
+    outcomes = {"least_inflight": replace(done.outcomes["least_inflight"], makespan_seconds=123456.0)}
+    with open_journal(out, journal_settings({"L": scenario}, ["least_inflight"], "estimated")) as journal:
+        journal.append_to(RESULTS).write(f"{replace(done, outcomes=outcomes).to_json()}\n".encode())
+        journal.commit({})
+
+    finished = cli("route", "simulate", "--scenario", "L", "--policy", "least_inflight", "--seeds", "1", "--workers",
+                   "1", "--set", "num_engines=2", "--set", "num_groups=2", "--out", out)  # fmt: skip
+
+    assert finished.returncode == 0, finished.stderr
+    assert json.loads(out.read_text())["L"][0]["makespan_seconds"] == 123456.0
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_rows_of_the_table_give_speed_ups_over_verls_router() -> None:

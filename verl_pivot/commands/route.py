@@ -11,16 +11,22 @@ import typer
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from verl_pivot.routing.simulator.comparison import ComparisonRow, SeedResult
     from verl_pivot.routing.simulator.engine import EngineRates
     from verl_pivot.routing.simulator.workload import Scenario
+    from verl_pivot.types import JsonObject
 
+RESULTS = "results.jsonl"
+"""Name of the journal's file of results."""
 _COLUMNS = (
     "seconds",
     "90 %\ndone",
     "speed-\nup",
     "slowest\nseed",
     "times\nbound",
+    "sticky\nbound",
     "recom-\nputed",
     "re-\ntracted",
     "moves",
@@ -29,6 +35,7 @@ _LEGEND = """\
 seconds     until the last rollout ends; 90 % done: seconds until nine of ten have ended
 speed-up    over least_inflight, verl's own router; slowest seed: the least speed-up of any seed
 times bound seconds / a lower bound that no schedule can beat
+sticky      seconds / a lower bound for schedules in which rollouts stay on their engine
 recomputed  tokens of conversations that were computed again, in % of generated tokens
 retracted   requests that an engine stopped because its memory was short, in % of rollouts
 moves       turns that went to another engine than the turn before
@@ -47,9 +54,17 @@ def simulate_command(
     scenario: Annotated[
         list[str] | None,
         typer.Option(
-            help="A, M, F, S, D, L, E, G, H, V or W, described above; repeatable. By default A, M, F, D and L."
+            help="A, M, F, S, D, L, E, G, H, V, W, described above, or a variant such as A1 or A-slow; repeatable. By "
+            "default A, M, F, D and L."
         ),
     ] = None,
+    all_scenarios: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="All scenarios and variants but H, with 16 engines each, under verl's own router and kv_forecast.",
+        ),
+    ] = False,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,7 +104,13 @@ def simulate_command(
         str, typer.Option(help="Speeds of the engines, of a 14B model on one H100: estimated (roofline) or measured.")
     ] = "estimated",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file to which the tables are written, too.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON file to which the tables are written, too. With it, the same command goes on where it was "
+            "interrupted."
+        ),
+    ] = None,
 ) -> None:
     """Simulate training steps' rollouts under each routing policy.
 
@@ -97,26 +118,30 @@ def simulate_command(
 
     Scenarios: A has 64 engines under memory pressure. The others differ from A: M has more turns, F longer responses,
     S severe memory pressure, D no memory pressure, L fewer rollouts, E the longest responses first, G 8 engines, H
-    512 engines, V engines that reserve no memory, W slow tools. No policy knows the lengths of responses in advance,
-    except the oracle, which is there to compare with.
+    512 engines, V engines that reserve no memory, W slow tools. Variants, such as A1 (one turn), A-slow (a slow engine)
+    and A-stock (agent loops of verl), are listed where an unknown name is given. No policy knows the lengths of
+    responses in advance, except the oracle, which is there to compare with.
 
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
     from verl_pivot.routing.simulator.comparison import BASELINE, ROUTING_POLICIES, summarize
     from verl_pivot.routing.simulator.engine import RATES
     from verl_pivot.routing.simulator.workload import SCENARIOS, with_options
+    from verl_pivot.routing.simulator.workload import all_scenarios as every_scenario
 
     _check_names("--rates", [rates], list(RATES))
-    chosen = list(dict.fromkeys([BASELINE, *(policy or ROUTING_POLICIES)]))
+    by_default = ["kv_forecast", "kv_forecast_no_prior"] if all_scenarios else list(ROUTING_POLICIES)
+    chosen = list(dict.fromkeys([BASELINE, *(policy or by_default)]))
     _check_names("--policy", chosen, list(ROUTING_POLICIES))
-    names = scenario or (["D"] if recorded else ["A", "M", "F", "D", "L"])
-    _check_names("--scenario", names, list(SCENARIOS))
-    scenarios = {name: with_options(SCENARIOS[name], options or []) for name in names}
+    known = every_scenario() if all_scenarios else SCENARIOS
+    names = scenario or (list(known) if all_scenarios else ["D"] if recorded else ["A", "M", "F", "D", "L"])
+    _check_names("--scenario", names, list(known))
+    scenarios = {name: with_options(known[name], options or []) for name in names}
     if recorded is not None:
         results = {recorded.name: [_replay(recorded, before, scenarios[names[0]], chosen, RATES[rates])]}
     else:
         cores = workers or len(os.sched_getaffinity(0))
-        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, RATES[rates], cores)
+        results = _simulate(scenarios, range(first_seed, first_seed + seeds), chosen, rates, cores, out)
     tables = {name: list(summarize(found)) for name, found in results.items()}
     for name, table in tables.items():
         _print_rows(name, table, results[name])
@@ -128,11 +153,11 @@ def simulate_command(
 def _replay(
     recorded: Path, before: Path | None, scenario: "Scenario", policies: list[str], rates: "EngineRates"
 ) -> "SeedResult":
-    from verl_pivot.routing.simulator.comparison import ComparedStep, compare
+    from verl_pivot.routing.simulator.comparison import compare, compared_step
     from verl_pivot.routing.simulator.recorded import read_conversations
 
-    lengths = [] if before is None else [each.response_tokens for each in read_conversations(before)]
-    setting = ComparedStep(scenario=scenario, conversations=read_conversations(recorded), lengths_before=lengths)
+    conversations_before = [] if before is None else read_conversations(before)
+    setting = compared_step(scenario, read_conversations(recorded), conversations_before)
     return compare(recorded.name, 0, setting, policies, rates)
 
 
@@ -142,24 +167,61 @@ def _check_names(option: str, names: list[str], known: list[str]) -> None:
 
 
 def _simulate(
-    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: "EngineRates", workers: int
+    scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: str, workers: int, out: Path | None
 ) -> "dict[str, list[SeedResult]]":
+    """Simulate every scenario with every seed; where there is an `out`, a journal beside it keeps what is done."""
+    from verl_pivot.data.journal import open_journal
+    from verl_pivot.routing.simulator.comparison import seed_result_from_json
+
+    found: dict[tuple[str, int], SeedResult] = {}
+
+    def simulate_rest(on_result: "Callable[[SeedResult], object]") -> None:
+        jobs = [(name, seed) for name in scenarios for seed in seeds if (name, seed) not in found]
+        for result in _simulated(scenarios, jobs, policies, rates, workers):
+            found[result.scenario, result.seed] = result
+            on_result(result)
+
+    if out is None:
+        simulate_rest(lambda result: None)
+    else:
+        with open_journal(out, journal_settings(scenarios, policies, rates)) as journal:
+            lines = journal.append_to(RESULTS)
+            for line in (journal.folder / RESULTS).read_text().splitlines():
+                done = seed_result_from_json(line)
+                found[done.scenario, done.seed] = done
+
+            def keep(result: "SeedResult") -> None:
+                lines.write(f"{result.to_json()}\n".encode())
+                journal.commit({})
+
+            simulate_rest(keep)
+            journal.discard()
+    return {name: [found[name, seed] for seed in seeds] for name in scenarios}
+
+
+def journal_settings(scenarios: "dict[str, Scenario]", policies: list[str], rates: str) -> "JsonObject":
+    """Settings that results kept in a journal depend on."""
+    chosen: dict[str, JsonObject] = {name: asdict(scenario) for name, scenario in scenarios.items()}
+    return {"scenarios": {**chosen}, "policies": [*policies], "rates": rates}
+
+
+def _simulated(
+    scenarios: "dict[str, Scenario]", jobs: list[tuple[str, int]], policies: list[str], rates: str, workers: int
+) -> "Iterator[SeedResult]":
+    """The result of each job, which is the name of a scenario and a seed, as soon as it is there."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.routing.simulator.comparison import compare_seed
+    from verl_pivot.routing.simulator.engine import RATES
 
-    results: dict[str, list[SeedResult]] = {name: [] for name in scenarios}
-    with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(scenarios) * len(seeds)) as on_done:
-        jobs = [
-            pool.submit(compare_seed, name, scenario, seed, policies, rates)
-            for name, scenario in scenarios.items()
-            for seed in seeds
+    with ProcessPoolExecutor(workers) as pool, progress_bar("steps", len(jobs)) as on_done:
+        running = [
+            pool.submit(compare_seed, name, scenarios[name], seed, policies, RATES[rates]) for name, seed in jobs
         ]
-        for job in as_completed(jobs):
-            results[job.result().scenario].append(job.result())
+        for job in as_completed(running):
+            yield job.result()
             on_done(1)
-    return {name: sorted(found, key=lambda result: result.seed) for name, found in results.items()}
 
 
 def _print_rows(name: str, table_rows: "list[ComparisonRow]", results: "list[SeedResult]") -> None:
@@ -181,6 +243,7 @@ def _print_rows(name: str, table_rows: "list[ComparisonRow]", results: "list[See
             f"{row.speed_up:.2f}",
             f"{row.min_speed_up:.2f}",
             f"{row.bound_ratio:.2f}",
+            f"{row.sticky_bound_ratio:.2f}",
             f"{row.recomputed_share:.1%}",
             f"{row.retracted_share:.2%}",
             f"{row.num_moves:.0f}",

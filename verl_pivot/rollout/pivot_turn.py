@@ -15,7 +15,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
 from verl_pivot.rollout.tracing import in_span, traced_rollout
-from verl_pivot.routing.client import end_conversation, new_request_id
+from verl_pivot.routing.client import end_conversation, new_request_id, wait_for_place
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -34,16 +34,21 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         """
         prompt_ids = await self._prompt_ids(row)
         timings: dict[str, float] = {}
-        request_id = new_request_id()
-        sampling = self.server_manager.generate(
-            request_id=request_id,
-            prompt_ids=prompt_ids,
-            sampling_params={**sampling_params, "max_tokens": self._max_tokens},
-        )
-        with simple_timer("generate_sequences", timings):
-            completion = await traced_rollout(row, in_span("turn", {"index": 0}, sampling, self._shown), self._shown)
-        newest = completion.extra_fields.get("max_global_steps")
-        journey = await end_conversation(self.server_manager, request_id, len(completion.token_ids), newest)
+        request_id = new_request_id(is_only_turn=True)
+        num_tokens = newest = None
+        try:
+            with simple_timer("generate_sequences", timings):
+                await wait_for_place(self.server_manager, request_id, prompt_ids)
+                sampling = self.server_manager.generate(
+                    request_id=request_id,
+                    prompt_ids=prompt_ids,
+                    sampling_params={**sampling_params, "max_tokens": self._max_tokens},
+                )
+                turn = in_span("turn", {"index": 0}, sampling, self._shown)
+                completion = await traced_rollout(row, turn, self._shown)
+            num_tokens, newest = len(completion.token_ids), completion.extra_fields.get("max_global_steps")
+        finally:
+            journey = await end_conversation(self.server_manager, request_id, num_tokens, newest)
         merged, mask, logprobs = await self.ct_merge_assistant_token(
             prompt_ids,
             completion.token_ids,

@@ -32,7 +32,9 @@ class Static:
         self._places.pop(end.conversation, None)
         return ()
 
-    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
+    def add_server(
+        self, name: str, capacity: int, now: float, *, max_running: int | None = None
+    ) -> Sequence[Placement]:
         if name not in self._servers:
             self._servers.append(name)
         return ()
@@ -60,8 +62,8 @@ class LeastInflight:
 
     def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         server = self._places.get(request.conversation)
-        if server is None or server not in self._inflight:
-            server = min(self._inflight, key=self._inflight.__getitem__)
+        if server is None or server not in self._inflight or not self._stays(server):
+            server = self._choose(request)
             self._places[request.conversation] = server
         self._places.move_to_end(request.conversation)
         if self._max_sessions is not None and len(self._places) > self._max_sessions:
@@ -77,7 +79,9 @@ class LeastInflight:
         """Do nothing: verl's router does not learn when a conversation ends."""
         return ()
 
-    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
+    def add_server(
+        self, name: str, capacity: int, now: float, *, max_running: int | None = None
+    ) -> Sequence[Placement]:
         self._inflight.setdefault(name, 0)
         return ()
 
@@ -87,6 +91,14 @@ class LeastInflight:
 
     def forget_prefixes(self) -> None:
         self._places.clear()
+
+    def _choose(self, request: TurnRequest) -> str:
+        """The server for a conversation without a remembered one."""
+        return min(self._inflight, key=self._inflight.__getitem__)
+
+    def _stays(self, server: str) -> bool:
+        """Whether a conversation stays on its remembered server."""
+        return True
 
 
 class KvAdmission:
@@ -125,7 +137,9 @@ class KvAdmission:
             self._live[place].discard(end.conversation)
         return self._admit()
 
-    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
+    def add_server(
+        self, name: str, capacity: int, now: float, *, max_running: int | None = None
+    ) -> Sequence[Placement]:
         self._capacities[name] = capacity
         self._live.setdefault(name, set())
         return self._admit()
@@ -228,7 +242,9 @@ class CacheAware:
                 self._prompts.pop(group, None)
         return ()
 
-    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
+    def add_server(
+        self, name: str, capacity: int, now: float, *, max_running: int | None = None
+    ) -> Sequence[Placement]:
         self._inflight.setdefault(name, 0)
         self._seen_tokens.setdefault(name, 0)
         return ()

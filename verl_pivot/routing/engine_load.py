@@ -18,6 +18,8 @@ class _RankLoad(BaseModel):
     num_waiting_reqs: _Count
     num_used_tokens: _Count
     max_total_num_tokens: Annotated[int, Field(ge=1, lt=2**53)]
+    max_running_requests: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    """None from servers that do not report it."""
 
 
 class _LoadsResponse(BaseModel):
@@ -37,6 +39,13 @@ class EngineLoad(BaseModel):
     """Requests that the engine runs."""
     num_waiting: int
     """Requests in the engine's own queue."""
+    max_running: int | None = None
+    """Most requests that the engine runs at once; None if it does not report them."""
+
+    @property
+    def limits(self) -> tuple[int, int | None]:
+        """KV tokens and requests that the engine takes."""
+        return self.capacity, self.max_running
 
     @property
     def num_requests(self) -> int:
@@ -61,9 +70,11 @@ async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
         raise EngineError(f"{url} does not report a load: {first_problem(error)}") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise EngineError(f"{url} does not report a load: {type(error).__name__}: {error}") from error
+    max_running = [rank.max_running_requests for rank in ranks if rank.max_running_requests is not None]
     return EngineLoad(
         capacity=sum(rank.max_total_num_tokens for rank in ranks),
         used=sum(rank.num_used_tokens for rank in ranks),
         num_running=sum(rank.num_running_reqs for rank in ranks),
         num_waiting=sum(rank.num_waiting_reqs for rank in ranks),
+        max_running=sum(max_running) if len(max_running) == len(ranks) else None,
     )

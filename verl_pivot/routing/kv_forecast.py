@@ -6,10 +6,19 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from verl_pivot.routing.kv_forecast_state import LiveConversation, ServerState, TimeShares, WaitingRequests
+from verl_pivot.routing.kv_forecast_state import (
+    LiveConversation,
+    ReturnShare,
+    ServerState,
+    TimeShares,
+    WaitingRequests,
+)
 from verl_pivot.routing.length_model import LengthModel
 from verl_pivot.routing.routing_policy import ConversationEnd, Placement, TurnRelease, TurnRequest
 from verl_pivot.validation import Options
+
+_ROOM_WITHOUT_RETURNS = 2.0
+"""Room beyond its KV cache that a server has where no turn comes back, in KV caches."""
 
 
 class ForecastOptions(Options):
@@ -25,10 +34,10 @@ class ForecastOptions(Options):
     block_size: int = Field(default=8, ge=1)
     """Rollouts of a prompt sent to one server in a row, where they share the prompt's KV. The next block of that prompt
     may go to another server."""
-    light_block_size: int = Field(default=4, ge=1)
+    light_block_size: int = Field(default=1, ge=1)
     """`block_size` where the KV caches are not expected to fill, so that every server gets a mix of prompts."""
     move_ratio: float = Field(default=1.25, ge=1.0)
-    """Least ratio of a server's conversations to those of the emptiest server at which a returning turn moves there."""
+    """Least ratio of a server's load to that of the emptiest server at which a returning turn moves there."""
     max_moves: float = Field(default=0.5, ge=0.0)
     """Most moves per rollout, on average."""
     learn_every: int = Field(default=64, ge=1)
@@ -48,18 +57,27 @@ class KvForecast:
     """Keeps every server as full as its KV cache allows, by a forecast of the lengths of its rollouts.
 
     A new conversation is admitted to a server if the most KV tokens that the server is forecast to hold at once fit its
-    cache; so a turn that comes back from its tools finds its prefix. Once no request waits, returning turns move to
-    clearly emptier servers, so that the last rollouts run in small batches on all servers.
+    cache; so a turn that comes back from its tools finds its prefix. Where few turns come back, servers take more and
+    rollouts are spread one by one. Once no request waits, returning turns move to clearly emptier servers, so that the
+    last rollouts run in small batches on all servers.
 
     Differs from rStar2-Agent (arXiv:2508.20722, section 3.2), which reserves the longest possible rollout for each
     conversation and so leaves most of the cache empty.
     """
 
-    def __init__(self, *, budget: int, prior: Sequence[int] = (), options: ForecastOptions | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        budget: int,
+        prior: Sequence[int] = (),
+        prior_returning: float | None = None,
+        options: ForecastOptions | None = None,
+    ) -> None:
         """
         Args:
             budget: Most tokens of a response, observations included.
             prior: [num_rollouts] response lengths of the step before the first one; later steps use their own.
+            prior_returning: Share of that step's turns that another turn of their conversation followed.
             options: None for the defaults.
         """
         self._options = options or ForecastOptions()
@@ -77,6 +95,7 @@ class KvForecast:
         self._num_moves = 0
         self._num_begun = 0
         self._time_shares = TimeShares()
+        self._returns = ReturnShare(prior_returning)
 
     def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         if request.conversation in self._places:
@@ -85,6 +104,8 @@ class KvForecast:
             return (self._begin(request, self._emptiest()),)
         if not self._places and not self._waiting:
             self._begin_step()
+        if request.is_only_turn:
+            self._returns.expect_none()
         self._waiting.add(request)
         return self._admit_anywhere(request.now)
 
@@ -92,6 +113,7 @@ class KvForecast:
         server = self._servers[release.server]
         live = server.live[release.conversation]
         live.turn_seconds = release.now - live.turn_began_at
+        self._returns.num_released += 1
         if not release.may_be_last:
             return ()
         self._parked[release.conversation] = server.remove(release.conversation)
@@ -113,8 +135,11 @@ class KvForecast:
             self._lengths.update(tokens for each in self._servers.values() for tokens in each.tokens(end.now))
         return self._admit_to(name, end.now)
 
-    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        self._servers.setdefault(name, ServerState(capacity)).capacity = capacity
+    def add_server(
+        self, name: str, capacity: int, now: float, *, max_running: int | None = None
+    ) -> Sequence[Placement]:
+        server = self._servers.setdefault(name, ServerState(capacity))
+        server.capacity, server.max_running = capacity, max_running
         return self._admit_anywhere(now)
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
@@ -132,6 +157,7 @@ class KvForecast:
         self._blocks.clear()
         if self._lengths.num_ended:
             self._lengths = self._lengths.next_step()
+        self._returns = self._returns.next_step()
         capacity = sum(server.capacity for server in self._servers.values())
         self._has_pressure = self._lengths.prior_tokens > self._options.fill * capacity
 
@@ -143,11 +169,12 @@ class KvForecast:
         return num_ended % self._options.learn_every == 0 or num_ended in (4, 8, 16, 32)
 
     def _emptiest(self) -> str:
-        return min(self._servers, key=lambda name: len(self._servers[name].live))
+        return min(self._servers, key=lambda name: self._servers[name].load())
 
     def _go_on(self, request: TurnRequest) -> Placement:
         """Place the next turn of a conversation: on the server that has its prefix, or on an emptier one."""
         name = request.conversation
+        self._returns.num_returned += 1
         place = self._places[name]
         if parked := self._parked.pop(name, None):
             self._servers[place].learn_rate(parked, request.context_tokens)
@@ -169,8 +196,8 @@ class KvForecast:
         A conversation without a cached prefix moves to any emptier server, others only to a far emptier one.
         """
         emptiest = self._emptiest()
-        here, there = len(self._servers[place].live), len(self._servers[emptiest].live)
-        if here <= there + 1:
+        here, there = self._servers[place].load(), self._servers[emptiest].load()
+        if here <= self._servers[emptiest].load(more=1):
             return None
         if live.cache_epoch < self._cache_epoch:
             return emptiest
@@ -192,29 +219,40 @@ class KvForecast:
 
     @property
     def _block_size(self) -> int:
-        return self._options.block_size if self._has_pressure else self._options.light_block_size
+        """Rollouts of a prompt sent to one server in a row; one where turns rarely come back.
+
+        Rollouts of a prompt have similar lengths, which unbalances the servers unless later turns can move.
+        """
+        largest = self._options.block_size if self._has_pressure else self._options.light_block_size
+        return max(1, round(largest * self._returns.worth_of_prefixes))
 
     def _server_of_block(self, group: str, emptiest: str) -> str:
         """The server for the next rollout of a prompt: that of its newest block while the block is open."""
         block = self._blocks.get(group, _PromptBlock(emptiest, 0))
-        max_live = len(self._servers[emptiest].live) + self._block_size
-        is_open = block.num_rollouts < self._block_size and len(self._servers[block.server].live) <= max_live
+        most = self._servers[emptiest].load(more=self._block_size)
+        is_open = block.num_rollouts < self._block_size and self._servers[block.server].load() <= most
         return block.server if is_open else emptiest
 
     def _admit_to(self, name: str, now: float) -> list[Placement]:
-        """Admit waiting conversations to a server that has room again, until the next one does not fit."""
+        """Admit waiting conversations to a server that has room again, until the next one does not fit.
+
+        They go to the emptiest server instead as long as it is emptier by the largest block.
+        """
         placed = []
         while self._waiting:
-            request = self._next_for(name)
-            if not self._fits(name, request, now):
+            emptiest = self._emptiest()
+            most = self._servers[emptiest].load(more=self._options.block_size)
+            server = name if self._servers[name].load() < most else emptiest
+            request = self._next_for(server)
+            if not self._fits(server, request, now):
                 break
-            placed.append(self._admit(request, name, now))
+            placed.append(self._admit(request, server, now))
         return placed
 
     def _next_for(self, name: str) -> TurnRequest:
         """The next request for a server: preferably one of a prompt that has some rollouts there."""
         for group, count in self._servers[name].groups.items():
-            if count < self._options.block_size and (request := self._waiting.first_in_group(group)):
+            if count < self._block_size and (request := self._waiting.first_in_group(group)):
                 return request
         return self._first()
 
@@ -226,6 +264,8 @@ class KvForecast:
         server = self._servers[name]
         if not server.live:
             return True
+        if server.max_running is not None and len(server.live) * self._time_shares.running >= server.max_running:
+            return False
         prompts = server.prompt_tokens + (0 if request.group in server.groups else request.prompt_tokens)
         return prompts + self._peak(server, request, now) <= self._room(server)
 
@@ -233,9 +273,12 @@ class KvForecast:
         """Tokens that the forecast of a server may reach.
 
         Where conversations wait for tools most of the time, this is more than the server's KV cache. Engines stay busy,
-        and compute the evicted prefixes of waiting conversations again.
+        and compute the evicted prefixes of waiting conversations again. Where few turns come back, it is more as well:
+        there are no prefixes to keep, and a full queue keeps the engine busy.
         """
-        return self._options.fill * server.capacity * max(1.0, self._options.running_share / self._time_shares.running)
+        beyond = 1.0 + _ROOM_WITHOUT_RETURNS * (1.0 - self._returns.worth_of_prefixes)
+        beyond *= max(1.0, self._options.running_share / self._time_shares.running)
+        return self._options.fill * server.capacity * beyond
 
     def _peak(self, server: ServerState, request: TurnRequest, now: float) -> float:
         """Forecast of the most tokens that the responses on a server hold at once, the requested one included."""

@@ -1,5 +1,6 @@
 """State of routing policy `kv_forecast`: conversations on each server, generation speeds, and waiting requests."""
 
+import math
 from collections import Counter, OrderedDict
 from dataclasses import dataclass, field
 
@@ -9,6 +10,12 @@ _FIRST_RATE = 25.0
 """Tokens per second of one running turn, assumed until turns on the server have ended."""
 _RATE_MEMORY = 0.9
 """Weight of the earlier turns in a server's speed, applied each time a turn ends."""
+_MANY_RETURNS = 0.5
+"""Share of turns that must be followed by another one for cached prefixes to have their full worth."""
+_UNKNOWN_SHARE = 0.25
+"""Share that is assumed where nothing is known: verl's own router is the faster one where no turn comes back."""
+_PRIOR_TURNS = 64.0
+"""Turns of this step that the share of the step before counts for."""
 _SHARE_MEMORY = 0.99
 """Weight of the earlier turns in the share of time on engines: about the last hundred turns count."""
 
@@ -46,6 +53,8 @@ class ServerState:
 
     capacity: int
     """Tokens of its KV cache."""
+    max_running: int | None = None
+    """Most requests that it runs at once; None if it is not known."""
     live: dict[str, LiveConversation] = field(default_factory=dict)
     groups: Counter[str] = field(default_factory=Counter)
     """{group: its live conversations}."""
@@ -55,6 +64,15 @@ class ServerState:
     """Tokens per second of one running turn, learnt from the turns that have ended."""
     _recent_tokens: float = _FIRST_RATE
     _recent_seconds: float = 1.0
+    _weight: float = 1.0 / math.sqrt(_FIRST_RATE)
+    """Load of one conversation."""
+
+    def load(self, *, more: int = 0) -> float:
+        """How full the server is, with `more` conversations than it has, to compare it with others.
+
+        A slow server counts as fuller. The speed has an exponent below 1 because it falls with every conversation too.
+        """
+        return (len(self.live) + more) * self._weight
 
     def add(self, name: str, live: LiveConversation) -> None:
         self.live[name] = live
@@ -71,16 +89,18 @@ class ServerState:
         return live
 
     def learn_rate(self, live: LiveConversation, context_tokens: int) -> None:
-        """Learn the speed from a turn that has ended.
+        """Learn the speed from a turn that has ended, unless its conversation became shorter.
 
         Args:
             live: The conversation of the turn.
             context_tokens: Tokens of its response after the turn.
         """
-        if live.turn_seconds:
-            self._recent_tokens = _RATE_MEMORY * self._recent_tokens + context_tokens - live.context_tokens
+        num_tokens = context_tokens - live.context_tokens
+        if live.turn_seconds and num_tokens > 0:
+            self._recent_tokens = _RATE_MEMORY * self._recent_tokens + num_tokens
             self._recent_seconds = _RATE_MEMORY * self._recent_seconds + live.turn_seconds
             self.rate = self._recent_tokens / self._recent_seconds
+            self._weight = 1.0 / math.sqrt(self.rate)
 
     def tokens(self, now: float) -> list[float]:
         """[num_live] estimated tokens of each response."""
@@ -104,6 +124,35 @@ class TimeShares:
         if live.turn_seconds:
             self._turn_seconds = _SHARE_MEMORY * self._turn_seconds + live.turn_seconds
             self._total_seconds = _SHARE_MEMORY * self._total_seconds + now - live.turn_began_at
+
+
+class ReturnShare:
+    """Share of turns that another turn of their conversation follows, in this step and the one before."""
+
+    def __init__(self, before: float | None = None) -> None:
+        """`before` is the share of the step before; None if it is not known."""
+        self._before = _UNKNOWN_SHARE if before is None else before
+        self.num_released = 0
+        """Turns of this step that have ended."""
+        self.num_returned = 0
+        """Turns of this step whose conversation asked for another one."""
+
+    @property
+    def worth_of_prefixes(self) -> float:
+        """Worth of cached prefixes, from 0, where no turn comes back, to 1."""
+        return min(1.0, self._share() / _MANY_RETURNS)
+
+    def next_step(self) -> "ReturnShare":
+        """The share at the beginning of the next step."""
+        return ReturnShare(self._share())
+
+    def expect_none(self) -> None:
+        """Note that conversations of one turn begin."""
+        if not self.num_returned:
+            self._before = 0.0
+
+    def _share(self) -> float:
+        return (self.num_returned + _PRIOR_TURNS * self._before) / (self.num_released + _PRIOR_TURNS)
 
 
 class WaitingRequests:

@@ -49,13 +49,17 @@ class Router:
 
     # ---- requests
 
-    async def acquire(self, name: str, token_ids: Sequence[int], *, reports_end: bool) -> str:
+    async def acquire(
+        self, name: str, num_tokens: int, digest: str, *, reports_end: bool, is_only_turn: bool = False
+    ) -> str:
         """The server for one turn of a conversation; waits until there is room.
 
         Args:
             name: Id of the conversation.
-            token_ids: Prompt and response so far.
+            num_tokens: Tokens of the prompt and the response so far.
+            digest: Digest of these tokens; conversations whose first requests have equal ones make a group.
             reports_end: Whether the conversation's agent loop will call `end`.
+            is_only_turn: Whether the conversation's agent loop has said that it has one turn.
 
         Raises:
             RuntimeError: If there is no server, with verl's text.
@@ -63,21 +67,22 @@ class Router:
         """
         while name in self._waiters:  # another request of the same conversation
             await asyncio.wait([self._waiters[name].server])
-        self._check_size(len(token_ids))
+        self._check_size(num_tokens)
         known = self._state.conversations.get(name)
         if known is not None and known.num_running and known.server is not None:
             self._state.start_request(name, known.server, self._clock())
             return known.server
-        conversation = known or self._state.begin(name, token_ids, reports_end=reports_end)
+        conversation = known or self._state.begin(name, num_tokens, digest, reports_end=reports_end)
         began = self._note_call(name)
         # A request shorter than the prompt belongs to a conversation that began anew under the same id.
-        context_tokens = max(0, len(token_ids) - conversation.prompt_tokens)
+        context_tokens = max(0, num_tokens - conversation.prompt_tokens)
         waiter = self._waiters[name] = _Waiter(context_tokens, asyncio.get_running_loop().create_future())
         request = TurnRequest(
             conversation=name,
             group=conversation.group,
             prompt_tokens=conversation.prompt_tokens,
             context_tokens=waiter.context_tokens,
+            is_only_turn=is_only_turn,
             now=began,
         )
         self._place(self._routing_policy.acquire(request))
@@ -89,9 +94,13 @@ class Router:
         conversation.cost.wait_seconds += self._clock() - began
         return server
 
+    def is_running(self, name: str, server: str) -> bool:
+        """Whether a request of a conversation runs on a server."""
+        return server in self._state.servers and name in self._state.servers[server].running
+
     def release(self, server: str, name: str | None) -> None:
         """End a turn. A turn that is unknown or already over is counted as ignored."""
-        if name is None or server not in self._state.servers or name not in self._state.servers[server].running:
+        if name is None or not self.is_running(name, server):
             self._state.counts.ignored += 1
             return
         conversation = self._state.conversations[name]
@@ -130,8 +139,7 @@ class Router:
         """Add a server. A server with a known name has restarted: the requests that ran on it are gone."""
         if name in self._state.servers:
             self.remove_server(name)
-        server = self._state.add_server(name, load)
-        self._place(self._routing_policy.add_server(name, server.capacity, self._clock()))
+        self._tell_limits(name, self._state.add_server(name, load))
 
     def remove_server(self, name: str) -> None:
         """Remove a server. Clients repeat the requests that ran there. If no server is left, waiting requests fail."""
@@ -153,10 +161,10 @@ class Router:
             server.num_failed_polls += 1
             self._suspend_silent()
             return
-        is_new = server.is_suspended or server.load is None or server.load.capacity != load.capacity
+        is_new = server.is_suspended or server.load is None or server.load.limits != load.limits
         server.load, server.num_failed_polls, server.is_suspended = load, 0, False
         if is_new:
-            self._place(self._routing_policy.add_server(name, load.capacity, self._clock()))
+            self._tell_limits(name, server)
         self._release_lost(name, server)
 
     def tick(self) -> None:
@@ -224,7 +232,8 @@ class Router:
             waiter = self._waiters.pop(name)
             self._state.place(name, server, waiter.context_tokens)
             self._state.start_request(name, server, self._clock())
-            waiter.server.set_result(server)
+            if not waiter.server.cancelled():  # else `_withdraw` ends the request, in the next turn of the event loop
+                waiter.server.set_result(server)
 
     def _end_request(self, name: str, conversation: RoutedConversation, server: str) -> None:
         if self._state.end_request(name, server):
@@ -245,7 +254,7 @@ class Router:
         """Undo a request whose client was cancelled while it waited, or just when it got its server."""
         if self._waiters.get(name) is waiter:
             self._drop(name, "cancelled")
-        elif not waiter.server.cancelled() and conversation.num_running and conversation.server is not None:
+        elif conversation.num_running and conversation.server is not None:
             self._end_request(name, conversation, conversation.server)
 
     def _drop(self, name: str, reason: str) -> None:
@@ -261,6 +270,11 @@ class Router:
         if self._global_step is not None:
             self.forget_prefixes()
         self._global_step = global_step
+
+    def _tell_limits(self, name: str, server: RoutedServer) -> None:
+        """Add a server to the routing policy, or change its limits there."""
+        max_running = server.load.max_running if server.load else None
+        self._place(self._routing_policy.add_server(name, server.capacity, self._clock(), max_running=max_running))
 
     # ---- servers that fail
 

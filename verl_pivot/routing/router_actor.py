@@ -11,19 +11,23 @@ import ray
 
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
-from verl_pivot.routing.client import reports_end
+from verl_pivot.routing.client import digest_of, is_only_turn, reports_end
 from verl_pivot.routing.engine_load import EngineLoad, read_load
 from verl_pivot.routing.gauges import RouterGauges
+from verl_pivot.routing.place_desk import PlaceDesk, PlaceRequest
 from verl_pivot.routing.router import Router
 from verl_pivot.routing.router_state import RouterStatus, TokenAccount
 from verl_pivot.routing.settings import make_routing_policy, parse_router
 
 logger = logging.getLogger(__name__)
+_GOLDEN_SECTION = 0.618
+"""Shares of a period between two servers' polls: its multiples spread any number of servers evenly."""
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 """Timeout of one read of an engine's load."""
 
 
-@ray.remote(max_concurrency=60_000)  # far above the rollouts in flight: waiting acquires must not block releases
+# Far above the rollouts in flight: acquires of verl's own agent loops wait inside the call and must not block releases.
+@ray.remote(max_concurrency=60_000)
 class KvRouter:
     """verl's `RequestLoadBalancer`, with the routing policy that the YAML names.
 
@@ -45,6 +49,7 @@ class KvRouter:
             time.monotonic,
             forget_after_seconds=self._settings.forget_after_seconds,
         )
+        self._desk = PlaceDesk(self._acquire, lambda name: self._router.end(name, None), time.monotonic)
         self._handles: dict[str, Any] = {}
         self._first_servers = dict(servers)
         self._started: asyncio.Task[None] | None = None
@@ -60,23 +65,39 @@ class KvRouter:
         return ["request_id"]
 
     async def acquire_server(self, request_id: str, prompt_ids: Sequence[int]) -> tuple[str, Any]:
-        """The server for one turn and the handle of its actor; waits until there is room.
+        """The server for one turn and the handle of its actor; waits until there is room, unless a place was requested.
 
         Raises:
             RuntimeError: If there is no server, with verl's text.
             EngineError: If the request is larger than every server's KV cache.
         """
         await self._start()
+        given = self._desk.claim(request_id)
+        if given is not None and given in self._handles and self._router.is_running(request_id, given):
+            return given, self._handles[given]
+        request = PlaceRequest(request_id=request_id, num_tokens=len(prompt_ids), digest=digest_of(prompt_ids))
         while True:
-            server = await self._router.acquire(request_id, prompt_ids, reports_end=reports_end(request_id))
+            server = await self._acquire(request)
             if server in self._handles:
                 return server, self._handles[server]
+
+    async def request_places(self, worker: str, requests: Sequence[PlaceRequest]) -> None:
+        """Not in verl's protocol: begin to wait for the servers of turns, see `routing.client`."""
+        await self._start()
+        self._desk.ask(worker, requests)
+
+    async def ended_waits(self, worker: str) -> list[str] | None:
+        """Not in verl's protocol: the worker's requests whose wait is over, see `routing.place_desk`."""
+        return await self._desk.ended_waits(worker)
 
     async def release_server(self, server_id: str, request_id: str | None = None) -> None:
         self._router.release(server_id, request_id)
 
-    async def end_conversation(self, request_id: str, response_tokens: int, global_step: int | None) -> RoutingCost:
+    async def end_conversation(
+        self, request_id: str, response_tokens: int | None, global_step: int | None
+    ) -> RoutingCost:
         """Not in verl's protocol: end a conversation, see `routing.client`."""
+        self._desk.claim(request_id)
         return self._router.end(request_id, response_tokens, global_step)
 
     # ---- what verl's trainers call
@@ -118,6 +139,16 @@ class KvRouter:
     async def clear_sticky_cache(self) -> dict[str, object]:
         return {"cleared_entries": self._router.forget_prefixes(), "server_loads": self._router.inflight}
 
+    async def _acquire(self, request: PlaceRequest) -> str:
+        name = request["request_id"]
+        return await self._router.acquire(
+            name,
+            request["num_tokens"],
+            request["digest"],
+            reports_end=reports_end(name),
+            is_only_turn=is_only_turn(name),
+        )
+
     # ---- engines
 
     async def _start(self) -> None:
@@ -135,13 +166,15 @@ class KvRouter:
                 poller.cancel()
             self._handles[server] = handle
             self._router.add_server(server, load)
-            self._pollers[server] = _background_task(self._poll(server))
+            share = len(self._pollers) * _GOLDEN_SECTION % 1.0
+            self._pollers[server] = _background_task(self._poll(server, share))
 
-    async def _poll(self, server: str) -> None:
-        """Poll one server. Each server has its own task, so hundreds of servers are not read at the same moment."""
+    async def _poll(self, server: str, share: float) -> None:
+        """Poll one server, first after a share of `poll_seconds`, so that servers are read at different moments."""
+        await asyncio.sleep(share * self._settings.poll_seconds)
         while True:
-            await asyncio.sleep(self._settings.poll_seconds)
             self._router.observe(server, await self._read_load(server))
+            await asyncio.sleep(self._settings.poll_seconds)
 
     async def _read_load(self, server: str) -> EngineLoad | None:
         try:
@@ -158,6 +191,8 @@ class KvRouter:
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
             self._router.tick()
+            if num_turns := self._desk.drop_silent():
+                logger.warning("gave back the places of %d turns, whose worker has not called for a minute", num_turns)
             self._gauges.set(self._router.status())
 
 

@@ -1,10 +1,7 @@
 """RouterState: which conversation runs on which server, the KV tokens that it holds there, and counts of events."""
 
-from array import array
 from collections import OrderedDict
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from typing import TypedDict
 
 from verl_pivot.data.rollout_records import RoutingCost
@@ -132,10 +129,9 @@ class RouterState:
 
     # ---- conversations
 
-    def begin(self, name: str, token_ids: Sequence[int], *, reports_end: bool) -> RoutedConversation:
+    def begin(self, name: str, num_tokens: int, digest: str, *, reports_end: bool) -> RoutedConversation:
         """Add a conversation. The tokens of its first request are its prompt; equal prompts make a group."""
-        group = blake2b(array("q", token_ids), digest_size=16).hexdigest()
-        conversation = RoutedConversation(group=group, prompt_tokens=len(token_ids), reports_end=reports_end)
+        conversation = RoutedConversation(group=digest, prompt_tokens=num_tokens, reports_end=reports_end)
         self.conversations[name] = conversation
         return conversation
 
@@ -208,7 +204,9 @@ class RouterState:
             conversations=len(self.conversations),
             suspended=[name for name, server in self.servers.items() if server.is_suspended],
             tokens=self.tokens(),
-            engines={name: server.load.model_dump() for name, server in self.servers.items() if server.load},
+            engines={
+                name: server.load.model_dump(exclude_none=True) for name, server in self.servers.items() if server.load
+            },
             counts=asdict(self.counts),
         )
 

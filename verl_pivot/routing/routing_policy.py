@@ -20,6 +20,8 @@ class TurnRequest:
     prompt_tokens: int
     context_tokens: int
     """Tokens of the conversation after its prompt; 0 in its first turn."""
+    is_only_turn: bool = False
+    """Whether the agent loop has said that the conversation has no other turn."""
     now: float
     """Time in seconds, from the same clock for everything that a routing policy is told."""
 
@@ -66,8 +68,17 @@ class RoutingPolicy(Protocol):
 
     def end(self, end: ConversationEnd) -> Sequence[Placement]: ...
 
-    def add_server(self, name: str, capacity: int, now: float) -> Sequence[Placement]:
-        """Add a server with a KV cache of `capacity` tokens, or change the capacity of a known one."""
+    def add_server(
+        self, name: str, capacity: int, now: float, *, max_running: int | None = None
+    ) -> Sequence[Placement]:
+        """Add a server, or change the limits of a known one.
+
+        Args:
+            name: Name of the server.
+            capacity: Tokens of its KV cache.
+            now: Time in seconds.
+            max_running: Most requests that it runs at once; None if it is not known.
+        """
         ...
 
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:

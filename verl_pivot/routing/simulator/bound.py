@@ -14,7 +14,10 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakespanBound:
-    """Three lower bounds of a step's makespan, the time until its last rollout ends. All are in seconds."""
+    """Lower bounds of a step's makespan, the time until its last rollout ends. All are in seconds.
+
+    Engines count as equal and none dies: with slow or dying engines the bounds hold, but are loose.
+    """
 
     work: float
     """Time for all computation, spread evenly over engines whose KV cache is always full."""
@@ -23,12 +26,18 @@ class MakespanBound:
     packing: float
     """Time to pack all rollouts onto the engines, where an engine with a rollout of L tokens makes L steps at least.
 
-    It holds where rollouts stay on their engine; waits for tools and the size of the KV cache are left out.
+    It holds only where rollouts stay on their engine; waits for tools and the size of the KV cache are left out.
     """
 
     @property
     def seconds(self) -> float:
-        return max(self.work, self.critical_path, self.packing)
+        """Lower bound for every schedule, also where rollouts move between turns."""
+        return max(self.work, self.critical_path)
+
+    @property
+    def sticky_seconds(self) -> float:
+        """Lower bound for schedules in which rollouts stay on their engine."""
+        return max(self.seconds, self.packing)
 
 
 @dataclass(frozen=True, slots=True)

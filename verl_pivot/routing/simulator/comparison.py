@@ -1,8 +1,9 @@
 """Scenarios and seeds -> makespan and costs of each routing policy, beside the lower bound and verl's own router."""
 
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import fmean
 
 from verl_pivot.routing.baselines import CacheAware, KvAdmission, LeastInflight, Static
@@ -11,6 +12,7 @@ from verl_pivot.routing.routing_policy import RoutingPolicy
 from verl_pivot.routing.simulator.bound import bound
 from verl_pivot.routing.simulator.engine import RATES, EngineRates
 from verl_pivot.routing.simulator.oracle import Oracle
+from verl_pivot.routing.simulator.proposals import AffinityMargin, ImbalanceGate, TogetherLeastInflight
 from verl_pivot.routing.simulator.step import SimulatedStep, simulate
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
@@ -28,10 +30,17 @@ class ComparedStep:
     conversations: Sequence[SimulatedConversation]
     lengths_before: Sequence[int]
     """[num_rollouts] response tokens of the step before, whose prompts were others."""
+    returning_before: float
+    """Share of that step's turns that another turn of their conversation followed."""
 
 
 def _forecast(prior: Callable[[ComparedStep], Sequence[int]]) -> Callable[[ComparedStep], RoutingPolicy]:
-    return lambda setting: KvForecast(budget=setting.scenario.budget, prior=prior(setting))
+    def make(setting: ComparedStep) -> KvForecast:
+        lengths = prior(setting)
+        returning = setting.returning_before if lengths else None
+        return KvForecast(budget=setting.scenario.budget, prior=lengths, prior_returning=returning)
+
+    return make
 
 
 def _scaled(factor: float) -> Callable[[ComparedStep], list[int]]:
@@ -42,6 +51,9 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
     "static": lambda setting: Static(num_conversations=len(setting.conversations)),
     BASELINE: lambda setting: LeastInflight(),
     "least_inflight_unbounded": lambda setting: LeastInflight(max_sessions=None),
+    "least_inflight_together": lambda setting: TogetherLeastInflight(),
+    "affinity_margin": lambda setting: AffinityMargin(),
+    "imbalance_gate": lambda setting: ImbalanceGate(),
     "cache_aware": lambda setting: CacheAware(),
     "kv_admission": lambda setting: KvAdmission(budget=setting.scenario.budget),
     "kv_forecast": _forecast(_scaled(1.0)),
@@ -55,7 +67,8 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
 """{name: makes the routing policy for a step}.
 
 `kv_forecast` knows the lengths of the step before. `kv_forecast_prior_0.6` and `_1.6` know them times 0.6 and 1.6,
-`kv_forecast_no_prior` knows nothing, and `oracle` knows the lengths of the step itself.
+`kv_forecast_no_prior` knows nothing, and `oracle` knows the lengths of the step itself. `affinity_margin` and
+`imbalance_gate` are proposals to verl, and `least_inflight_together` is verl's router with blocks of prompts.
 """
 
 
@@ -66,9 +79,21 @@ class SeedResult:
     scenario: str
     seed: int
     bound_seconds: float
-    """Lower bound of the makespan."""
+    """Lower bound of the makespan of any schedule."""
+    sticky_bound_seconds: float
+    """Lower bound of the makespan of schedules in which rollouts stay on their engine."""
     outcomes: dict[str, SimulatedStep]
     """{routing policy: its outcome}."""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def seed_result_from_json(text: str) -> SeedResult:
+    """Decode what `SeedResult.to_json` wrote."""
+    values = json.loads(text)
+    outcomes = {policy: SimulatedStep(**outcome) for policy, outcome in values["outcomes"].items()}
+    return SeedResult(**{**values, "outcomes": outcomes})
 
 
 def compare_seed(
@@ -83,10 +108,22 @@ def compare_seed(
         policies: Names in ROUTING_POLICIES.
         rates: Speeds of the engines.
     """
-    before = [each.response_tokens for each in draw_conversations(scenario, seed + _SEED_OF_STEP_BEFORE)]
-    conversations = draw_conversations(scenario, seed)
-    setting = ComparedStep(scenario=scenario, conversations=conversations, lengths_before=before)
+    before = draw_conversations(scenario, seed + _SEED_OF_STEP_BEFORE)
+    setting = compared_step(scenario, draw_conversations(scenario, seed), before)
     return compare(name, seed, setting, policies, rates)
+
+
+def compared_step(
+    scenario: Scenario, conversations: Sequence[SimulatedConversation], before: Sequence[SimulatedConversation]
+) -> ComparedStep:
+    """A step, with what the routing policies know of the step before it."""
+    num_turns = sum(len(each.turns) for each in before)
+    return ComparedStep(
+        scenario=scenario,
+        conversations=conversations,
+        lengths_before=[each.response_tokens for each in before],
+        returning_before=1.0 - len(before) / num_turns if num_turns else 0.0,
+    )
 
 
 def compare(
@@ -99,12 +136,19 @@ def compare(
     """
     scenario, conversations = setting.scenario, setting.conversations
     outcomes = {each: simulate(scenario, conversations, ROUTING_POLICIES[each](setting), rates) for each in policies}
-    least = bound(scenario, conversations, rates).seconds
+    bounds = bound(scenario, conversations, rates)
+    least = bounds.seconds
     for each, outcome in outcomes.items():
         assert outcome.makespan_seconds >= least, (
             f"{each} took {outcome.makespan_seconds} s, but the bound is {least} s"
         )
-    return SeedResult(scenario=name, seed=seed, bound_seconds=least, outcomes=outcomes)
+    return SeedResult(
+        scenario=name,
+        seed=seed,
+        bound_seconds=least,
+        sticky_bound_seconds=bounds.sticky_seconds,
+        outcomes=outcomes,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +164,8 @@ class ComparisonRow:
     """Smallest speed-up of any seed."""
     bound_ratio: float
     """Makespan / its lower bound: geometric mean over the seeds."""
+    sticky_bound_ratio: float
+    """Makespan / its lower bound where rollouts stay on their engine: geometric mean over the seeds."""
     ninety_percent_seconds: float
     """Time until nine of ten rollouts have ended: mean over the seeds."""
     recomputed_share: float
@@ -144,6 +190,9 @@ def summarize(results: Sequence[SeedResult]) -> Iterable[ComparisonRow]:
             min_speed_up=min(ratios),
             bound_ratio=_geometric_mean(
                 [result.outcomes[policy].makespan_seconds / result.bound_seconds for result in results]
+            ),
+            sticky_bound_ratio=_geometric_mean(
+                [result.outcomes[policy].makespan_seconds / result.sticky_bound_seconds for result in results]
             ),
             ninety_percent_seconds=fmean(each.ninety_percent_seconds for each in outcomes),
             recomputed_share=sum(each.recomputed_tokens for each in outcomes)

@@ -3,15 +3,13 @@
 import heapq
 import math
 from collections import OrderedDict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _MAX_RESERVED_TOKENS = 4_096
 """Most tokens that SGLang reserves for one request (its `CLIP_MAX_NEW_TOKENS`)."""
 _RETRACT_STEPS = 20
-"""Decode steps for which there must be room after a retraction (SGLang's `SGLANG_RETRACT_DECODE_STEPS`)."""
-_MAX_STEPS_WITH_QUEUE = 32
-"""Most decode steps between two attempts to admit the queue. The reservation shrinks with every step, so a request that
-did not fit may fit later."""
+"""Decode steps of each remaining request in SGLang's estimate of the reservation after a retraction (its
+`SGLANG_RETRACT_DECODE_STEPS`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +36,17 @@ class EngineRates:
     min_reservation: float = 0.098
     """The same share after `reservation_steps` decode steps, towards which it falls linearly."""
     reservation_steps: int = 600
+
+    def slowed(self, factor: float) -> "EngineRates":
+        """The rates of an engine that needs `factor` times as long for everything."""
+        return replace(
+            self,
+            step_seconds=factor * self.step_seconds,
+            request_seconds=factor * self.request_seconds,
+            context_token_seconds=factor * self.context_token_seconds,
+            prefill_token_seconds=factor * self.prefill_token_seconds,
+            prefill_batch_seconds=factor * self.prefill_batch_seconds,
+        )
 
 
 RATES = {
@@ -92,14 +101,25 @@ class EngineCounts:
 class SimulatedEngine:
     """An engine with continuous batching, a queue and a radix cache, simulated from event to event.
 
-    An event is the end of a prefill, or of the decode steps after which a request ends, memory is short or the queue
-    may be admitted. `next_time` is the time of the next event in seconds, infinite for an engine without work.
+    An event is the end of a prefill, or of the decode steps after which a request ends or memory is short. `next_time`
+    is the time of the next event in seconds, infinite for an engine without work.
 
-    Differs from SGLang: prefills are never chunked, and a running request's prompt is either all cached or not at all.
+    As in SGLang 0.5.12, a batch that could not take the first request of the queue counts as full until a request ends
+    or is retracted; requests of one prefill share only prompts that were cached before it; and a retraction ends as
+    soon as the next decode step fits. Differs from SGLang: prefills are never chunked, and a running request's prompt
+    is either all cached or not at all.
     """
 
-    def __init__(self, capacity: int, rates: EngineRates, *, has_reservation: bool) -> None:
+    def __init__(self, capacity: int, rates: EngineRates, *, has_reservation: bool, max_running: int = 1_024) -> None:
+        """
+        Args:
+            capacity: Tokens that the KV cache holds.
+            rates: Speeds of the engine.
+            has_reservation: Whether a request is admitted only with room for what it may generate.
+            max_running: Most requests that run at once (SGLang's `max_running_requests`).
+        """
         self.capacity = capacity
+        self.max_running = max_running
         self.rates = rates
         self.has_reservation = has_reservation
         self.queue: deque[EngineRequest] = deque()
@@ -116,6 +136,8 @@ class SimulatedEngine:
         self._conversation_tokens = 0
         """KV tokens of the running requests' conversations, prompts not included."""
         self._prefilling: list[EngineRequest] = []
+        self._is_full = False
+        """Whether the first request of the queue did not fit and none has ended since (SGLang's `batch_is_full`)."""
         self._planned_steps = 0
         """Decode steps until `next_time`."""
         self._num_running_in_group: dict[int, int] = {}
@@ -145,7 +167,7 @@ class SimulatedEngine:
         if math.isinf(self.next_time):
             self._now = now
             self._plan()
-        elif not self._prefilling and len(self.queue) == 1:
+        elif not self._prefilling and not self._is_full:
             self._cut_plan(now)
 
     def advance(self) -> list[EngineRequest]:
@@ -196,8 +218,6 @@ class SimulatedEngine:
         if self._room() < len(self._running):
             self._retract()
         steps = min(self._running[0][0] - self._step, self._room() // len(self._running))
-        if self.queue:
-            steps = min(steps, _MAX_STEPS_WITH_QUEUE)
         self._planned_steps = max(1, steps)
         self.next_time = self._now + self._seconds(self._planned_steps)
 
@@ -223,8 +243,19 @@ class SimulatedEngine:
             request = heapq.heappop(self._running)[2]
             self._stop(request, cached=request.context + request.generated(self._step))
             finished.append(request)
+        if finished:
+            self._is_full = False
         self._evict()
         return finished
+
+    def stop(self) -> list[EngineRequest]:
+        """Stop for ever, as a server that dies; returns the requests that ran or waited, as far as they had come."""
+        for _, _, request in self._running:
+            request.remaining -= request.generated(self._step)
+        lost = [*(request for _, _, request in self._running), *self._prefilling, *self.queue]
+        self._running, self._prefilling, self.next_time = [], [], math.inf
+        self.queue.clear()
+        return lost
 
     # ---- requests
 
@@ -294,19 +325,23 @@ class SimulatedEngine:
         Source: SGLang's PrefillAdder.
         """
         batch: list[EngineRequest] = []
-        tokens = 0
-        reserved = self._reserved() if self.queue else 0.0
-        while self.queue:
+        tokens = duplicates = 0
+        reserved = self._reserved() if self.queue and not self._is_full else 0.0
+        cached_prompts = set(self._prompt_tokens) if self.queue and not self._is_full else set()
+        while self.queue and not self._is_full:
             request = self.queue[0]
             hit = self._cache.get(request.conversation, (0, 0))[1]
             extend = request.context - hit
-            if request.group not in self._prompt_tokens:
+            if request.group not in cached_prompts:
                 extend += request.prompt_tokens
             if batch and tokens + extend > self.rates.max_prefill_tokens:
                 break
-            if not self._fits(request, reserved, len(batch)):
+            if not self._fits(request, reserved + duplicates, len(batch)):
+                self._is_full = True
                 break
             self.queue.popleft()
+            if request.group in self._prompt_tokens and request.group not in cached_prompts:
+                duplicates += request.prompt_tokens  # until the prefill ends
             tokens += extend
             reserved += min(request.max_new, _MAX_RESERVED_TOKENS)
             batch.append(request)
@@ -327,6 +362,8 @@ class SimulatedEngine:
     def _fits(self, request: EngineRequest, reserved: float, num_before: int) -> bool:
         """Whether a request can be admitted after `num_before` others of the same batch."""
         num_running = len(self._running) + num_before
+        if num_running >= self.max_running:
+            return False
         locked = self.locked + request.context
         if self._num_running_in_group.get(request.group, 0) == 0:
             locked += request.prompt_tokens
@@ -345,9 +382,10 @@ class SimulatedEngine:
         request.computed = request.context
 
     def _retract(self) -> None:
-        """Return the requests that generated least to the queue, until the others have room for some decode steps."""
+        """Return the requests that generated least to the queue, until the others have room for a decode step."""
+        self._is_full = False
         by_output = sorted(self._running, key=lambda entry: entry[2].generated(self._step))
-        while len(by_output) > 1 and self._room() < _RETRACT_STEPS * len(by_output):
+        while len(by_output) > 1 and self._room() < len(by_output):
             request = by_output.pop(0)[2]
             generated = request.generated(self._step)
             self._stop(request, cached=request.context)

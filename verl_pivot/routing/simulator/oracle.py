@@ -21,7 +21,7 @@ class Oracle(KvForecast):
             lengths: {conversation: tokens of its response}, for every conversation of the one step.
             budget: Tokens that a response may have.
         """
-        super().__init__(budget=budget, options=ForecastOptions(block_size=1, light_block_size=1))
+        super().__init__(budget=budget, prior_returning=1.0, options=ForecastOptions(block_size=1, light_block_size=1))
         self._lengths_in_advance = lengths
         self._shortest_first = sorted(lengths, key=lengths.__getitem__)
         self._num_requested = 0

@@ -30,6 +30,10 @@ class SimulatedStep:
     """Share of the engines' time in which they had work."""
 
 
+_DEATH = -2
+"""Engine number of the event at which the first engine dies."""
+
+
 class _Progress:
     """How far one conversation has come, and where it runs."""
 
@@ -58,10 +62,15 @@ class Simulation:
         self._scenario = scenario
         self._policy = policy
         for number in range(scenario.num_engines):
-            policy.add_server(str(number), scenario.capacity, 0.0)
+            policy.add_server(str(number), scenario.capacity, 0.0, max_running=scenario.max_running)
         self._engines = [
-            SimulatedEngine(scenario.capacity, rates, has_reservation=scenario.has_reservation)
-            for _ in range(scenario.num_engines)
+            SimulatedEngine(
+                scenario.capacity,
+                rates.slowed(scenario.slow_factor) if number < scenario.num_slow_engines else rates,
+                has_reservation=scenario.has_reservation,
+                max_running=scenario.max_running,
+            )
+            for number in range(scenario.num_engines)
         ]
         self._progress = {str(each.id): _Progress(each) for each in conversations}
         self._events: list[tuple[float, int, int, str]] = []
@@ -72,14 +81,20 @@ class Simulation:
         self._ended_at: list[float] = []
         """Times at which rollouts ended, ascending."""
         self._num_moves = 0
+        self._lost_tokens = 0
+        """Tokens of turns that were generated on an engine that died, and had to be generated again."""
 
     def run(self) -> SimulatedStep:
         """Simulate the whole step; every rollout asks for an engine at its beginning."""
         for name in self._progress:
             self._acquire(name, 0.0)
+        if self._scenario.dies_at_seconds:
+            heapq.heappush(self._events, (self._scenario.dies_at_seconds, next(self._order), _DEATH, ""))
         while self._events:
             now, _, engine, name = heapq.heappop(self._events)
-            if name:
+            if engine == _DEATH:
+                self._kill_first_engine(now)
+            elif name:
                 self._acquire(name, now)
             elif now == self._engines[engine].next_time:
                 self._advance(engine, now)
@@ -93,6 +108,7 @@ class Simulation:
             group=str(conversation.group),
             prompt_tokens=conversation.prompt_tokens,
             context_tokens=progress.context,
+            is_only_turn=self._scenario.has_one_turn,
             now=now,
         )
         self._place(self._policy.acquire(request), now)
@@ -138,18 +154,30 @@ class Simulation:
         for request in finished:
             self._end_turn(str(request.conversation), number, now)
 
+    def _kill_first_engine(self, now: float) -> None:
+        """Let the first engine die. Clients repeat the turns that ran there, from their beginning."""
+        lost = self._engines[0].stop()
+        self._schedule(0)
+        self._place(self._policy.remove_server("0", now), now)
+        for request in lost:
+            progress = self._progress[str(request.conversation)]
+            self._lost_tokens += progress.conversation.turns[progress.turn].generated - request.remaining
+            self._acquire(str(request.conversation), now)
+
     def _end_turn(self, name: str, number: int, now: float) -> None:
         progress = self._progress[name]
         turn = progress.conversation.turns[progress.turn]
         progress.turn += 1
         is_last = progress.turn == len(progress.conversation.turns)
         progress.context += turn.generated
-        self._place(self._policy.release(TurnRelease(conversation=name, server=str(number), now=now)), now)
+        reports_end = self._scenario.reports_end
+        release = TurnRelease(conversation=name, server=str(number), now=now, may_be_last=not reports_end)
+        self._place(self._policy.release(release), now)
         if is_last:
             self._ended_at.append(now)
-            self._place(
-                self._policy.end(ConversationEnd(conversation=name, response_tokens=progress.context, now=now)), now
-            )
+            if reports_end:
+                end = ConversationEnd(conversation=name, response_tokens=progress.context, now=now)
+                self._place(self._policy.end(end), now)
             return
         progress.context += turn.observed
         heapq.heappush(self._events, (now + turn.wait_seconds, next(self._order), -1, name))
@@ -161,7 +189,9 @@ class Simulation:
         assert len(self._ended_at) == len(self._progress), (
             f"{len(self._ended_at)} of {len(self._progress)} rollouts ended"
         )
-        assert generated == drawn, f"{generated} tokens generated, {drawn} drawn"
+        assert generated == drawn + self._lost_tokens, (
+            f"{generated} tokens generated, {drawn} drawn and {self._lost_tokens} lost"
+        )
         makespan = max(self._ended_at)
         return SimulatedStep(
             num_rollouts=len(self._progress),

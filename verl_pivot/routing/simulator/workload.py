@@ -57,6 +57,15 @@ class Scenario:
     """Whether an engine admits a request only with room for what it may generate, as SGLang does."""
     has_exact_limits: bool = False
     """Whether engines know the length of each turn, as where only its token limit ends it. Routers never know it."""
+    max_running: int = 1_024
+    """Most requests that an engine runs at once; verl gives SGLang 1,024."""
+    num_slow_engines: int = 0
+    """Engines that need `slow_factor` times as long for everything. No routing policy is told."""
+    slow_factor: float = 2.0
+    dies_at_seconds: float = 0.0
+    """Time at which the first engine dies, with all requests that run on it; 0 where none dies."""
+    reports_end: bool = True
+    """Whether agent loops report the end of a conversation, as ours do and verl's own do not."""
     num_groups: int = 512
     """Prompts of a step."""
     group_size: int = 32
@@ -83,6 +92,11 @@ class Scenario:
     """Share of the prompts whose responses are `hard_factor` times as long. They are the first of the step."""
     hard_factor: float = 4.0
 
+    @property
+    def has_one_turn(self) -> bool:
+        """Whether the agent loop says that every conversation has one turn, as ours for single turns does."""
+        return self.last_turn == 1.0 and self.reports_end
+
 
 SCENARIOS = {
     "A": Scenario(),
@@ -97,9 +111,33 @@ SCENARIOS = {
     "V": Scenario(has_reservation=False),
     "W": Scenario(last_turn=0.06, max_turns=20, mean_wait_seconds=20.0, max_wait_seconds=60.0),
 }
+_A = SCENARIOS["A"]
+SCENARIOS |= {
+    "A1": replace(_A, last_turn=1.0),
+    "G1": replace(SCENARIOS["G"], last_turn=1.0),
+    "A1-stock": replace(_A, last_turn=1.0, reports_end=False),
+    "A-stock": replace(_A, reports_end=False),
+    "A-slow": replace(_A, num_slow_engines=1),
+    "A-3-slow": replace(_A, num_slow_engines=3),
+    "D-slow": replace(SCENARIOS["D"], num_slow_engines=1),
+    "A1-slow": replace(_A, last_turn=1.0, num_slow_engines=1),
+    "A-dies": replace(_A, dies_at_seconds=100.0),
+    "A-0.7": replace(_A, median_tokens=0.7 * _A.median_tokens),
+    "A-1.5": replace(_A, median_tokens=1.5 * _A.median_tokens),
+    "A-tail": replace(_A, median_tokens=1_500.0, rollout_sigma=1.0),
+    "A-tools": replace(_A, mean_wait_seconds=3.0, max_wait_seconds=30.0),
+    "A-half": replace(_A, capacity=200_000),
+    "M-64": replace(SCENARIOS["M"], max_running=64),
+}
 """{name: scenario}. A: memory pressure; M: many turns; F: long responses; S: severe memory pressure; D: no memory
 pressure; L: light load; E: prompts of long responses come first; G: 8 engines; H: 512 engines; V: engines that reserve
-no memory; W: slow tools."""
+no memory; W: slow tools.
+
+The others change one thing of the scenario before the hyphen. 1: one turn; stock: agent loops that do not report the
+end of conversations; slow: one or three engines at half the speed; dies: an engine dies after 100 s; 0.7, 1.5: times
+the lengths of responses; tail: more varied lengths; tools: three times the waiting for tools; half: half the KV cache;
+64: engines run 64 requests at most.
+"""
 
 
 def shrink(scenario: Scenario, factor: int) -> Scenario:
@@ -109,6 +147,15 @@ def shrink(scenario: Scenario, factor: int) -> Scenario:
         num_engines=max(1, scenario.num_engines // factor),
         num_groups=max(1, scenario.num_groups // factor),
     )
+
+
+def all_scenarios() -> dict[str, Scenario]:
+    """All scenarios but H, with 16 engines at most and the load of each engine unchanged."""
+    return {
+        name: shrink(scenario, max(1, scenario.num_engines // 16))
+        for name, scenario in SCENARIOS.items()
+        if name != "H"
+    }
 
 
 def with_options(scenario: Scenario, options: Sequence[str]) -> Scenario:
