@@ -245,6 +245,7 @@ async def test_our_service_answers_run_code_in_sandbox_fusions_words() -> None:
         broken = await post(ours.url, TOKEN, code="break", language="python")
         unknown = await post(ours.url, TOKEN, code="klingon", language="klingon")
         refused = await post(ours.url, TOKEN, code="print 1", language="python", run_timeout=-1)
+        endless = await post(ours.url, TOKEN, code="print 1", language="python", compile_timeout=0)
         stranger = await post(ours.url, "another token", code="print 42", language="python")
 
     command = {"status": "Finished", "execution_time": 0.001, "return_code": 0, "stdout": "42", "stderr": ""}
@@ -260,6 +261,7 @@ async def test_our_service_answers_run_code_in_sandbox_fusions_words() -> None:
     assert broken[1]["message"] == "sandbox_error: the lane died"
     assert unknown == (422, {"detail": "language 'klingon' is not known"})
     assert refused == (422, {"detail": "limits.wall_seconds must be from 0.01 to 600.0, got -1.0"})
+    assert endless == (422, {"detail": "compile_seconds must be from 0.01 to 600.0, got 0.0"})
     assert stranger[0] == 401
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.sandbox_machine import needs_sandbox
-from tests.support.sandbox_services import Kind, Service, service, start_service
+from tests.support.sandbox_services import IS_ROOT, Kind, Service, service, start_service
 from tests.support.task_roots import give_to_service, make_root
 from verl_pivot.errors import ConfigError, SandboxRequestError, ToolFailureError
 from verl_pivot.sandbox.execution import MIB, Limits, Program
@@ -18,6 +18,8 @@ from verl_pivot.sandbox.service import task_roots
 from verl_pivot.sandbox.service.task_roots import TaskRoots, exists_in
 
 pytestmark = needs_sandbox
+MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
+"""Command under which a machine covers parts of /proc, as containers do."""
 LIES = {"tmp": "/etc", "dev": "/usr", "proc": "../../..", "sandbox": "/", "etc": "/roots"}
 """{name: target} of links at the places that a sandbox mounts over, and at another."""
 
@@ -70,10 +72,13 @@ def test_what_is_written_anywhere_counts_for_the_limits_on_tmp(rooted: Service) 
     flood = "head -c 3000000 /dev/zero > /big || head -c 3000000 /dev/zero > /tmp/big || echo full; ls -l /big"
     full = rooted.run(flood, language="bash", root="plain", limits=Limits(tmp_bytes=2 * MIB))
     many = rooted.run(
-        "for i in {1..100}; do mkdir /d$i || exit 9; done", language="bash", root="plain",
-        limits=Limits(num_tmp_files=64),
+        "for i in {1..200}; do mkdir /d$i || exit 9; done", language="bash", root="plain",
+        limits=Limits(num_tmp_files=16),
     )  # fmt: skip
 
+    least = rooted.run("echo 1 > /one", language="bash", root="plain", limits=Limits(tmp_bytes=MIB, num_tmp_files=16))
+
+    assert least.status == "ok"
     assert full.stdout.startswith("full\n")
     assert int(full.stdout.split()[5]) < 2 * MIB
     assert many.exit_code == 9
@@ -98,6 +103,50 @@ def test_the_links_of_an_image_lead_nowhere(rooted: Service) -> None:
 def test_a_program_without_a_root_sees_no_image(rooted: Service) -> None:
     assert rooted.output("import os; print(os.listdir('/roots'))") == "[]\n"
     assert bash(rooted, "ls /roots 2>/dev/null || echo none") == "none\n"
+
+
+WAYS_OUT = """
+import ctypes, os, signal
+libc = ctypes.CDLL(None, use_errno=True)
+def fails(outcome):
+    return outcome == -1
+print(fails(libc.umount2(b"/tmp", 2)), fails(libc.umount2(b"/", 2)), fails(libc.pivot_root(b"/tmp", b"/tmp")))
+print(fails(libc.chroot(b"/tmp")), fails(libc.mount(b"/roots", b"/tmp", None, 0x1000, None)))
+os.chdir("/")
+for _ in range(20):
+    os.chdir("..")
+print(sorted({"roots", "venv", "testbed"} & set(os.listdir("."))))
+print([fd for fd in os.listdir("/proc/self/fd") if os.path.isdir(f"/proc/self/fd/{fd}/usr")])
+for path in ("/proc/1/root/usr", "/proc/1/cwd", "/tmp/upper", "/tmp/view", "/roots"):
+    try:
+        print("reached", os.listdir(path))
+    except OSError:
+        pass
+"""
+
+
+async def test_a_session_finds_no_way_out_of_its_root(rooted: Service) -> None:
+    async with rooted.client() as sandbox, await sandbox.open(root="plain") as session:
+        result = await session.run(WAYS_OUT)
+
+    assert (result.status, result.stderr) == ("ok", "")
+    assert result.stdout == "True True True\nTrue True\n['testbed']\n[]\n"
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("way", ["without /proc", *(["by root"] if IS_ROOT else [])])
+async def test_roots_are_there_however_the_service_was_started(way: str, roots: Path) -> None:
+    kind = Kind.BY_ROOT if way == "by root" else Kind.ZYGOTE
+    wrapper = () if way == "by root" else MASKED
+    running = start_service(kind, "--roots", str(roots), lanes=1, wrapper=wrapper)
+    try:
+        async with running.client() as sandbox, await sandbox.open(root="plain") as session:
+            cell = await session.run("open('/testbed/code.txt', 'a').write('b'); open('/testbed/code.txt').read()")
+            program = await sandbox.run("cat /testbed/code.txt", language="bash", root="plain")
+    finally:
+        running.stop()
+
+    assert (cell.value, program.stdout) == ("'from the image\\nb'", "from the image\n")
 
 
 async def test_a_session_runs_in_the_image_and_keeps_what_it_changes(rooted: Service) -> None:

@@ -123,8 +123,9 @@ class Program:
     """Name of the root file system that it runs in, a folder of `verl-pivot sandbox serve --roots`; "" for none."""
 
     def __post_init__(self) -> None:
-        if self.compile_seconds is not None:
-            Limits(wall_seconds=self.compile_seconds)
+        low, high = LIMIT_RANGES["wall_seconds"]
+        if self.compile_seconds is not None and not low <= self.compile_seconds <= high:
+            raise SandboxRequestError(f"compile_seconds must be from {low} to {high}, got {self.compile_seconds}")
         check_root_name(self.root)
         _check_size("code", len(self.code), MAX_CODE_BYTES)
         _check_size("stdin", len(self.stdin), MAX_STDIN_BYTES)

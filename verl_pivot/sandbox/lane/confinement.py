@@ -4,7 +4,7 @@ import os
 import resource
 
 from verl_pivot.sandbox.lane import syscalls
-from verl_pivot.sandbox.lane.task_root import enter_root, hide_roots
+from verl_pivot.sandbox.lane.task_root import NUM_ROOT_FOLDERS, enter_root, hide_roots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
@@ -60,7 +60,7 @@ def enter_groups(entrances: tuple[int, ...]) -> None:
 
 def furnish(tmp_bytes: int, num_tmp_files: int, root: str, *, has_proc: bool, raises_loopback: bool) -> None:
     """Mount the private file systems of a new pod, which this process has entered, and change to its root."""
-    files = b"%d" % num_tmp_files
+    files = b"%d" % (num_tmp_files + (NUM_ROOT_FOLDERS if root else 0))
     syscalls.mount(b"tmpfs", b"/tmp", _NO_SUID_NO_DEVICES, b"size=%d,mode=1777,nr_inodes=%b" % (tmp_bytes, files))
     syscalls.mount(b"tmpfs", b"/dev/shm", _NO_SUID_NO_DEVICES, _SHARED_MEMORY_OPTIONS + files)
     syscalls.mount(b"devpts", b"/dev/pts", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, _TERMINAL_OPTIONS)

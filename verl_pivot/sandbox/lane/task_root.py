@@ -12,6 +12,8 @@ from verl_pivot.sandbox.lane import syscalls
 
 ROOTS = "/roots"
 """Folder inside a lane that holds the images."""
+NUM_ROOT_FOLDERS = 64
+"""Folders that `enter_root` may make itself, which count for no limit of the program."""
 _NODE = "/sandbox/node"
 """Folder inside a root file system that shows the Python modules of the node, for the interpreters of sessions."""
 _VIEW = b"/tmp/view"
