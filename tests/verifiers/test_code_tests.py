@@ -35,6 +35,11 @@ def test_sums(given, right, times):
 def test_constants():
     found = total(NUMBERS)
     assert found == 3
+    assert total([0.1]) == pytest.approx(0.1, abs=1e-3)
+    for number, (given, right) in enumerate(zip([[1], [2]], [1, 2])):
+        assert total(given) == right + number - number
+    for number in range(2, 4):
+        assert total([number]) == number
     assert isinstance(solution.total([]), int)
     assert math.isclose(total([0.1, 0.2]), 0.3)
 """
@@ -46,6 +51,10 @@ class Sums(unittest.TestCase):
         self.assertEqual(total([1]), 1)
         self.assertTrue(total([1]) > 0, "positive")
         self.assertAlmostEqual(total([0.1, 0.2]), 0.3)
+        self.assertAlmostEqual(total([0.1]), 0.11, 1, "one digit")
+        self.assertAlmostEqual(total([0.1]), 0.11, places=1)
+        self.assertAlmostEqual(total([0.1]), 0.2, delta=0.1)
+        self.assertCountEqual(total([1]), [2, 1])
         self.assertIn(total([1]), (1, 2))
         self.assertIsInstance(total([1]), int)
 
@@ -70,6 +79,11 @@ def test_functions_for_pytest_become_asserts_with_their_parameters_written_out()
         "assert total([2, 3] * 1) == 5 * 1",
         "assert total([2, 3] * 2) == 5 * 2",
         "assert total([1, 2]) == 3",
+        "assert total([0.1]) == pytest.approx(0.1, abs=0.001)",
+        "assert total([1]) == 1 + 0 - 0",
+        "assert total([2]) == 2 + 1 - 1",
+        "assert total([2]) == 2",
+        "assert total([3]) == 3",
         "assert isinstance(total([]), int)",
         "assert math.isclose(total([0.1, 0.2]), 0.3)",
     )
@@ -80,6 +94,10 @@ def test_methods_of_unittest_become_asserts() -> None:
         "assert total([1]) == 1",
         "assert total([1]) > 0",
         "assert round(total([0.1, 0.2]) - 0.3, 7) == 0",
+        "assert round(total([0.1]) - 0.11, 1) == 0",
+        "assert round(total([0.1]) - 0.11, 1) == 0",
+        "assert abs(total([0.1]) - 0.2) <= 0.1",
+        "assert Counter(total([1])) == Counter([2, 1])",
         "assert total([1]) in (1, 2)",
         "assert isinstance(total([1]), int)",
     )
@@ -99,7 +117,13 @@ def test_the_verifier_takes_them(source: str) -> None:
         "def helper(x): return x == 4\ndef test_a(): assert helper(f(2))",
         "def test_a():\n    with open('x') as file: assert f(file) == 1",
         "def test_a():\n    import pytest\n    with pytest.raises(ValueError): f(2)",
-        "def test_a():\n    for n in range(3): assert f(n) == n",
+        "def test_a():\n    for n in range(f(2)): assert f(n) == n",
+        "def test_a():\n    for n in range(10**9): assert f(n) == n",
+        "def test_a():\n    for n in range(1000000000): assert f(n) == n",
+        "def test_a():\n    for n in range(3, step=2): assert f(n) == n",
+        "def test_a():\n    for n in sorted([1]): assert f(n) == n",
+        "class T:\n    def test_a(self): self.assertAlmostEqual(f(1), 1, tolerance=2)",
+        "class T:\n    def test_a(self): self.assertEqual(f(1), 1, delta=2)",
         "def test_a():\n    while f(1): pass",
         "def test_a():\n    x = 1\n    x += f(2)\n    assert x == 3",
         "def test_a():\n    f(2)\n    assert f(3) == 3",

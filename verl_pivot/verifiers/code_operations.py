@@ -7,6 +7,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from verl_pivot.verifiers.code_approx import Approx
 from verl_pivot.verifiers.code_values import MAX_ITEMS, bounded_decimal, bounded_range, check_hashes
 
 _MAX_BITS = 1 << 21
@@ -136,6 +137,7 @@ FUNCTIONS: Mapping[str, Any] = {
     **{each.__name__: each for each in (abs, all, any, bool, complex, float, int, len, list, max, min, sorted)},
     **{each.__name__: each for each in (str, tuple, deque)},
     **{kind.__name__: function for kind, function in _GUARDED.items()},
+    "approx": Approx,
     "isclose": math.isclose,
     "round": _round,
     "sum": _sum,
@@ -151,6 +153,7 @@ MODULES: Mapping[str, Mapping[str, Any]] = {
     },
     "collections": {name: FUNCTIONS[name] for name in ("Counter", "OrderedDict", "defaultdict", "deque")},
     "fractions": {"Fraction": _fraction},
+    "pytest": {"approx": Approx},
     "decimal": {"Decimal": _decimal},
 }
 """{module: {name: function or number}}"""

@@ -13,16 +13,20 @@ _MAX_ASSERTS = 2_000
 _UNITTEST: Mapping[str, str] = {
     **dict.fromkeys(("assertEqual", "assertListEqual", "assertDictEqual", "assertTupleEqual"), "({}) == ({})"),
     "assertSetEqual": "({}) == ({})",
+    "assertCountEqual": "Counter({}) == Counter({})",
     "assertNotEqual": "({}) != ({})",
-    "assertAlmostEqual": "round(({}) - ({}), 7) == 0",
     "assertIn": "({}) in ({})",
     "assertNotIn": "({}) not in ({})",
     "assertIs": "({}) is ({})",
+    "assertIsNot": "({}) is not ({})",
     "assertGreater": "({}) > ({})",
+    "assertGreaterEqual": "({}) >= ({})",
     "assertLess": "({}) < ({})",
+    "assertLessEqual": "({}) <= ({})",
     "assertTrue": "({})",
     "assertFalse": "not ({})",
     "assertIsNone": "({}) is None",
+    "assertIsNotNone": "({}) is not None",
     "assertIsInstance": "isinstance({}, {})",
 }
 """{method of unittest: the assert that it is}"""
@@ -111,9 +115,33 @@ def _parameter_names(named: ast.expr) -> list[str]:
 
 
 def _items(node: ast.expr) -> Sequence[ast.expr]:
-    if not isinstance(node, ast.List | ast.Tuple):
+    """Items of a list or tuple, or of `range`, `enumerate` or `zip` over such."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return node.elts
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    if not isinstance(node, ast.Call) or node.keywords or not node.args:
         raise _unreadable(node)
-    return node.elts
+    if name == "range":
+        return [ast.Constant(value=number) for number in _range(node)]
+    if name == "enumerate" and len(node.args) == 1:
+        return [_tuple(ast.Constant(value=number), item) for number, item in enumerate(_items(node.args[0]))]
+    if name == "zip":
+        return [_tuple(*each) for each in zip(*map(_items, node.args), strict=False)]
+    raise _unreadable(node)
+
+
+def _range(node: ast.Call) -> range:
+    try:
+        numbers = range(*map(ast.literal_eval, node.args))
+    except (TypeError, ValueError) as error:
+        raise _unreadable(node) from error
+    if numbers[_MAX_ASSERTS:]:
+        raise _unreadable(node)
+    return numbers
+
+
+def _tuple(*parts: ast.expr) -> ast.expr:
+    return ast.Tuple(elts=list(parts), ctx=ast.Load())
 
 
 def _parts(node: ast.expr, number: int) -> Sequence[ast.expr]:
@@ -163,10 +191,22 @@ def _unittest_assert(call: ast.expr) -> ast.expr:
     if not is_method or not ast.unparse(call.func).startswith("self.assert"):  # type: ignore[attr-defined]  # a Call
         raise _unreadable(call)
     name, arguments = call.func.attr, [ast.unparse(each) for each in call.args]  # type: ignore[attr-defined]
-    form = _UNITTEST.get(name)
-    if form is None or len(arguments) < form.count("{"):
+    named = {each.arg: ast.unparse(each.value) for each in call.keywords if each.arg != "msg"}  # type: ignore[attr-defined]
+    form = _almost_equal(arguments, named) if name == "assertAlmostEqual" else _UNITTEST.get(name)
+    is_known = name == "assertAlmostEqual" or not named
+    if form is None or not is_known or len(arguments) < form.count("{}"):
         raise _unreadable(call)
     return ast.parse(form.format(*arguments), mode="eval").body
+
+
+def _almost_equal(arguments: Sequence[str], named: Mapping[str, str]) -> str | None:
+    """The assert of `assertAlmostEqual(first, second, places=7, msg=None, delta=None)`; None for other names."""
+    if named.keys() - {"places", "delta"}:
+        return None
+    if "delta" in named:
+        return f"abs(({{}}) - ({{}})) <= {named['delta']}"
+    places = arguments[2] if len(arguments) > 2 else named.get("places", "7")
+    return f"round(({{}}) - ({{}}), {places}) == 0"
 
 
 def _add(test: ast.expr, names: _Names, found: list[str]) -> None:
