@@ -50,6 +50,8 @@ from verl_pivot.verifiers.code_asserts import parse_assert
         ("assert f(1).tolist() == [1]", ("f(1).tolist()",), [[1]], [[2]]),
         ("assert all([f(1) == 1, g(2) == 4])", ("f(1)", "g(2)"), [1, 4], [1, 1]),
         ("assert f(1) != f(2)", ("f(1)", "f(2)"), [1, 2], [1, 1]),
+        ("assert f(1) != float('inf')", ("f(1)",), [1], [math.inf]),
+        ("assert f(1) != [7] * 2", ("f(1)",), [[7]], [[7, 7]]),
         ("assert Stack().push(1).size == 1", ("Stack().push(1).size",), [1], [2]),
         ("assert LIMIT == 3", ("LIMIT",), [3], [4]),
         ("assert f([1, 2] * 3) == -1", ("f([1, 2] * 3)",), [-1], [1]),

@@ -75,7 +75,8 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck:
         raise ValueError(f"{text[:200]!r} is no assert that evaluates anything of the program")
     code = _compiled(test, text)
     check = AssertCheck(expressions=tuple(splitter.expressions), code=code, functions=splitter.functions)
-    if all(check.holds([probe] * len(check.expressions)) for probe in (*_PROBES, *constants)):
+    probes = (*_PROBES, *constants, *_calculated(test, splitter.functions))
+    if all(check.holds([probe] * len(check.expressions)) for probe in probes):
         raise ValueError(f"{text[:200]!r} is true of every value; compare the call with what it must give")
     return check
 
@@ -114,6 +115,24 @@ def _constants(test: ast.expr) -> list[Any]:
             except (ValueError, TypeError):
                 continue  # it holds a call
     return found
+
+
+def _calculated(test: ast.expr, functions: Mapping[str, Any]) -> Iterator[Any]:
+    """Value of each part of a split assert that is no constant and holds nothing of the program's: `[float("inf")]`."""
+    for node in ast.walk(test):
+        names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+        is_sum = isinstance(node, ast.BinOp) and not names
+        if (
+            isinstance(node, ast.expr)
+            and not isinstance(node, ast.Name)
+            and (is_sum or (names and names <= functions.keys()))
+        ):
+            try:
+                yield eval(
+                    compile(ast.Expression(node), "part of an assert", "eval"), {"__builtins__": {}, **functions}
+                )
+            except _FAILURES:
+                continue  # no value equals it
 
 
 class _Splitter(ast.NodeTransformer):
