@@ -23,7 +23,8 @@ OWN_SETTINGS = """
 
 Under `pivot`, too, a launch stops where a setting would do nothing: one that the command line names, with whatever
 value, or one of your own YAML, as far as its value stands in no config of this package. All other settings under
-`pivot` have an effect in every mode.
+`pivot` have an effect in every mode; what options of a router do depends on the rollouts, too (turns that come back may
+move, and single turns never do).
 
 | key | does nothing beside | instead |
 |---|---|---|

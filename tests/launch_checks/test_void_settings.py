@@ -343,21 +343,18 @@ def test_a_setting_of_a_router_reaches_its_routing_policy_or_is_refused(policy: 
 
 
 def test_without_moves_the_ratio_for_them_is_refused() -> None:
-    """A server with eight conversations beside an empty one: with moves, a returning turn moves at ratio 1.25 alone."""
+    """A server with eight conversations beside one with a single one, to which a turn moves at a low ratio alone."""
 
     def server_of_returning_turn(**options: float) -> str:
-        router = {
-            "policy": "kv_forecast",
-            "max_response_tokens": 1000,
-            "kv_forecast": {"light_block_size": 8, **options},
-        }
+        router = {"policy": "kv_forecast", "max_response_tokens": 1000, "kv_forecast": options}
         policy = make_routing_policy(parse_router(router, "test"))
-        for name in "ab":
-            policy.add_server(name, 100_000, 0.0)
-        for number in range(9):
-            ask(policy, f"c{number}", "g" if number < 8 else "h")
+        policy.add_server("a", 100_000, 0.0)
+        for number in range(8):
+            ask(policy, f"c{number}")
+        policy.add_server("b", 100_000, 0.0)
+        ask(policy, "other")
         policy.release(TurnRelease(conversation="c0", server="a", now=10.0, may_be_last=False))
-        return ask(policy, "c0", "g", context=520)
+        return ask(policy, "c0", context=520)
 
     assert server_of_returning_turn() != server_of_returning_turn(move_ratio=20.0)
     assert server_of_returning_turn(max_moves=0.0) == server_of_returning_turn(max_moves=0.0, move_ratio=20.0)
@@ -366,8 +363,8 @@ def test_without_moves_the_ratio_for_them_is_refused() -> None:
     assert not is_void(stock("+router=kv_forecast"), key)
 
 
-def ask(policy: RoutingPolicy, conversation: str, group: str, *, context: int = 0) -> str:
-    request = TurnRequest(conversation=conversation, group=group, prompt_tokens=100, context_tokens=context, now=11.0)
+def ask(policy: RoutingPolicy, conversation: str, *, context: int = 0) -> str:
+    request = TurnRequest(conversation=conversation, group="g", prompt_tokens=100, context_tokens=context, now=11.0)
     return next(iter(policy.acquire(request))).server
 
 
@@ -414,6 +411,18 @@ def test_a_setting_in_vain_is_refused_also_with_its_default_or_from_a_file_of_on
     own_file = changed(config, {"pivot.resampling.min_successes": 4})
     assert refusal(own_file) == "pivot.resampling.min_successes=4" + said
     check_void_settings(config, ["+method=grpo_roc"])
+
+
+def test_whole_tasks_beside_single_turns_name_some_settings_of_rollouts_with_tools_alone() -> None:
+    """The method pivotrl has no section `pivot.rollout` of its own, so that the section holds what the user adds."""
+    tools, role = "+pivot.rollout.tools=tools.yaml", "+pivot.rollout.observation_role=user"
+
+    check_void_settings(stock("+method=pivotrl", tools), [tools])
+    check_void_settings(stock("+method=pivotrl", tools, role), [tools, role])
+    one_turn = "+pivot.rollout.max_turns=1"
+    assert refusal(stock("+method=pivotrl", tools, role, one_turn), tools, role, one_turn).startswith(
+        "pivot.rollout.observation_role=user does nothing beside pivot.rollout.max_turns=1"
+    )
 
 
 @pytest.mark.parametrize("tool_format", config_groups()["tool_format"])

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions
 from verl_pivot.errors import ConfigError
-from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.routing.settings import RouterSettings
 from verl_pivot.validation import Options
 
@@ -157,7 +157,7 @@ VOID_SETTINGS = (
         names=("observation_role", "parallel_calls", "max_calls_per_turn"),
         beside="pivot.rollout.parser=tags, with which a turn has one call, and goes on behind its observation",
         remedy="set another parser, such as pivot.rollout.parser=hermes",
-        is_void=lambda config: bool(config.pivot.rollout.parser == "tags"),
+        is_void=lambda config: parse_settings(config).parser == "tags",
     ),
     VoidSetting(
         section=_ROLLOUT,
@@ -172,7 +172,7 @@ VOID_SETTINGS = (
         ),
         beside="pivot.rollout.max_turns=1, with which no call is run and no second turn begins",
         remedy="raise pivot.rollout.max_turns",
-        is_void=lambda config: bool(config.pivot.rollout.max_turns == 1),
+        is_void=lambda config: parse_settings(config).max_turns == 1,
     ),
     VoidSetting(
         section=_ROLLOUT,
