@@ -123,7 +123,8 @@ def lane_command(
         capabilities: Capabilities that the lane keeps inside its namespaces.
         python_options: Further options of the interpreter.
         environment: Variables beside those of `standard_environment`.
-        roots: Folder of root file systems that pods can change to.
+        roots: Folder of root file systems that pods can change to. An overlay's own folder has mode 000, hence the
+            capability, which reaches files of the service's user alone.
     """
     main = (
         f"import sys; sys.path[:0] = [{LIBRARY!r}]; sys.path += {list(python.site_packages)!r}; "
@@ -136,7 +137,6 @@ def lane_command(
         options += ["--cap-add", capability]
     options += _view(python)
     if roots is not None:
-        # An overlay's own folder has mode 000. Here the capability reaches files of the service's user alone.
         options += ["--ro-bind", str(roots), ROOTS, "--cap-add", "CAP_DAC_OVERRIDE"]
     for name in ("__init__.py", "sandbox/__init__.py", "sandbox/lane"):
         options += ["--ro-bind", str(_PACKAGE / name), f"{LIBRARY}/verl_pivot/{name}"]
@@ -206,15 +206,13 @@ def exec_command(
 
 def with_limits(limits: Limits, payload: Iterable[str]) -> tuple[str, ...]:
     """Put prlimit before a command that runs inside the sandbox: processes are counted per user namespace."""
-    cpu = limits.cpu_seconds
-    data = limits.memory_bytes
     return (
         "/usr/bin/prlimit",
         f"--nproc={limits.num_processes}:{limits.num_processes}",
         f"--nofile={limits.num_open_files}:{limits.num_open_files}",
-        f"--cpu={cpu}:{cpu + 1}",
+        f"--cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1}",
         f"--fsize={limits.tmp_bytes}:{limits.tmp_bytes}",
-        f"--data={data}:{data}",
+        f"--data={limits.memory_bytes}:{limits.memory_bytes}",
         "--core=0:0",
         "--msgqueue=0:0",
         "--memlock=0:0",

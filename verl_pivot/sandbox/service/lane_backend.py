@@ -5,10 +5,8 @@ import contextlib
 import logging
 import os
 import re
-import resource
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.bubblewrap.group_tree import groups_of_service, make_groups
@@ -27,6 +25,7 @@ from verl_pivot.sandbox.service.lane_conversion import (
 )
 from verl_pivot.sandbox.service.lane_process import LaneProcess
 from verl_pivot.sandbox.service.languages import Language, load_languages
+from verl_pivot.sandbox.service.machine_size import memory_of_machine, num_slots_of_lane
 from verl_pivot.sandbox.service.program_files import program_files
 from verl_pivot.sandbox.service.task_roots import TaskRoots
 
@@ -39,15 +38,11 @@ STANDARD_MODULES = (
     *("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "threading", "typing"),
 )
 """Modules of the standard library that programs often import."""
-_NUM_SLOTS_PER_LANE = 512
-_FDS_OF_LANE, _FDS_OF_PROGRAM = 224, 10
-"""Descriptors that a lane has open for itself and its zygotes, and at most for each program that runs."""
 _NUM_FOREGROUND = 4
 _MAX_FORKS = 20_000
 _PING_SECONDS = 10.0
 _RESTART_SECONDS = 60.0
 _MEMORY_SHARE = 0.5
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 class ZygoteBackend:
@@ -282,21 +277,6 @@ def _losing_sessions() -> Iterator[None]:
         yield
     except SandboxError as error:
         raise SessionLostError(f"the session's variables are gone: {error}") from error
-
-
-def num_slots_of_lane() -> int:
-    """Programs that one lane may run at once: their descriptors fit into the hard limit on open files."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(_NUM_SLOTS_PER_LANE, (most - _FDS_OF_LANE) // _FDS_OF_PROGRAM))
-
-
-def memory_of_machine() -> int:
-    """Bytes of memory of this machine, or of the container that this process runs in."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in _CGROUP_LIMITS:
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
-    return min(limits)
 
 
 def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
