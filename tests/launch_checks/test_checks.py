@@ -501,3 +501,18 @@ def test_pivots_are_parquet_and_other_rows_may_be_json(folder: Path) -> None:
     assert refusal("data.train_files=rows.csv", method="tool_rollout") == (
         "data.train_files: rows.csv ends in none of .parquet, .json, .jsonl, which verl reads"
     )
+
+
+def test_a_launch_stops_where_its_pool_of_sandboxes_lacks_what_its_tools_or_verifiers_need(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "tools.yaml").write_text("- tool: jupyter_code\n")
+    monkeypatch.setenv("VERL_PIVOT_SANDBOX_POOL", "{protocol: sandbox_fusion, urls: [http://127.0.0.1:9]}")
+    config = composed("pivot.rollout.tools=tools.yaml", method="tool_rollout")
+    with pytest.raises(ConfigError, match="tool 'jupyter_code' needs sessions, which a pool of sandbox_fusion does"):
+        check_config(config, [])
+
+    monkeypatch.setenv("VERL_PIVOT_SANDBOX_POOL", "{protocol: code_judge, urls: [http://127.0.0.1:9]}")
+    write_pivots(folder / "pivots.parquet", verifier="math")
+    with pytest.raises(ConfigError, match="verifier 'math' needs files, which a pool of code_judge does not have"):
+        check()
