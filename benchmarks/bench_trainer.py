@@ -65,6 +65,7 @@ def main(
     rows = write_rows(out / "rows.parquet", draw_conversations(step_scenario(prompts * steps, budget), seed))
     command = [
         "+local=cpu",
+        "pivot.trial_steps=null",
         *training(model, rows, batch_size=8 * prompts, n=1, num_steps=steps),
         *(f"data.val_files={rows}", "trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"),
         *("algorithm.adv_estimator=grpo", "data.shuffle=False", "actor_rollout_ref.actor.optim.lr=0"),

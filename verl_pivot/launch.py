@@ -27,7 +27,7 @@ from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
     "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "objective", "resampling",
-    "rollout", "router", "verifier_modules",
+    "rollout", "router", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _AFTER_METHOD = ("+stage=", "+tool_format=")

@@ -57,7 +57,7 @@ class Arm(Training):
     @property
     def command(self) -> list[str]:
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=grpo_roc", "+local=cpu"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=grpo_roc", "+local=cpu", "pivot.trial_steps=null"),
             *ARMS[self.name],
             "pivot.resampling.equal_rewards=keep",  # so that all arms make updates of one size
             f"pivot.rollout.tools={TOOLS}",

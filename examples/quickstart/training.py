@@ -34,7 +34,7 @@ class Training:
     def command(self) -> list[str]:
         """The command that a user types; on a machine with GPUs without `+local=cpu` and the small sizes."""
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu", "pivot.trial_steps=null"),
             f"data.max_response_length={MAX_NEW_TOKENS}",
             "pivot.verifier_modules=[examples.quickstart.verifier]",
             f"actor_rollout_ref.ref.log_prob_{self._micro_batch}",

@@ -45,7 +45,7 @@ class ToolTraining(Training):
     @property
     def command(self) -> list[str]:
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=tool_rollout", "+local=cpu"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=tool_rollout", "+local=cpu", "pivot.trial_steps=null"),
             f"pivot.rollout.tools={TOOLS}",
             f"pivot.rollout.max_turns={MAX_TURNS}",
             f"pivot.rollout.max_turn_tokens={MAX_NEW_TOKENS}",

@@ -267,6 +267,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
         folder,
         "+method=pivotrl",
         "+local=cpu",
+        "pivot.trial_steps=null",
         *training(model, pivots, batch_size=4, n=2, num_steps=4),
         f"pivot.verifier_modules=[{verifier}]",
         "pivot.curriculum.enabled=True",

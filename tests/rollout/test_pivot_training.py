@@ -77,6 +77,7 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
         tmp_path,
         "+method=pivotrl",
         "+local=cpu",
+        "pivot.trial_steps=null",
         *training(model, pivots, batch_size=32, n=8, num_steps=2),
         f"pivot.verifier_modules=[{verifier}]",
         "data.max_prompt_length=256",

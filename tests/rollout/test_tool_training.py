@@ -121,6 +121,7 @@ def tool_training(
         f"+method={method}",
         "+router=kv_forecast",
         "+local=cpu",
+        "pivot.trial_steps=null",
         *training(model, rows, batch_size=batch_size, n=n, num_steps=num_steps),
         f"data.val_files={rows}",
         f"pivot.rollout.tools={tools}",

@@ -16,8 +16,9 @@ _COUNTS = (
     "trainer.n_gpus_per_node",
     "trainer.total_epochs",
     "trainer.total_training_steps",
+    "pivot.trial_steps",
 )
-"""Keys whose value is at least 1, or null where verl then computes it."""
+"""Keys whose value is at least 1, or null where that has a meaning."""
 _BY_GROUP = (
     "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from importlib.util import find_spec
+from warnings import catch_warnings, simplefilter
 
 from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
@@ -23,9 +24,11 @@ def check_verl_names(config: DictConfig) -> None:
     """
     if find_spec("verl") is None:
         return
-    from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
-    from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
-    from verl.workers.rollout.replica import RolloutReplicaRegistry
+    with catch_warnings():
+        simplefilter("ignore")  # verl says of each engine that is not installed that it is not
+        from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
+        from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+        from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     _check(config, "trainer.v1.trainer_mode", TRAINER_REGISTRY)
     _check(config, "actor_rollout_ref.rollout.name", RolloutReplicaRegistry._registry)

@@ -13,13 +13,18 @@ from rich.console import Console
 
 from verl_pivot.local.supervision import SupervisedProgram, fork_supervised
 from verl_pivot.local.trial_report import LOG_NAME, ON_THE_CLUSTER, TrialReport
-
-FOLDER_VARIABLE = "VERL_PIVOT_RUN_FOLDER"
-"""Environment variable from which configs/local/cpu.yaml reads the folder of checkpoints."""
+from verl_pivot.local.trial_settings import FOLDER_VARIABLE, make_trial
 
 
 class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
     """Callback that sets the launching process up for a CPU; Ray workers get the same variables from runtime_env."""
+
+    def __init__(self) -> None:
+        self._without_effect: list[str] = []
+
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Make the launch a trial, whatever else the command says; with `pivot.trial_steps=null` it stays as it is."""
+        self._without_effect = make_trial(config, config.hydra.overrides.task)
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Go on in a supervised child that is set up for the CPU, while this process reports what happens there.
@@ -42,6 +47,9 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
         log.touch()
         supervisor = fork_supervised(log)
         if supervisor is not None:
+            print(f"{_title(config.pivot.trial_steps)}; the full log is {os.path.relpath(log)}", flush=True)
+            if self._without_effect:
+                print(f"of no effect in a trial: {' '.join(self._without_effect)}", flush=True)
             raise SystemExit(report(supervisor, log))
 
         from verl.plugin.platform import set_platform
@@ -52,10 +60,15 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
         set_platform(CpuPlatform())
 
 
+def _title(trial_steps: int | None) -> str:
+    if trial_steps is None:
+        return "verl-pivot: a training without a GPU"
+    return f"verl-pivot: a trial of {trial_steps} steps without a GPU that saves nothing"
+
+
 def report(supervisor: SupervisedProgram, log: Path) -> int | str:
     """Print what happens in a launch until it ends; gives its exit code, or one line with the cause of a failure."""
     shown = os.path.relpath(log)
-    print(f"verl-pivot: a trial without a GPU that saves nothing; the full log is {shown}", flush=True)
     began, progress = time.monotonic(), TrialReport()
     console = Console(stderr=True)
     with log.open("rb") as file, console.status("") as status:

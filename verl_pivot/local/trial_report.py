@@ -11,7 +11,7 @@ MAX_STEP_LINES = 4
 """Steps of a long trial that get a line: the last one, and others at equal distances before it."""
 ON_THE_CLUSTER = (
     "On the cluster: the same command without +local=cpu, with trainer.nnodes and trainer.n_gpus_per_node of your "
-    "machines, trainer.save_freq, and trainer.total_training_steps of a whole training."
+    "machines, and trainer.save_freq."
 )
 _PHASES = (
     (re.compile(r"Started a local Ray instance"), "Ray runs"),
