@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from verl_pivot.cli import app
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.sandbox_pool import TOOL_NEEDS, VERIFIER_NEEDS, check_pool
 from verl_pivot.tools.registry import known_tools
@@ -68,3 +70,11 @@ def test_verifiers_with_files_are_refused_on_code_judge_and_not_on_sandbox_fusio
     else:
         with pytest.raises(ConfigError, match=f"verifier '{refused}' needs files, which a pool of code_judge does not"):
             check_pool(verifiers=[(name, options)])
+
+
+def test_play_stops_where_the_pool_lacks_what_its_tools_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(POOL, JUDGE)
+    ended = CliRunner().invoke(app, ["play", tools_file(tmp_path, "sql"), "--human", "--prompt", "How many?"])
+
+    assert ended.exit_code != 0
+    assert "tool 'sql' needs files, which a pool of code_judge does not have" in ended.output

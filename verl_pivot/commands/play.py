@@ -94,6 +94,7 @@ def play_command(
     import math
 
     from verl_pivot.engines.retries import Retries
+    from verl_pivot.launch_checks.sandbox_pool import check_pool
     from verl_pivot.playing.endpoint_player import ChatSampling, ChosenEndpoint
     from verl_pivot.playing.running import PlayingJob, open_toolset
     from verl_pivot.rollout.limits import RolloutLimits
@@ -101,8 +102,10 @@ def play_command(
 
     _check_choices(openai, rows, prompt, is_human=human)
     load_verifier_modules(verifier_module or [])
+    toolset = open_toolset(tools)
+    check_pool(tools=toolset.built_in)
     job = PlayingJob(
-        toolset=open_toolset(tools),
+        toolset=toolset,
         problems=_problems(rows, prompt, metadata, num),
         limits=RolloutLimits(
             max_response_tokens=max_response_tokens,
