@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from verl_pivot.commands.options import Address
+from verl_pivot.commands.sandbox_audit import audit_command
 from verl_pivot.commands.sandbox_bench import bench_command
 from verl_pivot.errors import ConfigError, SandboxError
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
@@ -38,6 +39,7 @@ TokenFile = Annotated[
     Path | None, typer.Option(help=f"File that holds the token. Default: the variable {TOKEN_VARIABLE}.")
 ]
 
+sandbox_app.command("audit")(audit_command)
 sandbox_app.command("bench")(bench_command)
 
 

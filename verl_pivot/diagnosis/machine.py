@@ -165,7 +165,8 @@ def check_sandbox() -> Diagnosis:
         return Diagnosis(name=name, passed=False, detail=what, remedy=remedy)
     if found.tier <= Tier.T3:
         weaker = "".join(f"; {obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
-        return Diagnosis(name=name, passed=True, detail=found.summary + weaker)
+        tried = "`verl-pivot sandbox audit` tries attacks on it"
+        return Diagnosis(name=name, passed=True, detail=f"{found.summary}{weaker}; {tried}")
     what = "; ".join(obstacle.what for obstacle in found.obstacles)
     remedy = "; ".join(obstacle.remedy for obstacle in found.obstacles)
     return Diagnosis(name=name, passed=False, detail=f"{found.summary}: {what}", remedy=remedy)

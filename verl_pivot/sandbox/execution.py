@@ -40,7 +40,7 @@ class Network(StrEnum):
     """Network of one execution; no choice reaches another machine, or a service of this machine."""
 
     NONE = "none"
-    """No interface is up; all executions of a lane share this network namespace."""
+    """No interface is up; with `--shared-network` all executions of a lane are in one network namespace."""
     PRIVATE = "private"
     """No interface is up, in a network namespace of the execution's own."""
     LOOPBACK = "loopback"

@@ -1,0 +1,104 @@
+"""Types of the audit: attacks, and what came of each on a machine."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from verl_pivot.sandbox.bubblewrap.probe import Tier
+from verl_pivot.sandbox.execution import MIB, Limits, Network, Status
+
+SMALL = Limits(wall_seconds=4.0, cpu_seconds=4, memory_bytes=64 * MIB, num_processes=16)
+"""Limits of an attack and of the honest programs beside it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """A program that attacks, and ends by itself or at its limits. It prints a line for each thing that it achieved.
+
+    Example:
+        Attack(name="become root", layer="no capabilities", code="attempt('root', os.setuid, 0)", remedy="...")
+    """
+
+    name: str
+    """Goal of the attack, as a phrase that follows "a program can"."""
+    layer: str
+    """Part of the sandbox that stops it."""
+    code: str
+    """Python program, to which PROLOGUE is added."""
+    remedy: str
+    """What to do where it succeeds."""
+    promised: Tier | None = Tier.T3
+    """Weakest tier at which it is stopped; None for what the sandbox does not promise."""
+    not_promised_by: tuple[str, ...] = ()
+    """Backends that do not promise it at any tier."""
+    honest: str = ""
+    """Honest program that runs beside the attack, and prints "fine" unless it is disturbed."""
+    num_honest: int = 3
+    statuses: tuple[Status, ...] = (Status.OK,)
+    """Statuses with which the attack may end."""
+    limits: Limits = SMALL
+    network: Network = Network.NONE
+    fetch: tuple[str, ...] = ()
+    """Files that are asked for."""
+
+    def is_promised(self, tier: str, backend: str) -> bool:
+        """Whether the sandbox promises to stop the attack at this tier."""
+        return self.promised is not None and tier <= self.promised and backend not in self.not_promised_by
+
+
+class Outcome(StrEnum):
+    """What came of an attack."""
+
+    HOLDS = "holds"
+    """It achieved nothing."""
+    OPEN = "open"
+    """It achieved something that the sandbox does not promise to stop at this tier."""
+    BROKEN = "BROKEN"
+    """It achieved something that the sandbox promises to stop."""
+    UNTRIED = "not tried"
+    """It had no result."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """An attack on one machine."""
+
+    attack: Attack
+    outcome: Outcome
+    details: tuple[str, ...] = field(default=())
+    """What it achieved, or why it was not tried."""
+
+    @property
+    def passed(self) -> bool:
+        return self.outcome in (Outcome.HOLDS, Outcome.OPEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """All attacks on one machine."""
+
+    tier: str
+    backend: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything holds that the tier promises."""
+        return all(finding.passed for finding in self.findings)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "passed": self.passed,
+            "tier": self.tier,
+            "backend": self.backend,
+            "attacks": [
+                {
+                    "attack": finding.attack.name,
+                    "outcome": finding.outcome.value,
+                    "promised": finding.attack.is_promised(self.tier, self.backend),
+                    "layer": finding.attack.layer,
+                    "details": list(finding.details),
+                    "remedy": "" if finding.outcome is Outcome.HOLDS else finding.attack.remedy,
+                }
+                for finding in self.findings
+            ],
+        }
