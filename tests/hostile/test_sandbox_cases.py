@@ -9,6 +9,7 @@ FILES = (
     *(ROOT / "tests" / "sandbox").rglob("test_*.py"),
     *(ROOT / "tests" / "hostile" / name for name in ("test_forged_answers.py", "test_session_lies.py")),
     ROOT / "tests" / "tools" / "test_tool_response.py",
+    ROOT / "tests" / "launch_checks" / "test_sandbox_pool.py",
 )
 TESTS = "\n".join(path.read_text() for path in FILES)
 

@@ -1,6 +1,5 @@
 """`verl-pivot sandbox audit`: attacks on a sandbox of this machine -> a table of what holds, and what does not."""
 
-import asyncio
 import json
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,6 +29,8 @@ def audit_command(
 
       verl-pivot sandbox audit --backend bwrap_exec --json > audit.json
     """
+    import asyncio
+
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.sandbox.audit.audit import audit, num_attacks
     from verl_pivot.sandbox.service.backend import BACKENDS
