@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.sandbox_machine import needs_sandbox
 from verl_pivot.sandbox.audit import attacks
-from verl_pivot.sandbox.audit.attack import Attack, AuditReport, Finding, Outcome
+from verl_pivot.sandbox.audit.attack import Attack, AttackOutcome, AuditFinding, AuditReport
 from verl_pivot.sandbox.audit.attacks import ATTACKS
 from verl_pivot.sandbox.audit.audit import judge, prologue
 from verl_pivot.sandbox.audit.session_attacks import SESSION_ATTACKS
@@ -82,12 +82,17 @@ def test_an_attack_achieves_what_it_prints_a_wrong_end_and_a_disturbed_neighbour
 
 @pytest.mark.parametrize(
     ("outcome", "passed"),
-    [(Outcome.HOLDS, True), (Outcome.OPEN, True), (Outcome.BROKEN, False), (Outcome.UNTRIED, False)],
+    [
+        (AttackOutcome.HOLDS, True),
+        (AttackOutcome.OPEN, True),
+        (AttackOutcome.BROKEN, False),
+        (AttackOutcome.UNTRIED, False),
+    ],
 )
-def test_a_report_passes_unless_a_promise_is_broken_or_was_not_tried(outcome: Outcome, passed: bool) -> None:
-    holds = Finding(attack=ANY, outcome=Outcome.HOLDS)
+def test_a_report_passes_unless_a_promise_is_broken_or_was_not_tried(outcome: AttackOutcome, passed: bool) -> None:
+    holds = AuditFinding(attack=ANY, outcome=AttackOutcome.HOLDS)
 
-    report = AuditReport(tier="T2", backend="zygote", findings=(holds, Finding(attack=ANY, outcome=outcome)))
+    report = AuditReport(tier="T2", backend="zygote", findings=(holds, AuditFinding(attack=ANY, outcome=outcome)))
 
     assert (report.passed, report.as_json()["passed"]) == (passed, passed)
 

@@ -45,31 +45,31 @@ class Attack:
         return self.promised is not None and tier <= self.promised and backend not in self.not_promised_by
 
 
-class Outcome(StrEnum):
+class AttackOutcome(StrEnum):
     """What came of an attack."""
 
     HOLDS = "holds"
-    """It achieved nothing."""
+    """Nothing was achieved."""
     OPEN = "open"
-    """It achieved something that the sandbox does not promise to stop at this tier."""
+    """Something was achieved that the sandbox does not promise to stop at this tier."""
     BROKEN = "BROKEN"
-    """It achieved something that the sandbox promises to stop."""
+    """Something was achieved that the sandbox promises to stop."""
     UNTRIED = "not tried"
-    """It had no result."""
+    """No result came back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class AuditFinding:
     """An attack on one machine."""
 
     attack: Attack
-    outcome: Outcome
+    outcome: AttackOutcome
     details: tuple[str, ...] = field(default=())
     """What it achieved, or why it was not tried."""
 
     @property
     def passed(self) -> bool:
-        return self.outcome in (Outcome.HOLDS, Outcome.OPEN)
+        return self.outcome in (AttackOutcome.HOLDS, AttackOutcome.OPEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class AuditReport:
 
     tier: str
     backend: str
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
 
     @property
     def passed(self) -> bool:
@@ -97,7 +97,7 @@ class AuditReport:
                     "promised": finding.attack.is_promised(self.tier, self.backend),
                     "layer": finding.attack.layer,
                     "details": list(finding.details),
-                    "remedy": "" if finding.outcome is Outcome.HOLDS else finding.attack.remedy,
+                    "remedy": "" if finding.outcome is AttackOutcome.HOLDS else finding.attack.remedy,
                 }
                 for finding in self.findings
             ],

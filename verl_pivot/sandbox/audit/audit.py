@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from verl_pivot.errors import SandboxError
-from verl_pivot.sandbox.audit.attack import SMALL, Attack, AuditReport, Finding, Outcome
+from verl_pivot.sandbox.audit.attack import SMALL, Attack, AttackOutcome, AuditFinding, AuditReport
 from verl_pivot.sandbox.audit.attacks import ATTACKS, PROLOGUE
 from verl_pivot.sandbox.audit.session_attacks import SESSION_ATTACKS
 from verl_pivot.sandbox.client import Sandbox
@@ -48,7 +48,7 @@ async def audit(backend: str, on_done: Callable[[int], None]) -> AuditReport:
         beginning = prologue(int(service.url.rpartition(":")[2]))
         gate = asyncio.Semaphore(_NUM_AT_ONCE)
 
-        async def attempt(attack: Attack) -> Finding:
+        async def attempt(attack: Attack) -> AuditFinding:
             async with gate:
                 finding = await _try(sandbox, attack, beginning, is_promised=attack.is_promised(tier, backend))
             on_done(1)
@@ -85,7 +85,7 @@ async def _service(backend: str) -> "AsyncIterator[LocalService]":
         del os.environ[CANARY_VARIABLE]
 
 
-async def _try(sandbox: Sandbox, attack: Attack, beginning: str, *, is_promised: bool) -> Finding:
+async def _try(sandbox: Sandbox, attack: Attack, beginning: str, *, is_promised: bool) -> AuditFinding:
     try:
         if attack in SESSION_ATTACKS:
             achieved = await _in_session(sandbox, attack)
@@ -93,13 +93,15 @@ async def _try(sandbox: Sandbox, attack: Attack, beginning: str, *, is_promised:
             results = await sandbox.run_many(_programs(attack, beginning), deadline_seconds=DEADLINE_SECONDS)
             if results[0].status in _OUT_OF_TIME and results[0].status not in attack.statuses:
                 late = ("it ran out of time before it had tried: run the audit again on an idle machine",)
-                return Finding(attack=attack, outcome=Outcome.UNTRIED, details=late)
+                return AuditFinding(attack=attack, outcome=AttackOutcome.UNTRIED, details=late)
             achieved = judge(attack, results[0], results[1:])
     except SandboxError as error:
-        return Finding(attack=attack, outcome=Outcome.UNTRIED, details=(f"no result: {error}",))
+        return AuditFinding(attack=attack, outcome=AttackOutcome.UNTRIED, details=(f"no result: {error}",))
     if not achieved:
-        return Finding(attack=attack, outcome=Outcome.HOLDS)
-    return Finding(attack=attack, outcome=Outcome.BROKEN if is_promised else Outcome.OPEN, details=tuple(achieved))
+        return AuditFinding(attack=attack, outcome=AttackOutcome.HOLDS)
+    return AuditFinding(
+        attack=attack, outcome=AttackOutcome.BROKEN if is_promised else AttackOutcome.OPEN, details=tuple(achieved)
+    )
 
 
 def _programs(attack: Attack, beginning: str) -> list[Program]:
