@@ -10,7 +10,8 @@ from verl_pivot.types import Json, Malformed, Message, Role, ToolCall
 
 _TAG = re.compile(r"</?tool_call>")
 _MARKER = re.compile(
-    r"<\|\w{1,40}\|>|<\uff5c[^\uff5c<>\s]{1,40}\uff5c>|</?(?:think|tool_response)(?=[\s/>])|<(?:start|end)_of_turn>"
+    r"<\|\w{1,40}\|>|<\uff5c[^\uff5c<>\s]{1,40}\uff5c>|<(?:start|end)_of_turn>"
+    r"|</?(?:think|tool_response|tool_results?|function_(?:response|result)s?)(?=[\s/>])"
     r"|\[/?(?:INST|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
 )
 """Markers that a chat template writes between messages, or around thinking and results of tools."""

@@ -54,11 +54,20 @@ def _tokens(text: str) -> list[str]:
         text = emphasised[2]
     if "%" in text:
         text = _LONE_PERCENT.sub("%", text)
-    return [token for each in text.split() if (token := each if each.isalnum() else _without_marks(each))]
+    primes = "".join(mark for mark in "'\"" if text.count(mark) == 1)
+    return [token for each in text.split() if (token := each if each.isalnum() else _without_marks(each, primes))]
 
 
-def _without_marks(token: str) -> str:
-    token = token.lstrip(_OPENING).rstrip(_CLOSING)
+def _without_marks(token: str, primes: str) -> str:
+    """A token without the marks around it.
+
+    Args:
+        token: Letters between spaces.
+        primes: Quotes that have no partner in the text; behind a digit they are feet, inches or minutes.
+    """
+    token = token.lstrip(_OPENING)
+    bare = token.rstrip(_CLOSING)
+    token = token[: len(bare) + (bare[-1:].isdigit() and token[len(bare) : len(bare) + 1] in primes)]
     if token.endswith("!") and not (calm := token.rstrip("!"))[-1:].isdigit():  # 5! is a factorial
         token = calm.rstrip(_CLOSING)
     return token if token[:1] != "." or token[1:2].isdigit() else token.lstrip(".")

@@ -7,6 +7,15 @@ from collections.abc import Iterable
 NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 """A number, time or date in digits: 17, 3.14, 1,000, 18:40, 1/2."""
 _NEGATION = re.compile(r"\b(?:not|no|nor|none|never|neither|nobody|nothing|nowhere|without|cannot|can't|\w+n't)\b")
+_SMALL = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBER_WORDS = {
+    **{word: str(number) for number, word in enumerate(_SMALL, 2)},
+    **{"eleven": "11", "twelve": "12", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60"},
+    **{"seventy": "70", "eighty": "80", "ninety": "90", "hundred": "100", "thousand": "1000", "million": "1000000"},
+    **{"billion": "1000000000"},
+}
+"""Words for numbers. "One" is a pronoun as well."""
+_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b")
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 _DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
 
@@ -27,8 +36,13 @@ def num_negations(text: str) -> int:
 
 
 def have_same_sense(text: str, other: str) -> bool:
-    """Whether two texts name the same numbers and negate equally often; a number may be repeated."""
-    return set(numbers(text)) == set(numbers(other)) and num_negations(text) == num_negations(other)
+    """Whether two texts name the same numbers in the same order and negate equally often; a number may be repeated."""
+    return _different_numbers(text) == _different_numbers(other) and num_negations(text) == num_negations(other)
+
+
+def _different_numbers(text: str) -> list[str]:
+    """Numbers of a text in digits or words, each where it stands first."""
+    return list(dict.fromkeys(numbers(_NUMBER_WORD.sub(lambda word: _NUMBER_WORDS[word[0]], text.casefold()))))
 
 
 def without_accents(words: Iterable[str]) -> list[str]:
