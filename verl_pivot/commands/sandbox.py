@@ -124,7 +124,7 @@ def serve_command(
 
     if os.geteuid() == 0:
         _hand_on(read_token(token_file))  # the ordinary user may not read the file
-    drop_root(user, with_groups=True)
+    drop_root(user, with_pods=True)
     if die_with_parent is not None:
         _die_with(die_with_parent)
     settings = ServiceSettings(

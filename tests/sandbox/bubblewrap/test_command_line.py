@@ -119,6 +119,9 @@ def test_a_lane_sees_the_lane_package_and_nothing_else_of_ours() -> None:
 
     ours = [str(word) for word in command.argv if str(word).startswith("/sandbox")]
     assert ours == [
+        "/sandbox",
+        "/sandbox/verl_pivot",
+        "/sandbox/verl_pivot/sandbox",
         "/sandbox/verl_pivot/__init__.py",
         "/sandbox/verl_pivot/sandbox/__init__.py",
         "/sandbox/verl_pivot/sandbox/lane",

@@ -28,6 +28,8 @@ DISABLE_USERNS_VERSION = (0, 8, 0)
 LIBRARY = "/sandbox"
 """Folder inside the sandbox that holds the trusted part of this package."""
 LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
+USER_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SYS_NICE")
+"""Capabilities of a lane whose programs have user ids of their own."""
 PROGRAM_UID = 1000
 """User and group id of programs inside a sandbox."""
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -105,6 +107,7 @@ def lane_command(
     keep_fds: Iterable[int] = (),
     mount_proc: bool = True,
     capabilities: Iterable[str] = LANE_CAPABILITIES,
+    user_range: int | None = None,
     python_options: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
     roots: Path | None = None,
@@ -121,6 +124,7 @@ def lane_command(
         keep_fds: File descriptors that the lane inherits under the same numbers.
         mount_proc: Whether the lane gets a /proc.
         capabilities: Capabilities that the lane keeps inside its namespaces.
+        user_range: Descriptor of a user namespace with ids for programs, which the lane then joins; see user_range.py.
         python_options: Further options of the interpreter.
         environment: Variables beside those of `standard_environment`.
         roots: Folder of root file systems that pods can change to. An overlay's own folder has mode 000, hence the
@@ -131,13 +135,15 @@ def lane_command(
         "from verl_pivot.sandbox.lane.supervisor import main; main(*sys.argv[1:])"
     )
     # Not --unshare-all: the lane makes control groups outside of its own, and each program is confined to its group.
-    options = [f"--unshare-{kind}" for kind in ("user", "ipc", "pid", "net", "uts")]
+    options = ["--unshare-user"] if user_range is None else ["--userns", str(user_range)]
+    options += [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts")]
     options += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
-    for capability in capabilities:
+    for capability in (*capabilities, *(() if user_range is None else USER_CAPABILITIES)):
         options += ["--cap-add", capability]
     options += _view(python)
     if roots is not None:
         options += ["--ro-bind", str(roots), ROOTS, "--cap-add", "CAP_DAC_OVERRIDE"]
+    options += [*_open_to_all(Path(LIBRARY, "verl_pivot")), *_open_to_all(Path(LIBRARY, "verl_pivot/sandbox"))]
     for name in ("__init__.py", "sandbox/__init__.py", "sandbox/lane"):
         options += ["--ro-bind", str(_PACKAGE / name), f"{LIBRARY}/verl_pivot/{name}"]
     data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
@@ -238,7 +244,7 @@ def standard_environment(python: PythonView) -> dict[str, str]:
 
 def _view(python: PythonView) -> list[str]:
     """Options that show read-only: /usr, the folders of / that belong to it, three entries of /etc, and Python."""
-    view = ["--ro-bind", "/usr", "/usr"]
+    view = ["--ro-bind", "/usr", "/usr", *_open_to_all(Path("/etc")), *_open_to_all(Path(LIBRARY))]
     for name in _MERGED_USR:
         folder = Path("/", name)
         if folder.is_symlink():
@@ -249,10 +255,16 @@ def _view(python: PythonView) -> list[str]:
         view += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for base in python.bases:
         if not is_below(base, Path("/usr")):
+            view += [word for folder in reversed(base.parents[:-1]) for word in _open_to_all(folder)]
             view += ["--ro-bind", str(base), str(base)]
     if python.environment is not None:
         view += ["--ro-bind", str(python.environment), VENV]
     return view
+
+
+def _open_to_all(folder: Path) -> tuple[str, ...]:
+    """Options that make a folder which programs with user ids of their own can enter."""
+    return ("--perms", "0755", "--dir", str(folder))
 
 
 def _mounts(*, mount_proc: bool, tmp_bytes: int) -> list[str]:

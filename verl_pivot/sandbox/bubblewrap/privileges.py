@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.group_tree import make_groups, remove_at_end
+from verl_pivot.sandbox.bubblewrap.user_range import make_user_range
 from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.syscalls import CLONE_NEWNS, drop_capabilities, unshare
 
@@ -55,7 +56,7 @@ def is_root() -> bool:
     return os.geteuid() == 0 and not is_renamed
 
 
-def drop_root(user: str | None = None, *, with_groups: bool = False) -> None:
+def drop_root(user: str | None = None, *, with_pods: bool = False) -> None:
     """Restart this process as `user` if it is root, with the same arguments and inheritable descriptors.
 
     Of the environment it keeps what Python and this package read, and no token: root's other variables, such as keys,
@@ -66,15 +67,15 @@ def drop_root(user: str | None = None, *, with_groups: bool = False) -> None:
 
     Args:
         user: Name of the user.
-        with_groups: Make control groups first, which the user may then use, and which are removed at its end.
+        with_pods: Make what root alone can make for the programs of a service: control groups, and a range of user ids.
 
     Raises:
         ConfigError: If the user does not exist, is root, or cannot be made to reach this Python.
     """
     if is_root():
         raise_oom_score()
-        if with_groups:
-            _make_groups(user or DEFAULT_USER)
+        if with_pods:
+            _prepare_pods(_account(user or DEFAULT_USER))
         become(user or DEFAULT_USER)
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _kept_environment())
 
@@ -85,9 +86,9 @@ def _kept_environment() -> dict[str, str]:
     }
 
 
-def _make_groups(user: str) -> None:
-    """Make the control groups that `user` may use, where the machine gives root any."""
-    account = _account(user)
+def _prepare_pods(account: pwd.struct_passwd) -> None:
+    """Make control groups and user ids that `account` may use, where the machine gives root any."""
+    make_user_range(account)
     groups = make_groups((account.pw_uid, account.pw_gid))
     if groups is not None:
         remove_at_end(groups)

@@ -17,6 +17,7 @@ class Capture:
         self.max_kept_bytes = max_kept_bytes
         self.read_end, self.write_end = os.pipe()
         os.set_blocking(self.read_end, False)
+        os.fchmod(self.write_end, 0o666)  # a program with another user id may open /dev/stdout
         self.kept = bytearray()
         self.num_bytes = 0
         self.at_end = False

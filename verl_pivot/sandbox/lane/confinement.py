@@ -17,11 +17,6 @@ SHM_BYTES = 16 * 1024**2
 NUM_SIGNALS = 1024
 """Queued signals and timers of one program; the kernel has some ten thousands for all programs together."""
 
-_ID_MAPS = (
-    ("self/setgroups", b"deny"),
-    ("self/uid_map", b"%d 0 1" % USER_ID),
-    ("self/gid_map", b"%d 0 1" % USER_ID),
-)
 _NO_SUID_NO_DEVICES = syscalls.MS_NOSUID | syscalls.MS_NODEV
 _SHARED_MEMORY_OPTIONS = b"size=%d,mode=1777,nr_inodes=" % SHM_BYTES
 _TERMINAL_OPTIONS = b"newinstance,ptmxmode=0666,mode=620,max=32"
@@ -83,13 +78,16 @@ def _raise_loopback() -> None:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
-def give_up_privileges(*, scope: int | None, seccomp: syscalls.SeccompFilter, outer_proc: int | None) -> None:
+def give_up_privileges(
+    *, scope: int | None, seccomp: syscalls.SeccompFilter, outer_proc: int | None, user_id: int | None
+) -> None:
     """Give up every privilege, in the only order that the kernel allows.
 
     Args:
         scope: Descriptor of syscalls.abstract_socket_scope; None where the kernel has none.
         seccomp: Filter to add.
         outer_proc: Descriptor of a /proc outside of the pod; None if the pod has one.
+        user_id: User and group id of the pod in the lane; None if it keeps the lane's.
 
     Raises:
         OSError: If a step fails; the process must then exit without running any of the user's code.
@@ -97,18 +95,29 @@ def give_up_privileges(*, scope: int | None, seccomp: syscalls.SeccompFilter, ou
     os.setpgid(0, 0)
     os.nice(_NICE)  # on top of the lane's own niceness, which cannot be lowered: Ray starts processes with 15
     os.chdir("/tmp")
-    _enter_user_namespace(outer_proc)
+    if user_id is not None:
+        _change_user(user_id)
+    _enter_user_namespace(outer_proc, user_id or 0)
     if scope is not None:
         syscalls.restrict_to(scope)
     syscalls.drop_capabilities()
     seccomp.install()
 
 
-def _enter_user_namespace(outer_proc: int | None) -> None:
+def _change_user(user_id: int) -> None:
+    """Take another user id, for which the kernel counts apart from others what a user may have."""
+    os.setgroups(())
+    os.setresgid(user_id, user_id, user_id)
+    os.setresuid(user_id, user_id, user_id)
+    syscalls.become_dumpable()  # else /proc/self would be root's
+
+
+def _enter_user_namespace(outer_proc: int | None, outer_id: int) -> None:
     """Enter a user namespace of its own, in which the kernel counts its processes apart from those of other pods."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     proc = os.open("/proc", os.O_PATH) if outer_proc is None else outer_proc
-    for path, text in _ID_MAPS:
+    ids = b"%d %d 1" % (USER_ID, outer_id)
+    for path, text in (("self/setgroups", b"deny"), ("self/uid_map", ids), ("self/gid_map", ids)):
         fd = os.open(path, os.O_WRONLY, dir_fd=proc)
         os.write(fd, text)
         os.close(fd)

@@ -22,6 +22,13 @@ class ZygotePlan(TypedDict):
     """Name of one of the modules -> program that runs if the module was imported."""
 
 
+class UserIdFields(TypedDict):
+    """User ids that the programs of a lane take in turn, as pods.UserIds."""
+
+    first: int
+    num_ids: int
+
+
 class LaneSettings(TypedDict):
     """Settings of a lane, which it gets at its start."""
 
@@ -41,6 +48,8 @@ class LaneSettings(TypedDict):
     """Processes that a zygote forks before a fresh one replaces it."""
     memory_bytes: int
     """Memory for all programs and sessions of the lane together."""
+    user_ids: UserIdFields
+    """User ids of programs."""
 
 
 class LaneDescriptors(TypedDict):
@@ -48,6 +57,8 @@ class LaneDescriptors(TypedDict):
 
     outer_proc: int | None
     """The service's /proc, on a machine where pods cannot mount one."""
+    user_range: int | None
+    """User namespace that the lane has joined; None where programs share the lane's user id."""
     groups: tuple[int, int, int] | None
     """Version of the control groups, and the folders of memory and of processes; None where there are none."""
 

@@ -59,6 +59,8 @@ class Pod:
     shape: PodShape
     pid: int
     pidfd: int
+    user_id: int | None
+    """User id of its programs in the lane; None where they share the lane's."""
     group: PodGroup | None
     """Control group of its programs; None where the machine gives none."""
     groups: GroupPool | None
@@ -111,19 +113,34 @@ def send_signal(pidfd: int, number: int) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserIds:
+    """User ids that the pods of a lane take in turn."""
+
+    first: int
+    num_ids: int
+    """Number of ids; 0 where programs share the lane's."""
+
+    def of(self, number: int) -> int | None:
+        """User id of the pod with this number."""
+        return self.first + number % self.num_ids if self.num_ids else None
+
+
 class PodMaker:
     """Starts shims, which share this process's memory and only wait, each on a stack of its own.
 
     Starting such a shim takes 0.2 ms. A forked one would take 1 ms, mostly to copy page tables that it never uses.
     """
 
-    def __init__(self, groups: GroupPool | None, networks: NetworkPool | None) -> None:
+    def __init__(self, groups: GroupPool | None, networks: NetworkPool | None, user_ids: UserIds) -> None:
         """Begin.
 
         Args:
             groups: Pool of control groups; None where the machine gives none.
             networks: Pool of networks; None to leave pods without a network in that of the lane.
+            user_ids: User ids of pods.
         """
+        self._user_ids = user_ids
         self._groups = groups
         self._networks = networks
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
@@ -156,6 +173,7 @@ class PodMaker:
             shape=shape,
             pid=pid,
             pidfd=pidfd,
+            user_id=self._user_ids.of(self._num_made),
             group=group,
             groups=self._groups,
             network=network,

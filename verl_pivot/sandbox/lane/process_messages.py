@@ -51,9 +51,10 @@ class FilesTask(TypedDict):
 LaneTask: TypeAlias = ProgramTask | CellsTask | FilesTask
 
 
-PodEntry: TypeAlias = tuple[int, tuple[int, int, str] | None, bool]
+PodEntry: TypeAlias = tuple[int, tuple[int, int, str] | None, bool, int | None]
 """How a forked process enters its pod: namespaces to join; for the first process, the size of /tmp in bytes, the
-number of files in it and the name of the root file system, else None; whether to raise the loopback interface."""
+number of files in it and the name of the root file system, else None; whether to raise the loopback interface;
+its user id in the lane, or None for the lane's own."""
 
 ZygoteReport: TypeAlias = (
     tuple[Literal["warming"], str]

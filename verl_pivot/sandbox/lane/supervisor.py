@@ -16,7 +16,7 @@ from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
 from verl_pivot.sandbox.lane.networks import NetworkPool
-from verl_pivot.sandbox.lane.pods import PodMaker, pod_shape
+from verl_pivot.sandbox.lane.pods import PodMaker, UserIds, pod_shape
 from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.runs import Run
 from verl_pivot.sandbox.lane.scheduler import Scheduler
@@ -62,7 +62,7 @@ class Lane:
         self._outer_proc = outer_proc
         self._loop = EventLoop()
         networks = None if settings["shares_network"] else NetworkPool(outer_proc)
-        spares = Spares(self._loop, PodMaker(groups, networks))
+        spares = Spares(self._loop, PodMaker(groups, networks, UserIds(**settings["user_ids"])))
         self._zygotes = {
             name: self._start_zygote(plan, settings["max_forks"]) for name, plan in settings["zygotes"].items()
         }
@@ -173,6 +173,8 @@ def main(channel_fd: str, settings: str, inherited: str) -> None:
     descriptors: LaneDescriptors = json.loads(inherited)
     if descriptors["outer_proc"] is not None:
         outer_proc = _moved_up(descriptors["outer_proc"])
+    if descriptors["user_range"] is not None:
+        os.close(descriptors["user_range"])
     groups = None
     if descriptors["groups"] is not None:
         version, memory, pids = descriptors["groups"]

@@ -16,7 +16,7 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC = 0x1000, 0x4000
 _MNT_DETACH = 2
 
-_PR_SET_SECCOMP, _PR_CAPBSET_DROP = 22, 24
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 4, 22, 24
 _NUM_CAPABILITIES = 41
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this process
@@ -84,6 +84,11 @@ def change_root(folder: bytes) -> None:
     _check("pivot_root", _libc.pivot_root(b".", b"."))
     unmount(b".")
     os.chdir("/")
+
+
+def become_dumpable() -> None:
+    """Let this process's user own its files in /proc, after a change of user."""
+    _check("prctl", _prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
 
 
 def drop_capabilities() -> None:

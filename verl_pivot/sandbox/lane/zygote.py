@@ -135,13 +135,13 @@ class Zygote:
     def _confine(self, entry: "PodEntry", fds: tuple[int, ...]) -> None:
         """Enter the pod for good, without privileges and with no descriptors but those for order and report."""
         shim, orders, report, *groups = fds
-        namespaces, tmp, raises_loopback = entry
+        namespaces, tmp, raises_loopback, user_id = entry
         try:
             enter_groups(tuple(groups))
             syscalls.setns(shim, namespaces)
             if tmp:
                 furnish(*tmp, has_proc=self._has_proc, raises_loopback=raises_loopback)
-            give_up_privileges(scope=self._scope, seccomp=self._seccomp, outer_proc=self._outer_proc)
+            give_up_privileges(scope=self._scope, seccomp=self._seccomp, outer_proc=self._outer_proc, user_id=user_id)
         except OSError as error:
             _fail(report, error)
         os.dup2(orders, _ORDERS)

@@ -12,9 +12,10 @@ from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostErro
 from verl_pivot.sandbox.bubblewrap.group_tree import groups_of_service, make_groups
 from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, ZygotePlan
+from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, UserIdFields, ZygotePlan
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
@@ -43,6 +44,10 @@ _MAX_FORKS = 20_000
 _PING_SECONDS = 10.0
 _RESTART_SECONDS = 60.0
 _MEMORY_SHARE = 0.5
+_ONE_USER = (
+    "all programs of the sandbox share one user id, so one of them can use up large pipes and descriptors in flight: "
+    "root gives each its own, if it starts the service"
+)
 
 
 class ZygoteBackend:
@@ -56,6 +61,7 @@ class ZygoteBackend:
         self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane()
         self.tier = ""
         self._lanes: list[LaneProcess] = []
+        self._user_range: int | None = None
         self._num_made = 0
         """Lanes made so far."""
         self._sessions: dict[str, LaneProcess] = {}
@@ -72,6 +78,9 @@ class ZygoteBackend:
         found = await asyncio.to_thread(probe, self._python, has_groups=groups is not None)
         require_tier(found, self._min_tier)
         warn(found)
+        self._user_range = take_user_range()
+        if self._user_range is None:
+            logger.warning(_ONE_USER)
         self.tier = found.tier.value
         self._groups = groups
         self._settings = self._lane_settings(has_proc=found.tier != Tier.T3)
@@ -82,7 +91,10 @@ class ZygoteBackend:
     def _new_lane(self) -> LaneProcess:
         self._num_made += 1
         groups = None if self._groups is None else self._groups.below(f"lane-{self._num_made}")
-        return LaneProcess(self._settings, groups, self._roots.folder)
+        user_ids: UserIdFields = {"first": first_user_id(self._num_made - 1), "num_ids": 0}
+        if self._user_range is not None:
+            user_ids["num_ids"] = IDS_OF_LANE
+        return LaneProcess({**self._settings, "user_ids": user_ids}, groups, self._roots.folder, self._user_range)
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
         modules = {
@@ -99,6 +111,7 @@ class ZygoteBackend:
             "num_foreground": _NUM_FOREGROUND,
             "max_forks": _MAX_FORKS,
             "memory_bytes": self._memory_bytes // self._num_lanes,
+            "user_ids": {"first": 0, "num_ids": 0},
         }
 
     def _zygote_plan(self, modules: tuple[str, ...]) -> ZygotePlan:
@@ -187,6 +200,8 @@ class ZygoteBackend:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(lane.stop() for lane in self._lanes))
+        if self._user_range is not None:
+            os.close(self._user_range)
 
     async def _idlest(self) -> LaneProcess:
         """The living lane with the fewest open requests; waits while all lanes are starting again."""

@@ -45,14 +45,22 @@ _STOP_SECONDS = 5.0
 class LaneProcess:
     """One lane from its start to its end; when it dies, every open request fails with SandboxError."""
 
-    def __init__(self, settings: LaneSettings, groups: GroupTree | None = None, roots: Path | None = None) -> None:
+    def __init__(
+        self,
+        settings: LaneSettings,
+        groups: GroupTree | None = None,
+        roots: Path | None = None,
+        user_range: int | None = None,
+    ) -> None:
         """Begin; nothing is started yet.
 
         Args:
             settings: Settings of the lane.
             groups: Folders of the control groups of this lane alone; None where there are none.
             roots: Folder of root file systems; None for none.
+            user_range: Descriptor of the user namespace with ids for programs; None where there is none.
         """
+        self._user_range = user_range
         self._roots = roots
         self._groups = groups
         self._settings = settings
@@ -89,6 +97,7 @@ class LaneProcess:
                 keep_fds=kept,
                 mount_proc=self._settings["has_proc"],
                 roots=self._roots,
+                user_range=descriptors["user_range"],
             )
             opened.callback(command.close)
             self._process = await asyncio.create_subprocess_exec(
@@ -155,14 +164,17 @@ class LaneProcess:
 
     def _descriptors(self, opened: contextlib.ExitStack) -> LaneDescriptors:
         """Descriptors for the lane, which `opened` closes."""
-        outer_proc, groups = None, None
+        outer_proc, groups, user_range = None, None, None
         if not self._settings["has_proc"]:  # pods need one for a moment, to map their user
             outer_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, outer_proc)
         if self._groups is not None:
             folders = opened.enter_context(self._groups.make().opened())
             groups = (folders.version, folders.memory, folders.pids)
-        return {"outer_proc": outer_proc, "groups": groups}
+        if self._user_range is not None:
+            user_range = os.dup(self._user_range)
+            opened.callback(os.close, user_range)
+        return {"outer_proc": outer_proc, "user_range": user_range, "groups": groups}
 
     async def has_ended(self, seconds: float) -> bool:
         """Whether the lane dies within this time."""
@@ -226,5 +238,6 @@ class LaneProcess:
 
 
 def _numbers(descriptors: LaneDescriptors) -> list[int]:
-    outer_proc, groups = descriptors["outer_proc"], descriptors["groups"]
-    return [*([] if outer_proc is None else [outer_proc]), *([] if groups is None else groups[1:])]
+    single = (descriptors["outer_proc"], descriptors["user_range"])
+    groups = descriptors["groups"]
+    return [*(fd for fd in single if fd is not None), *([] if groups is None else groups[1:])]
