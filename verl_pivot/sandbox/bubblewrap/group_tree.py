@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from verl_pivot.sandbox.lane.control_groups import GroupFolders
+from verl_pivot.sandbox.lane.control_groups import FILES, GroupFolders
+from verl_pivot.sandbox.lane.syscalls import CAP_DAC_OVERRIDE, give_up_capabilities
 
 CONTROLLERS = ("memory", "pids")
 _PREFIX = "verl-pivot-"
@@ -76,23 +77,49 @@ def own_groups(proc: Path = Path("/proc/self")) -> GroupTree | None:
     Args:
         proc: Folder of this process in /proc.
     """
+    mounted = _mounted(proc)
+    if set(CONTROLLERS) <= mounted.keys():
+        return GroupTree(version=1, memory=mounted["memory"][0], pids=mounted["pids"][0])
+    if "" in mounted and set(CONTROLLERS) <= set((mounted[""][0] / "cgroup.controllers").read_text().split()):
+        return GroupTree(version=2, memory=mounted[""][0], pids=mounted[""][0])
+    return None
+
+
+def memory_limits(proc: Path = Path("/proc/self")) -> list[int]:
+    """Limits on memory of the control groups that this process is in, and of those around them.
+
+    Args:
+        proc: Folder of this process in /proc.
+    """
+    found: list[int] = []
+    mounted = _mounted(proc)
+    for controller, file in (("memory", FILES[1].memory_limit), ("", FILES[2].memory_limit)):
+        folder, top = mounted.get(controller, (Path("/"), Path("/")))
+        for each in (folder, *folder.parents):
+            if (
+                each.is_relative_to(top)
+                and (each / file).is_file()
+                and (text := (each / file).read_text()).strip().isdigit()
+            ):
+                found.append(int(text))
+    return found
+
+
+def _mounted(proc: Path) -> dict[str, tuple[Path, Path]]:
+    """Controller, or "" for version 2 -> folder of the group of a process, and where the hierarchy is mounted."""
     paths: dict[str, str] = {}
     for line in (proc / "cgroup").read_text().splitlines():
         _, names, path = line.split(":", 2)
         paths |= dict.fromkeys(names.split(","), path)
-    mounted: dict[str, Path] = {}
+    mounted: dict[str, tuple[Path, Path]] = {}
     for line in (proc / "mountinfo").read_text().splitlines():
         words = line.split()
         kind, _, options = words[words.index("-") + 1 :][:3]
         shown = {"cgroup": options.split(","), "cgroup2": [""]}
         for name in shown.get(kind, []):
             if name in paths and (folder := _folder(paths[name], root=words[3], mount=words[4])) is not None:
-                mounted.setdefault(name, folder)
-    if set(CONTROLLERS) <= mounted.keys():
-        return GroupTree(version=1, memory=mounted["memory"], pids=mounted["pids"])
-    if "" in mounted and set(CONTROLLERS) <= set((mounted[""] / "cgroup.controllers").read_text().split()):
-        return GroupTree(version=2, memory=mounted[""], pids=mounted[""])
-    return None
+                mounted.setdefault(name, (folder, Path(words[4])))
+    return mounted
 
 
 def may_have_groups() -> bool:
@@ -142,6 +169,7 @@ def make_groups(owner: tuple[int, int] | None = None) -> GroupTree | None:
 def remove_at_end(tree: GroupTree) -> None:
     """Remove the groups when this process has ended, by a child of root: an ordinary user may not remove the topmost.
 
+    The child keeps no open file, and no capability but that to change folders of others. It only waits, then removes.
     In version 2 whoever gave this process its group removes the groups below it, too.
     """
     if tree.version == 2:
@@ -153,6 +181,7 @@ def remove_at_end(tree: GroupTree) -> None:
             os.chdir("/")
             os.closerange(0, parent)
             os.closerange(parent + 1, 1 << 16)
+            give_up_capabilities(kept=CAP_DAC_OVERRIDE)
             select.select([parent], [], [])
             end = time.monotonic() + _SWEEP_SECONDS
             while not tree.remove() and time.monotonic() < end:

@@ -20,13 +20,12 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.group_tree import make_groups, remove_at_end
 from verl_pivot.sandbox.bubblewrap.user_range import make_user_range
 from verl_pivot.sandbox.lane.procfs import raise_oom_score
-from verl_pivot.sandbox.lane.syscalls import CLONE_NEWNS, drop_capabilities, unshare
+from verl_pivot.sandbox.lane.syscalls import CLONE_NEWNS, give_up_capabilities, unshare
 
 DEFAULT_USER = "nobody"
 MESSAGE_PREFIX = "verl-pivot: "
 """Beginning of an error message on stderr that comes from this module and not from the command."""
 _MS_RDONLY, _MS_NOSUID, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
-_PR_SET_NO_NEW_PRIVS = 38
 HANDED_PREFIX = "VERL_PIVOT_SANDBOX_HANDED_"
 """Beginning of the variables in which a command of root hands open descriptors on to itself as an ordinary user."""
 _KEPT_VARIABLES = (
@@ -137,8 +136,7 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
         os.setuid(account.pw_uid)
     except OSError as error:
         raise ConfigError(f"this root may not become {user} ({error.strerror}): start as an ordinary user") from error
-    drop_capabilities()
-    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    give_up_capabilities()
     if not os.access(".", os.X_OK):
         os.chdir("/")
 

@@ -18,7 +18,7 @@ IDS_OF_LANE = 8192
 NUM_LANES = 128
 _NUM_IDS = IDS_OF_LANE * NUM_LANES
 _READ_BY_ALL = stat.S_IROTH | stat.S_IXOTH
-_VARIABLE = "VERL_PIVOT_USER_RANGE"
+_VARIABLE = "VERL_PIVOT_SANDBOX_HANDED_USER_RANGE"
 
 
 def make_user_range(account: pwd.struct_passwd) -> None:

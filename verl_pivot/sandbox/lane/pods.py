@@ -60,7 +60,7 @@ class Pod:
     pid: int
     pidfd: int
     user_id: int | None
-    """User id of its programs in the lane; None where they share the lane's."""
+    """User id of its programs in the lane; None where they share the lane's, to which root file systems belong."""
     group: PodGroup | None
     """Control group of its programs; None where the machine gives none."""
     groups: GroupPool | None
@@ -173,7 +173,7 @@ class PodMaker:
             shape=shape,
             pid=pid,
             pidfd=pidfd,
-            user_id=self._user_ids.of(self._num_made),
+            user_id=None if shape.root else self._user_ids.of(self._num_made),
             group=group,
             groups=self._groups,
             network=network,

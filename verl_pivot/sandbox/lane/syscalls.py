@@ -16,11 +16,11 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 _MS_BIND, _MS_REC = 0x1000, 0x4000
 _MNT_DETACH = 2
 
-_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP = 4, 22, 24
+_PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
 _NUM_CAPABILITIES = 41
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_HEADER = struct.pack("=Ii", 0x20080522, 0)  # version 3, this process
-_NO_CAPABILITIES = bytes(24)
+CAP_DAC_OVERRIDE = 1 << 1
 _LANDLOCK_CREATE_RULESET, _LANDLOCK_RESTRICT_SELF = 444, 446
 _LANDLOCK_CREATE_RULESET_VERSION = 1
 _LANDLOCK_SCOPED_ABSTRACT_UNIX_SOCKET = 1
@@ -91,11 +91,17 @@ def become_dumpable() -> None:
     _check("prctl", _prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0))
 
 
-def drop_capabilities() -> None:
-    """Give up every capability, and the bounding set, without which no capability can come back."""
+def drop_capabilities(*, kept: int = 0) -> None:
+    """Give up every capability but those of the bit mask `kept`, and the bounding set: no other comes back."""
     for capability in range(_NUM_CAPABILITIES):
         _prctl(_PR_CAPBSET_DROP, capability)  # EINVAL on kernels that know fewer capabilities
-    _check("capset", _capset(_CAPABILITY_HEADER, _NO_CAPABILITIES))
+    _check("capset", _capset(_CAPABILITY_HEADER, struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0)))
+
+
+def give_up_capabilities(*, kept: int = 0) -> None:
+    """Give up capabilities for good: no program that this process executes gets one back."""
+    drop_capabilities(kept=kept)
+    _check("prctl", _prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 
 
 class SeccompFilter:

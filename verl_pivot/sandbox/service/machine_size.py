@@ -2,12 +2,12 @@
 
 import os
 import resource
-from pathlib import Path
+
+from verl_pivot.sandbox.bubblewrap.group_tree import memory_limits
 
 _NUM_SLOTS_PER_LANE = 512
 _FDS_OF_LANE, _FDS_OF_PROGRAM = 224, 10
 """Descriptors that a lane has open for itself and its zygotes, and at most for each program that runs."""
-_CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def num_slots_of_lane() -> int:
@@ -17,9 +17,6 @@ def num_slots_of_lane() -> int:
 
 
 def memory_of_machine() -> int:
-    """Bytes of memory of this machine, or of the container that this process runs in."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for path in _CGROUP_LIMITS:
-        if path.is_file() and (text := path.read_text().strip()).isdigit():
-            limits.append(int(text))
-    return min(limits)
+    """Bytes of memory of this machine, or of the container or the job that this process runs in."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min((physical, *memory_limits()))
