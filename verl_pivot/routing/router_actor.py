@@ -64,7 +64,7 @@ class KvRouter:
     async def require_release_fields(self) -> list[str]:
         return ["request_id"]
 
-    async def acquire_server(self, request_id: str, prompt_ids: Sequence[int]) -> tuple[str, Any]:
+    async def acquire_server(self, request_id: str, prompt_ids: list[int]) -> tuple[str, Any]:
         """The server for one turn and the handle of its actor; waits until there is room, unless a place was requested.
 
         Raises:
@@ -76,6 +76,7 @@ class KvRouter:
         if given is not None and given in self._handles and self._router.is_running(request_id, given):
             return given, self._handles[given]
         request = PlaceRequest(request_id=request_id, num_tokens=len(prompt_ids), digest=digest_of(prompt_ids))
+        prompt_ids.clear()  # Ray keeps the arguments of a call until it returns, and this one may wait for minutes
         while True:
             server = await self._acquire(request)
             if server in self._handles:
