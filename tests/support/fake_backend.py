@@ -90,7 +90,16 @@ class FakeBackend:
         timing = Timing(wall_seconds=0.001)
         return Result(status=Status.OK, exit_code=0, stdout=stdout, stdout_bytes=len(stdout), timing=timing)
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
+    async def open_session(
+        self,
+        session_id: str,
+        *,
+        limits: Limits,
+        network: Network,
+        root: str,
+        environment: dict[str, str],
+        folder: str,
+    ) -> None:
         self.sessions[session_id] = FakeSession()
 
     async def run_cell(

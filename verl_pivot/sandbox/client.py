@@ -101,6 +101,8 @@ class Sandbox:
         args: Sequence[str] = (),
         files: Mapping[str, bytes] | None = None,
         fetch: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        folder: str = "",
         limits: Limits = Limits(),  # noqa: B008  frozen
         network: Network = Network.NONE,
         compile_seconds: float | None = None,
@@ -116,6 +118,8 @@ class Sandbox:
             args: Arguments of the program.
             files: {relative name: content} of files that are written into its working directory before the start.
             fetch: Relative names of files to bring back after the end.
+            environment: {name: value} of variables beside the constant ones, or in their place.
+            folder: Folder below /tmp in which the program starts, made if it is missing.
             limits: Limits of this program.
             network: Network that the program sees.
             compile_seconds: Seconds that the compiler gets; None takes those of the language.
@@ -133,6 +137,8 @@ class Sandbox:
             args=tuple(args),
             files=files or {},
             fetch=tuple(fetch),
+            environment=environment or {},
+            folder=folder,
             limits=limits,
             network=network,
             compile_seconds=compile_seconds,
@@ -165,6 +171,8 @@ class Sandbox:
     async def open(
         self,
         *,
+        environment: Mapping[str, str] | None = None,
+        folder: str = "",
         limits: Limits = Limits(),  # noqa: B008  frozen
         network: Network = Network.NONE,
         root: str = "",
@@ -173,6 +181,8 @@ class Sandbox:
         """Open a session: a Python interpreter that keeps its variables and files.
 
         Args:
+            environment: {name: value} of variables beside the constant ones, or in their place.
+            folder: Folder below /tmp in which the interpreter starts, made if it is missing.
             limits: Limits of the whole session; `wall_seconds` of each cell.
             network: Network that the session sees.
             root: Name of the root file system that it runs in, as for `run`.
@@ -188,6 +198,8 @@ class Sandbox:
         return await open_session(
             connection.session_sender,
             connection.nodes,
+            environment=environment or {},
+            folder=folder,
             limits=limits,
             network=network,
             root=root,

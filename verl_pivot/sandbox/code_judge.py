@@ -48,14 +48,14 @@ def submission_body(program: Program) -> _JudgeBody:
     """Request for a program; its limits are the server's own.
 
     Raises:
-        SandboxRequestError: If the program has files or arguments, or another language than Python or C++.
+        SandboxRequestError: If the program has files, arguments, variables or a folder, or another language than Python or C++.
     """
     if program.language not in LANGUAGES:
         raise UnsupportedLanguageError(f"language {program.language!r} is none of code-judge's: {', '.join(LANGUAGES)}")
-    if program.files or program.fetch or program.args:
+    if program.files or program.fetch or program.args or program.environment or program.folder:
         raise SandboxRequestError(
-            "code-judge runs a program with its standard input alone: it takes no files, no arguments, and gives no "
-            "files back; use a service of `verl-pivot sandbox serve`, or a SandboxFusion pool"
+            "code-judge runs a program with its standard input alone: it takes no files, arguments, variables or "
+            "folder, and gives no files back; use a service of `verl-pivot sandbox serve`, or a SandboxFusion pool"
         )
     submission = _Submission(type=program.language, solution=program.code, input=program.stdin)
     return _JudgeBody(submissions=[submission])

@@ -16,6 +16,11 @@ MAX_FILES = 64
 MAX_FILE_BYTES = 8 * MIB
 """Most bytes of all files that one program gets, and of all files that are fetched from it."""
 _ROOT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,254}")
+MAX_ENVIRONMENT_BYTES = 64 * 1024
+MAX_FOLDER_DEPTH = 8
+_KEPT_VARIABLES = ("PATH", "PWD")
+"""Variables that are the sandbox's own: where it finds the commands of languages, and the folder of the start."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE_NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
 
 
@@ -115,6 +120,11 @@ class Program:
     """{relative name: content} of files that are written into the working directory before the start."""
     fetch: tuple[str, ...] = ()
     """Relative names of regular files to bring back after the end."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """{name: value} of variables beside the constant ones, or in their place."""
+    folder: str = ""
+    """Folder below /tmp in which the program starts, made if it is missing; empty for /tmp itself. Names of files stay
+    relative to /tmp."""
     limits: Limits = Limits()
     network: Network = Network.NONE
     compile_seconds: float | None = None
@@ -134,9 +144,29 @@ class Program:
             raise SandboxRequestError(f"at most {MAX_FILES} files, got {len(self.files)} in and {len(self.fetch)} out")
         for name in (*self.files, *self.fetch):
             check_file_name(name)
+        check_place(self.environment, self.folder)
         for text in self.args:
             if "\0" in text:
                 raise SandboxRequestError(f"an argument holds a NUL byte: {text!r}")
+
+
+def check_place(environment: Mapping[str, str], folder: str) -> None:
+    """Check the variables of a program or session, and the folder in which it starts.
+
+    Raises:
+        SandboxRequestError: If a name or value cannot be used, or the folder could lie outside of /tmp.
+    """
+    for name, value in environment.items():
+        if not _VARIABLE.fullmatch(name) or name in _KEPT_VARIABLES:
+            raise SandboxRequestError(f"environment: {name!r} is no name of a variable that can be set")
+        if "\0" in value:
+            raise SandboxRequestError(f"environment: the value of {name} holds a NUL byte: {value!r}")
+    num_bytes = sum(len(name) + len(value.encode("utf-8", "surrogatepass")) for name, value in environment.items())
+    _check_size("environment", num_bytes, MAX_ENVIRONMENT_BYTES)
+    if folder:
+        check_file_name(folder)
+    if folder.count("/") >= MAX_FOLDER_DEPTH:
+        raise SandboxRequestError(f"folder {folder!r} has more than {MAX_FOLDER_DEPTH} parts")
 
 
 def check_file_name(name: str) -> None:

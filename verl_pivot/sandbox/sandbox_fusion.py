@@ -98,6 +98,8 @@ def run_code_body(program: Program) -> RunCodeBody:
         raise UnsupportedLanguageError(
             f"language {program.language!r} is none of SandboxFusion's: {', '.join(sorted(LANGUAGES))}"
         )
+    if program.environment or program.folder:
+        raise SandboxRequestError("SandboxFusion's protocol has neither an environment nor a folder to start in")
     return RunCodeBody(
         code=program.code,
         language=language,

@@ -30,6 +30,8 @@ async def open_session(
     sender: SessionSender,
     nodes: Sequence[Node],
     *,
+    environment: Mapping[str, str],
+    folder: str,
     limits: Limits,
     network: Network,
     root: str,
@@ -48,6 +50,8 @@ async def open_session(
         limits=msgspec.Raw(encode(limits)),
         network=network,
         root=root,
+        environment=dict(environment),
+        folder=folder,
     )
     try:
         node, line = await sender.send(nodes, "/v1/sessions", body, _RETRIED_AT_OPEN)

@@ -140,6 +140,8 @@ class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     limits: msgspec.Raw = msgspec.Raw(b"{}")
     network: Network = Network.NONE
     root: str = ""
+    environment: dict[str, str] = {}
+    folder: str = ""
 
 
 class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):

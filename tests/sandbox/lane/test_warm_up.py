@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 from verl_pivot.sandbox.lane import zygote_handle
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
-from verl_pivot.sandbox.service.lane_backend import STANDARD_MODULES
+from verl_pivot.sandbox.service.zygotes import STANDARD_MODULES
 
 MANY_SECONDS = 60.0
 REMEDY = "correct it in the languages file, or set it to null there"

@@ -62,7 +62,7 @@ def test_a_users_warm_up_has_its_module_imported_in_the_full_zygote_and_found_in
         "full": {"datetime", "numpy", "sympy", "colorsys"},
     }
     python = backend._languages.get("python")
-    assert backend._zygote_of(Program(code="import colorsys"), python) == "full"
+    assert backend._zygotes.choose(Program(code="import colorsys"), python) == "full"
 
 
 def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:

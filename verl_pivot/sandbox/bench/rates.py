@@ -24,7 +24,7 @@ from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Limits, Program, Result
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.service.backend import Backend, BackendSettings
-from verl_pivot.sandbox.service.lane_backend import SESSION_MODULES, STANDARD_MODULES
+from verl_pivot.sandbox.service.zygotes import SESSION_MODULES, STANDARD_MODULES
 
 BARE = "print(1)"
 SCIENCE = "import numpy, sympy\nprint(1)"

@@ -47,12 +47,21 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int) -> None:
     _report(report_fd, "ready")
     if not os.read(go_fd, 1):
         return
+    environment, folder = plan["environment"], plan["folder"]
+    if folder:
+        os.makedirs(folder, exist_ok=True)
     if plan["compile"] is not None:
-        code = _step(plan["compile"], report_fd, stdio=(os.open("/dev/null", os.O_RDONLY), compile_fd, compile_fd))
+        stdio = (os.open("/dev/null", os.O_RDONLY), compile_fd, compile_fd)
+        code = _step(plan["compile"], report_fd, stdio, environment)
         if code != 0:
             return
     os.close(compile_fd)
-    _step(plan["run"], report_fd, stdio=(0, 1, 2))
+    here = os.open(".", os.O_RDONLY)
+    if folder:
+        os.chdir(folder)
+        environment[b"PWD"] = b"/tmp/" + folder
+    _step(plan["run"], report_fd, (0, 1, 2), environment)
+    os.fchdir(here)
     for name in plan["fetch"]:
         _report(report_fd, _fetch(name, plan))
     _report(report_fd, "done")
@@ -71,14 +80,14 @@ def _report(fd: int, message: str) -> None:
         line = line[os.write(fd, line) :]
 
 
-def _step(step: "ShimStep", report_fd: int, stdio: tuple[int, int, int]) -> int:
+def _step(step: "ShimStep", report_fd: int, stdio: tuple[int, int, int], environment: dict[bytes, bytes]) -> int:
     """Run one command to its end, then kill whatever it left behind. Returns the command's wait status."""
     error_read, error_write = os.pipe()
     _report(report_fd, "started")
     start = time.monotonic()
     child = os.fork()
     if child == 0:
-        _become(step, stdio, error_write)
+        _become(step, stdio, environment, error_write)
     os.close(error_write)
     pid = 0
     while pid != child:
@@ -92,7 +101,7 @@ def _step(step: "ShimStep", report_fd: int, stdio: tuple[int, int, int]) -> int:
     return status
 
 
-def _become(step: "ShimStep", stdio: tuple[int, int, int], error_fd: int) -> None:
+def _become(step: "ShimStep", stdio: tuple[int, int, int], environment: dict[bytes, bytes], error_fd: int) -> None:
     """Execute a command in place of this process; the reason why that fails is written to `error_fd`."""
     try:
         for number, fd in enumerate(stdio):
@@ -102,6 +111,7 @@ def _become(step: "ShimStep", stdio: tuple[int, int, int], error_fd: int) -> Non
         os.nice(_NICE)
         for name, value in step["limits"].items():
             resource.setrlimit(getattr(resource, name), (value, value + (name == "RLIMIT_CPU")))
+        os.environb.update(environment)
         os.execvp(step["argv"][0], step["argv"])
     finally:  # reached only by an exception
         os.write(error_fd, str(sys.exc_info()[1]).replace("\n", " ").encode())

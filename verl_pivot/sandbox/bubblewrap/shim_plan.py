@@ -14,6 +14,10 @@ class ShimStep(TypedDict):
 class ShimPlan(TypedDict):
     """Everything that the shim does: run `compile`, if there is one, then `run`, then read the files in `fetch`."""
 
+    environment: dict[bytes, bytes]
+    """Variables of the compiler and the program; not of the shim, which a linker's variable would take over."""
+    folder: bytes
+    """Folder below the working directory, made at the start, in which `run` begins; empty for none."""
     compile: ShimStep | None
     run: ShimStep
     fetch: list[bytes]

@@ -1,15 +1,17 @@
-"""Files of a program, written and read inside its pod with the program's own rights, never by the host."""
+"""Files, folder and variables of a program, set inside its pod with its own rights, never by the host."""
 
 import binascii
 import os
 import signal
 import stat
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
     from collections.abc import Mapping
 
     from verl_pivot.sandbox.lane.messages import EncodedFiles
+    from verl_pivot.sandbox.lane.process_messages import Place
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -42,6 +44,24 @@ def write_files(files: dict[str, bytes]) -> None:
             written = 0
             while written < len(content):
                 written += file.write(content[written:])
+
+
+def take_place(place: "Place", *, enters_folder: bool) -> None:
+    """Set the variables of a program, and make the folder that it starts in.
+
+    Raises:
+        OSError: If the folder does not fit, or a part of its name is a symbolic link or a file.
+    """
+    environment, folder = place["environment"], place["folder"]
+    os.environ.update(environment)
+    if "TZ" in environment:
+        time.tzset()
+    if folder:
+        fd = _open_folder(f"{folder}/", make=True)
+        if enters_folder:
+            os.fchdir(fd)
+            os.environ["PWD"] = f"{os.environ['PWD']}/{folder}"
+        os.close(fd)
 
 
 def fetch_files(names: list[str], max_bytes: int) -> tuple[dict[str, bytes], dict[str, str]]:

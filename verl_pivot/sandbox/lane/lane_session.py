@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
     from verl_pivot.sandbox.lane.messages import CellAnswer, Done, LimitFields, OutputFields, Refusal, SessionFields
-    from verl_pivot.sandbox.lane.process_messages import CellsTask, ResourceLimits
+    from verl_pivot.sandbox.lane.process_messages import CellsTask, Place, ResourceLimits
 
 _OWN_REASONS = ("memory_limit", "output_limit")
 """Limits that a session exceeds by itself."""
@@ -37,11 +37,19 @@ class LaneSession:
     """One session: at most one interpreter, one epoch, one cell at a time."""
 
     def __init__(
-        self, id: str, limits: "LimitFields", shape: PodShape, loop: EventLoop, *, total_cpu_seconds: int
+        self,
+        id: str,
+        limits: "LimitFields",
+        shape: PodShape,
+        loop: EventLoop,
+        *,
+        place: "Place",
+        total_cpu_seconds: int,
     ) -> None:
         self.id = id
         self.limits = limits
         self.shape = shape
+        self.place = place
         self.epoch = 1
         self.num_cells = 0
         self.interpreter: Interpreter | None = None
@@ -81,7 +89,7 @@ class LaneSession:
         ours, theirs = new_channel()
         outputs = self._captures()
         limits: ResourceLimits = {**resource_limits(self.limits), "cpu_seconds": self._total_cpu_seconds}
-        task: CellsTask = {"kind": "cells", "files": {}, "limits": limits}
+        task: CellsTask = {"kind": "cells", "files": {}, "limits": limits, "place": self.place}
         self._on_started = answer
         self._zygote = process.zygote
         shared = SharedPod(process.pod)
@@ -113,13 +121,8 @@ class LaneSession:
     def fork(self, branch_id: str, answer: "OnStarted") -> "LaneSession":
         """A new session that goes on from here, in a copy of the interpreter."""
         assert self.interpreter is not None, "a fork needs an interpreter"
-        branch = LaneSession(
-            branch_id,
-            self.limits,
-            self.shape,
-            self._loop,
-            total_cpu_seconds=self._total_cpu_seconds,
-        )
+        total = self._total_cpu_seconds
+        branch = LaneSession(branch_id, self.limits, self.shape, self._loop, place=self.place, total_cpu_seconds=total)
         ours, theirs = new_channel()
         outputs = self._captures()
         branch._on_started = answer

@@ -100,6 +100,9 @@ class LaneProgram(TypedDict):
     """A value of sandbox.execution.Network."""
     root: str
     """Name of the root file system; "" for none."""
+    environment: dict[str, str]
+    folder: str
+    """Folder below the working directory in which the program starts; empty for none."""
 
 
 class RunRequest(TypedDict):
@@ -133,6 +136,9 @@ class OpenRequest(TypedDict):
     """A value of sandbox.execution.Network."""
     root: str
     """Name of the root file system; "" for none."""
+    environment: dict[str, str]
+    folder: str
+    """Folder below the working directory in which the interpreter starts; empty for none."""
 
 
 class CellRequest(TypedDict):

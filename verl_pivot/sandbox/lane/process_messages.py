@@ -18,6 +18,15 @@ class ResourceLimits(TypedDict):
     num_open_files: int
 
 
+class Place(TypedDict):
+    """Where a program or interpreter starts."""
+
+    environment: dict[str, str]
+    """Variables that are set on top of the zygote's."""
+    folder: str
+    """Folder below the working directory; empty for none."""
+
+
 class ProgramTask(TypedDict):
     """Task of a forked process: run Python code, or execute a command."""
 
@@ -26,6 +35,9 @@ class ProgramTask(TypedDict):
     code: bytes
     files: dict[str, bytes]
     limits: ResourceLimits
+    place: Place
+    is_compiler: bool
+    """Whether it compiles the program: then it stays in the working directory."""
 
 
 class CellsTask(TypedDict):
@@ -34,6 +46,7 @@ class CellsTask(TypedDict):
     kind: Literal["cells"]
     files: dict[str, bytes]
     limits: ResourceLimits
+    place: Place
 
 
 class FilesTask(TypedDict):

@@ -76,9 +76,9 @@ def new_main_module() -> types.ModuleType:
     return main
 
 
-def run_main(code: bytes, args: list[str]) -> None:
-    """Run `code`, the content of main.py, and exit as Python would. Never returns."""
-    sys.argv = [MAIN, *args]
+def run_main(code: bytes, args: list[str], *, name: str) -> None:
+    """Run `code`, the content of main.py, which `python` was given by this name; exit as Python would."""
+    sys.argv = [name, *args]
     exit_code = 0
     try:
         exec(_compiled(code), _names_of_main())
@@ -101,7 +101,7 @@ def _compiled(code: bytes) -> types.CodeType:
     except (SyntaxError, ValueError):
         if b"\0" in code or b"coding" in b"".join(code.split(b"\n", 2)[:2]):
             # Only the interpreter itself writes the right error for a file that it cannot decode.
-            os.execv(sys.executable, [sys.executable, MAIN, *sys.argv[1:]])
+            os.execv(sys.executable, [sys.executable, *sys.argv])
         raise
 
 

@@ -167,7 +167,15 @@ class Run:
         """Task of running the program, or of running its compiler; the first one in the pod writes the files."""
         code = self.program["code"].encode("utf-8", "surrogatepass")
         files = {**decode_files(self.program["files"]), self.program["file"]: code} if has_files else {}
-        return {"kind": kind, "argv": argv, "code": code, "files": files, "limits": resource_limits(limits)}
+        return {
+            "kind": kind,
+            "argv": argv,
+            "code": code,
+            "files": files,
+            "limits": resource_limits(limits),
+            "place": {"environment": self.program["environment"], "folder": self.program["folder"]},
+            "is_compiler": argv is self.program["compile"],
+        }
 
     def _start_task(
         self,

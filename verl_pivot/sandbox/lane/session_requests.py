@@ -155,6 +155,7 @@ class SessionRequests:
             request["limits"],
             shape,
             self._loop,
+            place={"environment": request["environment"], "folder": request["folder"]},
             total_cpu_seconds=self._cpu_seconds,
         )
         self._sessions[session.id] = session

@@ -29,8 +29,8 @@ from verl_pivot.sandbox.lane.confinement import (
     give_up_privileges,
 )
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive, send
-from verl_pivot.sandbox.lane.files import end_everyone_else, fetch_files, write_files
-from verl_pivot.sandbox.lane.python_program import become_fresh, run_main
+from verl_pivot.sandbox.lane.files import end_everyone_else, fetch_files, take_place, write_files
+from verl_pivot.sandbox.lane.python_program import MAIN, MAIN_PATH, become_fresh, run_main
 from verl_pivot.sandbox.lane.seccomp import program_filter_bytes, zygote_filter_bytes
 
 TYPE_CHECKING = False
@@ -166,6 +166,7 @@ class Zygote:
             if task["kind"] == "files":
                 _serve_files(task, received[1][4])
             write_files(task["files"])
+            take_place(task["place"], enters_folder=task["kind"] == "cells" or not task["is_compiler"])
         except (OSError, ValueError) as error:
             _fail(_REPORT, error)
         os.write(_REPORT, READY)
@@ -199,7 +200,7 @@ def _become(task: "ProgramTask | CellsTask", control: int) -> None:
     if task["kind"] == "cells":
         _modules["verl_pivot.sandbox.lane.repl"].serve_cells(socket.socket(fileno=control))
     elif task["kind"] == "python":
-        run_main(task["code"], task["argv"])
+        run_main(task["code"], task["argv"], name=MAIN_PATH if task["place"]["folder"] else MAIN)
     else:
         _execute(task["argv"])
 

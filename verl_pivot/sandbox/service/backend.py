@@ -27,7 +27,16 @@ class Backend(Protocol):
 
     async def run(self, program: Program) -> Result: ...
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
+    async def open_session(
+        self,
+        session_id: str,
+        *,
+        limits: Limits,
+        network: Network,
+        root: str,
+        environment: dict[str, str],
+        folder: str,
+    ) -> None:
         """Start a Python interpreter that keeps its variables; the limits hold for the whole session.
 
         Args:
@@ -35,6 +44,8 @@ class Backend(Protocol):
             limits: Limits of the session.
             network: Network that it sees.
             root: Name of the root file system that it runs in; "" for none.
+            environment: Variables in addition to the constant ones.
+            folder: Folder below /tmp in which it starts; "" for /tmp.
         """
         ...
 

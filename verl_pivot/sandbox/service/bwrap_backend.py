@@ -114,7 +114,16 @@ class BwrapExecBackend:
             with _lent(self._machine.groups, program, language) as group:
                 return await self._run(program, language, group)
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
+    async def open_session(
+        self,
+        session_id: str,
+        *,
+        limits: Limits,
+        network: Network,
+        root: str,
+        environment: dict[str, str],
+        folder: str,
+    ) -> None:
         raise _no_sessions()
 
     async def run_cell(
@@ -235,8 +244,10 @@ def _plan(program: Program, language: Language) -> bytes:
     if language.compile is not None:
         compile_step = _step(language.compile, language.compile_limits_of(program), language)
     plan = ShimPlan(
+        environment={name.encode(): utf8_bytes(value) for name, value in program.environment.items()},
+        folder=utf8_bytes(program.folder),
         compile=compile_step,
-        run=_step((*language.run, *program.args), program.limits, language),
+        run=_step((*language.run_in(program.folder), *program.args), program.limits, language),
         fetch=[utf8_bytes(name) for name in program.fetch],
         max_fetch_bytes=MAX_FILE_BYTES,
     )

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import re
 import time
 from collections.abc import Iterator, Mapping
 
@@ -15,7 +14,7 @@ from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, UserIdFields, ZygotePlan
+from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, UserIdFields
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
@@ -25,20 +24,14 @@ from verl_pivot.sandbox.service.lane_conversion import (
     run_result,
 )
 from verl_pivot.sandbox.service.lane_process import LaneProcess
-from verl_pivot.sandbox.service.languages import Language, load_languages
+from verl_pivot.sandbox.service.languages import load_languages
 from verl_pivot.sandbox.service.machine_size import memory_of_machine, num_slots_of_lane
-from verl_pivot.sandbox.service.program_files import program_files
+from verl_pivot.sandbox.service.program_files import check_variables, program_files
 from verl_pivot.sandbox.service.task_roots import TaskRoots
+from verl_pivot.sandbox.service.zygotes import Zygotes
 
 logger = logging.getLogger(__name__)
 
-SESSION_MODULES = ("verl_pivot.sandbox.lane.repl",)
-"""Modules that the zygote of sessions imports besides the user's."""
-STANDARD_MODULES = (
-    *("bisect", "collections", "contextlib", "copy", "dataclasses", "datetime", "decimal", "fractions", "functools"),
-    *("heapq", "itertools", "json", "math", "operator", "random", "re", "statistics", "string", "threading", "typing"),
-)
-"""Modules of the standard library that programs often import."""
 _NUM_FOREGROUND = 4
 _MAX_FORKS = 20_000
 _PING_SECONDS = 10.0
@@ -66,12 +59,11 @@ class ZygoteBackend:
         """Lanes made so far."""
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._preload = tuple(dict.fromkeys((*settings.preload, *self._languages.warmed_modules)))
+        self._zygotes = Zygotes(settings.preload, self._languages)
         self._shares_network = settings.shares_network
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
         self._roots = TaskRoots(settings.roots_folder)
-        self._imports = {"full": _imports_of(self._preload), "standard": _imports_of(STANDARD_MODULES)}
 
     async def start(self) -> None:
         groups = groups_of_service() or make_groups()
@@ -97,15 +89,10 @@ class ZygoteBackend:
         return LaneProcess({**self._settings, "user_ids": user_ids}, groups, self._roots.folder, self._user_range)
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
-        modules = {
-            "bare": (),
-            "standard": STANDARD_MODULES,
-            "full": (*STANDARD_MODULES, *SESSION_MODULES, *self._preload),
-        }
         return {
             "has_proc": has_proc,
             "shares_network": self._shares_network,
-            "zygotes": {name: self._zygote_plan(imported) for name, imported in modules.items()},
+            "zygotes": self._zygotes.plans,
             "session_zygote": "full",
             "session_cpu_seconds": self._session_cpu_seconds,
             "num_foreground": _NUM_FOREGROUND,
@@ -114,22 +101,28 @@ class ZygoteBackend:
             "user_ids": {"first": 0, "num_ids": 0},
         }
 
-    def _zygote_plan(self, modules: tuple[str, ...]) -> ZygotePlan:
-        warm_ups = {name: code for name, code in self._languages.warm_ups.items() if name in modules}
-        return {"modules": [*modules], "warm_ups": warm_ups}
-
     async def run(self, program: Program) -> Result:
         language = self._languages.get(program.language)
         self._roots.check(program.root, language.tools)
         program_files(program, language)  # refuses what does not fit
         lane = await self._idlest()
-        answer = await lane.run(lane_program(program, language, self._zygote_of(program, language)))
+        answer = await lane.run(lane_program(program, language, self._zygotes.choose(program, language)))
         if answer["kind"] != "run":
             raise SandboxError(f"the program could not be run: {answer['reason']}")
         return run_result(answer, self.tier)
 
-    async def open_session(self, session_id: str, *, limits: Limits, network: Network, root: str) -> None:
+    async def open_session(
+        self,
+        session_id: str,
+        *,
+        limits: Limits,
+        network: Network,
+        root: str,
+        environment: dict[str, str],
+        folder: str,
+    ) -> None:
         self._roots.check(root, ())
+        check_variables(environment, self._languages.get("python"))
         lane = await self._idlest()
         self._sessions[session_id] = lane
         try:
@@ -140,6 +133,8 @@ class ZygoteBackend:
                     "limits": limit_fields(limits),
                     "network": network.value,
                     "root": root,
+                    "environment": environment,
+                    "folder": folder,
                 }
             )
             if answer["kind"] != "done":
@@ -266,14 +261,6 @@ class ZygoteBackend:
             raise _session_error(answer)
         return FetchedFiles(contents=decode_files(answer["files"]), errors=answer["file_errors"])
 
-    def _zygote_of(self, program: Program, language: Language) -> str:
-        """Name of the zygote to fork a program from; for "auto" the first with a module that the program imports."""
-        if program.root:
-            return "bare"
-        if language.zygote != "auto":
-            return language.zygote or "bare"
-        return next((name for name, imports in self._imports.items() if imports.search(program.code)), "bare")
-
 
 def _session_error(refusal: Refusal) -> SandboxError | SandboxRequestError:
     """The exception that says whose fault a refusal is."""
@@ -292,15 +279,3 @@ def _losing_sessions() -> Iterator[None]:
         yield
     except SandboxError as error:
         raise SessionLostError(f"the session's variables are gone: {error}") from error
-
-
-def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
-    """Pattern that finds an import of one of these modules.
-
-    A program whose import it misses is forked from a smaller zygote, and takes the time of the import; nothing else.
-    """
-    if not modules:
-        return re.compile(r"(?!)")  # matches nothing
-    return re.compile(
-        rf"^\s*(?:import|from)\s+(?:[\w., ]*,\s*)?(?:{'|'.join(map(re.escape, modules))})\b", re.MULTILINE
-    )

@@ -50,7 +50,7 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "zygote": zygote,
         "file": language.file,
         "code": program.code,
-        "argv": [*(() if is_python else language.run), *program.args],
+        "argv": [*(() if is_python else language.run_in(program.folder)), *program.args],
         "compile": None if language.compile is None else list(language.compile),
         "compile_limits": limit_fields(language.compile_limits_of(program)),
         "stdin": program.stdin,
@@ -60,6 +60,8 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "limits": limits,
         "network": program.network.value,
         "root": program.root,
+        "environment": dict(program.environment),
+        "folder": program.folder,
     }
 
 

@@ -104,6 +104,10 @@ class Language:
     compile_limits: Limits
     """Limits of the compiler; the limits of an execution hold for the program."""
 
+    def run_in(self, folder: str) -> tuple[str, ...]:
+        """Command that runs a program from a folder below /tmp; empty for /tmp, which holds the program's own file."""
+        return tuple(_absolute(word, self.file) for word in self.run) if folder else self.run
+
     @property
     def tools(self) -> tuple[str, ...]:
         """Names of the programs that must be found in PATH."""
@@ -232,6 +236,11 @@ def _language(name: str, options: _LanguageOptions) -> Language:
         overhead=options.overhead,
         compile_limits=Limits(**options.compile_limits.model_dump()),
     )
+
+
+def _absolute(word: str, file: str) -> str:
+    """A word of a command, as a path in /tmp if it names the program's file or one beside it."""
+    return f"/tmp/{word.removeprefix('./')}" if word == file or word.startswith("./") else word
 
 
 def _language_table(languages: list[Language], python: PythonView) -> LanguageTable:

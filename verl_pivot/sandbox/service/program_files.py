@@ -1,5 +1,6 @@
 """Program -> the files to write before its start, checked against its limits."""
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 from verl_pivot.errors import SandboxRequestError
@@ -7,6 +8,8 @@ from verl_pivot.sandbox.execution import Program
 from verl_pivot.sandbox.service.languages import Language
 
 _PAGE_BYTES = 4096
+_READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
+"""Beginnings of names of variables that Python, the linker and the C library read once, at the start."""
 
 
 def program_files(program: Program, language: Language) -> dict[str, bytes]:
@@ -15,10 +18,13 @@ def program_files(program: Program, language: Language) -> dict[str, bytes]:
     Raises:
         SandboxRequestError: If two names collide, or the files do not fit into /tmp.
     """
+    check_variables(program.environment, language)
     contents = {language.file: utf8_bytes(program.code), **program.files}
     if language.file in program.files:
         raise SandboxRequestError(f"files may not name {language.file!r}, which holds the code")
     folders = {str(folder) for name in contents for folder in PurePosixPath(name).parents}
+    if program.folder:
+        folders |= {program.folder, *map(str, PurePosixPath(program.folder).parents)}
     collisions = sorted(folders & contents.keys())
     if collisions:
         raise SandboxRequestError(f"files name {collisions[0]!r} both as a file and as a folder")
@@ -34,6 +40,20 @@ def program_files(program: Program, language: Language) -> dict[str, bytes]:
             f"limits.num_tmp_files of {program.limits.num_tmp_files}"
         )
     return contents
+
+
+def check_variables(environment: Mapping[str, str], language: Language) -> None:
+    """Check that a program can be given these variables.
+
+    Raises:
+        SandboxRequestError: If one has an effect at the start of an interpreter alone, which is over in a zygote.
+    """
+    for name in environment:
+        if language.zygote is not None and name.startswith(_READ_AT_START):
+            raise SandboxRequestError(
+                f"environment: {name} has no effect in language {language.name!r}, whose interpreter has started "
+                "already; set what it stands for in the program"
+            )
 
 
 def utf8_bytes(text: str) -> bytes:

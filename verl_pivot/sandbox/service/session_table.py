@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from verl_pivot.errors import SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.execution import Limits, Program, Result, SessionState, check_root_name
+from verl_pivot.sandbox.execution import Limits, Program, Result, SessionState, check_place, check_root_name
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.service.backend import Backend
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable, Start
@@ -53,15 +53,24 @@ class SessionTable:
         check_envelope(body.client, body.id, body.deadline_seconds)
         limits = decode_limits(body.limits)
         check_root_name(body.root)
+        check_place(body.environment, body.folder)
         if len(self) >= self._max_sessions and body.id not in self._entries:
             return self._full()
 
         async def start() -> SessionState:
             self._check_new(body.id)
-            await self._backend.open_session(body.id, limits=limits, network=body.network, root=body.root)
+            await self._backend.open_session(
+                body.id,
+                limits=limits,
+                network=body.network,
+                root=body.root,
+                environment=body.environment,
+                folder=body.folder,
+            )
             return self._add(body.id, body.client)
 
-        fingerprint = hash(("open", limits, body.network, body.root))
+        place = (body.root, tuple(body.environment.items()), body.folder)
+        fingerprint = hash(("open", limits, body.network, place))
         return _execution(body, fingerprint, num_bytes=len(body.id), start=start)
 
     def run_cell(self, session_id: str, body: CellBody) -> Execution | Failure:
