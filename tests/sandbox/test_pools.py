@@ -193,13 +193,17 @@ async def test_a_pool_that_does_not_answer_in_time_is_no_result() -> None:
 
 async def test_what_a_protocol_cannot_express_is_the_callers_error() -> None:
     async with Sandbox(pool=pool("code_judge", "http://127.0.0.1:1")) as judge:
-        with pytest.raises(SandboxRequestError, match="takes no files"):
-            await judge.run("x", files={"a": b""})
+        for options in ({"files": {"a": b""}}, {"environment": {"A": "1"}}, {"folder": "a"}):
+            with pytest.raises(SandboxRequestError, match="takes no files, arguments, variables or folder"):
+                await judge.run("x", **options)
         with pytest.raises(UnsupportedLanguageError, match=r"'bash' is none of code-judge's: python, cpp"):
             await judge.run("x", language="bash")
         with pytest.raises(SandboxRequestError, match="a pool of code_judge has no sessions"):
             await judge.open()
     async with Sandbox(pool=pool("sandbox_fusion", "http://127.0.0.1:1")) as fusion:
+        for option in ({"environment": {"A": "1"}}, {"folder": "a"}):
+            with pytest.raises(SandboxRequestError, match="neither an environment nor a folder to start in"):
+                await fusion.run("x", **option)
         with pytest.raises(UnsupportedLanguageError, match="'c' is none of SandboxFusion's"):
             await fusion.run("x", language="c")
 

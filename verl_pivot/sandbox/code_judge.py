@@ -48,7 +48,7 @@ def submission_body(program: Program) -> _JudgeBody:
     """Request for a program; its limits are the server's own.
 
     Raises:
-        SandboxRequestError: If the program has files, arguments, variables or a folder, or another language than Python or C++.
+        SandboxRequestError: If the program has more than code and input, or another language than Python or C++.
     """
     if program.language not in LANGUAGES:
         raise UnsupportedLanguageError(f"language {program.language!r} is none of code-judge's: {', '.join(LANGUAGES)}")
