@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
     from collections.abc import Mapping
 
     from verl_pivot.sandbox.lane.messages import EncodedFiles
-    from verl_pivot.sandbox.lane.process_messages import Place
+    from verl_pivot.sandbox.lane.process_messages import StartingPlace
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -46,7 +46,7 @@ def write_files(files: dict[str, bytes]) -> None:
                 written += file.write(content[written:])
 
 
-def take_place(place: "Place", *, enters_folder: bool) -> None:
+def take_place(place: "StartingPlace", *, enters_folder: bool) -> None:
     """Set the variables of a program, and make the folder that it starts in.
 
     Raises:

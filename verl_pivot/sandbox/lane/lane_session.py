@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
     from verl_pivot.sandbox.lane.messages import CellAnswer, Done, LimitFields, OutputFields, Refusal, SessionFields
-    from verl_pivot.sandbox.lane.process_messages import CellsTask, Place, ResourceLimits
+    from verl_pivot.sandbox.lane.process_messages import CellsTask, StartingPlace, ResourceLimits
 
 _OWN_REASONS = ("memory_limit", "output_limit")
 """Limits that a session exceeds by itself."""
@@ -43,7 +43,7 @@ class LaneSession:
         shape: PodShape,
         loop: EventLoop,
         *,
-        place: "Place",
+        place: "StartingPlace",
         total_cpu_seconds: int,
     ) -> None:
         self.id = id

@@ -18,7 +18,7 @@ class ResourceLimits(TypedDict):
     num_open_files: int
 
 
-class Place(TypedDict):
+class StartingPlace(TypedDict):
     """Where a program or interpreter starts."""
 
     environment: dict[str, str]
@@ -35,7 +35,7 @@ class ProgramTask(TypedDict):
     code: bytes
     files: dict[str, bytes]
     limits: ResourceLimits
-    place: Place
+    place: StartingPlace
     is_compiler: bool
     """Whether it compiles the program: then it stays in the working directory."""
 
@@ -46,7 +46,7 @@ class CellsTask(TypedDict):
     kind: Literal["cells"]
     files: dict[str, bytes]
     limits: ResourceLimits
-    place: Place
+    place: StartingPlace
 
 
 class FilesTask(TypedDict):
