@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
     from verl_pivot.sandbox.lane.messages import CellAnswer, Done, LimitFields, OutputFields, Refusal, SessionFields
-    from verl_pivot.sandbox.lane.process_messages import CellsTask, StartingPlace, ResourceLimits
+    from verl_pivot.sandbox.lane.process_messages import CellsTask, ResourceLimits, StartingPlace
 
 _OWN_REASONS = ("memory_limit", "output_limit")
 """Limits that a session exceeds by itself."""
