@@ -28,7 +28,7 @@ from verl_pivot.sandbox.service.languages import load_languages
 from verl_pivot.sandbox.service.machine_size import memory_of_machine, num_slots_of_lane
 from verl_pivot.sandbox.service.program_files import check_variables, program_files
 from verl_pivot.sandbox.service.task_roots import TaskRoots
-from verl_pivot.sandbox.service.zygotes import Zygotes
+from verl_pivot.sandbox.service.zygotes import ZygotePlanner
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class ZygoteBackend:
         """Lanes made so far."""
         self._sessions: dict[str, LaneProcess] = {}
         self._keepers: list[asyncio.Task[None]] = []
-        self._zygotes = Zygotes(settings.preload, self._languages)
+        self._zygotes = ZygotePlanner(settings.preload, self._languages)
         self._shares_network = settings.shares_network
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())

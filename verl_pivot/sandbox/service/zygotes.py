@@ -16,7 +16,7 @@ STANDARD_MODULES = (
 """Modules of the standard library that programs often import."""
 
 
-class Zygotes:
+class ZygotePlanner:
     """The zygotes of each lane, by the names that a language may give."""
 
     def __init__(self, preload: Sequence[str], languages: LanguageTable) -> None:
