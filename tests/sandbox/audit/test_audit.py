@@ -19,7 +19,8 @@ from verl_pivot.sandbox.bubblewrap.probe import Tier
 from verl_pivot.sandbox.execution import Result, Status
 
 WEAK_SANDBOX = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--dev", "/dev"]
-WEAK_SANDBOX += ["--proc", "/proc", "--tmpfs", "/tmp", "--chdir", "/tmp", "--die-with-parent", "--new-session", "--"]
+WEAK_SANDBOX += ["--proc", "/proc", "--tmpfs", "/tmp", "--ro-bind", str(ROOT), str(ROOT), "--chdir", "/tmp"]
+WEAK_SANDBOX += ["--die-with-parent", "--new-session", "--"]
 """A sandbox without a filter of system calls, limits and an environment of its own."""
 SUCCEED_IN_A_WEAK_SANDBOX = {
     "SECRETS": "finds a secret of the service in environment",
