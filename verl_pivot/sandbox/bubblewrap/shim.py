@@ -56,12 +56,9 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int) -> None:
         if code != 0:
             return
     os.close(compile_fd)
-    here = os.open(".", os.O_RDONLY)
     if folder:
-        os.chdir(folder)
         environment[b"PWD"] = b"/tmp/" + folder
-    _step(plan["run"], report_fd, (0, 1, 2), environment)
-    os.fchdir(here)
+    _step(plan["run"], report_fd, (0, 1, 2), environment, folder)
     for name in plan["fetch"]:
         _report(report_fd, _fetch(name, plan))
     _report(report_fd, "done")
@@ -80,14 +77,16 @@ def _report(fd: int, message: str) -> None:
         line = line[os.write(fd, line) :]
 
 
-def _step(step: "ShimStep", report_fd: int, stdio: tuple[int, int, int], environment: dict[bytes, bytes]) -> int:
-    """Run one command to its end, then kill whatever it left behind. Returns the command's wait status."""
+def _step(
+    step: "ShimStep", report_fd: int, stdio: tuple[int, int, int], environment: dict[bytes, bytes], folder: bytes = b""
+) -> int:
+    """Run one command in a folder to its end, then kill whatever it left behind. Returns the command's wait status."""
     error_read, error_write = os.pipe()
     _report(report_fd, "started")
     start = time.monotonic()
     child = os.fork()
     if child == 0:
-        _become(step, stdio, environment, error_write)
+        _become(step, stdio, environment, folder, error_write)
     os.close(error_write)
     pid = 0
     while pid != child:
@@ -101,9 +100,13 @@ def _step(step: "ShimStep", report_fd: int, stdio: tuple[int, int, int], environ
     return status
 
 
-def _become(step: "ShimStep", stdio: tuple[int, int, int], environment: dict[bytes, bytes], error_fd: int) -> None:
+def _become(
+    step: "ShimStep", stdio: tuple[int, int, int], environment: dict[bytes, bytes], folder: bytes, error_fd: int
+) -> None:
     """Execute a command in place of this process; the reason why that fails is written to `error_fd`."""
     try:
+        if folder:
+            os.chdir(folder)
         for number, fd in enumerate(stdio):
             os.dup2(fd, number)
         for number in _CHANGED_SIGNALS:
