@@ -103,6 +103,7 @@ def test_a_launch_begins_unless_no_row_has_options_that_its_verifier_takes() -> 
             verifiers=frozenset(each),
             has_variances=False,
             samplings=frozenset(),
+            agent_names=frozenset(),
         )
         for each in ({good, bad}, {bad})
     )

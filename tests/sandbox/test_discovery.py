@@ -115,5 +115,5 @@ async def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyP
 
 
 def test_urls_and_discovery_together_are_refused() -> None:
-    with pytest.raises(ConfigError, match="leave one of them out"):
+    with pytest.raises(ConfigError, match="give one of them"):
         Sandbox(["http://127.0.0.1:1"], TOKEN, discovery=FakeDiscovery())
