@@ -1,7 +1,7 @@
 # On a fresh machine with Python 3.11, or 3.12 and PYTHON=python3.12, each command sets everything up by itself.
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 8 minutes on two cores
-#   make test         formatting, types and the whole test suite; 15 minutes on two cores
-#   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 4 minutes
+#   make test         formatting, types and the whole test suite; 18 minutes on two cores
+#   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
@@ -15,8 +15,8 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
-# Three processes on two cores, since many tests wait; tests/conftest.py says which stay together.
-PARALLEL := --numprocesses 3 --dist loadscope --no-loadscope-reorder
+# More processes than cores, since many tests wait; tests/conftest.py says which stay together.
+PARALLEL := --dist loadscope --no-loadscope-reorder --numprocesses
 
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -27,13 +27,13 @@ quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
 
 test: lint
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) 3
 
 check: lint
-	$(BIN)/python -m pytest -m "not slow and not heavy" $(PARALLEL)
+	$(BIN)/python -m pytest -m "not slow and not heavy" $(PARALLEL) 4
 
 soak: .venv/ready
-	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak $(PARALLEL)
+	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak $(PARALLEL) 3
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

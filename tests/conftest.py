@@ -35,12 +35,16 @@ LAUNCHES = (
 
 LONGEST = (
     "tests/hostile/test_sandbox_failures.py",
+    "tests/verifiers/test_shell_execution.py",
+    "tests/launch_checks/test_checks.py",
     "tests/profiling/test_profiles.py",
     "tests/commands/test_plan.py",
     "tests/sandbox/lane/test_scheduler.py",
     "tests/hostile/test_math_attacks.py",
     "tests/hostile/test_sandbox_isolation.py",
     "tests/local/test_supervision.py",
+    "tests/launch_checks/test_void_settings.py",
+    "tests/routing/test_place_desk.py",
 )
 """Files that take longest among the others: begun last, one of them would keep every other process waiting."""
 

@@ -12,9 +12,13 @@ from tests.support.sandbox_services import processes_named as named
 from verl_pivot.sandbox.bubblewrap.group_tree import may_have_groups, own_groups
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
-pytestmark = pytest.mark.skipif(
-    not (IS_ROOT and may_have_groups()), reason="this machine gives nobody here control groups of memory and processes"
-)
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(
+        not (IS_ROOT and may_have_groups()),
+        reason="this machine gives nobody here control groups of memory and processes",
+    ),
+]
 in_groups = pytest.mark.parametrize("kind", [Kind.BY_ROOT, Kind.BWRAP_EXEC_BY_ROOT])
 
 LIMITS = Limits(wall_seconds=60.0, cpu_seconds=60, memory_bytes=16 * MIB, tmp_bytes=MIB, num_processes=40)

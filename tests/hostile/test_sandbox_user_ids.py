@@ -10,7 +10,10 @@ from tests.support.sandbox_services import IS_ROOT, Kind, marked, processes_name
 from verl_pivot.sandbox.bubblewrap.user_range import FIRST_ID
 from verl_pivot.sandbox.execution import Limits, Program
 
-pytestmark = pytest.mark.skipif(not IS_ROOT, reason="only root gives programs user ids of their own")
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.skipif(not IS_ROOT, reason="only root gives programs user ids of their own"),
+]
 
 
 @pytest.fixture(autouse=True)
