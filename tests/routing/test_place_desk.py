@@ -168,6 +168,7 @@ async def test_a_turn_that_is_cancelled_while_it_waits_leaves_the_others_waiting
     assert desk.desk.claim("third") == "a"
 
 
+@pytest.mark.heavy
 async def test_the_worker_that_counted_as_dead_goes_on_without_the_desk() -> None:
     desk = Desk()
     client = Client(desk.desk)

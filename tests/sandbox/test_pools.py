@@ -294,6 +294,7 @@ PROGRAMS = (
 )
 
 
+@pytest.mark.heavy
 @needs_sandbox
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BY_ROOT])
 async def test_programs_end_alike_by_our_protocol_and_by_sandbox_fusions(kind: Kind) -> None:

@@ -98,6 +98,7 @@ async def test_another_effect_is_refused(command: str, reason: str) -> None:
     assert (verdict.score, verdict.reason) == (0.0, reason), verdict.detail
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("expert", "setup", "detail"),
     [
@@ -124,6 +125,7 @@ async def test_an_expert_without_an_effect_to_compare_is_undecided(expert: str, 
     assert detail in verdict.detail
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("expert", "written"),
     [
