@@ -62,16 +62,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests: launches come first, since they run one after the other, then the files that take longest.
 
-    What starts clusters, or kills and starves processes, depends on a machine that others use too: such a test that
-    fails runs once more, and the closing line counts it.
+    Thousands of tests start processes on a machine that others use too: one that fails runs once more, and the summary
+    names it. What hypothesis finds fails again, since it begins with what it found.
     """
     if "soak" not in config.option.markexpr:
         soaks = [item for item in items if item.get_closest_marker("soak") is not None]
         items[:] = [item for item in items if item not in soaks]
         config.hook.pytest_deselected(items=soaks)
     for item in items:
-        if item.get_closest_marker("slow") is not None or item.get_closest_marker("heavy") is not None:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+        item.add_marker(pytest.mark.flaky(reruns=1))
     ranks = {group: rank for rank, group in enumerate(("launches", *LONGEST))}
     items.sort(key=lambda item: ranks.get(_group(item.nodeid), len(ranks)))
 
