@@ -1,6 +1,7 @@
 """Settings of the suite: soaks on demand only, tests of one file in one process, all launches one after the other."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from tests.support.paths import ROOT
 
 # No test needs a model hub, and without a network each question to one takes half a minute.
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# A job in a shell's background ignores Ctrl-C, and so would each command that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hypothesis' deadline for one example would fail on a busy machine, whatever the code does.
 settings.register_profile("suite", deadline=None)
