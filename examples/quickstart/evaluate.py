@@ -57,7 +57,7 @@ class Evaluation:
     """Accuracy of a policy on held-out tasks."""
 
     turns: Accuracy
-    """Share of actions that the verifier `shop` accepts, each sampled from a state of the expert."""
+    """Share of actions that the verifier accepts, each sampled from a state of the expert."""
     tasks: Accuracy
     """Share of tasks that the policy solves from beginning to end."""
     tasks_by_family: dict[str, Accuracy]
@@ -122,7 +122,7 @@ async def is_right(policy: _Policy, turn: Turn) -> bool:
     action = await policy.act(turn.state)
     if isinstance(action, Malformed):
         return False
-    verdict = await get_verifier("shop")(action, turn)
+    verdict = await get_verifier(turn.verifier, turn.verifier_options)(action, turn)
     if verdict.score is None:
         raise ValueError(f"turn {turn.id} cannot be judged: {verdict.reason}, {verdict.detail}")
     return verdict.score == 1.0

@@ -1,6 +1,8 @@
 """SFT trajectories -> a better policy, on one machine without a GPU: `python -m examples.quickstart --help`."""
 
 import asyncio
+import json
+import shlex
 import subprocess
 import sys
 import time
@@ -21,7 +23,7 @@ from transformers import AutoTokenizer  # noqa: E402
 from examples.quickstart import report  # noqa: E402
 from examples.quickstart.evaluate import Evaluation, evaluate  # noqa: E402
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS, SftConfig, make_policy  # noqa: E402
-from examples.quickstart.tasks import record_logs, write_trajectories  # noqa: E402
+from examples.quickstart.tasks import VERIFIER, VERIFIER_OPTIONS, record_logs, write_trajectories  # noqa: E402
 from examples.quickstart.training import Training, read_steps, shell, train  # noqa: E402
 from verl_pivot.engines.engine import Sampling  # noqa: E402
 from verl_pivot.engines.server import sglang_server  # noqa: E402
@@ -30,7 +32,6 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks, which the policy's SFT never saw; held-out tasks have other names and numbers."""
-VERIFIER = "examples.quickstart.verifier"
 
 console = Console()
 
@@ -100,12 +101,12 @@ def phase(name: str, title: str, seconds: dict[str, float]) -> Iterator[None]:
 def find_pivots(out: Path, expert: Path, policy: Path, url: str, seed: int) -> Path:
     """Run import, profile and select by the commands that a user would type; returns the file of pivots."""
     trajectories, profile, pivots = out / "trajectories.jsonl", out / "profile.jsonl", out / "pivots.parquet"
-    module = ("--verifier-module", VERIFIER)
-    run("import", expert, "--verifier", "shop", *module, "--out", trajectories)
+    verifier = ("--verifier", VERIFIER, "--verifier-options", json.dumps(VERIFIER_OPTIONS))
+    run("import", expert, *verifier, "--out", trajectories)
     limit = ("--max-prompt-tokens", str(MAX_PROMPT_TOKENS))
     sampling = (*limit, "--max-new-tokens", str(MAX_NEW_TOKENS), "--seed", str(seed))
-    run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", profile, *sampling, *module)
-    run("select", trajectories, "--profile", profile, "--out", pivots, *limit, "--seed", str(seed), *module)
+    run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", profile, *sampling)
+    run("select", trajectories, "--profile", profile, "--out", pivots, *limit, "--seed", str(seed))
     return pivots
 
 
@@ -116,7 +117,7 @@ def run(*arguments: str | Path) -> None:
         SystemExit: If the command fails, which has then printed the reason.
     """
     command = ["verl-pivot", *map(str, arguments)]
-    console.print(f"$ {' '.join(command)}", highlight=False, markup=False, soft_wrap=True, style="dim")
+    console.print(f"$ {shlex.join(command)}", highlight=False, markup=False, soft_wrap=True, style="dim")
     program = Path(sys.executable).parent / command[0]
     returncode = subprocess.run([program, *command[1:]], check=False).returncode
     if returncode != 0:

@@ -2,13 +2,16 @@
 
 import json
 import random
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from examples.quickstart.shop import SYSTEM, TOOLS, Shop, is_held_out, open_image
-from examples.quickstart.verifier import answer_matches
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 
+VERIFIER = "state"
+VERIFIER_OPTIONS: JsonObject = {"environment": "examples.quickstart.environment:ShopEnvironment"}
+_FACT = re.compile(r"[a-z]+@[a-z.]+[a-z]|\d+(?:\.\d+)?")
 _WEIGHTS = {"email": 2, "price": 2, "count": 2, "total": 2, "refund_item": 3, "refund_order": 2, "refund_two": 1}
 _UNSEEN_WEIGHTS = {"price_by_email": 2, "refund_part": 1}
 UNSEEN_FAMILIES = tuple(_UNSEEN_WEIGHTS)
@@ -88,6 +91,11 @@ class Task:
             return shop.dump()
 
 
+def answer_matches(text: str, answer: str | None) -> bool:
+    """Whether the last number or e-mail in a message is the answer; if `answer` is None, any text is accepted."""
+    return bool(text) if answer is None else _FACT.findall(text)[-1:] == [answer]
+
+
 def make_task(seed: int, *, held_out: bool) -> Task:
     """One task; training and held-out tasks share no name, e-mail, customer, order id or amount."""
     rng = random.Random(f"task-{seed}-{held_out}")
@@ -154,7 +162,13 @@ def record(task: Task, rng: random.Random, *, carelessness: float = 0.0) -> Traj
                 messages.append(Message(role=Role.TOOL, content=result.text, tool_call_id=call.id, name=call.name))
         passed = task.passed(messages[-1], shop.dump())
     return Trajectory(
-        id=task.id, messages=tuple(messages), tools=TOOLS, passed=passed, verifier="shop", metadata=task.metadata
+        id=task.id,
+        messages=tuple(messages),
+        tools=TOOLS,
+        passed=passed,
+        verifier=VERIFIER,
+        verifier_options=VERIFIER_OPTIONS,
+        metadata=task.metadata,
     )
 
 

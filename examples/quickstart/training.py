@@ -36,7 +36,6 @@ class Training:
         return [
             *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu", "pivot.trial_steps=null"),
             f"data.max_response_length={MAX_NEW_TOKENS}",
-            "pivot.verifier_modules=[examples.quickstart.verifier]",
             f"actor_rollout_ref.ref.log_prob_{self._micro_batch}",
             *self.sizes,
             "trainer.project_name=quickstart",

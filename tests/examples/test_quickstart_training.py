@@ -15,7 +15,7 @@ from examples.quickstart.training import Training, read_steps, train  # noqa: E4
 from verl_pivot.launch_checks.sampling import sampling_of  # noqa: E402
 
 LINE = (
-    "\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m step:{step} - pivot/undecided_rows:0.0 - verifier/shop/same_answer:0.25 - "
+    "\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m step:{step} - pivot/undecided_rows:0.0 - verifier/state/solved:0.25 - "
     "actor/lr:5e-04 - critic/score/mean:{score} - num_turns/min:np.int32(2) - timing_s/step:2.5\n"
 )
 
@@ -45,7 +45,7 @@ def test_steps_are_read_from_verls_console_log(tmp_path: Path) -> None:
     assert [(step["step"], step["critic/score/mean"]) for step in steps] == [(1.0, 0.5), (2.0, 1.0)]
     assert steps[0]["actor/lr"] == 5e-4
     assert steps[0]["num_turns/min"] == 2.0
-    assert steps[0]["verifier/shop/same_answer"] == 0.25
+    assert steps[0]["verifier/state/solved"] == 0.25
 
 
 def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The quickstart's shop: its tools, its tasks and its verifier, on real SQLite."""
+"""The quickstart's shop: its tools, its tasks, and the verifier `state` on it, on real SQLite."""
 
 import asyncio
 import json
@@ -15,13 +15,15 @@ from examples.quickstart.shop import TOOLS, CallResult, Shop, is_held_out, open_
 from examples.quickstart.tasks import (
     FAMILIES,
     UNSEEN_FAMILIES,
+    VERIFIER,
+    VERIFIER_OPTIONS,
     Task,
+    answer_matches,
     make_task,
     record,
     record_logs,
     write_trajectories,
 )
-from examples.quickstart.verifier import answer_matches, shop
 from verl_pivot.data.turns import turns as expert_turns
 from verl_pivot.types import Json, Message, Role, ToolCall, Trajectory, Turn, Verdict
 from verl_pivot.verifiers.registry import get_verifier
@@ -40,7 +42,7 @@ def say(text: str) -> Message:
 
 
 def judge(action: Message, turn: Turn) -> Verdict:
-    return asyncio.run(shop(action, turn))
+    return asyncio.run(get_verifier(VERIFIER, VERIFIER_OPTIONS)(action, turn))
 
 
 def ask(tool: str, **arguments: Json) -> CallResult:
@@ -256,8 +258,8 @@ def test_equivalent_actions_are_accepted() -> None:
         (act("refund", order_id=order.id), turns[2]),
         (act("refund", amount=float(order.amount), order_id=order.id), turns[2]),
     ]:
-        assert judge(action, turn) == Verdict(score=1.0, reason="same_result_and_state")
-    assert judge(say("I paid it back."), turns[3]) == Verdict(score=1.0, reason="same_answer")
+        assert judge(action, turn) == Verdict(score=1.0, reason="accepted")
+    assert judge(say("I paid it back."), turns[3]) == Verdict(score=1.0, reason="solved")
 
 
 def test_near_misses_are_refused_with_a_reason() -> None:
@@ -266,14 +268,15 @@ def test_near_misses_are_refused_with_a_reason() -> None:
     order = task.requested[0]
     other = next(each for each in task.orders if each != order)
     for action, turn, reason in [
-        (act("find_customer", name="Nobody"), turns[0], "other_result"),
-        (act("refund", order_id=order.id, amount=order.amount - 1), turns[2], "other_result"),
-        (act("refund", order_id=other.id, amount=1), turns[2], "other_result"),
-        (act("refund", order_id=1), turns[2], "call_failed"),
-        (say("Done."), turns[2], "message_for_call"),
-        (act("list_orders", customer_id=task.customer_id), turns[3], "call_for_message"),
-        (say(""), turns[3], "wrong_answer"),
-        (replace(turns[2].expert, tool_calls=turns[2].expert.tool_calls * 2), turns[2], "wrong_num_calls"),
+        (act("find_customer", name="Nobody"), turns[0], "wrong_output"),
+        (act("refund", order_id=order.id, amount=order.amount - 1), turns[2], "wrong_output"),
+        (act("refund", order_id=other.id, amount=1), turns[2], "wrong_output"),
+        (act("refund", order_id=1), turns[2], "runtime_error"),
+        (say("Done."), turns[2], "message_instead_of_call"),
+        (act("list_orders", customer_id=task.customer_id), turns[3], "call_instead_of_message"),
+        (say(""), turns[3], "empty_message"),
+        (say("It is 3."), make_turns("price")[2], "not_solved"),
+        (replace(turns[2].expert, tool_calls=turns[2].expert.tool_calls * 2), turns[2], "wrong_number_of_calls"),
     ]:
         verdict = judge(action, turn)
         assert (verdict.score, verdict.reason) == (0.0, reason)
@@ -285,7 +288,7 @@ def test_the_same_result_on_another_order_is_another_state() -> None:
     other = next(each for each in task.orders if each != task.requested[0])
     expert = act("refund", order_id=task.requested[0].id, amount=5)
     verdict = judge(act("refund", order_id=other.id, amount=5), replace(turn, expert=expert))
-    assert (verdict.score, verdict.reason) == (0.0, "other_state")
+    assert (verdict.score, verdict.reason) == (0.0, "wrong_state")
 
 
 def test_an_answer_must_say_the_number_last() -> None:
@@ -302,22 +305,21 @@ def test_a_turn_that_cannot_be_judged_is_undecided() -> None:
     turn = make_turns("refund_item")[2]
     broken_expert = replace(turn, expert=act("refund", order_id=1))
     other_shop = replace(turn, metadata={**turn.metadata, "seed": 99})
-    no_seed = replace(turn, metadata={})
     lost_result = replace(turn, state=(*turn.state[:-1], Message(role=Role.USER, content="?")))
     wrong_expert = replace(make_turns("price")[2], expert=say("It is 3."))
-    reasons = [judge(turn.expert, each) for each in (broken_expert, other_shop, no_seed, lost_result, wrong_expert)]
-    assert [verdict.score for verdict in reasons] == [None] * 5
-    assert [verdict.reason for verdict in reasons] == [
-        "expert_call_failed",
-        "replay_failed",
-        "broken_metadata",
-        "replay_failed",
-        "expert_answer_wrong",
-    ]
+    verdicts = [judge(turn.expert, each) for each in (broken_expert, other_shop, lost_result)]
+    verdicts.append(judge(say("It is 4."), wrong_expert))
+    assert {(verdict.score, verdict.reason) for verdict in verdicts} == {(None, "broken_gold")}
+    for verdict, detail in zip(
+        verdicts,
+        ("the expert's call fails", "cannot be run again", "cannot be run again", "does not take the expert's message"),
+        strict=True,
+    ):
+        assert detail in verdict.detail
 
 
 def test_the_verifier_survives_pickle() -> None:
-    verifier = pickle.loads(pickle.dumps(get_verifier("shop")))
+    verifier = pickle.loads(pickle.dumps(get_verifier(VERIFIER, VERIFIER_OPTIONS)))
     turn = make_turns("refund_item")[0]
     assert asyncio.run(verifier(turn.expert, turn)) == judge(turn.expert, turn)
 

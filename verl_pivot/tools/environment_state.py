@@ -61,6 +61,10 @@ class StateVerifier:
         loaded = load_object(options.environment, "environment")
         self._kind = EnvironmentKind.read(loaded, options.environment, CallPolicy())
 
+    def __reduce__(self) -> tuple[type["StateVerifier"], tuple[StateOptions]]:
+        """Pickle the options alone: the types that are made for the parameters of tools cannot be pickled."""
+        return StateVerifier, (self._options,)
+
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         if not turn.expert.tool_calls:
             return await self._compare_messages(action, turn)

@@ -1,5 +1,8 @@
-"""ShopEnvironment: the quickstart's shop as an environment, with four tools and a score of the outcome."""
+"""ShopEnvironment: a task in the shop as an environment, with four tools, a score of the outcome, and copies."""
 
+import copy
+
+from examples.quickstart.shop import Shop
 from examples.quickstart.tasks import Task, make_task
 from verl_pivot.tools.contract import Environment, Observation, tool
 from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Verdict
@@ -8,6 +11,7 @@ from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Ver
 class ShopEnvironment(Environment):
     """One customer's task in a shop of its own, which lives as long as the rollout.
 
+    The quickstart's verifier `state` runs actions on its copies; the example `tool_rollout` plays whole tasks in it.
     Methods are `async` because a connection of SQLite must stay in the thread that opened it.
     """
 
@@ -46,6 +50,14 @@ class ShopEnvironment(Environment):
             return Verdict.refuse("no_answer")
         passed = self._task.passed(answer, self._shop.dump())
         return Verdict.accept(reason="solved") if passed else Verdict.refuse("not_solved")
+
+    def fork(self) -> "ShopEnvironment":
+        twin = copy.copy(self)
+        twin._shop = Shop(self._shop.image())
+        return twin
+
+    def state(self) -> str:
+        return self._shop.dump()
 
     async def close(self) -> None:
         self._shop.__exit__()
