@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, UnsupportedLanguageError
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Timing
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Terminal, Timing
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.service import Service
 from verl_pivot.sandbox.service.settings import ServiceSettings
@@ -99,6 +99,7 @@ class FakeBackend:
         root: str,
         environment: dict[str, str],
         folder: str,
+        terminal: Terminal | None,
     ) -> None:
         self.sessions[session_id] = FakeSession()
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
 from verl_pivot.sandbox.discovery import Discovery, NodeFollower, first_nodes
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, Terminal
 from verl_pivot.sandbox.local_service import LocalService, acquire, release
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Node
 from verl_pivot.sandbox.pool_client import PoolClient
@@ -107,6 +107,7 @@ class Sandbox:
         network: Network = Network.NONE,
         compile_seconds: float | None = None,
         root: str = "",
+        terminal: Terminal | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Result:
         """Run one program; the Result says how it ended, whatever it did. Cancelling this call ends the program.
@@ -124,6 +125,7 @@ class Sandbox:
             network: Network that the program sees.
             compile_seconds: Seconds that the compiler gets; None takes those of the language.
             root: Name of the root file system that it runs in, of `verl-pivot sandbox serve --roots`; "" for none.
+            terminal: Terminal that the program runs in, in which `stdin` is typed; None for pipes.
             deadline_seconds: Seconds for the whole call: queues, retries and the program itself.
 
         Raises:
@@ -143,6 +145,7 @@ class Sandbox:
             network=network,
             compile_seconds=compile_seconds,
             root=root,
+            terminal=terminal,
         )
         (result,) = await self.run_many([program], deadline_seconds=deadline_seconds)
         return result
@@ -176,6 +179,7 @@ class Sandbox:
         limits: Limits = Limits(),  # noqa: B008  frozen
         network: Network = Network.NONE,
         root: str = "",
+        terminal: Terminal | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Session:
         """Open a session: a Python interpreter that keeps its variables and files.
@@ -186,6 +190,7 @@ class Sandbox:
             limits: Limits of the whole session; `wall_seconds` of each cell.
             network: Network that the session sees.
             root: Name of the root file system that it runs in, as for `run`.
+            terminal: Terminal that shows what cells print, which then have no branches; None for pipes.
             deadline_seconds: Seconds for the whole call.
 
         Raises:
@@ -203,6 +208,7 @@ class Sandbox:
             limits=limits,
             network=network,
             root=root,
+            terminal=terminal,
             deadline_seconds=deadline_seconds,
         )
 

@@ -18,6 +18,8 @@ MAX_FILE_BYTES = 8 * MIB
 _ROOT_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,254}")
 MAX_ENVIRONMENT_BYTES = 64 * 1024
 MAX_FOLDER_DEPTH = 8
+MAX_TERMINAL_SIZE = 1000
+"""Most columns and most rows of a terminal."""
 _KEPT_VARIABLES = ("PATH", "PWD")
 """Variables that are the sandbox's own: where it finds the commands of languages, and the folder of the start."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -102,6 +104,26 @@ LIMIT_RANGES: Mapping[str, tuple[float, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Terminal that a program runs in, instead of pipes.
+
+    Raises:
+        SandboxRequestError: If a size is not from 1 to MAX_TERMINAL_SIZE.
+    """
+
+    columns: int = 80
+    rows: int = 24
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_TERMINAL_SIZE:
+                raise SandboxRequestError(
+                    f"terminal.{item.name} must be a whole number from 1 to {MAX_TERMINAL_SIZE}, got {value!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """A program with its input and limits.
 
@@ -131,6 +153,8 @@ class Program:
     """Seconds that the compiler gets; None takes those of the language."""
     root: str = ""
     """Name of the root file system that it runs in, a folder of `verl-pivot sandbox serve --roots`; "" for none."""
+    terminal: Terminal | None = None
+    """Terminal of the program, in which `stdin` is typed; all that it shows is stdout. None for pipes."""
 
     def __post_init__(self) -> None:
         low, high = LIMIT_RANGES["wall_seconds"]

@@ -95,6 +95,8 @@ class PoolClient:
     def _encoded(self, program: Program) -> bytes:
         if program.root:
             raise SandboxRequestError(f"a pool of {self._settings.protocol} has no roots: use our own service")
+        if program.terminal is not None:
+            raise SandboxRequestError(f"a pool of {self._settings.protocol} has no terminals: use our own service")
         return encode(self._speech.body(program))
 
     async def _run(self, program: Program, body: bytes, deadline: float) -> Result:

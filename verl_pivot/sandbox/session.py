@@ -9,7 +9,7 @@ import msgspec
 
 from verl_pivot.errors import SandboxError, SandboxFileError, SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.cell_socket import CellSocket
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.nodes import Node
 from verl_pivot.sandbox.session_sender import SessionSender
@@ -35,6 +35,7 @@ async def open_session(
     limits: Limits,
     network: Network,
     root: str,
+    terminal: Terminal | None,
     deadline_seconds: float,
 ) -> "Session":
     """Open a session on the first of `nodes` that takes it.
@@ -52,6 +53,7 @@ async def open_session(
         root=root,
         environment=dict(environment),
         folder=folder,
+        terminal=msgspec.Raw(encode(terminal)),
     )
     try:
         node, line = await sender.send(nodes, "/v1/sessions", body, _RETRIED_AT_OPEN)

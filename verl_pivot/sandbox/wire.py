@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 
 from verl_pivot.errors import SandboxRequestError
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
 
 MAX_ITEMS = 64
@@ -106,7 +106,8 @@ def _given(struct: msgspec.Struct) -> dict[str, Any]:
 
 
 _WireLimits = _strict(Limits)
-_decode_program = msgspec.json.Decoder(_strict(Program, limits=_WireLimits)).decode
+_WireTerminal = _strict(Terminal)
+_decode_program = msgspec.json.Decoder(_strict(Program, limits=_WireLimits, terminal=_WireTerminal | None)).decode
 
 
 class _ItemBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -142,6 +143,7 @@ class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     root: str = ""
     environment: dict[str, str] = {}
     folder: str = ""
+    terminal: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -183,6 +185,12 @@ def decode(body: bytes, kind: type[ValueT], what: str) -> ValueT:
 def decode_limits(raw: msgspec.Raw) -> Limits:
     """Decode limits; raises SandboxRequestError if one is unknown or out of range."""
     return Limits(**_given(decode(bytes(raw), _WireLimits, "the field limits")))
+
+
+def decode_terminal(raw: msgspec.Raw) -> Terminal | None:
+    """Decode the terminal of a session; raises SandboxRequestError if it is none."""
+    given = decode(bytes(raw), _WireTerminal | None, "the field terminal")  # type: ignore[arg-type]  # a union is no class
+    return None if given is None else Terminal(**_given(given))
 
 
 def check_envelope(client: str, request_id: str, deadline_seconds: float) -> None:
@@ -259,6 +267,8 @@ def decode_program(text: bytes, where: str) -> Program:
         values = _given(_decode_program(text))
         if "limits" in values:
             values["limits"] = Limits(**_given(values["limits"]))
+        if values.get("terminal") is not None:
+            values["terminal"] = Terminal(**_given(values["terminal"]))
         return Program(**values)
     except (ValueError, RecursionError) as error:
         raise SandboxRequestError(f"{where}: {error}") from error

@@ -267,7 +267,9 @@ async def test_a_child_that_is_not_yet_bound_to_die_with_bubblewrap_is_ended_wit
 async def test_sessions_are_refused_with_the_remedy() -> None:
     async with bwrap_backend() as backend:
         with pytest.raises(SandboxRequestError, match="has no sessions: use the backend zygote"):
-            await backend.open_session("a", limits=Limits(), network=Network.NONE, root="", environment={}, folder="")
+            await backend.open_session(
+                "a", limits=Limits(), network=Network.NONE, root="", environment={}, folder="", terminal=None
+            )
 
 
 async def test_a_backend_runs_nothing_before_its_start() -> None:

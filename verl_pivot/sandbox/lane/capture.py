@@ -1,5 +1,6 @@
 """Output of a sandboxed process -> its first bytes and its length; reading never blocks."""
 
+import errno
 import os
 
 TYPE_CHECKING = False
@@ -38,6 +39,10 @@ class Capture:
             data = os.read(self.read_end, _CHUNK_BYTES)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno != errno.EIO:  # which is how a terminal ends
+                raise
+            data = b""
         self.at_end = not data
         self.num_bytes += len(data)
         room = self.max_kept_bytes - len(self.kept)

@@ -79,7 +79,12 @@ def _raise_loopback() -> None:
 
 
 def give_up_privileges(
-    *, scope: int | None, seccomp: syscalls.SeccompFilter, outer_proc: int | None, user_id: int | None
+    *,
+    scope: int | None,
+    seccomp: syscalls.SeccompFilter,
+    outer_proc: int | None,
+    user_id: int | None,
+    leads_session: bool,
 ) -> None:
     """Give up every privilege, in the only order that the kernel allows.
 
@@ -88,11 +93,15 @@ def give_up_privileges(
         seccomp: Filter to add.
         outer_proc: Descriptor of a /proc outside of the pod; None if the pod has one.
         user_id: User and group id of the pod in the lane; None if it keeps the lane's.
+        leads_session: Whether to lead a session of processes, which can have a terminal; otherwise it leads a group.
 
     Raises:
         OSError: If a step fails; the process must then exit without running any of the user's code.
     """
-    os.setpgid(0, 0)
+    if leads_session:
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
     os.nice(_NICE)  # on top of the lane's own niceness, which cannot be lowered: Ray starts processes with 15
     os.chdir("/tmp")
     if user_id is not None:

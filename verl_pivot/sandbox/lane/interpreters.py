@@ -14,6 +14,7 @@ from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod
 from verl_pivot.sandbox.lane.procfs import starved_seconds
+from verl_pivot.sandbox.lane.terminal import TerminalEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Interpreter:
     """Called with the reason when the process has ended, or was never started."""
     process: PodProcess | None = None
     """Process that a zygote forked; None for a branch, which its parent forked."""
+    terminal: TerminalEnd | None = None
+    """Terminal of its output; None where that goes through pipes."""
     pidfd: int | None = None
     """Descriptor of the process; None until its first message."""
     pid: int | None = None
@@ -74,6 +77,26 @@ class Interpreter:
         """Call `on_end` soon, as the process ends; with `reason`, unless its zygote reports how it ended."""
         is_reported = self.process is not None and not self.is_zygote_lost
         loop.after(_REPORT_SECONDS if is_reported else 0.0, partial(self.on_end, self, reason))
+
+    def drain(self) -> None:
+        """Read the output that is there now."""
+        if self.terminal is not None:
+            self.terminal.settle()
+        for output in self.outputs:
+            output.drain()
+
+    def close(self, loop: EventLoop) -> None:
+        """Close its outputs, and what the lane knows it by, when it has ended or is about to."""
+        if self.terminal is not None:
+            self.terminal.close()
+        for output in self.outputs:
+            loop.forget(output.read_end)
+            os.close(output.read_end)
+        if self.pidfd is not None:
+            loop.forget(self.pidfd)
+            os.close(self.pidfd)
+        if self.schedstat is not None:
+            os.close(self.schedstat)
 
     @property
     def starved_seconds(self) -> float:

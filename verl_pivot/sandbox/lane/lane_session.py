@@ -21,12 +21,21 @@ from verl_pivot.sandbox.lane.pods import Pod, PodShape, send_signal
 from verl_pivot.sandbox.lane.procfs import open_schedstat
 from verl_pivot.sandbox.lane.running_cell import RunningCell
 from verl_pivot.sandbox.lane.running_task import resource_limits
+from verl_pivot.sandbox.lane.terminal import TerminalEnd
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
-    from verl_pivot.sandbox.lane.messages import CellAnswer, Done, LimitFields, OutputFields, Refusal, SessionFields
+    from verl_pivot.sandbox.lane.messages import (
+        CellAnswer,
+        Done,
+        LimitFields,
+        OutputFields,
+        Refusal,
+        SessionFields,
+        TerminalFields,
+    )
     from verl_pivot.sandbox.lane.process_messages import CellsTask, ResourceLimits, StartingPlace
 
 _OWN_REASONS = ("memory_limit", "output_limit")
@@ -44,9 +53,11 @@ class LaneSession:
         loop: EventLoop,
         *,
         place: "StartingPlace",
+        terminal: "TerminalFields | None",
         total_cpu_seconds: int,
     ) -> None:
         self.id = id
+        self.terminal = terminal
         self.limits = limits
         self.shape = shape
         self.place = place
@@ -89,14 +100,26 @@ class LaneSession:
         ours, theirs = new_channel()
         outputs = self._captures()
         limits: ResourceLimits = {**resource_limits(self.limits), "cpu_seconds": self._total_cpu_seconds}
-        task: CellsTask = {"kind": "cells", "files": {}, "limits": limits, "place": self.place}
+        task: CellsTask = {
+            "kind": "cells",
+            "files": {},
+            "limits": limits,
+            "place": self.place,
+            "terminal": self.terminal,
+        }
         self._on_started = answer
         self._zygote = process.zygote
         shared = SharedPod(process.pod)
         interpreter = Interpreter(shared, channel=ours, outputs=outputs, on_end=self._on_end, process=process)
         interpreter.total_cpu_seconds = self._total_cpu_seconds
         self._adopt(interpreter)
-        process.give(interpreter, task, stdin=b"", outputs=outputs, control=theirs.fileno())
+        if self.terminal is None:
+            process.give(interpreter, task, stdin=b"", outputs=outputs, control=theirs.fileno())
+        else:
+            interpreter.terminal = TerminalEnd(self._loop, outputs[0], partial(self._on_output, outputs[0]))
+            with interpreter.terminal.far_end as far_end:
+                control, terminal = theirs.fileno(), far_end.fileno()
+                process.give(interpreter, task, stdin=b"", outputs=outputs, control=control, terminal=terminal)
         theirs.close()
 
     def run_cell(self, code: str, wall_seconds: float, answer: "OnCellAnswer") -> None:
@@ -122,7 +145,9 @@ class LaneSession:
         """A new session that goes on from here, in a copy of the interpreter."""
         assert self.interpreter is not None, "a fork needs an interpreter"
         total = self._total_cpu_seconds
-        branch = LaneSession(branch_id, self.limits, self.shape, self._loop, place=self.place, total_cpu_seconds=total)
+        branch = LaneSession(
+            branch_id, self.limits, self.shape, self._loop, place=self.place, terminal=None, total_cpu_seconds=total
+        )
         ours, theirs = new_channel()
         outputs = self._captures()
         branch._on_started = answer
@@ -280,18 +305,10 @@ class LaneSession:
         interpreter.shared.num_users -= 1
         if interpreter.shared.num_users == 0:
             interpreter.shared.pod.end()
-        for output in interpreter.outputs:
-            output.drain()
+        interpreter.drain()
         if self._cell is not None:
             self._answer_killed_cell(interpreter, self._cell)
-        for output in interpreter.outputs:
-            self._loop.forget(output.read_end)
-            os.close(output.read_end)
-        if interpreter.pidfd is not None:
-            self._loop.forget(interpreter.pidfd)
-            os.close(interpreter.pidfd)
-        if interpreter.schedstat is not None:
-            os.close(interpreter.schedstat)
+        interpreter.close(self._loop)
         failure = self.last_reason
         if interpreter.process is not None:
             failure = interpreter.process.failure() or interpreter.outputs[1].text or failure

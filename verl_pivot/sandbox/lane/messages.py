@@ -76,6 +76,13 @@ class LimitFields(TypedDict):
     num_open_files: int
 
 
+class TerminalFields(TypedDict):
+    """Size of a terminal, field by field as in sandbox.execution.Terminal."""
+
+    columns: int
+    rows: int
+
+
 class LaneProgram(TypedDict):
     """A program to compile, if its language is compiled, and to run."""
 
@@ -103,6 +110,8 @@ class LaneProgram(TypedDict):
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the program starts; empty for none."""
+    terminal: TerminalFields | None
+    """Terminal of the program; None for pipes."""
 
 
 class RunRequest(TypedDict):
@@ -139,6 +148,8 @@ class OpenRequest(TypedDict):
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the interpreter starts; empty for none."""
+    terminal: TerminalFields | None
+    """Terminal of its output; None for pipes."""
 
 
 class CellRequest(TypedDict):

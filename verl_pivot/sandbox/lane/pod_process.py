@@ -51,7 +51,7 @@ class PodProcess:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shape = pod.shape
         tmp = (shape.tmp_bytes, shape.num_tmp_files, shape.root) if is_first else None
-        entry: PodEntry = (shape.namespaces, tmp, shape.network == NETWORK_LOOPBACK, pod.user_id)
+        entry: PodEntry = (shape.namespaces, tmp, shape.network == NETWORK_LOOPBACK, pod.user_id, shape.has_terminal)
         entrances = pod.group.entrances() if pod.group is not None else ()
         zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end, *entrances))
         for fd in entrances:
@@ -77,6 +77,7 @@ class PodProcess:
         stdin: bytes,
         outputs: tuple[Capture, Capture],
         control: int | None = None,
+        terminal: int | None = None,
     ) -> None:
         """Give the process its task. To be called once.
 
@@ -86,6 +87,7 @@ class PodProcess:
             stdin: The whole standard input.
             outputs: Captures of stdout and stderr.
             control: The interpreter's end of its channel for a CellsTask, the descriptor for the answer of a FilesTask.
+            terminal: The process's end of TerminalEnd; None for a task without a terminal.
         """
         self._owner = owner
         content: Any = task  # marshal's types know no TypedDict
@@ -94,7 +96,7 @@ class PodProcess:
         passed = (stdin_fd, outputs[0].write_end, outputs[1].write_end, payload)
         if self._pending_end is None:
             with contextlib.suppress(OSError):  # it has just ended, which its zygote will report
-                send(self._orders, (), (*passed, *(() if control is None else (control,))))
+                send(self._orders, (), (*passed, *(fd for fd in (control, terminal) if fd is not None)))
         else:
             self._loop.after(0.0, partial(self._pending_end, owner))
         for fd in passed:

@@ -40,6 +40,7 @@ class PodShape:
     has_proc: bool
     root: str = ""
     """Name of the root file system; "" for none."""
+    has_terminal: bool = False
 
     @property
     def namespaces(self) -> int:
@@ -91,7 +92,7 @@ class Pod:
             self.groups.give_back(self.group)
 
 
-def pod_shape(limits: "LimitFields", network: str, root: str, *, has_proc: bool) -> PodShape:
+def pod_shape(limits: "LimitFields", network: str, root: str, *, has_terminal: bool, has_proc: bool) -> PodShape:
     """Shape of the pod for one program or session."""
     return PodShape(
         tmp_bytes=limits["tmp_bytes"],
@@ -101,6 +102,7 @@ def pod_shape(limits: "LimitFields", network: str, root: str, *, has_proc: bool)
         network=network,
         has_proc=has_proc,
         root=root,
+        has_terminal=has_terminal,
     )
 
 

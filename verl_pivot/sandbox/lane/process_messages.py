@@ -5,7 +5,7 @@ Imported for the type checker alone, as messages.py is.
 
 from typing import Literal, TypeAlias, TypedDict
 
-from verl_pivot.sandbox.lane.messages import ProgramKind
+from verl_pivot.sandbox.lane.messages import ProgramKind, TerminalFields
 
 
 class ResourceLimits(TypedDict):
@@ -38,6 +38,8 @@ class ProgramTask(TypedDict):
     place: StartingPlace
     is_compiler: bool
     """Whether it compiles the program: then it stays in the working directory."""
+    terminal: TerminalFields | None
+    """Terminal in place of stdin, stdout and stderr; None for the streams that come with the order."""
 
 
 class CellsTask(TypedDict):
@@ -47,6 +49,8 @@ class CellsTask(TypedDict):
     files: dict[str, bytes]
     limits: ResourceLimits
     place: StartingPlace
+    terminal: TerminalFields | None
+    """Terminal in place of stdout and stderr; None for the streams that come with the order."""
 
 
 class FilesTask(TypedDict):
@@ -64,10 +68,10 @@ class FilesTask(TypedDict):
 LaneTask: TypeAlias = ProgramTask | CellsTask | FilesTask
 
 
-PodEntry: TypeAlias = tuple[int, tuple[int, int, str] | None, bool, int | None]
+PodEntry: TypeAlias = tuple[int, tuple[int, int, str] | None, bool, int | None, bool]
 """How a forked process enters its pod: namespaces to join; for the first process, the size of /tmp in bytes, the
 number of files in it and the name of the root file system, else None; whether to raise the loopback interface;
-its user id in the lane, or None for the lane's own."""
+its user id in the lane, or None for the lane's own; whether it leads a session of processes, which a terminal needs."""
 
 ZygoteReport: TypeAlias = (
     tuple[Literal["warming"], str]

@@ -11,6 +11,7 @@ from verl_pivot.sandbox.lane.capture import Capture
 from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
 from verl_pivot.sandbox.lane.pod_process import PodProcess
+from verl_pivot.sandbox.lane.terminal import TerminalEnd
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
 TYPE_CHECKING = False
@@ -53,6 +54,7 @@ class RunningTask:
         end_pod: Callable[[], None],
         has_proc: bool,
         control: int | None = None,
+        has_terminal: bool = False,
     ) -> None:
         """Give the task.
 
@@ -61,12 +63,13 @@ class RunningTask:
             process: Process of a pod.
             task: Work for it.
             wall_seconds: Seconds that it may take, besides those in which it waits for a core.
-            stdin: The whole standard input.
+            stdin: The whole standard input, or what is typed into the terminal.
             outputs: Captures of stdout and stderr.
             on_end: Gets the ending.
             end_pod: Ends the pod with everything in it.
             has_proc: Whether /proc can be read.
             control: Descriptor for the answer of a FilesTask.
+            has_terminal: Whether the process opens a terminal, whose output is then that of the first capture.
         """
         self._loop = loop
         self._wall_seconds = wall_seconds
@@ -89,7 +92,13 @@ class RunningTask:
         self._timer = Timer(lambda: None)
         for output in outputs:
             loop.on_readable(output.read_end, partial(self._on_output, output))
-        process.give(self, task, stdin=stdin, outputs=outputs, control=control)
+        self.terminal = TerminalEnd(loop, outputs[0], partial(self._on_output, outputs[0])) if has_terminal else None
+        if self.terminal is None:
+            process.give(self, task, stdin=stdin, outputs=outputs, control=control)
+        else:
+            self.terminal.type_in(stdin)
+            with self.terminal.far_end as far_end:
+                process.give(self, task, stdin=b"", outputs=outputs, control=control, terminal=far_end.fileno())
 
     def kill(self, reason: str) -> None:
         """End the process and everything that it started; the first reason counts."""
@@ -123,6 +132,8 @@ class RunningTask:
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
         self._exited_at = time.monotonic()
         # Its own output is in the pipes by now; what processes that it left will write does not count.
+        if self.terminal is not None:
+            self.terminal.settle()
         floods = [output.drained_a_flood() for output in self.outputs]
         if self._killed_by is None and any(floods):
             self._killed_by = "output_limit"
@@ -179,6 +190,8 @@ class RunningTask:
 
     def _finish(self, ending: Ending) -> None:
         self._timer.cancel()
+        if self.terminal is not None:
+            self.terminal.close()
         for output in self.outputs:
             self._loop.forget(output.read_end)
             os.close(output.read_end)

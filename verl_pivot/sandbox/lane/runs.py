@@ -15,6 +15,7 @@ from verl_pivot.sandbox.lane.files_reply import FilesReply
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod, PodShape
 from verl_pivot.sandbox.lane.running_task import Ending, RunningTask, resource_limits
+from verl_pivot.sandbox.lane.terminal import typed_input
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -154,11 +155,13 @@ class Run:
         self._on_end(self, {"kind": "failed", "reason": reason})
 
     def _start_program(self, *, compile_output: str, has_files: bool) -> None:
+        stdin = self.program["stdin"].encode("utf-8", "surrogatepass")
         self._start_task(
             self._program_task(self.program["kind"], self.program["argv"], self.limits, has_files=has_files),
             partial(self._on_ran, compile_output),
             self.limits,
-            stdin=self.program["stdin"].encode("utf-8", "surrogatepass"),
+            stdin=typed_input(stdin) if self.program["terminal"] is not None else stdin,
+            has_terminal=self.program["terminal"] is not None,
         )
 
     def _program_task(
@@ -167,6 +170,7 @@ class Run:
         """Task of running the program, or of running its compiler; the first one in the pod writes the files."""
         code = self.program["code"].encode("utf-8", "surrogatepass")
         files = {**decode_files(self.program["files"]), self.program["file"]: code} if has_files else {}
+        is_compiler = argv is self.program["compile"]
         return {
             "kind": kind,
             "argv": argv,
@@ -174,7 +178,8 @@ class Run:
             "files": files,
             "limits": resource_limits(limits),
             "place": {"environment": self.program["environment"], "folder": self.program["folder"]},
-            "is_compiler": argv is self.program["compile"],
+            "is_compiler": is_compiler,
+            "terminal": None if is_compiler else self.program["terminal"],
         }
 
     def _start_task(
@@ -185,6 +190,7 @@ class Run:
         *,
         stdin: bytes = b"",
         control: int | None = None,
+        has_terminal: bool = False,
     ) -> None:
         assert self.pod is not None, "a task needs the pod, which has ended"
         process, self._first = self._first or PodProcess(self._loop, self._zygote, self.pod, is_first=False), None
@@ -200,6 +206,7 @@ class Run:
             end_pod=self._end_pod,
             has_proc=self._has_proc,
             control=control,
+            has_terminal=has_terminal,
         )
 
     def _end_pod(self) -> None:

@@ -149,13 +149,21 @@ class SessionRequests:
             self._on_start()
 
     def _open(self, request: "OpenRequest", answer: "OnAnswer") -> None:
-        shape = pod_shape(request["limits"], request["network"], request["root"], has_proc=self._has_proc)
+        terminal = request["terminal"]
+        shape = pod_shape(
+            request["limits"],
+            request["network"],
+            request["root"],
+            has_terminal=terminal is not None,
+            has_proc=self._has_proc,
+        )
         session = LaneSession(
             request["session"],
             request["limits"],
             shape,
             self._loop,
             place={"environment": request["environment"], "folder": request["folder"]},
+            terminal=terminal,
             total_cpu_seconds=self._cpu_seconds,
         )
         self._sessions[session.id] = session
@@ -186,6 +194,8 @@ class SessionRequests:
     def _use_idle(self, session: LaneSession, request: "UseRequest", answer: "OnAnswer") -> None:
         if request["op"] == "cell":
             session.run_cell(request["code"], request["wall_seconds"], answer)
+        elif session.terminal is not None and request["op"] == "fork":
+            answer({"kind": "refused", "reason": "a session with a terminal has no branches: open it without one"})
         elif request["op"] == "fork":
             branch_id = request["branch"]
             self._sessions[branch_id] = session.fork(branch_id, partial(self._answer_fork, branch_id, answer))

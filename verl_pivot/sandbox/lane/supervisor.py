@@ -128,7 +128,13 @@ class Lane:
             self._sessions.serve(request, lambda answer: self._send(number, answer))
 
     def _run(self, number: int, program: "LaneProgram") -> None:
-        shape = pod_shape(program["limits"], program["network"], program["root"], has_proc=self._has_proc)
+        shape = pod_shape(
+            program["limits"],
+            program["network"],
+            program["root"],
+            has_terminal=program["terminal"] is not None,
+            has_proc=self._has_proc,
+        )
         self._scheduler.add(Run(number, program, shape=shape, on_end=self._on_run_end))
 
     def _on_run_end(self, run: Run, answer: "RunAnswer | Refusal | None") -> None:

@@ -30,8 +30,9 @@ from verl_pivot.sandbox.lane.confinement import (
 )
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive, send
 from verl_pivot.sandbox.lane.files import end_everyone_else, fetch_files, take_place, write_files
-from verl_pivot.sandbox.lane.python_program import MAIN, MAIN_PATH, become_fresh, run_main
+from verl_pivot.sandbox.lane.python_program import MAIN, MAIN_PATH, become_fresh, open_standard_streams, run_main
 from verl_pivot.sandbox.lane.seccomp import program_filter_bytes, zygote_filter_bytes
+from verl_pivot.sandbox.lane.terminal import enter_terminal, hand_over
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing would take 10 ms
@@ -135,13 +136,19 @@ class Zygote:
     def _confine(self, entry: "PodEntry", fds: tuple[int, ...]) -> None:
         """Enter the pod for good, without privileges and with no descriptors but those for order and report."""
         shim, orders, report, *groups = fds
-        namespaces, tmp, raises_loopback, user_id = entry
+        namespaces, tmp, raises_loopback, user_id, leads_session = entry
         try:
             enter_groups(tuple(groups))
             syscalls.setns(shim, namespaces)
             if tmp:
                 furnish(*tmp, has_proc=self._has_proc, raises_loopback=raises_loopback)
-            give_up_privileges(scope=self._scope, seccomp=self._seccomp, outer_proc=self._outer_proc, user_id=user_id)
+            give_up_privileges(
+                scope=self._scope,
+                seccomp=self._seccomp,
+                outer_proc=self._outer_proc,
+                user_id=user_id,
+                leads_session=leads_session,
+            )
         except OSError as error:
             _fail(report, error)
         os.dup2(orders, _ORDERS)
@@ -167,10 +174,14 @@ class Zygote:
                 _serve_files(task, received[1][4])
             write_files(task["files"])
             take_place(task["place"], enters_folder=task["kind"] == "cells" or not task["is_compiler"])
+            if task["terminal"] is not None:
+                terminal = enter_terminal(task["terminal"], with_stdin=task["kind"] != "cells")
         except (OSError, ValueError) as error:
             _fail(_REPORT, error)
         os.write(_REPORT, READY)
-        control = received[1][4:]
+        control = list(received[1][4:])
+        if task["terminal"] is not None:
+            hand_over(terminal, control.pop())
         last = os.dup2(control[0], _CONTROL) if control else 2
         os.closerange(last + 1, _NUM_FDS)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits["num_open_files"], limits["num_open_files"]))
@@ -197,6 +208,8 @@ def _serve_files(task: "FilesTask", answer: int) -> "NoReturn":
 
 def _become(task: "ProgramTask | CellsTask", control: int) -> None:
     """Turn into what the task asks for. Never returns."""
+    if task["terminal"] is not None and task["kind"] != "exec":
+        open_standard_streams()
     if task["kind"] == "cells":
         _modules["verl_pivot.sandbox.lane.repl"].serve_cells(socket.socket(fileno=control))
     elif task["kind"] == "python":

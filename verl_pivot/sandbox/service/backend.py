@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, Terminal
 
 
 class Backend(Protocol):
@@ -36,6 +36,7 @@ class Backend(Protocol):
         root: str,
         environment: dict[str, str],
         folder: str,
+        terminal: Terminal | None,
     ) -> None:
         """Start a Python interpreter that keeps its variables; the limits hold for the whole session.
 
@@ -46,6 +47,7 @@ class Backend(Protocol):
             root: Name of the root file system that it runs in; "" for none.
             environment: Variables in addition to the constant ones.
             folder: Folder below /tmp in which it starts; "" for /tmp.
+            terminal: Terminal of its output; None for pipes.
         """
         ...
 

@@ -21,7 +21,7 @@ from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import BwrapRun, StepEnd
 from verl_pivot.sandbox.bubblewrap.shim_plan import ShimPlan, ShimStep
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Timing
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Terminal, Timing
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
@@ -109,6 +109,8 @@ class BwrapExecBackend:
         """
         if program.root:
             raise SandboxRequestError("backend bwrap_exec has no roots: use the backend zygote")
+        if program.terminal is not None:
+            raise SandboxRequestError("backend bwrap_exec has no terminals: use the backend zygote")
         language = self._machine.languages.get(program.language)
         async with self._slots:
             with _lent(self._machine.groups, program, language) as group:
@@ -123,6 +125,7 @@ class BwrapExecBackend:
         root: str,
         environment: dict[str, str],
         folder: str,
+        terminal: Terminal | None,
     ) -> None:
         raise _no_sessions()
 

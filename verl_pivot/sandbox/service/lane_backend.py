@@ -12,7 +12,7 @@ from verl_pivot.sandbox.bubblewrap.group_tree import groups_of_service, make_gro
 from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Terminal
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
 from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, UserIdFields
 from verl_pivot.sandbox.service.backend import BackendSettings
@@ -22,6 +22,8 @@ from verl_pivot.sandbox.service.lane_conversion import (
     lane_program,
     limit_fields,
     run_result,
+    terminal_fields,
+    variables,
 )
 from verl_pivot.sandbox.service.lane_process import LaneProcess
 from verl_pivot.sandbox.service.languages import load_languages
@@ -120,6 +122,7 @@ class ZygoteBackend:
         root: str,
         environment: dict[str, str],
         folder: str,
+        terminal: Terminal | None,
     ) -> None:
         self._roots.check(root, ())
         check_variables(environment, self._languages.get("python"))
@@ -133,8 +136,9 @@ class ZygoteBackend:
                     "limits": limit_fields(limits),
                     "network": network.value,
                     "root": root,
-                    "environment": environment,
+                    "environment": variables(environment, terminal),
                     "folder": folder,
+                    "terminal": terminal_fields(terminal),
                 }
             )
             if answer["kind"] != "done":

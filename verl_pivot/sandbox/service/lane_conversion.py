@@ -3,10 +3,19 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Program, Result, SessionState, Status, Timing
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Program, Result, SessionState, Status, Terminal, Timing
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import CellAnswer, LaneProgram, LimitFields, OutputFields, RunAnswer
+from verl_pivot.sandbox.lane.messages import (
+    CellAnswer,
+    LaneProgram,
+    LimitFields,
+    OutputFields,
+    RunAnswer,
+    TerminalFields,
+)
 from verl_pivot.sandbox.service.languages import Language
+
+_KIND_OF_TERMINAL = "xterm-256color"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +38,15 @@ def limit_fields(limits: Limits) -> LimitFields:
         "num_tmp_files": limits.num_tmp_files,
         "num_open_files": limits.num_open_files,
     }
+
+
+def terminal_fields(terminal: Terminal | None) -> TerminalFields | None:
+    return None if terminal is None else {"columns": terminal.columns, "rows": terminal.rows}
+
+
+def variables(environment: Mapping[str, str], terminal: Terminal | None) -> dict[str, str]:
+    """The caller's variables, and the kind of the terminal, if there is one."""
+    return dict(environment) if terminal is None else {"TERM": _KIND_OF_TERMINAL, **environment}
 
 
 def lane_program(program: Program, language: Language, zygote: str) -> LaneProgram:
@@ -60,8 +78,9 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "limits": limits,
         "network": program.network.value,
         "root": program.root,
-        "environment": dict(program.environment),
+        "environment": variables(program.environment, program.terminal),
         "folder": program.folder,
+        "terminal": terminal_fields(program.terminal),
     }
 
 

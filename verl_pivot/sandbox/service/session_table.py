@@ -9,7 +9,7 @@ from verl_pivot.sandbox.execution import Limits, Program, Result, SessionState, 
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.service.backend import Backend
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable, Start
-from verl_pivot.sandbox.wire import CellBody, ForkBody, OpenBody, check_envelope, decode_limits
+from verl_pivot.sandbox.wire import CellBody, ForkBody, OpenBody, check_envelope, decode_limits, decode_terminal
 
 FIRST_EPOCH = 1
 """Epoch of a new session and of a new branch; the backend counts from there."""
@@ -52,6 +52,7 @@ class SessionTable:
         """
         check_envelope(body.client, body.id, body.deadline_seconds)
         limits = decode_limits(body.limits)
+        terminal = decode_terminal(body.terminal)
         check_root_name(body.root)
         check_place(body.environment, body.folder)
         if len(self) >= self._max_sessions and body.id not in self._entries:
@@ -66,11 +67,12 @@ class SessionTable:
                 root=body.root,
                 environment=body.environment,
                 folder=body.folder,
+                terminal=terminal,
             )
             return self._add(body.id, body.client)
 
         place = (body.root, tuple(body.environment.items()), body.folder)
-        fingerprint = hash(("open", limits, body.network, place))
+        fingerprint = hash(("open", limits, body.network, place, terminal))
         return _execution(body, fingerprint, num_bytes=len(body.id), start=start)
 
     def run_cell(self, session_id: str, body: CellBody) -> Execution | Failure:

@@ -1,0 +1,131 @@
+"""Terminal of a program: opened inside its pod, typed and read from the lane.
+
+Its process opens it before any of the user's code runs, so that it is one of the pod's own, with a name in the pod.
+"""
+
+import fcntl
+import os
+import socket
+import struct
+
+from verl_pivot.sandbox.lane.fd_passing import receive, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing these would take a zygote time
+    from verl_pivot.sandbox.lane.capture import Capture
+    from verl_pivot.sandbox.lane.event_loop import Callback, EventLoop
+    from verl_pivot.sandbox.lane.messages import TerminalFields
+
+_TIOCSCTTY, _TIOCSWINSZ = 0x540E, 0x5414
+_SIZE = struct.Struct("4H")
+_END_OF_FILE = b"\x04"
+"""Ctrl-D. It passes on a line that is not complete, and is the end of the input only where a line begins."""
+_CHUNK_BYTES = 1024
+
+
+def typed_input(stdin: bytes) -> bytes:
+    """What is typed for a program that gets `stdin` and then its end."""
+    return stdin + _END_OF_FILE * (1 if stdin.endswith(b"\n") or not stdin else 2)
+
+
+def enter_terminal(size: "TerminalFields", *, with_stdin: bool) -> tuple[int, int]:
+    """Open a terminal and make it that of this process, which leads a session of processes; returns its two sides.
+
+    Args:
+        size: Its size.
+        with_stdin: Whether stdin is the terminal, too, beside stdout and stderr.
+
+    Raises:
+        OSError: If none can be opened.
+    """
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, _TIOCSWINSZ, _SIZE.pack(size["rows"], size["columns"], 0, 0))
+    fcntl.ioctl(slave, _TIOCSCTTY, 0)
+    for number in (0, 1, 2) if with_stdin else (1, 2):
+        os.dup2(slave, number)
+    return master, slave
+
+
+def hand_over(terminal: tuple[int, int], channel_fd: int) -> None:
+    """Give both sides to the lane, which then types: from now on, Ctrl-C is for the user's code. Closes all of them.
+
+    Args:
+        terminal: Descriptors of the two sides.
+        channel_fd: Far end of a TerminalEnd.
+    """
+    with socket.socket(fileno=channel_fd) as channel:
+        send(channel, (), terminal)
+    for fd in terminal:
+        os.close(fd)
+
+
+class TerminalEnd:
+    """The lane's end of a terminal, whose output a Capture reads instead of its pipe."""
+
+    def __init__(self, loop: "EventLoop", output: "Capture", on_output: "Callback") -> None:
+        """Wait for a terminal.
+
+        Args:
+            loop: The lane's event loop.
+            output: Capture for what the program shows, watched by the loop until its end.
+            on_output: Called when there is output.
+        """
+        self._loop = loop
+        self._output = output
+        self._on_output = on_output
+        self._ours, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        """Ends of a socket; the far one is for the process that opens the terminal, and is closed by the caller."""
+        self._ours.setblocking(False)
+        self._slave: int | None = None
+        """The program's side, kept open so that the terminal does not end while no process has it open."""
+        self._typed = bytearray()
+        """What is still to be typed."""
+        loop.on_readable(self._ours.fileno(), self.settle)
+
+    def type_in(self, data: bytes) -> None:
+        """Type into the terminal, as fast as the program reads."""
+        self._typed += data
+        if self._slave is not None:
+            self._type()
+
+    def settle(self) -> None:
+        """Take the terminal over if it has come; harmless to repeat."""
+        if self._ours.fileno() < 0:
+            return
+        try:
+            received = receive(self._ours)
+        except BlockingIOError:
+            return
+        self._loop.forget(self._ours.fileno())
+        self._ours.close()
+        if received is None:
+            return
+        master, self._slave = received[1]
+        output = self._output
+        self._loop.forget(output.read_end)
+        os.dup2(master, output.read_end, inheritable=False)
+        os.close(master)
+        os.set_blocking(output.read_end, False)
+        output.at_end = False
+        self._loop.on_readable(output.read_end, self._on_output)
+        self._type()
+
+    def close(self) -> None:
+        """Forget the terminal; its Capture is closed by whoever made it."""
+        if self._ours.fileno() >= 0:
+            self._loop.forget(self._ours.fileno())
+            self._ours.close()
+        if self._slave is not None:
+            os.close(self._slave)
+            self._slave = None
+
+    def _type(self) -> None:
+        fd = self._output.read_end
+        while self._typed:
+            try:
+                num_typed = os.write(fd, self._typed[:_CHUNK_BYTES])
+            except BlockingIOError:
+                self._loop.on_writable(fd, self._type)
+                return
+            del self._typed[:num_typed]
+        self._loop.on_writable(fd, None)
