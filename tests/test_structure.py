@@ -37,6 +37,7 @@ ROOMS = (
     *("data", "local", "engines"),
     *(
         "sandbox/lane",
+        "sandbox/in_session",
         "sandbox",
         "sandbox/bubblewrap",
         "sandbox/service",
@@ -179,11 +180,14 @@ def test_pure_modules_import_neither_torch_nor_ray_nor_verl(module: str) -> None
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "sandbox" / "lane").glob("*.py")), ids=lambda path: path.name)
+INSIDE = [path for name in ("lane", "in_session") for path in sorted((PACKAGE / "sandbox" / name).glob("*.py"))]
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=lambda path: path.name)
 def test_what_runs_inside_bubblewrap_needs_the_standard_library_alone(path: Path) -> None:
     others = {name for name in imported(path) if name.split(".")[0] not in sys.stdlib_module_names}
 
-    assert [name for name in others if not name.startswith("verl_pivot.sandbox.lane")] == []
+    assert [name for name in others if not name.startswith(f"verl_pivot.sandbox.{path.parent.name}")] == []
 
 
 def test_packages_import_nothing_by_themselves() -> None:

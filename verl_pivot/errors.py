@@ -13,6 +13,7 @@ PivotError
   + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
     + UnsupportedLanguageError  the node cannot run programs of this language
   + SandboxFileError     a session has no such file to give back                -> data of its cells; the caller decides
+  + SnapshotError        a session cannot be kept, or made from these bytes     -> data of its cells; the caller decides
   + SandboxError         the sandbox could not run a program                    -> retried, then masked, never a reward
     + SessionLostError   an interpreter and its variables are gone              -> the trajectory cannot go on
 """
@@ -68,6 +69,10 @@ class UnsupportedLanguageError(SandboxRequestError):
 
 class SandboxFileError(PivotError, OSError):
     """A file of a session cannot be read: it does not exist, is a link or a folder, or is too large."""
+
+
+class SnapshotError(PivotError, ValueError):
+    """A session cannot be kept in a snapshot, or a snapshot cannot be brought back: what its cells did, or damage."""
 
 
 class SandboxError(PivotError, RuntimeError):

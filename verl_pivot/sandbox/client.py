@@ -180,6 +180,7 @@ class Sandbox:
         network: Network = Network.NONE,
         root: str = "",
         terminal: Terminal | None = None,
+        snapshot: bytes | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Session:
         """Open a session: a Python interpreter that keeps its variables and files.
@@ -191,16 +192,18 @@ class Sandbox:
             network: Network that the session sees.
             root: Name of the root file system that it runs in, as for `run`.
             terminal: Terminal that shows what cells print, which then have no branches; None for pipes.
-            deadline_seconds: Seconds for the whole call.
+            snapshot: Content of a Snapshot, with which the session begins; None for an empty one.
+            deadline_seconds: Seconds for the whole call; as many again to bring back the snapshot.
 
         Raises:
             SandboxRequestError: If the request is not allowed.
+            SnapshotError: If the snapshot cannot be brought back.
             SandboxError: If no node opened the session until the deadline.
         """
         if self._pool_settings is not None:
             raise SandboxRequestError(f"a pool of {self._pool_settings.protocol} has no sessions: use our own service")
         connection = await self._connected(time.monotonic() + deadline_seconds)
-        return await open_session(
+        session = await open_session(
             connection.session_sender,
             connection.nodes,
             environment=environment or {},
@@ -211,6 +214,13 @@ class Sandbox:
             terminal=terminal,
             deadline_seconds=deadline_seconds,
         )
+        if snapshot is not None:
+            try:
+                await session.restore(snapshot, deadline_seconds=deadline_seconds)
+            except BaseException:
+                await session.close()
+                raise
+        return session
 
     async def close(self) -> None:
         """Cancel all calls that are under way and close all connections; harmless to repeat."""

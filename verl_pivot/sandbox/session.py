@@ -2,22 +2,32 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from uuid import uuid4
 
 import msgspec
 
-from verl_pivot.errors import SandboxError, SandboxFileError, SandboxRequestError, SessionLostError
+from verl_pivot.errors import SandboxError, SandboxFileError, SandboxRequestError, SessionLostError, SnapshotError
 from verl_pivot.sandbox.cell_socket import CellSocket
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Terminal
+from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.nodes import Node
 from verl_pivot.sandbox.session_sender import SessionSender
+from verl_pivot.sandbox.snapshot import (
+    Snapshot,
+    decode_lost,
+    decode_snapshot,
+    removing_cell,
+    restoring_cell,
+    saving_cell,
+)
 from verl_pivot.sandbox.transport import TransportError
 from verl_pivot.sandbox.wire import CellBody, ForkBody, Line, OpenBody, encode
 
 DEADLINE_SECONDS = 120.0
 """Default of `deadline_seconds`: seconds for a whole call with its queues and retries."""
+_MAX_ERROR_LENGTH = 1000
 _RETRIED = frozenset({FailureKind.OVERLOADED})
 """Failures after which a cell or a fork is sent again: it was never begun."""
 _RETRIED_AT_OPEN = _RETRIED | {FailureKind.SHUTTING_DOWN, FailureKind.SANDBOX_ERROR}
@@ -83,6 +93,10 @@ class Session:
         self._node = node
         self._limits = limits
         self._socket = CellSocket(sender.transport, node, state.id)
+        self.lost: tuple[str, ...] = ()
+        """What was not brought back of the snapshot that the session was opened with: "name: reason" of each."""
+        self._notice = ""
+        """The same in words, which the next cell's stderr begins with, so that a policy reads it."""
         self._is_closed = False
         self._abandoned_id: str | None = None
         """Id of a request whose caller stopped waiting; the node may not know that yet."""
@@ -135,7 +149,8 @@ class Session:
         if result is None or result.session is None:
             raise SessionLostError(f"{self._node.url} answered for session {self.id} without the session's state")
         self.epoch = result.session.epoch
-        return result
+        notice, self._notice = self._notice, ""
+        return replace(result, stderr=notice + result.stderr) if notice else result
 
     async def read_file(self, path: str, *, deadline_seconds: float = DEADLINE_SECONDS) -> bytes:
         """Content of a regular file in the session's working directory. Raises as `run` does, and:
@@ -168,6 +183,37 @@ class Session:
         body = ForkBody(client=self._sender.client, id=uuid4().hex, deadline_seconds=deadline_seconds, epoch=self.epoch)
         return Session(self._sender, self._node, _state(await self._send("fork", body)), self._limits)
 
+    async def snapshot(
+        self, *, wall_seconds: float | None = None, deadline_seconds: float = DEADLINE_SECONDS
+    ) -> Snapshot:
+        """State of the session as bytes, with which `Sandbox.open` makes another one, on any service. Raises as `run`.
+
+        Kept are variables, functions, classes and imports of cells, and the files and links below /tmp, as far as they
+        can be pickled and fit: small ones first. What is written into the snapshot is only ever read inside a session.
+
+        Args:
+            wall_seconds: Limit of the cell that writes it; None takes the session's.
+            deadline_seconds: Seconds for each of the two requests.
+
+        Raises:
+            SnapshotError: If it could not be written, which is the doing of the session's cells or limits.
+        """
+        name = f"snapshot-{uuid4().hex}"
+        return decode_snapshot(await self._run_helper(saving_cell(name), name, {}, wall_seconds, deadline_seconds))
+
+    async def restore(self, snapshot: bytes, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+        """Bring back the state of a snapshot, in a session in which no cell ran; sets `lost`. Raises as `run` does.
+
+        Raises:
+            SnapshotError: If these bytes are no snapshot, or the session's limits do not allow what it does.
+        """
+        decode_snapshot(snapshot)
+        name = f"snapshot-{uuid4().hex}"
+        lost = await self._run_helper(restoring_cell(name), name, {name: snapshot}, None, deadline_seconds)
+        self.lost = decode_lost(lost)
+        if self.lost:
+            self._notice = "\n".join(("These were lost when the session was restored:", *self.lost, ""))
+
     async def close(self) -> None:
         """End the interpreter; harmless to repeat."""
         if not self._is_closed:
@@ -186,6 +232,20 @@ class Session:
             reason = result.error or result.status
             raise SessionLostError(f"session {self.id} lost its interpreter and files before {purpose}: {reason}")
         return result
+
+    async def _run_helper(
+        self, code: str, name: str, files: Mapping[str, bytes], wall_seconds: float | None, deadline_seconds: float
+    ) -> bytes:
+        """Run a cell of ours, and take the file that it leaves."""
+        result = await self.run(
+            code, files=files, fetch=(name,), wall_seconds=wall_seconds, deadline_seconds=deadline_seconds
+        )
+        if result.status is not Status.OK or name not in result.files:
+            reasons = (result.stderr, result.error or "", result.file_errors.get(name, ""))
+            last_words = [reason.strip().splitlines()[-1] for reason in reasons if reason.strip()]
+            raise SnapshotError(f"session {self.id}: {'; '.join((result.status, *last_words))}"[:_MAX_ERROR_LENGTH])
+        await self.run(removing_cell(name), deadline_seconds=deadline_seconds)
+        return result.files[name]
 
     async def _send(self, verb: str, body: CellBody | ForkBody, socket: CellSocket | None = None) -> Line:
         if self._is_closed:
