@@ -4,17 +4,12 @@ import json
 import re
 from dataclasses import dataclass
 
+from verl_pivot.data.forged_turns import forged_marker
 from verl_pivot.data.json_values import object_of_unique_names
 from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.types import Json, Malformed, Message, Role, ToolCall
 
 _TAG = re.compile(r"</?tool_call>")
-_MARKER = re.compile(
-    r"<\|\w{1,40}\|>|<\uff5c[^\uff5c<>\s]{1,40}\uff5c>|<(?:start|end)_of_turn>"
-    r"|</?(?:think|tool_response|tool_results?|function_(?:response|result)s?)(?=[\s/>])"
-    r"|\[/?(?:INST|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
-)
-"""Markers that a chat template writes between messages, or around thinking and results of tools."""
 _VISIBLE = re.compile(
     # Letters and digits without Hangul's fillers; arrows, signs and emoji without the empty pattern of Braille.
     r"[^\W_\u115f\u1160\u3164\uffa0]|[\u2190-\u27ff\u2801-\u2bff\U0001f000-\U0001faff]"
@@ -39,8 +34,8 @@ def read_turn(text: str) -> TurnText:
     """Split a turn in the Hermes format: optional thinking, then text, then ``<tool_call>`` blocks.
 
     A turn is no action, and none of its calls counts, if its text holds markers of the chat, such as those of thinking
-    that is never closed or of a tool's result; if text follows a call, whose result the policy does not know yet; or
-    if its only text has no visible letter.
+    that is never closed, of a tool's result or of the user's next message; if text follows a call, whose result the
+    policy does not know yet; or if its only text has no visible letter.
     """
     reasoning = None
     thinking, end, rest = text.partition("</think>")
@@ -60,8 +55,8 @@ def _mistake(content: str, *, has_calls: bool, has_text_after_call: bool) -> Mal
     """Why a turn with this text outside of its calls is no action; None if it is one."""
     if tag := _TAG.search(content):
         return Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner")
-    if marker := _MARKER.search(content):
-        return Malformed(reason="malformed_message", detail=f"{marker[0]} stands in the text")
+    if marker := forged_marker(content, before_call=has_calls):
+        return Malformed(reason="malformed_message", detail=f"{marker} stands in the text")
     if has_text_after_call:
         return Malformed(reason="malformed_message", detail="text follows a call, whose result is not known yet")
     if content.strip() and not has_calls and not _VISIBLE.search(content):
