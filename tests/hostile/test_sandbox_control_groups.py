@@ -1,6 +1,7 @@
 """Memory that no process is charged for, on services that give each pod a control group, and what becomes of groups."""
 
 import asyncio
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.support.sandbox_services import IS_ROOT, SMALL, Kind, Service, marked, service, start_service, until
 from tests.support.sandbox_services import processes_named as named
 from verl_pivot.sandbox.bubblewrap.group_tree import may_have_groups, own_groups
+from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
 pytestmark = [
@@ -186,6 +188,25 @@ def test_h57_a_service_that_ends_leaves_no_group(kind: Kind, number: signal.Sign
     running.stop()
 
     assert until(lambda: not any(folder.exists() for folder in folders), seconds=20.0)
+
+
+@in_groups
+def test_h57_what_stays_where_everything_is_killed_at_once_goes_at_the_next_start(kind: Kind) -> None:
+    killed, living = start_service(kind, lanes=1), start_service(kind, lanes=1)
+    left, kept = groups_of(killed), groups_of(living)
+    os.kill(killed.pid, signal.SIGSTOP)
+    for pid in [*descendants(killed.pid), killed.pid]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    killed.stop()
+    assert all(folder.is_dir() for folder in left)
+
+    start_service(kind, lanes=1).stop()
+
+    assert not any(folder.exists() for folder in left)
+    assert all(folder.is_dir() for folder in kept)
+    assert living.output("print(1)") == "1\n"
+    living.stop()
 
 
 async def _begin_and_leave(running: Service, code: str, marker: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hostile.test_sandbox_sessions import in_session
-from tests.support.sandbox_services import service
+from tests.support.sandbox_services import Kind, service
 from verl_pivot.sandbox.execution import Limits, Program, Result, Status
 from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting
 from verl_pivot.sandbox.session import Session
@@ -49,12 +49,13 @@ def assert_not_ended_early(result: Result) -> None:
     assert result.status == Status.OK or result.timing.wall_seconds >= 2 * WALL_SECONDS, result.timing
 
 
+@pytest.mark.parametrize("kind", [Kind.ZYGOTE, Kind.BWRAP_EXEC])
 @pytest.mark.parametrize("name", COMPUTES)
-def test_h60_a_program_is_not_ended_for_time_in_which_it_had_no_core(name: str) -> None:
+def test_h60_a_program_is_not_ended_for_time_in_which_it_had_no_core(name: str, kind: Kind) -> None:
     limits = Limits(wall_seconds=WALL_SECONDS)
 
     with rivals():
-        results = service().run_many([Program(code=COMPUTES[name], limits=limits)] * 2)
+        results = service(kind).run_many([Program(code=COMPUTES[name], limits=limits)] * 2)
 
     for result in results:
         assert_not_ended_early(result)

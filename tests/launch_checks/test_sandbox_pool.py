@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.factories import make_trajectory
 from verl_pivot.cli import app
+from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.sandbox_pool import TOOL_NEEDS, VERIFIER_NEEDS, check_pool
 from verl_pivot.tools.registry import known_tools
@@ -78,3 +80,20 @@ def test_play_stops_where_the_pool_lacks_what_its_tools_need(tmp_path: Path, mon
 
     assert ended.exit_code != 0
     assert "tool 'sql' needs files, which a pool of code_judge does not have" in ended.output
+
+
+def test_a_profile_stops_where_the_pool_lacks_what_a_verifier_needs_before_it_looks_for_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [make_trajectory(id="a"), make_trajectory(id="b", verifier="sql")]
+    file = tmp_path / "trajectories.jsonl"
+    file.write_text("".join(json.dumps(trajectory_as_dict(row)) + "\n" for row in rows))
+    monkeypatch.setenv(POOL, JUDGE)
+
+    ended = CliRunner().invoke(
+        app, ["profile", str(file), "--model", str(tmp_path / "none"), "--out", str(tmp_path / "profile.jsonl")]
+    )
+
+    assert ended.exit_code != 0
+    assert "verifier 'sql' needs files, which a pool of code_judge does not have" in ended.output
+    assert not (tmp_path / "profile.jsonl").exists()

@@ -119,6 +119,7 @@ def profile_command(
     from verl_pivot.engines.model_check import check_model
     from verl_pivot.engines.model_identity import template_digest, weights_digest
     from verl_pivot.engines.retries import Retries
+    from verl_pivot.launch_checks.sandbox_pool import check_pool_of
     from verl_pivot.profiling.job import ProfileJob, RayOptions
     from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
     from verl_pivot.verifiers.registry import load_verifier_modules
@@ -126,6 +127,7 @@ def profile_command(
     if endpoint and openai:
         raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
     load_verifier_modules(verifier_module or [])
+    check_pool_of(trajectories)
     settings = ProfileSettings(
         model=model,
         input_sha256=file_sha256(trajectories),

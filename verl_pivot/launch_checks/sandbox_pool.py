@@ -1,8 +1,10 @@
 """Tools and verifiers of a launch -> nothing, or one sentence about what its foreign pool of sandboxes cannot do."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from verl_pivot.data.json_values import decode_json
+from verl_pivot.data.json_values import decode_json, encode_json
+from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.pool_settings import POOL_VARIABLE, Feature, pool_of_environment
 
@@ -42,6 +44,13 @@ def check_pool(*, tools: Iterable[str] = (), verifiers: Iterable[tuple[str, str]
                 f"{what} needs {feature}, which a pool of {pool.protocol} does not have; leave it out, or unset "
                 f"{POOL_VARIABLE} and use services of `verl-pivot sandbox serve`"
             )
+
+
+def check_pool_of(trajectories: Path) -> None:
+    """Refuse trajectories with a verifier that the pool of VERL_PIVOT_SANDBOX_POOL cannot serve; see `check_pool`."""
+    if pool_of_environment() is not None:
+        found = ((each.verifier, encode_json(each.verifier_options)) for each in read_trajectories(trajectories))
+        check_pool(verifiers=dict.fromkeys(found))
 
 
 def _needs_of(name: str, options: object) -> list[tuple[str, Feature]]:

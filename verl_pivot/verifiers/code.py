@@ -70,7 +70,7 @@ class CodeOptions(Options):
     score: Literal["all", "pass_rate"] = "all"
     """all: 1 if every test passes, else 0. pass_rate: share of the tests that pass."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Seconds for each test, for all asserts together, and for compiling."""
+    """Seconds for each test, or for all asserts together. A compiler has the time that its language gives it."""
     memory_mib: Annotated[int, Field(ge=16, le=65536)] = 1024
     """Memory of the program, in MiB."""
 

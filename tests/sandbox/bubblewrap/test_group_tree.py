@@ -1,10 +1,12 @@
 """Control groups of a process, found in files like those of /proc and /sys/fs/cgroup."""
 
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
 
-from verl_pivot.sandbox.bubblewrap.group_tree import memory_limits, own_groups
+from verl_pivot.sandbox.bubblewrap.group_tree import GroupTree, memory_limits, own_groups, remove_abandoned
 
 GIB = 1024**3
 
@@ -96,3 +98,54 @@ def test_the_limits_of_version_1_count_up_to_the_mount(tmp_path: Path) -> None:
     (tmp_path / "cg" / "memory.limit_in_bytes").write_text("5\n")
 
     assert sorted(memory_limits(proc)) == [3 * GIB, 9223372036854771712]
+
+
+DEAD = 2**22 + 1
+"""Process id beyond those that a kernel gives."""
+
+
+def left_by(tree: GroupTree, pid: int) -> GroupTree:
+    """Groups of a service that had this process id, with one of a pod in them."""
+    own = tree.below(f"verl-pivot-{pid}").make_folders()
+    own.below("lane-1").make_folders().below("pod-1").make_folders()
+    return own
+
+
+def of_version_1(folder: Path) -> GroupTree:
+    return GroupTree(version=1, memory=folder / "memory", pids=folder / "pids").make_folders()
+
+
+def test_groups_of_a_dead_service_go_and_those_of_others_stay(tmp_path: Path) -> None:
+    tree = of_version_1(tmp_path)
+    abandoned, living = left_by(tree, DEAD), left_by(tree, os.getpid())
+    others = [tree.below(name).make_folders() for name in ("jobs", "verl-pivotal", "pod-1")]
+
+    remove_abandoned(tree)
+
+    assert [folder.exists() for folder in abandoned.folders] == [False, False]
+    assert all(folder.is_dir() for each in (living.below("lane-1/pod-1"), *others) for folder in each.folders)
+
+
+@pytest.mark.parametrize("half", ["memory", "pids"])
+def test_half_of_the_groups_of_a_dead_service_goes_too(tmp_path: Path, half: str) -> None:
+    tree = of_version_1(tmp_path)
+    folder = tmp_path / half / f"verl-pivot-{DEAD}"
+    folder.mkdir()
+
+    remove_abandoned(tree)
+
+    assert not folder.exists()
+
+
+def test_groups_that_are_locked_belong_to_a_service_of_another_pid_namespace(tmp_path: Path) -> None:
+    tree = of_version_1(tmp_path)
+    groups = left_by(tree, DEAD)
+    fd = os.open(groups.memory, os.O_RDONLY)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+
+    remove_abandoned(tree)
+    assert all(folder.is_dir() for folder in groups.folders)
+
+    os.close(fd)
+    remove_abandoned(tree)
+    assert not any(folder.exists() for folder in groups.folders)

@@ -6,6 +6,7 @@ Version 1 gives an ordinary user a folder only through root. Version 2 also thro
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import select
 import time
@@ -18,6 +19,7 @@ from verl_pivot.sandbox.lane.syscalls import CAP_DAC_OVERRIDE, give_up_capabilit
 
 CONTROLLERS = ("memory", "pids")
 _PREFIX = "verl-pivot-"
+_LOCK_VARIABLE = "VERL_PIVOT_SANDBOX_HANDED_GROUPS_LOCK"
 _SWEEP_SECONDS = 10.0
 _PAUSE_SECONDS = 0.05
 
@@ -50,11 +52,16 @@ class GroupTree:
                 os.close(fd)
 
     def make(self) -> "GroupTree":
+        """Make the folders, below which groups can be made."""
+        for folder in self.make_folders().folders:
+            if self.version == 2:
+                _enable(folder)
+        return self
+
+    def make_folders(self) -> "GroupTree":
         """Make the folders; those that a killed process of the same id left are used on."""
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
-            if self.version == 2:
-                _enable(folder)
         return self
 
     async def removed(self) -> bool:
@@ -130,6 +137,9 @@ def may_have_groups() -> bool:
 
 def groups_of_service() -> GroupTree | None:
     """The tree that `make_groups` made for this process, before or after a restart as another user; None without."""
+    lock = os.environ.pop(_LOCK_VARIABLE, None)
+    if lock is not None:
+        os.set_inheritable(int(lock), False)
     own = own_groups()
     if own is None:
         return None
@@ -150,7 +160,10 @@ def make_groups(owner: tuple[int, int] | None = None) -> GroupTree | None:
     own = own_groups()
     if own is None or not may_have_groups() or (owner is None and os.geteuid() == 0):
         return None
+    remove_abandoned(own)
     tree = own.below(f"{_PREFIX}{os.getpid()}")
+    if not _hold(tree, is_handed_on=owner is not None):
+        return None
     try:
         if own.version == 2:
             tree = _make_version_2(own, tree)
@@ -164,6 +177,63 @@ def make_groups(owner: tuple[int, int] | None = None) -> GroupTree | None:
             if owner is not None:
                 os.chown(path, *owner)
     return tree
+
+
+def remove_abandoned(own: GroupTree) -> None:
+    """Remove the groups of services that were killed together with the process that should have removed them.
+
+    A living service of another pid namespace, whose process id means nothing here, is known by its lock.
+
+    Args:
+        own: Group below which services that are started here make theirs.
+    """
+    for name in sorted({path.name for folder in own.folders for path in folder.glob(f"{_PREFIX}*")}):
+        if not Path("/proc", name.removeprefix(_PREFIX)).exists() and not _is_locked(own.memory / name):
+            own.below(name).remove()
+
+
+def _hold(tree: GroupTree, *, is_handed_on: bool) -> bool:
+    """Make the folders and lock them for the life of this process.
+
+    False if they cannot be made, or a process of another pid namespace with the same id has them.
+
+    Args:
+        tree: The folders.
+        is_handed_on: Whether this process restarts as another user.
+    """
+    try:
+        fd = _locked(tree.make_folders().memory)
+    except OSError:
+        return False
+    if is_handed_on:
+        os.set_inheritable(fd, True)
+        os.environ[_LOCK_VARIABLE] = str(fd)
+    return True
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        os.close(_locked(folder))
+    except BlockingIOError:
+        return True
+    except FileNotFoundError:  # half of it was removed, or all of it in this moment
+        return False
+    return False
+
+
+def _locked(folder: Path) -> int:
+    """Descriptor of a folder that is locked until it is closed.
+
+    Raises:
+        OSError: If there is no such folder, or another process holds its lock.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def remove_at_end(tree: GroupTree) -> None:
@@ -194,8 +264,7 @@ def remove_at_end(tree: GroupTree) -> None:
 def _make_version_2(own: GroupTree, tree: GroupTree) -> GroupTree:
     """Make `tree` with a group for this process and a folder for pods: no group of processes may have others below."""
     base, service, pods = tree.memory, tree.memory / "service", tree.below("pods")
-    for folder in (base, service):
-        folder.mkdir(exist_ok=True)
+    service.mkdir(exist_ok=True)
     (service / "cgroup.procs").write_text("0")
     try:
         _enable(own.memory)

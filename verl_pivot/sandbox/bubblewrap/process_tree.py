@@ -1,9 +1,11 @@
-"""Process id -> its descendants, and the memory, files and waiting time of all, read from /proc."""
+"""Process id -> its descendants, and the memory, files and processes of all, read from /proc."""
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from verl_pivot.sandbox.lane.procfs import ProcessStat, read_process
 
 _COUNTED_EACH = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
 _PROPORTIONAL = ("Pss_Anon", "Pss_Shmem", "SwapPss")
@@ -16,8 +18,12 @@ class Usage:
     memory_bytes: int
     """Bytes in anonymous, shared and swapped pages and in page tables; pages of files, which the kernel can drop, do
     not count."""
-    delay_seconds: float
-    """Seconds that one process was ready to run and had no core; the largest among the processes."""
+    processes: tuple[ProcessStat, ...]
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of all its processes together."""
+        return sum(process.num_threads for process in self.processes)
 
 
 def child_pids(pid: int) -> list[int]:
@@ -51,7 +57,8 @@ def usage_below(pid: int, *, memory_limit_bytes: int) -> Usage:
     if memory > memory_limit_bytes:
         tables = sum(_kilobytes(f"/proc/{each}/status", ("VmPTE",)) for each in pids)
         memory = (tables + sum(_kilobytes(f"/proc/{each}/smaps_rollup", _PROPORTIONAL) for each in pids)) * 1024
-    return Usage(memory_bytes=memory, delay_seconds=max(map(_delay_seconds, pids), default=0.0))
+    processes = tuple(process for each in pids if (process := read_process(each)) is not None)
+    return Usage(memory_bytes=memory, processes=processes)
 
 
 def num_tmp_files(pid: int) -> int:
@@ -72,10 +79,3 @@ def _kilobytes(path: str, names: tuple[str, ...]) -> int:
         return 0
     fields = (line.split() for line in lines)
     return sum(int(words[1]) for words in fields if words and words[0].rstrip(":") in names)
-
-
-def _delay_seconds(pid: int) -> float:
-    try:
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0

@@ -15,6 +15,7 @@ from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
 from verl_pivot.sandbox.lane.control_groups import PodGroup
+from verl_pivot.sandbox.lane.core_time import CROWD, LOOK_AGAIN_SECONDS, Waiting, granted_seconds, look_at
 
 START_SECONDS = 60.0
 """Seconds until bubblewrap and its shim must have started, or the shim answered; longer means a stuck machine."""
@@ -221,17 +222,24 @@ class BwrapRun:
     async def _watch(self, limits: Limits, memory_bytes: int) -> None:
         """Watch a step; returns when it was ended because it used too much."""
         loop = asyncio.get_running_loop()
-        start = loop.time()
+        start, waiting, is_crowd, missing = loop.time(), Waiting(), False, limits.wall_seconds
         while self._reason is None:
-            passed = loop.time() - start
-            # At least 1 ms: a deadline that moves with the delay would otherwise be checked without a pause.
-            await asyncio.sleep(max(0.001, min(_WATCH_SECONDS, limits.wall_seconds - passed)))
+            await asyncio.sleep(min(_WATCH_SECONDS, missing))
             usage = usage_below(self._shim_pid, memory_limit_bytes=memory_bytes)
             self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
             if usage.memory_bytes > memory_bytes or num_tmp_files(self._shim_pid) > limits.num_tmp_files:
                 self.kill(Status.MEMORY_LIMIT)
-            # The allowance for waiting is bounded: a program can make its own threads wait for each other.
-            elif loop.time() - start >= limits.wall_seconds + min(usage.delay_seconds, limits.wall_seconds):
+                return
+            elapsed = loop.time() - start
+            is_crowd = is_crowd or usage.num_threads > CROWD
+            if not is_crowd:
+                look_at(waiting, usage.processes, loop.time())
+            waited = 0.0 if is_crowd else granted_seconds(waiting.seconds(elapsed), limits.wall_seconds)
+            missing = limits.wall_seconds + waited - elapsed
+            if missing > 0.001:
+                continue
+            missing = LOOK_AGAIN_SECONDS
+            if is_crowd or not waiting.is_undecided:
                 self.kill(Status.TIMEOUT)
 
     async def _next(self) -> str | None:

@@ -12,6 +12,8 @@ _MAX_WAITS = 5.0
 _MAX_WAITED_SECONDS = 30.0
 """Time spent waiting for a core is granted on top of a wall limit, up to these many times that limit or these many
 seconds, whichever is more. Both stay below the time after which clients give up."""
+CROWD = 12
+"""Threads of all processes of a pod above which it is a crowd, whose processes wait for each other."""
 LOOK_AGAIN_SECONDS = 0.05
 """Seconds between two looks that tell whether a process which is ready to run has a core."""
 _MAX_THREADS = 16

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from verl_pivot.sandbox.lane.background import Background
-from verl_pivot.sandbox.lane.core_time import look_at
+from verl_pivot.sandbox.lane.core_time import CROWD, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.procfs import ProcessSnapshot, UsageSample, lower_priority, num_children, read_process
 from verl_pivot.sandbox.lane.runs import Run
@@ -28,8 +28,6 @@ _FEW_CHILDREN = 3
 """Child processes above which a program leaves the foreground as a crowd."""
 _NUM_UNWATCHED = 64
 """Programs that run at once on a machine without /proc, where they cannot be watched."""
-_CROWD = 12
-"""Threads of all processes of a pod above which it is a crowd."""
 _WATCH_SECONDS = 0.02
 """Time between two samples of every pod."""
 _CHECK_SECONDS = 0.005
@@ -186,7 +184,7 @@ class Scheduler:
             self._leave_foreground(run)
             return
         num_forked = num_children(pid) if process.num_threads == 1 else 0
-        is_crowd = num_forked > _FEW_CHILDREN or process.num_threads > _CROWD
+        is_crowd = num_forked > _FEW_CHILDREN or process.num_threads > CROWD
         is_hidden = process.num_threads > 1 and run.is_older(_THREADS_SECONDS)
         if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_crowd or is_hidden:
             self._leave_foreground(run)
@@ -220,7 +218,7 @@ class Scheduler:
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
         run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)
-        if sample.num_threads > _CROWD and run.task is not None:
+        if sample.num_threads > CROWD and run.task is not None:
             run.is_crowd = run.task.is_crowd = True
         elif len(sample.pids) > 1 and run.task is not None:  # of those that end before the program, nothing is left
             look_at(run.task.waiting, snapshot.processes(sample.pids), time.monotonic())
