@@ -10,7 +10,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.sandbox_services import IS_ROOT, SMALL, Kind, on_every_kind, service, start_service
 from verl_pivot.errors import SandboxRequestError
-from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
+from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
 
 pytestmark = pytest.mark.heavy
@@ -126,6 +126,94 @@ def test_h09_a_large_address_space_alone_is_no_attack(kind: Kind) -> None:
     code = f"{PAGE_TABLES}libc.mmap(None, ctypes.c_size_t(200 << 30), 0, PRIVATE | ANONYMOUS | NORESERVE, -1, 0)\n"
 
     assert service(kind).output(f"{code}time.sleep(0.5)\nprint('well')", limits=SMALL) == "well\n"
+
+
+TREE = """
+import os, socket, time
+for _ in range(8):
+    if os.fork() == 0:
+        break
+held = []
+def fill(sender):
+    sender.setblocking(False)
+    try:
+        while True: sender.send(bytes(65536))
+    except BlockingIOError: pass
+try:
+    while True:
+"""
+PAIR = "        held.append(socket.socketpair(socket.AF_UNIX, socket.{kind})); fill(held[-1][0])\n"
+SOCKETS = {
+    "streams": PAIR.format(kind="SOCK_STREAM"),
+    "datagrams": PAIR.format(kind="SOCK_DGRAM"),
+    "packets": PAIR.format(kind="SOCK_SEQPACKET"),
+    "in flight": """
+        ours, theirs = socket.socketpair(); fill(ours)
+        held.append(socket.socketpair())
+        socket.send_fds(held[-1][0], [b"x"], [ours.fileno(), theirs.fileno()])
+        ours.close(); theirs.close()
+""",
+}
+TCP = """
+        listener = socket.create_server(("127.0.0.1", 0))
+        ours = socket.create_connection(listener.getsockname()); fill(ours)
+        held.append((ours, listener.accept()))
+"""
+AT_END = "except OSError: pass\ntime.sleep(60)"
+WITH_SOCKETS = Limits(wall_seconds=60.0, cpu_seconds=60, memory_bytes=16 * MIB, num_processes=40)
+
+
+@on_every_kind
+@pytest.mark.parametrize("name", SOCKETS)
+def test_h09_buffers_of_sockets_are_memory_without_control_groups_too(kind: Kind, name: str) -> None:
+    assert service(kind).run(TREE + SOCKETS[name] + AT_END, limits=WITH_SOCKETS).status == Status.MEMORY_LIMIT
+
+
+@on_every_kind
+def test_h09_buffers_of_connections_are_memory_too(kind: Kind) -> None:
+    code = TREE + TCP + AT_END
+
+    result = service(kind).run(code, limits=WITH_SOCKETS, network=Network.LOOPBACK)
+
+    assert result.status == Status.MEMORY_LIMIT
+
+
+def test_h09_the_buffers_of_a_connection_stay_small() -> None:
+    code = """
+import socket, threading
+listener = socket.create_server(("127.0.0.1", 0))
+ours = socket.create_connection(listener.getsockname())
+theirs, _ = listener.accept()
+ours.setblocking(False)
+size = 0
+try:
+    while True: size += ours.send(bytes(1 << 16))
+except BlockingIOError: print(0 < size < 1 << 20)
+ours.setblocking(True)
+received = 0
+def read():
+    global received
+    while part := theirs.recv(1 << 20): received += len(part)
+reader = threading.Thread(target=read)
+reader.start()
+ours.sendall(bytes(8 << 20)); ours.close(); reader.join()
+print(received == size + (8 << 20))
+"""
+
+    assert service().output(code, network=Network.LOOPBACK, limits=Limits(wall_seconds=20.0)) == "True\nTrue\n"
+
+
+@on_every_kind
+def test_h09_many_sockets_are_no_attack(kind: Kind) -> None:
+    code = """
+import socket, time
+held = [socket.socketpair() for _ in range(120)]
+for ours, _ in held: ours.send(bytes(100_000))
+time.sleep(0.5)
+print(sum(len(theirs.recv(1 << 20)) for _, theirs in held))
+"""
+
+    assert service(kind).output(code, limits=Limits(wall_seconds=20.0, memory_bytes=16 * MIB)) == "12000000\n"
 
 
 HOPPERS = """

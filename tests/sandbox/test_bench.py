@@ -212,6 +212,8 @@ def test_every_row_is_measured_and_in_the_file(part: str) -> None:
     assert [row["name"] for row in report["rows"]] == list(ROWS[part])
     assert all(row["value"] is not None and row["part"] == part for row in report["rows"])
     assert "targets reached, on" in done.stdout
+    if part == "soak":
+        assert {row["name"]: row["value"] for row in report["rows"][2:6]} == dict.fromkeys(ROWS["soak"][2:6], 0)
 
 
 @needs_sandbox

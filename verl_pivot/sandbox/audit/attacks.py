@@ -358,9 +358,9 @@ ATTACKS = (
         statuses=(Status.MEMORY_LIMIT,), remedy="get /proc into the sandbox: see the tiers",
     ),
     Attack(
-        name="hold memory in socket buffers", layer="control group", code=BUFFERS, promised=Tier.T1,
+        name="hold memory in socket buffers", layer="watchdog, control group", code=BUFFERS, promised=Tier.T2,
         statuses=(Status.OK, Status.MEMORY_LIMIT, Status.SIGNALED, Status.ERROR),
-        remedy="get tier T1: start the service as root, or with `systemd-run --user --scope -p Delegate=yes`",
+        remedy="get /proc into the sandbox: see the tiers",
     ),
     Attack(
         name="start processes without end", layer="limits of a process", code=FORKS, honest=HONEST_FORKS,

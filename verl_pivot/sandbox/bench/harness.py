@@ -90,7 +90,7 @@ class BenchHarness:
     def __init__(self, sizes: BenchSizes, *, num_lanes: int, seed: int, console: Console) -> None:
         self.sizes = sizes
         self.rng = random.Random(seed)
-        self._num_lanes = num_lanes
+        self.num_lanes = num_lanes
         self._console = console
         self._backend: ZygoteBackend | None = None
         self._service: LocalService | None = None
@@ -98,7 +98,7 @@ class BenchHarness:
     async def backend(self) -> ZygoteBackend:
         """Zygote backend in this process."""
         if self._backend is None:
-            self._backend = ZygoteBackend(BackendSettings(num_lanes=self._num_lanes))
+            self._backend = ZygoteBackend(BackendSettings(num_lanes=self.num_lanes))
             await self._backend.start()
         return self._backend
 
@@ -110,7 +110,7 @@ class BenchHarness:
     async def service_and_backend(self) -> LocalService:
         """Service in a process of its own, beside the backend of this process, to measure both in turn."""
         if self._service is None:
-            self._service = await asyncio.to_thread(acquire, ("--lanes", str(self._num_lanes)))
+            self._service = await asyncio.to_thread(acquire, ("--lanes", str(self.num_lanes)))
         return self._service
 
     def client(self) -> Sandbox:

@@ -14,6 +14,7 @@ from verl_pivot.sandbox.bench.report import BenchRow, BenchTarget, at_least, at_
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
+from verl_pivot.sandbox.lane.networks import MAX_RESTING
 from verl_pivot.sandbox.service.languages import load_languages
 
 NUM_AT_ONCE = 32
@@ -23,6 +24,10 @@ MAX_GROWTH = 1.1
 """Largest ratio of memory, after and before, that reaches the target."""
 _LOOK_SECONDS = 0.5
 _DEADLINE_SECONDS = 120.0
+_SLEEPERS = ("import time; time.sleep(4)", "import json", "import numpy")
+"""Programs that are forked from each of a lane's zygotes, the first ones all at once."""
+_MANY = MAX_RESTING + 8
+"""Programs at once on each lane, more than it keeps networks."""
 _SHORT = Limits(wall_seconds=0.1)
 _CUT = Limits(output_bytes=1000)  # the service keeps results for a minute, which is no leak
 _FILES = "import os\nopen('out/b', 'wb').write(open('a', 'rb').read()[::-1])"
@@ -173,8 +178,18 @@ async def _run(harness: BenchHarness, cases: Iterator[tuple[str, SoakKind]], end
         await asyncio.gather(*(work(client) for _ in range(NUM_AT_ONCE)))
 
 
+async def _bring_to_rest(harness: BenchHarness) -> None:
+    """Let each zygote have its spare, and each lane all networks that it keeps: both come from many programs alike."""
+    async with harness.client() as client:
+        for code in _SLEEPERS:
+            await client.run_many(
+                [Program(code=code)] * (_MANY * harness.num_lanes), deadline_seconds=_DEADLINE_SECONDS
+            )
+
+
 async def _settled(harness: BenchHarness, service_pid: int, earlier: Footprint | None) -> Footprint:
     """Footprint once two looks in a row agree, and agree with the earlier footprint if that happens in time."""
+    await _bring_to_rest(harness)
     await harness.wait_quiet()
     last = await asyncio.to_thread(footprint, service_pid)
     end = asyncio.get_running_loop().time() + SETTLE_SECONDS

@@ -136,9 +136,7 @@ def judge(observed: Observed) -> Probe:
     if observed.with_proc.exit_code == 0 and observed.has_cgroups:
         return _result(observed, Tier.T1, ())
     if observed.with_proc.exit_code == 0:
-        what = (
-            "no control groups: a watchdog bounds the memory of programs, but not what they put into buffers of sockets"
-        )
+        what = "no control groups: a watchdog bounds the memory of programs, but not all of the kernel's"
         remedy = "start the service by root, or by `systemd-run --user --scope -p Delegate=yes`"
         return _result(observed, Tier.T2, (Obstacle(what=what, remedy=remedy),))
     obstacle = explain(observed.with_proc.stderr, observed.sysctls, observed.container)

@@ -20,11 +20,6 @@ class Usage:
     not count."""
     processes: tuple[ProcessStat, ...]
 
-    @property
-    def num_threads(self) -> int:
-        """Threads of all its processes together."""
-        return sum(process.num_threads for process in self.processes)
-
 
 def child_pids(pid: int) -> list[int]:
     """Ids of the direct children of all threads of a process; none if it is gone."""

@@ -15,7 +15,8 @@ from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
 from verl_pivot.sandbox.lane.control_groups import PodGroup
-from verl_pivot.sandbox.lane.core_time import CROWD, LOOK_AGAIN_SECONDS, Waiting, granted_seconds, look_at
+from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, MANY_PROCESSES, Waiting, granted_seconds, look_at
+from verl_pivot.sandbox.lane.networks import buffer_bytes, num_sockets_of
 
 START_SECONDS = 60.0
 """Seconds until bubblewrap and its shim must have started, or the shim answered; longer means a stuck machine."""
@@ -222,24 +223,26 @@ class BwrapRun:
     async def _watch(self, limits: Limits, memory_bytes: int) -> None:
         """Watch a step; returns when it was ended because it used too much."""
         loop = asyncio.get_running_loop()
-        start, waiting, is_crowd, missing = loop.time(), Waiting(), False, limits.wall_seconds
+        start, waiting, has_many, missing = loop.time(), Waiting(), False, limits.wall_seconds
         while self._reason is None:
             await asyncio.sleep(min(_WATCH_SECONDS, missing))
             usage = usage_below(self._shim_pid, memory_limit_bytes=memory_bytes)
             self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
-            if usage.memory_bytes > memory_bytes or num_tmp_files(self._shim_pid) > limits.num_tmp_files:
+            # What the kernel holds for sockets a control group would count itself.
+            buffers = 0 if self.group is not None else buffer_bytes(num_sockets_of(self._shim_pid))
+            if usage.memory_bytes + buffers > memory_bytes or num_tmp_files(self._shim_pid) > limits.num_tmp_files:
                 self.kill(Status.MEMORY_LIMIT)
                 return
             elapsed = loop.time() - start
-            is_crowd = is_crowd or usage.num_threads > CROWD
-            if not is_crowd:
+            has_many = has_many or len(usage.processes) > MANY_PROCESSES
+            if not has_many:
                 look_at(waiting, usage.processes, loop.time())
-            waited = 0.0 if is_crowd else granted_seconds(waiting.seconds(elapsed), limits.wall_seconds)
+            waited = 0.0 if has_many else granted_seconds(waiting.seconds(elapsed), limits.wall_seconds)
             missing = limits.wall_seconds + waited - elapsed
             if missing > 0.001:
                 continue
             missing = LOOK_AGAIN_SECONDS
-            if is_crowd or not waiting.is_undecided:
+            if has_many or not waiting.is_undecided:
                 self.kill(Status.TIMEOUT)
 
     async def _next(self) -> str | None:

@@ -23,6 +23,9 @@ _TERMINAL_OPTIONS = b"newinstance,ptmxmode=0666,mode=620,max=32"
 _NICE = 15
 """Niceness of programs above that of the lane, which needs a core at once to stop a fork bomb."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_TCP_BUFFERS = b"4096 65536 106496"
+"""Least, first and most bytes of each buffer of a TCP connection, both together at most those of a local socket: the
+kernel would let them grow to 32 MiB, which no limit counts."""
 
 
 def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
@@ -62,18 +65,21 @@ def furnish(tmp_bytes: int, num_tmp_files: int, root: str, *, has_proc: bool, ra
     if has_proc:
         syscalls.mount(b"proc", b"/proc", _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC, b"hidepid=2")
     if raises_loopback:
-        _raise_loopback()
+        _raise_loopback(has_proc=has_proc)
     if root:
         enter_root(root, has_proc=has_proc)
     else:
         hide_roots()
 
 
-def _raise_loopback() -> None:
+def _raise_loopback(*, has_proc: bool) -> None:
     import fcntl
     import socket
     import struct
 
+    for name in ("tcp_rmem", "tcp_wmem") if has_proc else ():
+        with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
+            file.write(_TCP_BUFFERS)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 

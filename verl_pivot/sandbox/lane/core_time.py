@@ -12,12 +12,13 @@ _MAX_WAITS = 5.0
 _MAX_WAITED_SECONDS = 30.0
 """Time spent waiting for a core is granted on top of a wall limit, up to these many times that limit or these many
 seconds, whichever is more. Both stay below the time after which clients give up."""
-CROWD = 12
-"""Threads of all processes of a pod above which it is a crowd, whose processes wait for each other."""
+MANY_PROCESSES = 12
+"""Processes of a program above which nothing is granted: they wait for each other, and of those that end unseen neither
+time is known. Threads leave theirs to their process."""
 LOOK_AGAIN_SECONDS = 0.05
 """Seconds between two looks that tell whether a process which is ready to run has a core."""
-_MAX_THREADS = 16
-"""Threads of a process above which only its first thread is looked at: see procfs.ProcessSnapshot."""
+_MAX_THREADS = 256
+"""Threads of a process above which only its first thread is looked at."""
 _MAX_PROCESSES = 64
 """Processes of one family that are looked at."""
 _CPU_CLOCK = 2

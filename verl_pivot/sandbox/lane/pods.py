@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
-from verl_pivot.sandbox.lane.networks import NetworkPool, PodNetwork
+from verl_pivot.sandbox.lane.networks import NetworkPool, PodNetwork, buffer_bytes, num_sockets_of
 from verl_pivot.sandbox.lane.procfs import is_exiting
 
 TYPE_CHECKING = False
@@ -80,6 +80,16 @@ class Pod:
     def has_run_out(self) -> bool:
         """Whether the kernel has killed one of its processes because their memory together reached its bound."""
         return self.group is not None and self.group.has_run_out()
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Most memory that the buffers of its sockets hold, beyond those of a few; 0 where a control group counts it.
+
+        Sockets cannot be told apart in a network that all programs of the lane share.
+        """
+        if self.group is not None or (self.networks is None and self.shape.network == NETWORK_NONE):
+            return 0
+        return buffer_bytes(self.network.num_sockets if self.network is not None else num_sockets_of(self.pid))
 
     def end(self) -> None:
         """Kill everything in the pod. To be called once."""

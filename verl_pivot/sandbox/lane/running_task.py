@@ -83,8 +83,8 @@ class RunningTask:
         self._forked_at = 0.0
         self._exited_at: float | None = None
         self._killed_by: str | None = None
-        self.is_crowd = False
-        """Whether it has so many processes that they wait for cores which they use themselves."""
+        self.has_many_processes = False
+        """Whether it had so many processes that they wait for cores which they use themselves."""
         self.waiting = Waiting()
         """Time in which its processes were ready to run and had no core."""
         self._paused_at: float | None = None
@@ -176,7 +176,7 @@ class RunningTask:
 
     def _starved_seconds(self, elapsed_seconds: float, now: float) -> float:
         self.waiting.is_undecided = False
-        if self.is_crowd or not self._has_proc or self.pid is None:
+        if self.has_many_processes or not self._has_proc or self.pid is None:
             return 0.0
         look_at(self.waiting, family(self.pid), now)
         return self.waiting.seconds(elapsed_seconds - self._paused_seconds)

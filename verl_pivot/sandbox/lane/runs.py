@@ -116,6 +116,10 @@ class Run:
         return self.pod.pid if self.pod is not None else 0
 
     @property
+    def buffer_bytes(self) -> int:
+        return self.pod.buffer_bytes if self.pod is not None else 0
+
+    @property
     def pid(self) -> int | None:
         """The process that runs now."""
         return self.task.pid if self.task is not None and self.pod is not None else None

@@ -8,10 +8,11 @@ memory allows, and a program that computes for long delays no other.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from verl_pivot.sandbox.lane.background import Background
-from verl_pivot.sandbox.lane.core_time import CROWD, look_at
+from verl_pivot.sandbox.lane.core_time import MANY_PROCESSES, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.procfs import ProcessSnapshot, UsageSample, lower_priority, num_children, read_process
 from verl_pivot.sandbox.lane.runs import Run
@@ -28,6 +29,9 @@ _FEW_CHILDREN = 3
 """Child processes above which a program leaves the foreground as a crowd."""
 _NUM_UNWATCHED = 64
 """Programs that run at once on a machine without /proc, where they cannot be watched."""
+_CROWD = 12
+"""Threads of all processes of a pod above which it is a crowd; of its threads the watch looks at none, see
+procfs.ProcessSnapshot."""
 _WATCH_SECONDS = 0.02
 """Time between two samples of every pod."""
 _CHECK_SECONDS = 0.005
@@ -52,6 +56,9 @@ class Watched(Protocol):
 
     @property
     def pid(self) -> int | None: ...
+
+    @property
+    def buffer_bytes(self) -> int: ...
 
     @property
     def memory_bytes(self) -> int: ...
@@ -184,7 +191,7 @@ class Scheduler:
             self._leave_foreground(run)
             return
         num_forked = num_children(pid) if process.num_threads == 1 else 0
-        is_crowd = num_forked > _FEW_CHILDREN or process.num_threads > CROWD
+        is_crowd = num_forked > _FEW_CHILDREN or process.num_threads > _CROWD
         is_hidden = process.num_threads > 1 and run.is_older(_THREADS_SECONDS)
         if process.cpu_seconds > _FOREGROUND_CPU_SECONDS or is_crowd or is_hidden:
             self._leave_foreground(run)
@@ -218,8 +225,9 @@ class Scheduler:
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
         run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)
-        if sample.num_threads > CROWD and run.task is not None:
-            run.is_crowd = run.task.is_crowd = True
+        if sample.num_threads > _CROWD and run.task is not None:
+            run.is_crowd = True
+            run.task.has_many_processes |= len(sample.pids) > MANY_PROCESSES
         elif len(sample.pids) > 1 and run.task is not None:  # of those that end before the program, nothing is left
             look_at(run.task.waiting, snapshot.processes(sample.pids), time.monotonic())
         if computed > _FOREGROUND_CPU_SECONDS or run.is_crowd:
@@ -244,6 +252,8 @@ def _sample(pod: Watched, snapshot: ProcessSnapshot) -> UsageSample:
     """Usage of a pod, which is killed if its memory is above its limit and the room beyond; see _ROOM_BYTES."""
     limit = pod.memory_bytes + pod.memory_bytes // 8 + _ROOM_BYTES
     sample = snapshot.sample(pod.shim_pid, pod.pid, pod.shared_bytes, limit)
+    if (buffer_bytes := pod.buffer_bytes) > 0:
+        sample = replace(sample, memory_bytes=sample.memory_bytes + buffer_bytes)
     if sample.memory_bytes > limit:
         pod.kill("memory_limit")
     return sample

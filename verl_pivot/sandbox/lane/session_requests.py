@@ -56,6 +56,10 @@ class PodOfSessions:
         return self._pod.pid
 
     @property
+    def buffer_bytes(self) -> int:
+        return self._pod.buffer_bytes
+
+    @property
     def pid(self) -> int | None:
         """The interpreter that a zygote forked, if it lives; its branches are children of the shim."""
         return next((session.pid for session in self._sessions if not session.is_branch), None)
