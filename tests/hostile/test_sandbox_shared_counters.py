@@ -342,3 +342,23 @@ def test_h21_output_beyond_its_bound_is_never_a_success_however_fast_it_comes(ki
     results = service(kind).run_many([Program(code=code, limits=Limits(wall_seconds=20.0))] * 10)
 
     assert {result.status for result in results} == {Status.OUTPUT_LIMIT}
+
+
+@on_every_kind
+def test_h20_a_program_has_no_say_in_what_becomes_of_its_memory_when_it_crashes(kind: Kind) -> None:
+    code = """
+import os, resource
+for limits in ((0, 0), (0, 1), (-1, -1)):
+    resource.setrlimit(resource.RLIMIT_CORE, limits)
+try:
+    resource.prlimit(0, resource.RLIMIT_CORE, (0, 0))
+except OSError as error:
+    print(error.strerror)
+print(resource.getrlimit(resource.RLIMIT_CORE), flush=True)
+if os.fork() == 0: os.abort()
+os.wait()
+print(os.listdir())
+"""
+
+    assert service(kind).output(code) == "Operation not permitted\n(1, 1)\n['main.py']\n"
+    assert service(kind).output("ulimit -c 0 && ulimit -c unlimited && ulimit -c", language="bash") == "0\n"

@@ -57,6 +57,46 @@ def test_a_program_runs_in_the_image_with_the_images_tools(rooted: Service) -> N
     assert rooted.output("import os; print(os.path.exists('/testbed'))") == "False\n"
 
 
+def test_a_program_in_an_image_has_its_variables_its_folder_and_its_files(rooted: Service) -> None:
+    place = {"environment": {"A": "1 \u00e4", "HOME": "/testbed"}, "folder": "work/in"}
+    result = rooted.run(
+        'echo "$A" "$HOME" "$PWD" "$(pwd)"; cat note.txt /testbed/code.txt; echo 5 > out.txt; cd; pwd',
+        language="bash",
+        root="plain",
+        files={"work/in/note.txt": b"note\n"},
+        fetch=("work/in/out.txt",),
+        **place,
+    )
+
+    assert (result.status, result.stderr) == ("ok", "")
+    assert result.stdout == "1 \u00e4 /testbed /tmp/work/in /tmp/work/in\nnote\nfrom the image\n/testbed\n"
+    assert result.files == {"work/in/out.txt": b"5\n"}
+    assert bash(rooted, 'echo "${A-none}" "$PWD"') == "none /tmp\n"
+
+
+async def test_a_session_in_an_image_has_its_variables_and_its_folder_in_every_epoch(rooted: Service) -> None:
+    show = "import os, subprocess\ncommand = ['bash', '-c', 'echo $A; pwd; cat /testbed/code.txt']\n"
+    show += "(os.environ['A'], os.getcwd(), subprocess.check_output(command, text=True))"
+    seen = "('1', '/tmp/work', '1\\n/tmp/work\\nfrom the image\\n')"
+    async with (
+        rooted.client() as sandbox,
+        await sandbox.open(root="plain", environment={"A": "1"}, folder="work") as session,
+    ):
+        first = await session.run(show)
+        async with await session.fork() as branch:
+            branched = await branch.run(show)
+        await session.run("import os; os._exit(1)")
+        again = await session.run(show)
+
+    assert [first.error, first.value, branched.value, again.value] == [None, *[seen] * 3]
+
+
+@pytest.mark.parametrize("place", [{"folder": "../testbed"}, {"folder": "/testbed"}, {"environment": {"PATH": "/"}}])
+def test_an_image_opens_no_other_places(rooted: Service, place: dict[str, Any]) -> None:
+    with pytest.raises(SandboxRequestError):
+        rooted.run("pwd", language="bash", root="plain", **place)
+
+
 def test_a_program_changes_its_own_copy_of_the_image(rooted: Service, roots: Path) -> None:
     change = "echo mine > /testbed/code.txt; rm -r /testbed; mkdir /testbed /new; echo mine > /testbed/a; ls /testbed /"
     listed = bash(rooted, change).split()

@@ -320,3 +320,16 @@ def test_jumps_of_a_filter_stay_inside_it_and_it_is_of_a_size_that_the_kernel_ta
             farthest = operand if operation == 0x05 else max(when_true, when_false)
             assert operation == 0x06 or place + 1 + farthest < len(program)
         assert len(program) <= 4096  # BPF_MAXINSNS
+
+
+@on_every_machine
+def test_the_limit_on_core_files_stays_and_every_other_limit_of_ones_own_may_be_set(machine: str) -> None:
+    core, others, pointer = 4, [each for each in range(16) if each != 4], 0x7F0000001000
+
+    assert {ask(machine, "prlimit64", 0, core, 0, pointer), ask(machine, "prlimit64", 0, core)} == {ALLOW}
+    assert {ask(machine, "prlimit64", 0, core, new) for new in (pointer, 1, 1 << 32, 1 << 63)} == {ERRNO}
+    assert {ask(machine, "prlimit64", 0, core, new, pointer) for new in (pointer, 1 << 32)} == {ERRNO | errno.EPERM}
+    assert {ask(machine, "prlimit64", 0, each, pointer, pointer) for each in others} == {ALLOW}
+    assert ask(machine, "prlimit64", 1, core) == ERRNO | errno.EPERM
+    assert ask(machine, "setrlimit", core, pointer) == ERRNO
+    assert {ask(machine, "setrlimit", each, pointer) for each in others} == {ALLOW}

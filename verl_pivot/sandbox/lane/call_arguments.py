@@ -8,7 +8,7 @@ import errno
 from verl_pivot.sandbox.lane.filter_code import ALLOW, by_value, fail
 
 # Offsets in struct seccomp_data.
-_FIRST, _SECOND, _THIRD = 16, 24, 32
+_FIRST, _SECOND, _THIRD, _FOURTH = 16, 24, 32, 40
 
 _NEW_NAMESPACES = 0x7E020080
 """CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}."""
@@ -46,6 +46,8 @@ _PROCESS_OPTIONS = (
     *(0x53564D41, 0x59616D61),  # PR_SET_VMA, PR_SET_PTRACER
 )
 """Options of prctl. Without PR_SCHED_CORE, which keeps others off the second half of a core, and PR_SET_MM."""
+_LIMIT_OF_CORE = 4
+"""RLIMIT_CORE."""
 _NATIVE_PERSONALITIES = (0, 0xFFFFFFFF)
 """Linux itself, and the question which one it is."""
 
@@ -102,11 +104,24 @@ def setsockopt() -> bytes:
 
 def prlimit() -> bytes:
     """Leave other processes' limits alone, such as those of the shim; 0 stands for the caller itself."""
-    return by_value(_FIRST, [(_one(0), ALLOW)], fail(errno.EPERM))
+    setting = _when_null(_FOURTH, fail(0), fail(errno.EPERM))
+    of_core = by_value(_SECOND, [(_one(_LIMIT_OF_CORE), _when_null(_THIRD, ALLOW, setting))], ALLOW)
+    return by_value(_FIRST, [(_one(0), of_core)], fail(errno.EPERM))
+
+
+def setrlimit() -> bytes:
+    """Leave the limit on core files, see confinement.core_limit, and say that it was set: scripts often set it."""
+    return by_value(_FIRST, [(_one(_LIMIT_OF_CORE), fail(0))], ALLOW)
 
 
 def personality() -> bytes:
     return by_value(_FIRST, [(_one(value), ALLOW) for value in _NATIVE_PERSONALITIES], fail(errno.EPERM))
+
+
+def _when_null(offset: int, null: bytes, other: bytes) -> bytes:
+    """Decide by whether an argument, with all its 64 bits, is a null pointer."""
+    high = by_value(offset + 4, [(_one(0), null)], other)
+    return by_value(offset, [(_one(0), high)], other)
 
 
 def _one(value: int) -> range:

@@ -139,6 +139,15 @@ def _enter_user_namespace(outer_proc: int | None, outer_id: int) -> None:
     os.close(proc)
 
 
+def core_limit() -> tuple[int, int]:
+    """Limit on core files of programs: with one byte none is written, and none goes to a handler of the machine.
+
+    With 0 bytes a handler, such as systemd's or apport's, would still get all of a program's memory.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    return (0, 0) if hard == 0 else (1, 1)
+
+
 def accept_limits(limits: "ResourceLimits") -> None:
     """Set every limit but that of open files, which comes last: the process still has descriptors to pass on."""
     _limit(resource.RLIMIT_CPU, limits["cpu_seconds"], limits["cpu_seconds"] + 1)

@@ -23,6 +23,7 @@ from verl_pivot.sandbox.lane.answers import write_answer
 from verl_pivot.sandbox.lane.confinement import (
     READY,
     accept_limits,
+    core_limit,
     enter_groups,
     fork_into,
     furnish,
@@ -279,8 +280,8 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], has_proc: bool) -> 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the lane ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE):
-        resource.setrlimit(kind, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, core_limit())
+    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
     _import(modules)
     wanted = {name: code for name, code in warm_ups.items() if name in _modules}

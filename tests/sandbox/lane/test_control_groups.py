@@ -1,0 +1,122 @@
+"""Groups of version 2 in a folder whose files are made with each group, as the kernel makes them."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from verl_pivot.sandbox.execution import MIB
+from verl_pivot.sandbox.lane import control_groups
+from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool, PodGroup, group_bytes
+
+OF_THE_KERNEL = {
+    "cgroup.procs": "",
+    "memory.max": "",
+    "memory.swap.max": "",
+    "memory.oom.group": "",
+    "memory.current": "0\n",
+    "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
+    "pids.max": "",
+}
+LEFT_OUT = [(), ("memory.swap.max",), ("memory.oom.group",)]
+"""Files that kernels without swap and older kernels lack."""
+
+
+@pytest.fixture(params=LEFT_OUT, ids=["all files", "no swap", "an older kernel"])
+def folders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupFolders]:
+    make = os.mkdir
+
+    def make_group(name: str, mode: int, *, dir_fd: int) -> None:
+        make(name, mode, dir_fd=dir_fd)
+        for file, content in OF_THE_KERNEL.items():
+            if file not in request.param:
+                (tmp_path / name / file).write_text(content)
+
+    monkeypatch.setattr(control_groups.os, "mkdir", make_group)
+    fd = os.open(tmp_path, os.O_PATH)
+    yield GroupFolders(version=2, memory=fd, pids=fd)
+    os.close(fd)
+
+
+def read(folder: Path, group: PodGroup, file: str) -> str:
+    return (folder / group.name / file).read_text()
+
+
+def set_event(folder: Path, group: PodGroup, name: str, count: int) -> None:
+    path = folder / group.name / "memory.events"
+    lines = [line if line.split()[0] != name else f"{name} {count}" for line in path.read_text().splitlines()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_group_of_version_2_gets_the_limits_of_its_program_and_no_swap(folders: GroupFolders, tmp_path: Path) -> None:
+    group = GroupPool(folders).take(memory_bytes=64 * MIB, num_processes=10)
+
+    assert read(tmp_path, group, "memory.max") == f"{64 * MIB}"
+    assert read(tmp_path, group, "pids.max") == "18"
+    for file, value in (("memory.swap.max", "0"), ("memory.oom.group", "1")):
+        path = tmp_path / group.name / file
+        assert not path.exists() or path.read_text() == value
+
+
+def test_a_process_enters_by_one_file(folders: GroupFolders, tmp_path: Path) -> None:
+    group = GroupPool(folders).take(memory_bytes=64 * MIB, num_processes=10)
+
+    group.admit(4711)
+
+    assert read(tmp_path, group, "cgroup.procs") == "4711"
+
+
+RAN_OUT: dict[str, tuple[Callable[[Path, PodGroup], None], bool]] = {
+    "nothing happened": (lambda folder, group: None, False),
+    "its limit was reached": (
+        lambda folder, group: (set_event(folder, group, "oom", 3), set_event(folder, group, "oom_kill", 2))[0],
+        True,
+    ),
+    "the machine ran out": (lambda folder, group: set_event(folder, group, "oom_kill", 2), False),
+    "its limit was met and nobody was ended": (lambda folder, group: set_event(folder, group, "oom", 3), False),
+}
+
+
+@pytest.mark.parametrize("name", RAN_OUT)
+def test_only_a_limit_of_its_own_that_ended_a_process_is_its_own_fault(
+    folders: GroupFolders, tmp_path: Path, name: str
+) -> None:
+    change, has_run_out = RAN_OUT[name]
+    group = GroupPool(folders).take(memory_bytes=64 * MIB, num_processes=10)
+
+    change(tmp_path, group)
+
+    assert group.has_run_out() == has_run_out
+
+
+def test_what_an_earlier_program_of_the_group_did_does_not_count(folders: GroupFolders, tmp_path: Path) -> None:
+    group = GroupPool(folders).take(memory_bytes=64 * MIB, num_processes=10)
+    set_event(tmp_path, group, "oom", 1)
+    set_event(tmp_path, group, "oom_kill", 1)
+    assert group.has_run_out()
+
+    group.set_limits(memory_bytes=64 * MIB, num_processes=10)
+
+    assert not group.has_run_out()
+
+
+def test_a_group_is_used_again_when_it_is_empty_and_not_before(folders: GroupFolders, tmp_path: Path) -> None:
+    pool = GroupPool(folders)
+    taken = [pool.take(memory_bytes=64 * MIB, num_processes=10) for _ in range(9)]
+    busy, full, empty = taken[:3]
+    (tmp_path / busy.name / "cgroup.procs").write_text("4711\n")
+    (tmp_path / full.name / "memory.current").write_text(f"{32 * MIB}\n")
+    for group in (busy, full, empty):
+        pool.give_back(group)
+
+    assert pool.take(memory_bytes=32 * MIB, num_processes=20) is empty
+    assert read(tmp_path, empty, "memory.max") == f"{32 * MIB}"
+    assert pool.take(memory_bytes=64 * MIB, num_processes=10).name == "pod-10"
+    (tmp_path / busy.name / "cgroup.procs").write_text("")
+    assert pool.take(memory_bytes=64 * MIB, num_processes=10) is busy
+
+
+def test_the_limit_of_a_group_is_beyond_what_its_watchdog_allows() -> None:
+    for limit in (16 * MIB, 1024 * MIB):
+        assert group_bytes(limit, MIB, 0) >= limit + limit // 8 + 16 * MIB + MIB
