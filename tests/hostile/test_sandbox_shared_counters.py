@@ -160,16 +160,17 @@ TCP = """
         held.append((ours, listener.accept()))
 """
 AT_END = "except OSError: pass\ntime.sleep(60)"
-WITH_SOCKETS = Limits(wall_seconds=60.0, cpu_seconds=60, memory_bytes=16 * MIB, num_processes=40)
+without_groups = pytest.mark.parametrize("kind", [Kind.ZYGOTE, Kind.BWRAP_EXEC])
+WITH_SOCKETS = Limits(wall_seconds=30.0, cpu_seconds=60, memory_bytes=16 * MIB, num_processes=40)
 
 
-@on_every_kind
+@without_groups
 @pytest.mark.parametrize("name", SOCKETS)
 def test_h09_buffers_of_sockets_are_memory_without_control_groups_too(kind: Kind, name: str) -> None:
     assert service(kind).run(TREE + SOCKETS[name] + AT_END, limits=WITH_SOCKETS).status == Status.MEMORY_LIMIT
 
 
-@on_every_kind
+@without_groups
 def test_h09_buffers_of_connections_are_memory_too(kind: Kind) -> None:
     code = TREE + TCP + AT_END
 
