@@ -20,7 +20,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, UnsupportedLanguageError
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Terminal, Timing
+from verl_pivot.sandbox.execution import (
+    Limits,
+    Network,
+    OnOutput,
+    Program,
+    Result,
+    SessionState,
+    Status,
+    Terminal,
+    Timing,
+)
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.service import Service
 from verl_pivot.sandbox.service.settings import ServiceSettings
@@ -57,11 +67,12 @@ class FakeBackend:
         """Code of the executions that were cancelled."""
         self.sessions: dict[str, FakeSession] = {}
         self.is_stopped = False
+        self.typed: list[str] = []
 
     async def start(self) -> None:
         pass
 
-    async def run(self, program: Program) -> Result:
+    async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
         self.started.append(program)
         self.num_running += 1
         self.max_running = max(self.max_running, self.num_running)
@@ -90,6 +101,9 @@ class FakeBackend:
         timing = Timing(wall_seconds=0.001)
         return Result(status=Status.OK, exit_code=0, stdout=stdout, stdout_bytes=len(stdout), timing=timing)
 
+    def type_in(self, on_output: OnOutput, text: str) -> None:
+        self.typed.append(text)
+
     async def open_session(
         self,
         session_id: str,
@@ -112,6 +126,7 @@ class FakeBackend:
         wall_seconds: float,
         files: dict[str, bytes],
         fetch: tuple[str, ...],
+        on_output: OnOutput | None = None,
     ) -> Result:
         session = self.sessions[session_id]
         if epoch != session.epoch:

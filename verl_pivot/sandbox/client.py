@@ -12,14 +12,16 @@ from uuid import uuid4
 
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
 from verl_pivot.sandbox.discovery import Discovery, NodeFollower, first_nodes
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, Terminal
+from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, Terminal
 from verl_pivot.sandbox.local_service import LocalService, acquire, release
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Node
+from verl_pivot.sandbox.output_stream import OutputStream
 from verl_pivot.sandbox.pool_client import PoolClient
 from verl_pivot.sandbox.pool_settings import PoolSettings, pool_of_environment
 from verl_pivot.sandbox.sender import Sender
 from verl_pivot.sandbox.session import DEADLINE_SECONDS, Session, open_session
 from verl_pivot.sandbox.session_sender import SessionSender
+from verl_pivot.sandbox.streamed_program import StreamedProgram
 from verl_pivot.sandbox.transport import Transport
 from verl_pivot.sandbox.wire import encode
 
@@ -170,6 +172,23 @@ class Sandbox:
             for future in futures:
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # marks the exception as seen, so that asyncio does not report it
+
+    def stream(self, program: Program, *, deadline_seconds: float = DEADLINE_SECONDS) -> OutputStream:
+        """Run one program and read its output meanwhile; result and errors are those of `run`.
+
+        Raises:
+            SandboxRequestError: If this Sandbox uses a foreign pool.
+        """
+        if self._pool_settings is not None:
+            protocol = self._pool_settings.protocol
+            raise SandboxRequestError(f"a pool of {protocol} sends no output before the end: use our own service")
+        streamed = StreamedProgram(program, deadline_seconds)
+
+        async def run(on_output: OnOutput) -> Result:
+            connection = await self._connected(time.monotonic() + deadline_seconds)
+            return await streamed.run(connection.session_sender, connection.nodes, on_output)
+
+        return OutputStream(run, streamed.write)
 
     async def open(
         self,

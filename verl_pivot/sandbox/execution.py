@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
@@ -231,6 +231,18 @@ class Timing:
     """Seconds from the program's start to its end."""
     cpu_seconds: float | None = None
     """User and system seconds of the program and the children that it waited for; None if the backend cannot tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a program has printed since the piece of its output before this one; it is part of the result, too."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+
+
+OnOutput = Callable[[Output], Awaitable[None]]
+"""Receiver of output while a program runs; it gets the next piece after it has returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

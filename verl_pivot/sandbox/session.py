@@ -10,10 +10,11 @@ import msgspec
 
 from verl_pivot.errors import SandboxError, SandboxFileError, SandboxRequestError, SessionLostError, SnapshotError
 from verl_pivot.sandbox.cell_socket import CellSocket
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Status, Terminal
+from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, SessionState, Status, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.nodes import Node
-from verl_pivot.sandbox.session_sender import SessionSender
+from verl_pivot.sandbox.output_stream import OutputStream
+from verl_pivot.sandbox.session_sender import Exchange, SessionSender
 from verl_pivot.sandbox.snapshot import (
     Snapshot,
     decode_lost,
@@ -133,9 +134,47 @@ class Session:
             SessionLostError: If the interpreter is gone through no fault of this cell.
             SandboxError: If there is no result until the deadline.
         """
+        return self._take(
+            await self._send("run", self._cell(code, wall_seconds, files, fetch, deadline_seconds), self._socket)
+        )
+
+    def stream(
+        self,
+        code: str,
+        *,
+        wall_seconds: float | None = None,
+        files: Mapping[str, bytes] | None = None,
+        fetch: Sequence[str] = (),
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> OutputStream:
+        """Run one cell and read its output meanwhile; arguments, result and errors are those of `run`.
+
+        A cell whose output is given up before its end ends its interpreter, as a call of `run` that is cancelled does.
+        """
+        body = self._cell(code, wall_seconds, files, fetch, deadline_seconds)
+
+        async def run(on_output: OnOutput) -> Result:
+            async def exchange(node: Node, path: str, data: bytes) -> Line:
+                return await self._sender.transport.stream(node, path, data, on_output)
+
+            return self._take(await self._send("stream", body, exchange=exchange))
+
+        async def write(text: str) -> bool:
+            raise SandboxRequestError("the cells of a session have no input: run a program with a terminal instead")
+
+        return OutputStream(run, write)
+
+    def _cell(
+        self,
+        code: str,
+        wall_seconds: float | None,
+        files: Mapping[str, bytes] | None,
+        fetch: Sequence[str],
+        deadline_seconds: float,
+    ) -> CellBody:
         limits = Limits(wall_seconds=self._limits.wall_seconds if wall_seconds is None else wall_seconds)
         cell = Program(code=code, files=files or {}, fetch=tuple(fetch), limits=limits)  # checks names and sizes
-        body = CellBody(
+        return CellBody(
             client=self._sender.client,
             id=uuid4().hex,
             deadline_seconds=deadline_seconds,
@@ -145,7 +184,10 @@ class Session:
             files=dict(cell.files),
             fetch=cell.fetch,
         )
-        result = (await self._send("run", body, self._socket)).result
+
+    def _take(self, line: Line) -> Result:
+        """The result of a cell; remembers the epoch after it."""
+        result = line.result
         if result is None or result.session is None:
             raise SessionLostError(f"{self._node.url} answered for session {self.id} without the session's state")
         self.epoch = result.session.epoch
@@ -247,7 +289,9 @@ class Session:
         await self.run(removing_cell(name), deadline_seconds=deadline_seconds)
         return result.files[name]
 
-    async def _send(self, verb: str, body: CellBody | ForkBody, socket: CellSocket | None = None) -> Line:
+    async def _send(
+        self, verb: str, body: CellBody | ForkBody, socket: CellSocket | None = None, exchange: Exchange | None = None
+    ) -> Line:
         if self._is_closed:
             raise SandboxRequestError(f"session {self.id} is closed; open another")
         if self._abandoned_id is not None:
@@ -255,7 +299,7 @@ class Session:
             self._abandoned_id = None
         try:
             path = f"/v1/sessions/{self.id}/{verb}"
-            _, line = await self._sender.send([self._node], path, body, _RETRIED, socket)
+            _, line = await self._sender.send([self._node], path, body, _RETRIED, socket, exchange)
         except TransportError as error:
             raise SessionLostError(f"session {self.id} is lost with its node {self._node.url}: {error}") from error
         except (asyncio.CancelledError, SandboxError):

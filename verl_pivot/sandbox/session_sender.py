@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,10 +14,15 @@ from verl_pivot.sandbox.cell_socket import CellSocket
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.nodes import Node, backoff_seconds, choose_node
 from verl_pivot.sandbox.transport import RequestRefusedError, Transport, TransportError
-from verl_pivot.sandbox.wire import MAX_CELL_BYTES, CellBody, ForkBody, Line, OpenBody, encode
+from verl_pivot.sandbox.wire import MAX_CELL_BYTES, CellBody, ForkBody, Line, OpenBody, StreamBody, encode
 
 MAX_TRANSPORT_FAILURES = 3
 """Failed connections of one request in a row until it is given up: a session cannot move to another node."""
+
+
+Body = OpenBody | CellBody | ForkBody | StreamBody
+Exchange = Callable[[Node, str, bytes], Awaitable[Line]]
+"""(node, path of the URL, request) -> the answer; raises TransportError if the connection breaks off."""
 
 
 class NodeAnswer(NamedTuple):
@@ -39,9 +44,10 @@ class SessionSender:
         self,
         nodes: Sequence[Node],
         path: str,
-        body: OpenBody | CellBody | ForkBody,
+        body: Body,
         retried: frozenset[FailureKind],
         socket: CellSocket | None = None,
+        exchange: Exchange | None = None,
     ) -> NodeAnswer:
         """Answer of the first node that takes the request; every attempt carries the same id.
 
@@ -51,6 +57,7 @@ class SessionSender:
             body: The request.
             retried: Failures after which the request is sent again; any other failure is an answer.
             socket: WebSocket that takes the request instead of a POST, if it is free and the request is small enough.
+            exchange: Sends one attempt; None for a POST with one line of answer.
 
         Raises:
             TransportError: If the connection failed MAX_TRANSPORT_FAILURES times in a row.
@@ -66,7 +73,7 @@ class SessionSender:
                     num_attempts += 1
                     retry_after = None
                     try:
-                        line = await self._attempt(node, path, body, deadline, socket)
+                        line = await self._attempt(node, path, body, deadline, socket, exchange)
                         if line.failure is None or line.failure.kind not in retried:
                             return NodeAnswer(node, line)
                         problem, num_broken = f"{node.url}: {line.failure.kind}: {line.failure.message}", 0
@@ -103,12 +110,15 @@ class SessionSender:
         self,
         node: Node,
         path: str,
-        body: OpenBody | CellBody | ForkBody,
+        body: Body,
         deadline: float,
         socket: CellSocket | None,
+        exchange: Exchange | None,
     ) -> Line:
         seconds_left = max(deadline - time.monotonic(), 0.001)
         data = encode(msgspec.structs.replace(body, deadline_seconds=seconds_left))
+        if exchange is not None:
+            return await exchange(node, path, data)
         if socket is not None and socket.is_free and len(data) <= MAX_CELL_BYTES:
             return await socket.send(data)
         try:

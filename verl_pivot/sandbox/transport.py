@@ -6,11 +6,13 @@ import io
 import random
 import time
 import weakref
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
 import aiohttp
+import msgspec
 
+from verl_pivot.sandbox.execution import OnOutput
 from verl_pivot.sandbox.failures import Failure
 from verl_pivot.sandbox.nodes import Node
 from verl_pivot.sandbox.wire import (
@@ -19,6 +21,7 @@ from verl_pivot.sandbox.wire import (
     CancelBody,
     Health,
     Line,
+    Typed,
     decode_health,
     decode_line,
     encode,
@@ -85,8 +88,46 @@ class Transport:
             self._became_ready.clear()
             await self._became_ready.wait()
 
-    async def post_batch(self, node: Node, body: bytes) -> AsyncIterator[list[Line]]:
-        """Send a batch; yields the lines of the answer as they come.
+    async def stream(self, node: Node, path: str, body: bytes, on_output: OnOutput) -> Line:
+        """Send a request whose output comes while it runs; returns the last line of the answer.
+
+        Raises:
+            TransportError: If the answer breaks off.
+        """
+        try:
+            async with contextlib.aclosing(self.post_batch(node, body, path)) as answer:
+                async for lines in answer:
+                    for line in lines:
+                        if line.output is None:
+                            return line
+                        await on_output(line.output)
+        except RequestRefusedError as error:
+            return Line(failure=error.failure)
+        raise TransportError("the answer ended early")
+
+    async def type_in(self, node: Node, body: bytes) -> bool:
+        """Send keys for a terminal; returns whether its program runs.
+
+        Raises:
+            SandboxRequestError: If the node refuses them.
+            TransportError: If it does not answer.
+        """
+        timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
+        try:
+            async with self._http.post(
+                f"{node.url}/v1/type", data=body, headers=_authorization(node), timeout=timeout
+            ) as response:
+                answer = await response.read()
+                if response.status != 200:
+                    _refuse(response.status, answer)
+                return msgspec.json.decode(answer, type=Typed).typed
+        except RequestRefusedError as error:
+            raise error.failure.as_error() from error
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise TransportError(_describe(error)) from error
+
+    async def post_batch(self, node: Node, body: bytes, path: str = "/v1/run") -> AsyncGenerator[list[Line]]:
+        """Send a batch, or another request with several lines of answer; yields them as they come.
 
         Raises:
             TransportError: If the answer breaks off.
@@ -94,7 +135,7 @@ class Transport:
         """
         try:
             async with self._http.post(
-                f"{node.url}/v1/run", data=_payload(body), headers=_authorization(node), timeout=self._stream_timeout
+                node.url + path, data=_payload(body), headers=_authorization(node), timeout=self._stream_timeout
             ) as response:
                 if response.status != 200:
                     _refuse(response.status, await response.read())

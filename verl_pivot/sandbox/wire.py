@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar, get_type_hints
 import msgspec
 
 from verl_pivot.errors import SandboxRequestError
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, SessionState, Terminal
+from verl_pivot.sandbox.execution import Limits, Network, Output, Program, Result, SessionState, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
 
 MAX_ITEMS = 64
@@ -58,9 +58,11 @@ class Batch:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the answer; exactly one of result, session and failure is set."""
+    """One line of the answer; exactly one of output, result, session and failure is set."""
 
     id: str | None = None
+    output: Output | None = None
+    """Output of a request that runs; more lines with its id follow."""
     result: Result | None = None
     session: SessionState | None = None
     failure: Failure | None = None
@@ -158,6 +160,31 @@ class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     wall_seconds: float
     files: dict[str, bytes] = {}
     fetch: tuple[str, ...] = ()
+
+
+class StreamBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Body of POST /v1/stream: one program, whose output comes while it runs."""
+
+    client: str
+    id: str
+    deadline_seconds: float
+    program: msgspec.Raw
+
+
+class TypeBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Body of POST /v1/type: keys for the terminal of a program of POST /v1/stream."""
+
+    client: str
+    id: str
+    """Id of the program's request."""
+    text: str
+
+
+class Typed(msgspec.Struct, frozen=True):
+    """Answer of POST /v1/type."""
+
+    typed: bool
+    """Whether the program runs."""
 
 
 class ForkBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -289,6 +316,11 @@ def encode_item(item_id: str, program: bytes, deadline_seconds: float) -> bytes:
 
 def encode_batch(client: str, items: Sequence[bytes]) -> bytes:
     return encode(_BatchBody(client=client, requests=[msgspec.Raw(item) for item in items]))
+
+
+def encode_output(item_id: str, output: Output) -> bytes:
+    """Encode the line of an answer that holds output of a request that runs, with its newline."""
+    return msgspec.json.encode({"id": item_id, "output": output}) + b"\n"
 
 
 def encode_line(item_id: str | None, outcome: Result | SessionState | Failure) -> bytes:

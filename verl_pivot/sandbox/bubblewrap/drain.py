@@ -33,6 +33,10 @@ class Drain:
     def exceeded(self) -> bool:
         return self.num_bytes > self._max_bytes
 
+    def kept(self, start: int, end: int) -> bytes:
+        """The kept bytes from one place to another, as far as they have come."""
+        return bytes(self._kept[start:end])
+
     def text(self, max_bytes: int) -> str:
         """First bytes as text; bytes that are no UTF-8 become \\xNN, and a character cut off at the end is dropped."""
         kept = bytes(self._kept[:max_bytes])

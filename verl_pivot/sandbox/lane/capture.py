@@ -2,6 +2,7 @@
 
 import errno
 import os
+from collections.abc import Callable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ class Capture:
         self.kept = bytearray()
         self.num_bytes = 0
         self.at_end = False
+        self.on_kept: Callable[[], None] | None = None
+        """Called when more was kept; None if nobody follows the output."""
 
     @property
     def is_flood(self) -> bool:
@@ -47,6 +50,8 @@ class Capture:
         self.num_bytes += len(data)
         room = self.max_kept_bytes - len(self.kept)
         self.kept += data[: max(room, 0)]
+        if self.on_kept is not None and data and room > 0:
+            self.on_kept()
         return bool(data)
 
     def drain(self) -> None:

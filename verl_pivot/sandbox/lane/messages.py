@@ -119,6 +119,8 @@ class RunRequest(TypedDict):
 
     op: Literal["run"]
     program: LaneProgram
+    streams: bool
+    """Whether to send its output while it runs, as OutputAnswers."""
 
 
 class CancelRequest(TypedDict):
@@ -127,6 +129,23 @@ class CancelRequest(TypedDict):
     op: Literal["cancel"]
     target: int
     """Number of its RunRequest."""
+
+
+class MoreRequest(TypedDict):
+    """Ask for the next OutputAnswer; the first one is sent unasked. This request has no answer of its own."""
+
+    op: Literal["more"]
+    target: int
+    """Number of its RunRequest or CellRequest."""
+
+
+class TypeRequest(TypedDict):
+    """Type into the terminal of a program. This request has no answer."""
+
+    op: Literal["type"]
+    target: int
+    """Number of its RunRequest."""
+    text: str
 
 
 class PingRequest(TypedDict):
@@ -160,6 +179,8 @@ class CellRequest(TypedDict):
     epoch: int
     code: str
     wall_seconds: float
+    streams: bool
+    """Whether to send its output while it runs, as OutputAnswers."""
 
 
 class ForkRequest(TypedDict):
@@ -201,7 +222,7 @@ class CloseRequest(TypedDict):
 UseRequest: TypeAlias = CellRequest | ForkRequest | FilesRequest
 """Requests that need the session's interpreter, idle and of the right epoch."""
 SessionRequest: TypeAlias = OpenRequest | UseRequest | AbandonRequest | CloseRequest
-LaneRequest: TypeAlias = RunRequest | CancelRequest | PingRequest | SessionRequest
+LaneRequest: TypeAlias = RunRequest | CancelRequest | MoreRequest | TypeRequest | PingRequest | SessionRequest
 
 
 class RequestFrame(TypedDict):
@@ -278,6 +299,15 @@ class FilesAnswer(FetchedFields):
     kind: Literal["files"]
 
 
+class OutputAnswer(TypedDict):
+    """What a program or cell has printed since the OutputAnswer before; its last answer follows."""
+
+    kind: Literal["output"]
+    stdout: str
+    """Bytes in base64."""
+    stderr: str
+
+
 class Done(TypedDict):
     """The request was served, and has no result."""
 
@@ -293,7 +323,7 @@ class Refusal(TypedDict):
     reason: str
 
 
-LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | Done | Refusal
+LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | Done | Refusal
 
 
 class AnswerFrame(TypedDict):

@@ -12,10 +12,11 @@ from verl_pivot.sandbox.lane.capture import Capture, take_output
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.files import decode_files
 from verl_pivot.sandbox.lane.files_reply import FilesReply
+from verl_pivot.sandbox.lane.output_feed import OutputFeed
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod, PodShape
 from verl_pivot.sandbox.lane.running_task import Ending, RunningTask, resource_limits
-from verl_pivot.sandbox.lane.terminal import typed_input
+from verl_pivot.sandbox.lane.terminal import MAX_TYPED_AHEAD, typed_input
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class Run:
         *,
         shape: PodShape,
         on_end: Callable[["Run", "RunAnswer | Refusal | None"], None],
+        feed: OutputFeed | None = None,
     ) -> None:
         """Take a program that waits to be started.
 
@@ -59,6 +61,7 @@ class Run:
             program: What to run.
             shape: Shape of the pod that it needs.
             on_end: Gets the answer; None if the program was evicted, and can be started again.
+            feed: Takes the output while the program runs; None if nobody reads it before the end.
         """
         self.number = number
         self.shape = shape
@@ -83,6 +86,10 @@ class Run:
         """Whether this is its second start, with its whole memory limit set aside."""
         self.is_cancelled = False
         self._on_end = on_end
+        self._feed = feed
+        stdin = program["stdin"].encode("utf-8", "surrogatepass")
+        types_end = program["terminal"] is not None and feed is None
+        self._stdin = typed_input(stdin) if types_end else stdin
 
     def start(self, loop: EventLoop, process: PodProcess, *, has_proc: bool) -> None:
         """Begin in the new pod of `process`."""
@@ -146,6 +153,14 @@ class Run:
         if self.task is not None:
             self.task.kill(reason)
 
+    def type_in(self, data: bytes) -> None:
+        """Type into the program's terminal, or keep it for its start; too much that is not read is dropped."""
+        terminal = self.task.terminal if self.task is not None else None
+        if terminal is not None:
+            terminal.type_in(data, max_waiting=MAX_TYPED_AHEAD)
+        elif len(self._stdin) < MAX_TYPED_AHEAD:
+            self._stdin += data
+
     def pause(self) -> None:
         if self.task is not None:
             self.task.pause()
@@ -159,14 +174,15 @@ class Run:
         self._on_end(self, {"kind": "failed", "reason": reason})
 
     def _start_program(self, *, compile_output: str, has_files: bool) -> None:
-        stdin = self.program["stdin"].encode("utf-8", "surrogatepass")
         self._start_task(
             self._program_task(self.program["kind"], self.program["argv"], self.limits, has_files=has_files),
             partial(self._on_ran, compile_output),
             self.limits,
-            stdin=typed_input(stdin) if self.program["terminal"] is not None else stdin,
+            stdin=self._stdin,
             has_terminal=self.program["terminal"] is not None,
         )
+        if self._feed is not None and self.task is not None:
+            self._feed.follow(self.task.outputs)
 
     def _program_task(
         self, kind: "ProgramKind", argv: list[str], limits: "LimitFields", *, has_files: bool
@@ -264,6 +280,8 @@ class Run:
         """Whether the program was cancelled or evicted, or the system failed; the run has then been ended."""
         if self.is_cancelled or ending.killed_by == "cancelled":
             self._end({"kind": "failed", "reason": "cancelled"})
+        elif ending.killed_by == "evicted" and self._feed is not None and self._feed.has_begun:
+            self._end({"kind": "failed", "reason": "the node ran out of memory while output was sent"})
         elif ending.killed_by == "evicted":
             self._end(None)
         elif ending.failure is not None:

@@ -110,6 +110,12 @@ class Scheduler:
                     queue.remove(waiting)
                     waiting.fail("cancelled")
 
+    def type_in(self, number: int, data: bytes) -> None:
+        """Type into the terminal of the run with this number; ignored once it has ended."""
+        for run in (*self._running.values(), *self._waiting, *self._restarts):
+            if run.number == number:
+                run.type_in(data)
+
     def pump(self) -> None:
         """Start what can be started now."""
         while self._restarts and sum(self._reserved.values()) + self._share_of(self._restarts[0]) <= self._memory_bytes:

@@ -10,6 +10,7 @@ from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.files import decode_files
 from verl_pivot.sandbox.lane.files_reply import FilesReply
 from verl_pivot.sandbox.lane.lane_session import LaneSession
+from verl_pivot.sandbox.lane.output_feed import OutputFeed
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import pod_shape
 from verl_pivot.sandbox.lane.running_task import Ending, RunningTask, resource_limits
@@ -118,8 +119,8 @@ class SessionRequests:
                 pods.setdefault(session.pod.pid, []).append(session)
         return [PodOfSessions(sessions) for sessions in pods.values()]
 
-    def serve(self, request: "SessionRequest", answer: "OnAnswer") -> None:
-        """Serve one request; `answer` is called once, now or later."""
+    def serve(self, request: "SessionRequest", answer: "OnAnswer", feed: OutputFeed | None = None) -> None:
+        """Serve one request; `answer` is called once, now or later, and `feed` takes the output of a cell before."""
         if request["op"] == "open":
             self._open(request, answer)
             return
@@ -134,7 +135,7 @@ class SessionRequests:
             session.kill("its cell was cancelled")
             answer({"kind": "done"})
         else:
-            self._use(session, request, answer)
+            self._use(session, request, answer, feed)
 
     def pump(self) -> None:
         """Start interpreters once their zygote is ready."""
@@ -174,7 +175,7 @@ class SessionRequests:
         self._starts.append(_Start(session=session, answer=answer))
         self.pump()
 
-    def _use(self, session: LaneSession, request: "UseRequest", answer: "OnAnswer") -> None:
+    def _use(self, session: LaneSession, request: "UseRequest", answer: "OnAnswer", feed: OutputFeed | None) -> None:
         """Serve a request that needs the interpreter; a session that lost its interpreter gets a fresh one first."""
         if session.is_busy:
             answer({"kind": "refused", "reason": "the session is busy with another cell: await that one first"})
@@ -182,21 +183,31 @@ class SessionRequests:
             told = session.tell_loss(request["epoch"]) if request["op"] == "cell" else None
             answer(told or {"kind": "lost", "reason": session.last_reason})
         elif session.interpreter is None:
-            self._starts.append(_Start(session=session, answer=partial(self._use_started, session, request, answer)))
+            on_started = partial(self._use_started, session, request, answer, feed)
+            self._starts.append(_Start(session=session, answer=on_started))
             self.pump()
         else:
-            self._use_idle(session, request, answer)
+            self._use_idle(session, request, answer, feed)
 
     def _use_started(
-        self, session: LaneSession, request: "UseRequest", answer: "OnAnswer", outcome: "Done | Refusal"
+        self,
+        session: LaneSession,
+        request: "UseRequest",
+        answer: "OnAnswer",
+        feed: OutputFeed | None,
+        outcome: "Done | Refusal",
     ) -> None:
         if outcome["kind"] == "done":
-            self._use_idle(session, request, answer)
+            self._use_idle(session, request, answer, feed)
         else:
             answer(outcome)
 
-    def _use_idle(self, session: LaneSession, request: "UseRequest", answer: "OnAnswer") -> None:
+    def _use_idle(
+        self, session: LaneSession, request: "UseRequest", answer: "OnAnswer", feed: OutputFeed | None
+    ) -> None:
         if request["op"] == "cell":
+            if feed is not None and session.interpreter is not None:
+                feed.follow(session.interpreter.outputs)
             session.run_cell(request["code"], request["wall_seconds"], answer)
         elif session.terminal is not None and request["op"] == "fork":
             answer({"kind": "refused", "reason": "a session with a terminal has no branches: open it without one"})

@@ -16,6 +16,7 @@ from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
 from verl_pivot.sandbox.lane.networks import NetworkPool
+from verl_pivot.sandbox.lane.output_feed import OutputFeed
 from verl_pivot.sandbox.lane.pods import PodMaker, UserIds, pod_shape
 from verl_pivot.sandbox.lane.procfs import raise_oom_score
 from verl_pivot.sandbox.lane.runs import Run
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
         AnswerFrame,
         LaneAnswer,
         LaneDescriptors,
-        LaneProgram,
         LaneSettings,
         Refusal,
         RequestFrame,
         RunAnswer,
+        RunRequest,
         ZygotePlan,
     )
 
@@ -58,6 +59,8 @@ class Lane:
         self._channel = channel
         self._decoder: Decoder[RequestFrame] = Decoder(_MAX_REQUEST_BYTES)
         self._outgoing: deque[memoryview] = deque()
+        self._feeds: dict[int, OutputFeed] = {}
+        """Number of each request that is not answered yet and sends its output -> its feed."""
         self._has_proc = settings["has_proc"]
         self._outer_proc = outer_proc
         self._loop = EventLoop()
@@ -119,15 +122,26 @@ class Lane:
     def _serve_request(self, frame: "RequestFrame") -> None:
         number, request = frame["number"], frame["request"]
         if request["op"] == "run":
-            self._run(number, request["program"])
+            self._run(number, request)
         elif request["op"] == "cancel":
             self._scheduler.cancel(request["target"])
+        elif request["op"] == "type":
+            self._scheduler.type_in(request["target"], request["text"].encode("utf-8", "surrogatepass"))
+        elif request["op"] == "more":
+            if request["target"] in self._feeds:
+                self._feeds[request["target"]].ask()
         elif request["op"] == "ping":
             self._send(number, {"kind": "done"})
         else:
-            self._sessions.serve(request, lambda answer: self._send(number, answer))
+            feed = self._new_feed(number) if request["op"] == "cell" and request["streams"] else None
+            self._sessions.serve(request, lambda answer: self._send(number, answer), feed)
 
-    def _run(self, number: int, program: "LaneProgram") -> None:
+    def _new_feed(self, number: int) -> OutputFeed:
+        feed = self._feeds[number] = OutputFeed(self._loop, lambda output: self._send(number, output))
+        return feed
+
+    def _run(self, number: int, request: "RunRequest") -> None:
+        program = request["program"]
         shape = pod_shape(
             program["limits"],
             program["network"],
@@ -135,7 +149,8 @@ class Lane:
             has_terminal=program["terminal"] is not None,
             has_proc=self._has_proc,
         )
-        self._scheduler.add(Run(number, program, shape=shape, on_end=self._on_run_end))
+        feed = self._new_feed(number) if request["streams"] else None
+        self._scheduler.add(Run(number, program, shape=shape, on_end=self._on_run_end, feed=feed))
 
     def _on_run_end(self, run: Run, answer: "RunAnswer | Refusal | None") -> None:
         self._scheduler.forget(run)
@@ -145,6 +160,8 @@ class Lane:
             self._send(run.number, answer)
 
     def _send(self, number: int, answer: "LaneAnswer") -> None:
+        if answer["kind"] != "output" and number in self._feeds:
+            self._feeds.pop(number).end()
         frame: AnswerFrame = {"number": number, "answer": answer}
         self._outgoing.append(memoryview(encode(frame)))
         self._flush()

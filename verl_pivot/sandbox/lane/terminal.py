@@ -4,6 +4,7 @@ Its process opens it before any of the user's code runs, so that it is one of th
 """
 
 import fcntl
+import math
 import os
 import socket
 import struct
@@ -21,6 +22,8 @@ _SIZE = struct.Struct("4H")
 _END_OF_FILE = b"\x04"
 """Ctrl-D. It passes on a line that is not complete, and is the end of the input only where a line begins."""
 _CHUNK_BYTES = 1024
+MAX_TYPED_AHEAD = 64 * 1024
+"""Bytes that are typed while a program runs and wait for it to read; what is typed beyond is dropped."""
 
 
 def typed_input(stdin: bytes) -> bytes:
@@ -82,9 +85,10 @@ class TerminalEnd:
         """What is still to be typed."""
         loop.on_readable(self._ours.fileno(), self.settle)
 
-    def type_in(self, data: bytes) -> None:
-        """Type into the terminal, as fast as the program reads."""
-        self._typed += data
+    def type_in(self, data: bytes, max_waiting: float = math.inf) -> None:
+        """Type into the terminal, as fast as the program reads; dropped if `max_waiting` bytes wait to be read."""
+        if len(self._typed) < max_waiting:
+            self._typed += data
         if self._slave is not None:
             self._type()
 

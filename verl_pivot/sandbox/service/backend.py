@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.sandbox.execution import Limits, Network, Program, Result, Terminal
+from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, Terminal
 
 
 class Backend(Protocol):
@@ -25,7 +25,18 @@ class Backend(Protocol):
         """Make everything ready; returns when programs can run."""
         ...
 
-    async def run(self, program: Program) -> Result: ...
+    async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
+        """Run one program.
+
+        Args:
+            program: What to run.
+            on_output: Receiver of its output while it runs; None if nobody reads it before the end.
+        """
+        ...
+
+    def type_in(self, on_output: OnOutput, text: str) -> None:
+        """Type into the terminal of the program that runs with this `on_output`; ignored once it has ended."""
+        ...
 
     async def open_session(
         self,
@@ -60,6 +71,7 @@ class Backend(Protocol):
         wall_seconds: float,
         files: dict[str, bytes],
         fetch: tuple[str, ...],
+        on_output: OnOutput | None = None,
     ) -> Result:
         """Run one cell.
 
@@ -70,6 +82,7 @@ class Backend(Protocol):
             wall_seconds: Wall limit of the cell.
             files: Files to write before the cell: name -> content.
             fetch: Names of files to read after the cell.
+            on_output: Receiver of its output while it runs, as for `run`.
 
         Raises:
             SessionLostError: If that interpreter is gone.

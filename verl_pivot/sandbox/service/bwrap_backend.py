@@ -21,11 +21,23 @@ from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import BwrapRun, StepEnd
 from verl_pivot.sandbox.bubblewrap.shim_plan import ShimPlan, ShimStep
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Status, Terminal, Timing
+from verl_pivot.sandbox.execution import (
+    MAX_FILE_BYTES,
+    Limits,
+    Network,
+    OnOutput,
+    Output,
+    Program,
+    Result,
+    Status,
+    Terminal,
+    Timing,
+)
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
+from verl_pivot.sandbox.lane.output_feed import PAUSE_SECONDS, PIECE_BYTES
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_languages
@@ -100,8 +112,12 @@ class BwrapExecBackend:
             raise SandboxError("the backend is not running: it was stopped, or never started")
         return self._found
 
-    async def run(self, program: Program) -> Result:
+    async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
         """Run one program.
+
+        Args:
+            program: What to run.
+            on_output: Receiver of its output while it runs; None if nobody reads it before the end.
 
         Raises:
             SandboxRequestError: If its language is not available.
@@ -114,7 +130,10 @@ class BwrapExecBackend:
         language = self._machine.languages.get(program.language)
         async with self._slots:
             with _lent(self._machine.groups, program, language) as group:
-                return await self._run(program, language, group)
+                return await self._run(program, language, group, on_output)
+
+    def type_in(self, on_output: OnOutput, text: str) -> None:
+        raise SandboxRequestError("backend bwrap_exec has no terminals: use the backend zygote")
 
     async def open_session(
         self,
@@ -138,6 +157,7 @@ class BwrapExecBackend:
         wall_seconds: float,
         files: dict[str, bytes],
         fetch: tuple[str, ...],
+        on_output: OnOutput | None = None,
     ) -> Result:
         raise _no_sessions()
 
@@ -157,12 +177,15 @@ class BwrapExecBackend:
         if self._tree is not None:
             await self._tree.removed()
 
-    async def _run(self, program: Program, language: Language, group: PodGroup | None) -> Result:
+    async def _run(
+        self, program: Program, language: Language, group: PodGroup | None, on_output: OnOutput | None
+    ) -> Result:
         start = time.monotonic()
         run = self._begin(program, language, group)
         self._running.add(run)
         files: dict[str, bytes] = {}
         file_errors: dict[str, str] = {}
+        feed = None if on_output is None else asyncio.create_task(_feed(run, program.limits.output_bytes, on_output))
         try:
             await run.ready()
             setup_seconds = time.monotonic() - start
@@ -175,6 +198,9 @@ class BwrapExecBackend:
             if not is_compiling and ended.reason is None:
                 files, file_errors = await run.files(program.fetch)
         finally:
+            if feed is not None:
+                feed.cancel()
+                await asyncio.wait([feed])
             await run.end()
             self._running.discard(run)
         if ended.exec_error and (is_compiling or language.compile is None):
@@ -214,6 +240,18 @@ class BwrapExecBackend:
             as_pid_1=True,
             library=_SHIM,
         )
+
+
+async def _feed(run: BwrapRun, keep_bytes: int, on_output: OnOutput) -> None:
+    """Hand the output on while the program runs; what comes last is in the result alone."""
+    num_sent = [0, 0]
+    while True:
+        await asyncio.sleep(PAUSE_SECONDS)
+        drains = zip((run.stdout, run.stderr), num_sent, strict=True)
+        pieces = [drain.kept(start, min(start + PIECE_BYTES, keep_bytes)) for drain, start in drains]
+        if any(pieces):
+            num_sent = [start + len(piece) for start, piece in zip(num_sent, pieces, strict=True)]
+            await on_output(Output(stdout=pieces[0], stderr=pieces[1]))
 
 
 def _result(run: BwrapRun, ended: StepEnd, status: Status, keep_bytes: int) -> Result:

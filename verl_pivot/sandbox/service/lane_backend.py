@@ -12,9 +12,9 @@ from verl_pivot.sandbox.bubblewrap.group_tree import groups_of_service, make_gro
 from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, Program, Result, Terminal
+from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, OnOutput, Program, Result, Terminal
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import LaneSettings, Refusal, UserIdFields
+from verl_pivot.sandbox.lane.messages import CellRequest, LaneSettings, Refusal, UserIdFields
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
@@ -103,15 +103,19 @@ class ZygoteBackend:
             "user_ids": {"first": 0, "num_ids": 0},
         }
 
-    async def run(self, program: Program) -> Result:
+    async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
         language = self._languages.get(program.language)
         self._roots.check(program.root, language.tools)
         program_files(program, language)  # refuses what does not fit
         lane = await self._idlest()
-        answer = await lane.run(lane_program(program, language, self._zygotes.choose(program, language)))
+        answer = await lane.run(lane_program(program, language, self._zygotes.choose(program, language)), on_output)
         if answer["kind"] != "run":
             raise SandboxError(f"the program could not be run: {answer['reason']}")
         return run_result(answer, self.tier)
+
+    def type_in(self, on_output: OnOutput, text: str) -> None:
+        for lane in self._lanes:
+            lane.type_in(on_output, text)
 
     async def open_session(
         self,
@@ -156,15 +160,22 @@ class ZygoteBackend:
         wall_seconds: float,
         files: dict[str, bytes],
         fetch: tuple[str, ...],
+        on_output: OnOutput | None = None,
     ) -> Result:
         if files:
             await self._write_files(session_id, epoch, files)
         lane = self._lane_of(session_id)
+        request: CellRequest = {
+            "op": "cell",
+            "session": session_id,
+            "epoch": epoch,
+            "code": code,
+            "wall_seconds": wall_seconds,
+            "streams": on_output is not None,
+        }
         try:
             with _losing_sessions():
-                answer = await lane.ask(
-                    {"op": "cell", "session": session_id, "epoch": epoch, "code": code, "wall_seconds": wall_seconds}
-                )
+                answer = await lane.run_cell(request, on_output)
         except asyncio.CancelledError:
             lane.tell({"op": "abandon", "session": session_id})
             raise

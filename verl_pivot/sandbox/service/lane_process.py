@@ -1,18 +1,20 @@
 """A lane as the service sees it: a bubblewrap process that takes requests, and answers them in any order."""
 
 import asyncio
+import binascii
 import contextlib
 import json
 import os
 import socket
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.bubblewrap.command_line import find_bwrap, lane_command
 from verl_pivot.sandbox.bubblewrap.group_tree import GroupTree
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import kill_group
+from verl_pivot.sandbox.execution import OnOutput, Output
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, FrameError, encode
 from verl_pivot.sandbox.lane.messages import (
     AbandonRequest,
@@ -29,11 +31,14 @@ from verl_pivot.sandbox.lane.messages import (
     LaneProgram,
     LaneRequest,
     LaneSettings,
+    MoreRequest,
     OpenRequest,
+    OutputAnswer,
     PingRequest,
     Refusal,
     RequestFrame,
     RunAnswer,
+    TypeRequest,
 )
 
 _MAX_ANSWER_BYTES = 256 * 1024**2
@@ -66,6 +71,10 @@ class LaneProcess:
         self._settings = settings
         self._answers: dict[int, asyncio.Future[Any]] = {}
         """Number of each open request -> its answer to come."""
+        self._pieces: dict[int, asyncio.Queue[OutputAnswer | None]] = {}
+        """Number of each open request that sends its output -> what has come of it, then None."""
+        self._numbers: dict[OnOutput, int] = {}
+        """Receiver of the output of each running program -> number of its request."""
         self._num_requests = READY_NUMBER
         self.is_alive = False
 
@@ -124,23 +133,37 @@ class LaneProcess:
             raise SandboxError(": ".join((answer["reason"], *last_words)))
         self.is_alive = True
 
-    async def run(self, program: LaneProgram) -> RunAnswer | Refusal:
+    async def run(self, program: LaneProgram, on_output: OnOutput | None = None) -> RunAnswer | Refusal:
         """Run a program; cancelling this call ends the program."""
-        number = self._send({"op": "run", "program": program})
-        answer: RunAnswer | Refusal
+        number = self._send({"op": "run", "program": program, "streams": on_output is not None})
         try:
-            answer = await self._expect(number)
+            if on_output is None:
+                return cast(RunAnswer | Refusal, await self._expect(number))
+            self._numbers[on_output] = number
+            return cast(RunAnswer | Refusal, await self._expect_output(number, on_output))
         except asyncio.CancelledError:
             self.tell({"op": "cancel", "target": number})
             raise
-        return answer
+        finally:
+            if on_output is not None:
+                self._numbers.pop(on_output, None)
+
+    def type_in(self, on_output: OnOutput, text: str) -> None:
+        """Type into the terminal of the program whose output this receives; ignored if none does."""
+        if on_output in self._numbers:
+            self.tell({"op": "type", "target": self._numbers[on_output], "text": text})
+
+    async def run_cell(self, request: CellRequest, on_output: OnOutput | None) -> CellAnswer | Refusal:
+        """Run a cell; cancelling this call does not take the request back."""
+        number = self._send(request)
+        if on_output is None:
+            return cast(CellAnswer | Refusal, await self._expect(number))
+        return cast(CellAnswer | Refusal, await self._expect_output(number, on_output))
 
     @overload
     async def ask(self, request: PingRequest) -> Done: ...
     @overload
     async def ask(self, request: OpenRequest | ForkRequest) -> Done | Refusal: ...
-    @overload
-    async def ask(self, request: CellRequest) -> CellAnswer | Refusal: ...
     @overload
     async def ask(self, request: FilesRequest) -> FilesAnswer | Refusal: ...
 
@@ -148,7 +171,7 @@ class LaneProcess:
         """The answer to a request; cancelling this call does not take the request back."""
         return await self._expect(self._send(request))
 
-    def tell(self, request: CancelRequest | AbandonRequest | CloseRequest) -> None:
+    def tell(self, request: CancelRequest | MoreRequest | TypeRequest | AbandonRequest | CloseRequest) -> None:
         """Send a request whose answer nobody reads."""
         self._send(request)
 
@@ -198,6 +221,20 @@ class LaneProcess:
             self._answers[number] = answer
         return answer
 
+    async def _expect_output(self, number: int, on_output: OnOutput) -> Any:
+        """The answer to come to a request, after its output; the lane sends the next piece when this one is taken."""
+        answer = self._expect(number)
+        pieces = self._pieces[number] = asyncio.Queue[OutputAnswer | None]()
+        answer.add_done_callback(lambda _: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                stdout, stderr = binascii.a2b_base64(piece["stdout"]), binascii.a2b_base64(piece["stderr"])
+                await on_output(Output(stdout=stdout, stderr=stderr))
+                self.tell({"op": "more", "target": number})
+            return await answer
+        finally:
+            del self._pieces[number]
+
     def _kill(self) -> None:
         if self._process.returncode is None:
             kill_group(self._process.pid)
@@ -223,6 +260,10 @@ class LaneProcess:
             await self._fail_all()
 
     def _take(self, frame: AnswerFrame) -> None:
+        if frame["answer"]["kind"] == "output":
+            if frame["number"] in self._pieces:
+                self._pieces[frame["number"]].put_nowait(frame["answer"])
+            return
         answer = self._answers.pop(frame["number"], None)
         if answer is not None and not answer.done():
             answer.set_result(frame["answer"])

@@ -17,6 +17,8 @@ class Outbox:
         self._lines: list[bytes] = []
         self._num_held_bytes = 0
         self._arrived = asyncio.Event()
+        self._is_closed = False
+        self._emptied = asyncio.Event()
 
     @property
     def is_finished(self) -> bool:
@@ -29,6 +31,17 @@ class Outbox:
         self._num_held_bytes += len(line)
         self._budget.add(len(line))
         self._arrived.set()
+
+    async def put_more(self, line: bytes) -> None:
+        """Put a line that is not the last of its request; returns when it was written, or never will be."""
+        if self._is_closed:
+            return
+        self._lines.append(line)
+        self._num_held_bytes += len(line)
+        self._budget.add(len(line))
+        self._emptied.clear()
+        self._arrived.set()
+        await self._emptied.wait()
 
     async def take(self) -> bytes:
         """All lines that came since the last call, after waiting for one; they count as held until `sent`."""
@@ -43,9 +56,12 @@ class Outbox:
         num_waiting_bytes = sum(map(len, self._lines))
         self._budget.release(self._num_held_bytes - num_waiting_bytes)
         self._num_held_bytes = num_waiting_bytes
+        if not self._lines:
+            self._emptied.set()
 
     def close(self) -> None:
         """Drop the lines that nobody will take."""
+        self._is_closed = True
         self._lines.clear()
         self.sent()
 

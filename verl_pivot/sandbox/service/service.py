@@ -1,9 +1,10 @@
 """The HTTP service of one node: requests -> Executions -> answers, line by line; wire.py has the bodies."""
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 from aiohttp import web
@@ -18,6 +19,7 @@ from verl_pivot.sandbox.service.cell_socket_server import CellSocketServer
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable
 from verl_pivot.sandbox.service.metrics import Metrics
 from verl_pivot.sandbox.service.outbox import Outbox
+from verl_pivot.sandbox.service.output_streams import OutputStreams
 from verl_pivot.sandbox.service.run_code import refusal, run_code_execution, run_code_response
 from verl_pivot.sandbox.service.session_table import SessionTable
 from verl_pivot.sandbox.service.settings import ServiceSettings
@@ -31,6 +33,9 @@ from verl_pivot.sandbox.wire import (
     ForkBody,
     Health,
     OpenBody,
+    StreamBody,
+    TypeBody,
+    Typed,
     decode,
     decode_batch,
     encode_line,
@@ -75,6 +80,7 @@ class Service:
         self._sessions = SessionTable(
             self._backend, self._executions, settings.max_sessions, settings.session_idle_seconds
         )
+        self._streams = OutputStreams(self._backend, self._sessions)
         self._watch()
         self._runner = web.AppRunner(
             self._app(),
@@ -126,10 +132,13 @@ class Service:
         app.router.add_get("/metrics", self._metrics_page)
         app.router.add_post("/v1/run", self._run)
         app.router.add_post(sandbox_fusion.PATH, self._run_code)
+        app.router.add_post("/v1/stream", self._stream_program)
+        app.router.add_post("/v1/type", self._type)
         app.router.add_post("/v1/cancel", self._cancel)
         app.router.add_post("/v1/stop", self._stop_request)
         app.router.add_post("/v1/sessions", self._open)
         app.router.add_post("/v1/sessions/{id}/run", self._cell)
+        app.router.add_post("/v1/sessions/{id}/stream", self._stream_cell)
         sockets = CellSocketServer(self._cell_line)
         app.on_shutdown.append(sockets.close)
         app.router.add_get("/v1/sessions/{id}/cells", sockets.handle)
@@ -219,6 +228,27 @@ class Service:
         execution = run_code_execution(program, len(text), request.remote, self._backend)
         return run_code_response(body, await self._line(execution))
 
+    async def _stream_program(self, request: web.Request) -> web.StreamResponse:
+        text = await self._read(request)
+        outbox = Outbox(1, self._executions.budget)
+        execution = self._streams.program(decode(text, StreamBody, "the body"), len(text), outbox)
+        return await self._stream_one(request, execution, outbox)
+
+    async def _stream_cell(self, request: web.Request) -> web.StreamResponse:
+        body = decode(await self._read(request), CellBody, "the body")
+        outbox = Outbox(1, self._executions.budget)
+        return await self._stream_one(request, self._streams.cell(request.match_info["id"], body, outbox), outbox)
+
+    async def _stream_one(
+        self, request: web.Request, execution: Execution | Failure, outbox: Outbox
+    ) -> web.StreamResponse:
+        with self._submitted(execution, outbox):
+            return await self._stream(request, outbox)
+
+    async def _type(self, request: web.Request) -> web.Response:
+        body = decode(await self._read(request), TypeBody, "the body")
+        return _json(msgspec.json.encode(Typed(typed=self._streams.type_in(body))))
+
     async def _cancel(self, request: web.Request) -> web.Response:
         body = decode(await self._read(request), CancelBody, "the body")
         return _json(msgspec.json.encode({"cancelled": self._executions.cancel(body.client, body.ids)}))
@@ -255,12 +285,18 @@ class Service:
     async def _line(self, execution: Execution | Failure) -> bytes:
         """The line that answers a request, once there is an outcome."""
         outbox = Outbox(1, self._executions.budget)
+        with self._submitted(execution, outbox):
+            return await outbox.take()
+
+    @contextlib.contextmanager
+    def _submitted(self, execution: Execution | Failure, outbox: Outbox) -> Iterator[None]:
+        """Answer into `outbox`; a request whose answer nobody waits for any more at the end is stopped."""
         try:
             if isinstance(execution, Failure):
                 self._executions.refuse(None, execution, outbox)
             else:
                 self._executions.submit(execution, outbox)
-            return await outbox.take()
+            yield
         finally:
             if outbox.num_missing and isinstance(execution, Execution):
                 self._executions.leave(outbox, execution.client, [execution.id])

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from verl_pivot.errors import SandboxRequestError, SessionLostError
-from verl_pivot.sandbox.execution import Limits, Program, Result, SessionState, check_place, check_root_name
+from verl_pivot.sandbox.execution import Limits, OnOutput, Program, Result, SessionState, check_place, check_root_name
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.service.backend import Backend
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable, Start
@@ -75,8 +75,8 @@ class SessionTable:
         fingerprint = hash(("open", limits, body.network, place, terminal))
         return _execution(body, fingerprint, num_bytes=len(body.id), start=start)
 
-    def run_cell(self, session_id: str, body: CellBody) -> Execution | Failure:
-        """Run a cell.
+    def run_cell(self, session_id: str, body: CellBody, on_output: OnOutput | None = None) -> Execution | Failure:
+        """Run a cell, whose output `on_output` receives while it runs, if it is given.
 
         Raises:
             SandboxRequestError: If the cell is not allowed.
@@ -97,6 +97,7 @@ class SessionTable:
                 wall_seconds=limits.wall_seconds,
                 files=body.files,
                 fetch=body.fetch,
+                on_output=on_output,
             )
 
         fingerprint = hash((session_id, body.epoch, body.code))

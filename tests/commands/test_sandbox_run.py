@@ -1,0 +1,71 @@
+"""`verl-pivot sandbox run`: output as it comes, exit codes, piped input, and a terminal with a keyboard."""
+
+import os
+import select
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.support.paths import ROOT
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import service, use_service
+from verl_pivot.commands.sandbox import sandbox_app
+from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
+
+pytestmark = needs_sandbox
+
+
+def written(folder: Path, code: str) -> str:
+    (folder / "program").write_text(code)
+    return str(folder / "program")
+
+
+@pytest.mark.parametrize(
+    ("code", "options", "exit_code", "stdout", "stderr"),
+    [
+        ("import sys\nprint(input(), sys.argv[1])\nsys.exit('no')", [], 1, "typed x\n", "no\n"),
+        ("cat; exit 7", ["--language", "bash"], 7, "typed\n", ""),
+        ("tty -s && cat && tput cols", ["--language", "bash", "--terminal"], 0, "typed\ntyped\n80\n", ""),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", [], 143, "", ""),
+        ("import time; time.sleep(9)", ["--wall-seconds", "0.2"], 1, "", "give it more by --wall-seconds\n"),
+    ],
+)
+def test_a_program_prints_and_ends_as_on_the_command_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    code: str,
+    options: list[str],
+    exit_code: int,
+    stdout: str,
+    stderr: str,
+) -> None:
+    use_service(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    done = CliRunner().invoke(sandbox_app, ["run", *options, written(tmp_path, code), "x"], input="typed\n")
+
+    assert (done.exit_code, done.stdout) == (exit_code, stdout), done.output
+    assert done.stderr.endswith(stderr)
+
+
+def test_a_shell_is_used_with_the_keyboard(tmp_path: Path) -> None:
+    running = service()
+    environment = {**os.environ, URLS_VARIABLE: running.url, TOKEN_VARIABLE: running.token, "PYTHONPATH": str(ROOT)}
+    script = written(tmp_path, "bash --norc -i")
+    command = [sys.executable, "-m", "verl_pivot.cli", "sandbox", "run", "--language", "bash", "--terminal", script]
+    ours, theirs = os.openpty()
+    process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
+    os.close(theirs)
+    shown = b""
+    for sign, answer in ((b"$ ", b"sleep 60\r"), (b"60\r\n", b"\x03"), (b"^C", b"exit $((5 + 1))\r")):
+        while sign not in shown:
+            assert select.select([ours], [], [], 60.0)[0], shown
+            shown += os.read(ours, 4096)
+        shown = shown.partition(sign)[2]
+        os.write(ours, answer)
+
+    assert process.wait(60.0) == 6
+    os.close(ours)
