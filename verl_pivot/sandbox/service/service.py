@@ -19,10 +19,10 @@ from verl_pivot.sandbox.service.cell_socket_server import CellSocketServer
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable
 from verl_pivot.sandbox.service.metrics import Metrics
 from verl_pivot.sandbox.service.outbox import Outbox
-from verl_pivot.sandbox.service.output_streams import OutputStreams
 from verl_pivot.sandbox.service.run_code import refusal, run_code_execution, run_code_response
 from verl_pivot.sandbox.service.session_table import SessionTable
 from verl_pivot.sandbox.service.settings import ServiceSettings
+from verl_pivot.sandbox.service.streamed_requests import StreamedRequests
 from verl_pivot.sandbox.wire import (
     HEARTBEAT_SECONDS,
     LOAD_HEADER,
@@ -80,7 +80,7 @@ class Service:
         self._sessions = SessionTable(
             self._backend, self._executions, settings.max_sessions, settings.session_idle_seconds
         )
-        self._streams = OutputStreams(self._backend, self._sessions)
+        self._streams = StreamedRequests(self._backend, self._sessions)
         self._watch()
         self._runner = web.AppRunner(
             self._app(),

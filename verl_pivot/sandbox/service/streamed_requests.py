@@ -15,7 +15,7 @@ MAX_TYPED_CHARACTERS = 64 * 1024
 """Most characters of one request to type."""
 
 
-class OutputStreams:
+class StreamedRequests:
     """The requests of one service whose output is sent while they run."""
 
     def __init__(self, backend: Backend, sessions: SessionTable) -> None:
