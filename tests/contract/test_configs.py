@@ -94,6 +94,7 @@ def test_the_groups_are_those_of_the_documentation() -> None:
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
+        "tail": ["partial"],
         "tool_format": ["retool", "rstar2", "search_r1", "torl"],
     }
 
@@ -209,6 +210,14 @@ def test_the_asynchronous_trainers_get_their_replay_buffer() -> None:
     assert config.trainer.v1.sampler.custom_sampler.name == "PivotReplayBufferAsync"
 
 
+@pytest.mark.parametrize("method", config_groups()["method"])
+def test_partial_rollouts_choose_the_asynchronous_buffer_wherever_they_stand(method: str) -> None:
+    behind, before = stock(f"+method={method}", "+tail=partial"), stock("+tail=partial", f"+method={method}")
+
+    assert behind.trainer.v1 == before.trainer.v1
+    assert behind.trainer.v1.sampler.custom_sampler.name.endswith("ReplayBufferAsync")
+
+
 @pytest.mark.parametrize(("group", "option"), GROUPS)
 def test_every_class_that_a_config_names_can_be_imported(group: str, option: str) -> None:
     from importlib import import_module
@@ -224,7 +233,7 @@ def test_every_class_that_a_config_names_can_be_imported(group: str, option: str
         if manager := config.actor_rollout_ref.rollout.agent.get("agent_loop_manager_class"):
             targets.append(manager)
 
-    assert targets or group in ("tool_format", "stage", "router")
+    assert targets or group in ("tool_format", "stage", "router", "tail")
     for target in targets:
         module, _, name = target.rpartition(".")
         assert hasattr(import_module(module), name), target

@@ -238,6 +238,30 @@ def test_a_router_file_of_ones_own_beside_the_routers_of_this_package_is_refused
     check("+method=pivotrl", f"{key}=mine.yaml")
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_partial_rollouts_go_with_every_method_and_with_other_bounds(method: str) -> None:
+    check(method, "+tail=partial", "+router=kv_forecast")
+    check(method, "+tail=partial", "trainer.v1.colocate_async.num_warmup_batches=1")
+    check(method, "+tail=partial", "trainer.v1.sampler.max_off_policy_threshold=2")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "effect"),
+    [
+        ("trainer.v1.trainer_mode", "sync", "chooses a trainer that"),
+        ("trainer.v1.trainer_mode", "separate_async", "chooses a trainer that"),
+        ("trainer.v1.sampler.max_off_policy_strategy", "drop", "throws away groups"),
+        ("trainer.v1.sampler.max_off_policy_threshold", "1", "does not bound"),
+        ("trainer.v1.sampler.max_off_policy_threshold", "null", "does not bound"),
+        ("trainer.v1.colocate_async.num_warmup_batches", "0", "leaves no rollout"),
+        ("trainer.v1.colocate_async.num_warmup_batches", "3.5", "leaves no rollout"),
+    ],
+)
+def test_what_partial_rollouts_cannot_work_with_is_refused(key: str, value: str, effect: str) -> None:
+    assert refusal("+method=grpo_roc", "+tail=partial", f"{key}={value}").startswith(f"{key}={value} {effect}")
+    check("+method=grpo_roc", f"{key}={value}")  # the same is the user's to choose without it
+
+
 # ---- what makes the settings void, shown by verl's own code
 
 
@@ -305,5 +329,5 @@ def python_files(package: str) -> list[Path]:
 
 @pytest.mark.parametrize("setting", OWNED_SETTINGS, ids=lambda setting: setting.key)
 def test_a_setting_belongs_to_parts_that_exist_and_is_a_key_of_verl(setting: OwnedSetting) -> None:
-    assert set(setting.parts) <= {*METHODS, "+router"}
+    assert set(setting.parts) <= {*METHODS, "+router", "+tail=partial"}
     assert list(default_keys(setting.key))

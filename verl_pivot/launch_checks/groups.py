@@ -5,12 +5,16 @@ from typing import Any
 
 from verl_pivot.errors import ConfigError
 
-_APPLY_TO = {"stage": ("grpo_roc",), "tool_format": ("tool_rollout", "grpo_roc")}
+_APPLY_TO = {
+    "stage": ("grpo_roc",),
+    "tool_format": ("tool_rollout", "grpo_roc"),
+    "tail": ("pivotrl", "tool_rollout", "grpo_roc"),
+}
 """{config group: methods that it belongs to}"""
 
 
 def check_choices(choices: Mapping[str, Any]) -> None:
-    """Refuse a stage or a tool format beside a method that has neither.
+    """Refuse a stage, a tool format or a tail beside a method that has none, or without a method.
 
     Args:
         choices: {config group: chosen option} of Hydra.

@@ -19,9 +19,11 @@ _GRPO_ROC = "+method=grpo_roc"
 _EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC)
 _TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC)
 _ROUTER = "+router"
+_TAIL = "+tail=partial"
 
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
+_SAMPLER = "trainer.v1.sampler"
 _LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "single_turn_agent")
 READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo", ACTION_LOSS)
 """Policy losses that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
@@ -59,7 +61,7 @@ def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Se
 
     Args:
         config: verl's whole config.
-        parts: Parts of the command line that own settings: "+method=..." and "+router".
+        parts: Parts of the command line that own settings: "+method=...", "+router" and "+tail=partial".
         overrides: Overrides of the command line.
 
     Raises:
@@ -74,7 +76,9 @@ def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Se
 def owning_parts(choices: dict[str, Any]) -> list[str]:
     """The parts of a launch that own settings, from {config group: chosen option} of Hydra."""
     method = [f"+method={choices['method']}"] if choices.get("method") else []
-    return [*method, _ROUTER] if choices.get("router") else method
+    router = [_ROUTER] if choices.get("router") else []
+    tail = [f"+tail={choices['tail']}"] if choices.get("tail") else []
+    return [*method, *router, *tail]
 
 
 @cache
@@ -159,6 +163,20 @@ def _router(launch: _Launch, key: str) -> str | None:
     return None if launch.value(key) == router_file(launch.config.pivot.router) else key
 
 
+def _other_than(value: Any) -> Callable[[_Launch, str], str | None]:
+    """Finds a key that has another value than this one."""
+    return lambda launch, key: None if launch.value(key) == value else key
+
+
+def _no_later_step(launch: _Launch, key: str) -> str | None:
+    return key if launch.value(key) is None or launch.value(key) < 2 else None
+
+
+def _extra_prompts(launch: _Launch, key: str) -> str | None:
+    most = launch.value(f"{_SAMPLER}.max_off_policy_threshold")
+    return None if most is None or 0 < launch.value(key) <= most - 1 else key
+
+
 def _use_v1(launch: _Launch, key: str) -> str | None:
     return None if launch.value(key) else key
 
@@ -168,7 +186,6 @@ def _written(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-_SAMPLER = "trainer.v1.sampler"
 _FROM_CLASSES = "the class of this package, or one of your own that is derived from it"
 OWNED_SETTINGS = (
     OwnedSetting(
@@ -287,5 +304,34 @@ OWNED_SETTINGS = (
         effect="makes +router and pivot.router void",
         remedy="leave it out, or leave out +router",
         misused=_router,
+    ),
+    OwnedSetting(
+        key="trainer.v1.trainer_mode",
+        parts=(_TAIL,),
+        effect=f"chooses a trainer that {_TAIL} does not set up: in mode sync no rollout goes on in the next step, and "
+        "in mode separate_async other engines generate while training runs",
+        remedy=f"leave it out, or leave out {_TAIL}",
+        misused=_other_than("colocate_async"),
+    ),
+    OwnedSetting(
+        key=f"{_SAMPLER}.max_off_policy_strategy",
+        parts=(_TAIL,),
+        effect="throws away groups that take too many steps, so that prompts with long responses are trained less",
+        remedy="leave it out",
+        misused=_other_than("wait"),
+    ),
+    OwnedSetting(
+        key=f"{_SAMPLER}.max_off_policy_threshold",
+        parts=(_TAIL,),
+        effect="does not bound how many steps a prompt may be under way, or lets none go on in another step",
+        remedy="set it to 2 or more",
+        misused=_no_later_step,
+    ),
+    OwnedSetting(
+        key="trainer.v1.colocate_async.num_warmup_batches",
+        parts=(_TAIL,),
+        effect="leaves no rollout for a later step, or more prompts than max_off_policy_threshold steps can train",
+        remedy=f"set it above 0, and to {_SAMPLER}.max_off_policy_threshold - 1 at most",
+        misused=_extra_prompts,
     ),
 )

@@ -257,6 +257,16 @@ class SimulatedEngine:
         self.queue.clear()
         return lost
 
+    def interrupt(self, now: float) -> list[EngineRequest]:
+        """Stop for ever after the decode step that runs at `now`; returns the requests that ran or waited."""
+        finished = []
+        if self._running and not self._prefilling:
+            self._cut_plan(now)
+            finished = self._finish_plan()
+        for request in finished:
+            request.remaining = 0
+        return [*finished, *self.stop()]
+
     # ---- requests
 
     def _start(self, request: EngineRequest) -> None:

@@ -2,8 +2,8 @@
 
 import heapq
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 from verl_pivot.routing.routing_policy import ConversationEnd, Placement, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.simulator.engine import EngineRates, EngineRequest, SimulatedEngine
@@ -43,7 +43,7 @@ class _Progress:
         self.conversation = conversation
         self.turn = 0
         """Index of its next turn."""
-        self.context = 0
+        self.context = conversation.context_tokens
         """Tokens after its prompt."""
         self.server: int | None = None
         """Engine of its newest turn."""
@@ -78,19 +78,32 @@ class Simulation:
         self._order = itertools.count()
         self._next_times = [float("inf")] * scenario.num_engines
         """[num_engines] time of each engine's event in the heap; an engine's older events are ignored."""
+        self._ended: list[SimulatedConversation] = []
+        """Rollouts in the order in which they ended."""
         self._ended_at: list[float] = []
-        """Times at which rollouts ended, ascending."""
+        """[num_ended] times at which they ended, ascending."""
         self._num_moves = 0
         self._lost_tokens = 0
         """Tokens of turns that were generated on an engine that died, and had to be generated again."""
 
     def run(self) -> SimulatedStep:
         """Simulate the whole step; every rollout asks for an engine at its beginning."""
+        self.run_until(lambda ended: False)
+        return self._outcome()
+
+    def run_until(self, is_enough: Callable[[Sequence[SimulatedConversation]], bool]) -> float:
+        """Simulate the step until enough rollouts have ended, or all of them; returns the seconds that it takes.
+
+        Args:
+            is_enough: Gets the rollouts that have just ended; with True the step ends.
+        """
+        now = 0.0
         for name in self._progress:
             self._acquire(name, 0.0)
         if self._scenario.dies_at_seconds:
             heapq.heappush(self._events, (self._scenario.dies_at_seconds, next(self._order), _DEATH, ""))
         while self._events:
+            num_ended = len(self._ended)
             now, _, engine, name = heapq.heappop(self._events)
             if engine == _DEATH:
                 self._kill_first_engine(now)
@@ -98,7 +111,31 @@ class Simulation:
                 self._acquire(name, now)
             elif now == self._engines[engine].next_time:
                 self._advance(engine, now)
-        return self._outcome()
+            if len(self._ended) > num_ended and is_enough(self._ended[num_ended:]):
+                break
+        return now
+
+    def interrupt(self, now: float) -> list[SimulatedConversation]:
+        """Stop all engines; returns the rollouts that have not ended, with what is left of them.
+
+        A wait for tools ends meanwhile, and the token that is being generated is generated to its end.
+        """
+        remaining = {
+            str(request.conversation): max(1, request.remaining)
+            for engine in self._engines
+            for request in engine.interrupt(now)
+        }
+        ended = {str(each.id) for each in self._ended}
+        return [_rest(progress, remaining.get(name)) for name, progress in self._progress.items() if name not in ended]
+
+    @property
+    def generated_tokens(self) -> int:
+        return sum(engine.counts.generated_tokens for engine in self._engines)
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens of conversations that were computed again, prompts not included."""
+        return sum(engine.counts.recomputed_tokens for engine in self._engines)
 
     def _acquire(self, name: str, now: float) -> None:
         progress = self._progress[name]
@@ -174,6 +211,7 @@ class Simulation:
         release = TurnRelease(conversation=name, server=str(number), now=now, may_be_last=not reports_end)
         self._place(self._policy.release(release), now)
         if is_last:
+            self._ended.append(progress.conversation)
             self._ended_at.append(now)
             if reports_end:
                 end = ConversationEnd(conversation=name, response_tokens=progress.context, now=now)
@@ -185,7 +223,7 @@ class Simulation:
     def _outcome(self) -> SimulatedStep:
         drawn = sum(turn.generated for each in self._progress.values() for turn in each.conversation.turns)
         counts = [engine.counts for engine in self._engines]
-        generated = sum(each.generated_tokens for each in counts)
+        generated = self.generated_tokens
         assert len(self._ended_at) == len(self._progress), (
             f"{len(self._ended_at)} of {len(self._progress)} rollouts ended"
         )
@@ -198,11 +236,22 @@ class Simulation:
             makespan_seconds=makespan,
             ninety_percent_seconds=sorted(self._ended_at)[int(0.9 * (len(self._ended_at) - 1))],
             generated_tokens=generated,
-            recomputed_tokens=sum(each.recomputed_tokens for each in counts),
+            recomputed_tokens=self.recomputed_tokens,
             num_retracted=sum(each.num_retracted for each in counts),
             num_moves=self._num_moves,
             utilisation=sum(each.busy_seconds for each in counts) / (makespan * len(counts)),
         )
+
+
+def _rest(progress: _Progress, remaining: int | None) -> SimulatedConversation:
+    """What is left of a rollout, in whose turn so many tokens remain; None between two turns."""
+    first, *later = progress.conversation.turns[progress.turn :]
+    left = first.generated if remaining is None else remaining
+    return replace(
+        progress.conversation,
+        turns=(replace(first, generated=left), *later),
+        context_tokens=progress.context + first.generated - left,
+    )
 
 
 def simulate(

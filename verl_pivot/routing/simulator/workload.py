@@ -36,11 +36,13 @@ class SimulatedConversation:
     """Number of its prompt, which the rollouts of a group share."""
     prompt_tokens: int
     turns: tuple[SimulatedTurn, ...]
+    context_tokens: int = 0
+    """Tokens of its response that an earlier step has left, before the first of these turns."""
 
     @property
     def response_tokens(self) -> int:
         """Tokens of the whole response, observations included."""
-        return sum(turn.generated + turn.observed for turn in self.turns)
+        return self.context_tokens + sum(turn.generated + turn.observed for turn in self.turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,16 +194,33 @@ def draw_conversations(scenario: Scenario, seed: int) -> list[SimulatedConversat
         is_hard = group < scenario.hard_groups * scenario.num_groups
         centre = math.log(scenario.median_tokens * (scenario.hard_factor if is_hard else 1.0))
         centre += rng.gauss(0.0, scenario.prompt_sigma)
-        for _ in range(scenario.group_size):
-            total = min(scenario.budget, max(8, round(math.exp(centre + rng.gauss(0.0, scenario.rollout_sigma)))))
-            conversations.append(
-                SimulatedConversation(
-                    id=len(conversations),
-                    group=group,
-                    prompt_tokens=scenario.prompt_tokens,
-                    turns=_turns(scenario, total, rng),
-                )
+        conversations += draw_group(scenario, group, centre, scenario.group_size, rng)
+    return conversations
+
+
+def draw_group(
+    scenario: Scenario, group: int, centre: float, num_rollouts: int, rng: random.Random
+) -> list[SimulatedConversation]:
+    """Rollouts of one prompt, whose ids no other prompt of the same `num_rollouts` has.
+
+    Args:
+        scenario: The distribution around the prompt's mean.
+        group: Number of the prompt.
+        centre: Mean of log(tokens) of the prompt's responses.
+        num_rollouts: Rollouts to draw.
+        rng: Source of the draws.
+    """
+    conversations = []
+    for number in range(num_rollouts):
+        total = min(scenario.budget, max(8, round(math.exp(centre + rng.gauss(0.0, scenario.rollout_sigma)))))
+        conversations.append(
+            SimulatedConversation(
+                id=group * num_rollouts + number,
+                group=group,
+                prompt_tokens=scenario.prompt_tokens,
+                turns=_turns(scenario, total, rng),
             )
+        )
     return conversations
 
 

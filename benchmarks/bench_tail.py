@@ -1,0 +1,99 @@
+"""Seconds per trained rollout where steps leave their slowest groups for later, beside steps that wait for all.
+
+Run by `make bench-tail`, or with other sizes by `python -m benchmarks.bench_tail --help`. Engines and rollouts are
+simulated, as by `verl-pivot route simulate`, and the routing policy is `kv_forecast`.
+"""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, NamedTuple
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from verl_pivot.routing.simulator.engine import RATES
+from verl_pivot.routing.simulator.training import TAIL_RULES, SimulatedTraining, simulate_training
+from verl_pivot.routing.simulator.workload import all_scenarios
+
+BASELINE = "wait"
+
+
+class Job(NamedTuple):
+    """One training to simulate."""
+
+    scenario: str
+    seed: int
+    rule: str
+    num_steps: int
+
+
+def main(
+    scenarios: Annotated[
+        str, typer.Option(help="Scenarios of `verl-pivot route simulate`, with 16 engines.")
+    ] = "A,M,F,L",
+    rules: Annotated[str, typer.Option(help="Names in TAIL_RULES to compare with `wait`.")] = ",".join(TAIL_RULES),
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings under each rule.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, after 5 that do not count.")] = 15,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for one JSON line per training.")] = None,
+) -> None:
+    """Print a table per scenario."""
+    names = list(dict.fromkeys([BASELINE, *rules.split(",")]))
+    jobs = [
+        Job(scenario, seed, rule, steps) for scenario in scenarios.split(",") for seed in range(seeds) for rule in names
+    ]
+    found: dict[Job, SimulatedTraining] = {}
+    with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
+        for job, training in zip(jobs, pool.map(run, jobs), strict=True):
+            found[job] = training
+            if out is not None:
+                with out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**job._asdict(), **asdict(training)}) + "\n")
+    for scenario in scenarios.split(","):
+        rows = {rule: [found[Job(scenario, seed, rule, steps)] for seed in range(seeds)] for rule in names}
+        Console().print(table(scenario, rows))
+
+
+def run(job: Job) -> SimulatedTraining:
+    return simulate_training(
+        all_scenarios()[job.scenario], job.seed, TAIL_RULES[job.rule], RATES["estimated"],
+        num_steps=job.num_steps, num_warmup_steps=5,
+    )  # fmt: skip
+
+
+def table(scenario: str, rows: dict[str, list[SimulatedTraining]]) -> Table:
+    """Each rule's means over the seeds; the speed-up is in seconds per trained rollout."""
+    shown = Table(title=f"{scenario}: means of {len(rows[BASELINE])} trainings", title_justify="left")
+    for column in (
+        "rule", "ms per rollout", "speed-up", "slowest seed", "length", "wasted", "recomputed", "steps", "most steps",
+    ):  # fmt: skip
+        shown.add_column(column, justify="left" if column == "rule" else "right")
+    for rule, trainings in rows.items():
+        speed_ups = _speed_ups(trainings, rows[BASELINE])
+        shown.add_row(
+            rule,
+            f"{1000 * fmean(each.rollout_seconds for each in trainings):.1f}",
+            f"{math.exp(fmean(map(math.log, speed_ups))):.2f}",
+            f"{min(speed_ups):.2f}",
+            f"{fmean(each.length_ratio for each in trainings):.2f}",
+            f"{fmean(each.wasted_share for each in trainings):.0%}",
+            f"{fmean(each.recomputed_share for each in trainings):.0%}",
+            f"{fmean(each.mean_steps for each in trainings):.1f}",
+            str(max(each.max_steps for each in trainings)),
+        )
+    return shown
+
+
+def _speed_ups(trainings: Sequence[SimulatedTraining], baseline: Sequence[SimulatedTraining]) -> list[float]:
+    return [base.rollout_seconds / each.rollout_seconds for base, each in zip(baseline, trainings, strict=True)]
+
+
+if __name__ == "__main__":
+    typer.run(main)
