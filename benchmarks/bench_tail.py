@@ -40,7 +40,7 @@ def main(
     ] = "A,M,F,L",
     rules: Annotated[str, typer.Option(help="Names in TAIL_RULES to compare with `wait`.")] = ",".join(TAIL_RULES),
     seeds: Annotated[int, typer.Option(min=1, help="Trainings under each rule.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, after 5 that do not count.")] = 15,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, after 2 that do not count.")] = 5,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     out: Annotated[Path | None, typer.Option(help="File for one JSON line per training.")] = None,
 ) -> None:
@@ -64,7 +64,7 @@ def main(
 def run(job: Job) -> SimulatedTraining:
     return simulate_training(
         all_scenarios()[job.scenario], job.seed, TAIL_RULES[job.rule], RATES["estimated"],
-        num_steps=job.num_steps, num_warmup_steps=5,
+        num_steps=job.num_steps, num_warmup_steps=2,
     )  # fmt: skip
 
 

@@ -43,7 +43,13 @@ def clean() -> Iterator[None]:
 
 
 def make_buffer(
-    trainer_mode: str = "sync", folder: Path | None = None, refill: Any = None, config: Any = None, **resampling: object
+    trainer_mode: str = "sync",
+    folder: Path | None = None,
+    refill: Any = None,
+    config: Any = None,
+    max_steps: int = 1,
+    strategy: str = "drop",
+    **resampling: object,
 ) -> Any:
     from verl_pivot.resampling.roc_replay_buffer import RocReplayBuffer, RocReplayBufferAsync
 
@@ -53,8 +59,8 @@ def make_buffer(
         trainer_config=trainer_config(train_batch_size=2, mini_batch_size=2, group_size=2)
         if config is None
         else config,
-        max_off_policy_threshold=None if trainer_mode == "sync" else 1,
-        max_off_policy_strategy="drop",
+        max_off_policy_threshold=None if trainer_mode == "sync" else max_steps,
+        max_off_policy_strategy=strategy,
         sampler_kwargs=sampler_kwargs(None if folder is None else str(folder), **values),
         refill_fn=refill,
     )
@@ -382,6 +388,37 @@ def test_the_hybrid_switch_of_the_separate_trainer_waits_for_groups_before_the_f
 
     assert [batch.keys[0].split("_")[0] for batch in batches] == ["a", "c"]
     assert rows_left() == sorted(key for batch in batches for key in batch.keys)
+
+
+def test_a_step_of_partial_rollouts_takes_the_oldest_groups_and_waits_for_a_prompt_in_its_last_step() -> None:
+    buffer = make_buffer("colocate_async", max_steps=2, strategy="wait")
+    polls = []
+
+    def wait(partition_id: str, last_time: float) -> float:
+        polls.append(len(polls))
+        if len(polls) == 3:
+            finish_with("slow", MIXED)
+        assert len(polls) < 10
+        return last_time
+
+    buffer._wait_for_next_poll = wait
+    announce(["slow", "a", "b"], step=1)
+    finish_with("a", MIXED)
+    finish_with("b", MIXED)
+    first, _ = buffer.sample(1, "train", 2)
+    assert polls == []
+
+    announce(["c", "d"], step=2)
+    finish_with("d", MIXED, step=2)
+    finish_with("c", MIXED, step=2)
+    second, _ = buffer.sample(2, "train", 2)
+
+    assert [sorted({key.split("_")[0] for key in batch.keys}) for batch in (first, second)] == [
+        ["a", "b"],
+        ["c", "slow"],
+    ]
+    assert len(polls) == 3
+    assert {key.split("_")[0] for key in rows_left()} == {"a", "b", "c", "d", "slow"}
 
 
 def test_groups_that_stay_over_several_steps_keep_numbers_of_their_own() -> None:

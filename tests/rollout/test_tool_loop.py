@@ -127,6 +127,7 @@ async def test_the_row_names_the_oldest_and_the_newest_weights_that_sampled(tmp_
     output = await play(loop)
 
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
+    assert (record(output)["oldest_weights"], record(output)["newest_weights"]) == (1, 3)
 
 
 async def test_an_engine_without_logprobs_gives_a_row_without_them(tmp_path: Path) -> None:

@@ -187,7 +187,7 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
 
 
 async def test_two_stages_of_grpo_roc_in_the_format_of_rstar2(folder: Path, tmp_path: Path) -> None:
-    """Stage 1 under an asynchronous trainer; stage 2 goes on with its optimizer, in mode sync.
+    """Stage 1 with partial rollouts; stage 2 goes on with its optimizer, in mode sync.
 
     Eight rollouts of each prompt, of which the update sees four. The policy is greedy and always right, and the
     environment fails two rollouts of a problem, and none of some problems, whose groups have equal rewards.
@@ -205,7 +205,7 @@ async def test_two_stages_of_grpo_roc_in_the_format_of_rstar2(folder: Path, tmp_
         ),
         *shared,
         "+stage=rstar2_1",
-        "trainer.v1.trainer_mode=colocate_async",
+        "+tail=partial",
         f"trainer.rollout_data_dir={tmp_path}/dump",
         "trainer.save_freq=2",
         f"trainer.default_local_dir={stage_1}",
@@ -258,6 +258,7 @@ def check_first_stage(output: CompletedProcess[str], dump: Path) -> None:
     assert metrics[1]["rollout/calls_per_trajectory"] > 0.5
     assert metrics[1]["rollout/masked_rate"] == metrics[1]["rollout/text_differs_rate"] == 0.0
     assert metrics[2]["routing/wait_seconds/min"] >= 0.0
+    assert 0 <= metrics[2]["training/off_policy/trajectory_staleness_worst/max"] <= 1
     assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bound: tokens, mask and logprobs agree
     text, records = (
         [json.loads(line) for line in (dump / part / "1.jsonl").read_text().split("\n")[:-1]] for part in (".", "pivot")
@@ -274,6 +275,7 @@ def check_first_stage(output: CompletedProcess[str], dump: Path) -> None:
         {None: 4 * num_mixed, "resampled": 4 * num_mixed, "group_equal_rewards": 8 * (4 - num_mixed)}
     )
     first = records[0]
+    assert (first["oldest_weights"], first["newest_weights"]) == (0, 0)
     assert (first["step"], first["data_source"], first["verifier"], first["reason"]) == (
         1,
         "made_up",

@@ -123,6 +123,10 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     drops the thinking of earlier turns."""
     journey: RoutingCost | None = None
     """Cost of routing; None if the router does not count it."""
+    oldest_weights: int | None = None
+    """Number of updates before the weights that sampled the first token; None if the engine does not report it."""
+    newest_weights: int | None = None
+    """The same for the last token. It is greater than `oldest_weights` where the rollout went on in a later step."""
     failure: str = ""
     """What failed, if the rollout is masked."""
 

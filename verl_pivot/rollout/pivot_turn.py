@@ -15,6 +15,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
 from verl_pivot.rollout.tracing import in_span, traced_rollout
+from verl_pivot.rollout.turn_sampler import NEWEST_STEP, OLDEST_STEP
 from verl_pivot.routing.client import end_conversation, new_request_id, wait_for_place
 
 
@@ -46,7 +47,7 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
                 )
                 turn = in_span("turn", {"index": 0}, sampling, self._shown)
                 completion = await traced_rollout(row, turn, self._shown)
-            num_tokens, newest = len(completion.token_ids), completion.extra_fields.get("max_global_steps")
+            num_tokens, newest = len(completion.token_ids), completion.extra_fields.get(NEWEST_STEP)
         finally:
             journey = await end_conversation(self.server_manager, request_id, num_tokens, newest)
         merged, mask, logprobs = await self.ct_merge_assistant_token(
@@ -92,6 +93,8 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             generate_seconds=output.metrics.generate_sequences,
             tool_seconds=0.0,
             journey=journey,
+            oldest_weights=output.extra_fields.get(OLDEST_STEP),
+            newest_weights=output.extra_fields.get(NEWEST_STEP),
         )
         return encode_transcript(row, record, [DumpedTurn(text=text, num_tokens=num_tokens, ended=ended)])
 

@@ -134,6 +134,8 @@ class PlayedRollout:
             # With tags the whole response is one assistant message, which is the decoded tokens by definition.
             text_differs=parts.settings.parser != "tags" and self._text_differs(parts.loop, schemas),
             journey=self.journey,
+            oldest_weights=self.engine.oldest_step,
+            newest_weights=self.engine.newest_step,
             failure=self.failure,
         )
 

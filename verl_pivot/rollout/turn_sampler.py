@@ -16,8 +16,8 @@ from verl_pivot.routing.client import end_conversation, new_request_id, wait_for
 MAX_EMPTY_ANSWERS = 3
 """Empty completions in a row after which the engine has failed and the rollout is masked."""
 _ABORTED = ("abort", "aborted")
-_NEWEST_STEP = "max_global_steps"
-"""verl's extra field of a completion: the training step of the newest weights that sampled any of its tokens."""
+OLDEST_STEP, NEWEST_STEP = "min_global_steps", "max_global_steps"
+"""verl's extra fields of a completion: the training steps of the oldest and the newest weights that sampled it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,14 @@ class EngineReport:
     """Experts that a mixture-of-experts model routed the tokens so far to; None if the engine does not return them."""
 
     @property
+    def oldest_step(self) -> int | None:
+        """Training step of the oldest weights that sampled any token; None if the engine does not report one."""
+        return self.extra_fields.get(OLDEST_STEP)
+
+    @property
     def newest_step(self) -> int | None:
         """Training step of the newest weights that sampled any token; None if the engine does not report one."""
-        return self.extra_fields.get(_NEWEST_STEP)
+        return self.extra_fields.get(NEWEST_STEP)
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -67,7 +72,7 @@ class EngineReport:
     def plus(self, later: "EngineReport") -> "EngineReport":
         """This report and a later one of the same rollout together."""
         counts = [each.num_preempted for each in (self, later) if each.num_preempted is not None]
-        newest = {} if later.newest_step is None else {_NEWEST_STEP: later.newest_step}
+        newest = {} if later.newest_step is None else {NEWEST_STEP: later.newest_step}
         return EngineReport(
             seconds=self.seconds + later.seconds,
             num_empty_answers=self.num_empty_answers + later.num_empty_answers,
