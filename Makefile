@@ -12,6 +12,7 @@
 #   make bench-tools      64 trajectories with a slow tool beside one
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
+#   make bench-tail       simulated trainings whose steps leave their slowest rollouts for later
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -21,7 +22,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --numprocesses
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router lock clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-resampling bench-router bench-tail lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -71,6 +72,9 @@ bench-router: .venv/ready
 	$(BIN)/python -m benchmarks.bench_engines
 	$(BIN)/python -m benchmarks.bench_trainer
 	$(BIN)/python -m benchmarks.bench_calibration
+
+bench-tail: .venv/ready
+	$(BIN)/python -m benchmarks.bench_tail
 
 lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --upgrade --no-annotate --custom-compile-command "make lock" \

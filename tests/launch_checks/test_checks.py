@@ -323,6 +323,8 @@ def test_a_stage_or_tool_format_of_another_method_is_refused(folder: Path) -> No
     assert "+tool_format=retool applies to +method=tool_rollout or +method=grpo_roc" in refusal("+tool_format=retool")
     with pytest.raises(ConfigError, match=r"and the command has no \+method$"):
         check_arguments({"stage": "rstar2_1", "trainer.nnodes": "2"})
+    with pytest.raises(ConfigError, match=r"^\+tail=partial applies to .* and the command has no \+method$"):
+        check_arguments({"tail": "partial"})
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_command() -> None:
