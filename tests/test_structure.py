@@ -31,6 +31,7 @@ ROOMS = (
         "registry",
         "objective",
         "configuration",
+        "statistics",
         "hooks",
         "hook_check",
     ),

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
+from verl_pivot.statistics import bootstrap_counts, percentile_interval
 from verl_pivot.types import JsonObject
-
-_NUM_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +116,15 @@ def _pooled(name: str, seeds: Seeds) -> float:
 
 
 def _estimate(value: float, drawn: NDArray[np.float64], by_seed: Sequence[float]) -> Estimate:
-    low, high = np.quantile(drawn, (0.025, 0.975))
-    return Estimate(value=value, low=float(low), high=float(high), by_seed=tuple(by_seed))
+    low, high = percentile_interval(drawn)
+    return Estimate(value=value, low=low, high=high, by_seed=tuple(by_seed))
 
 
 def resamples(name: str, *arms: Seeds) -> list[NDArray[np.float64]]:
     """[num_arms][num_resamples] values of a bootstrap over the problems of all seeds, the same ones for all arms."""
     sums = [_sums(name, seeds) for seeds in arms]
     problems = sorted(set().union(*sums))
-    equal = np.full(len(problems), 1 / len(problems))
-    counts = np.random.default_rng(0).multinomial(len(problems), equal, _NUM_RESAMPLES)
+    counts = bootstrap_counts(len(problems))
     totals = [counts @ np.array([of_arm.get(problem, Share(0.0, 0.0)) for problem in problems]) for of_arm in sums]
     return [total[:, 0] / total[:, 1] for total in totals]
 

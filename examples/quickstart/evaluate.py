@@ -1,7 +1,6 @@
 """Greedy evaluation on held-out tasks: a policy -> accuracy of single turns and success on whole tasks."""
 
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from examples.quickstart.shop import TOOLS
 from examples.quickstart.tasks import Task, make_task, record_logs
 from verl_pivot.data.actions import parse_action
 from verl_pivot.data.turns import turns as expert_turns
+from verl_pivot.statistics import Interval, wilson_interval
 from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, Turn
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -26,30 +26,25 @@ _CONCURRENCY = 32
 ResultT = TypeVar("ResultT")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Accuracy:
-    """A share of successes, with its 95 % interval by Wilson's score."""
+    """Outcomes of a policy on held-out questions, which are the same for every policy."""
 
-    num_right: int
-    num_all: int
+    outcomes: tuple[bool, ...]
+    """[num_questions] whether each was a success."""
 
     @property
     def value(self) -> float:
-        return self.num_right / self.num_all
+        return sum(self.outcomes) / len(self.outcomes)
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """Lower and upper bound by Wilson (1927), at 1.96 standard deviations."""
-        z2, n = 1.96**2, self.num_all
-        centre = (self.num_right + z2 / 2) / (n + z2)
-        half = 1.96 * math.sqrt(self.value * (1 - self.value) / n + z2 / (4 * n * n)) / (1 + z2 / n)
-        return max(0.0, min(centre - half, self.value)), min(
-            1.0, max(centre + half, self.value)
-        )  # min and max against rounding
+    def interval(self) -> Interval:
+        return wilson_interval(self.value, len(self.outcomes))
 
     def as_dict(self) -> JsonObject:
         low, high = self.interval
-        return {"value": self.value, "low": low, "high": high, "num_right": self.num_right, "num_all": self.num_all}
+        num_right, num_all = sum(self.outcomes), len(self.outcomes)
+        return {"value": self.value, "low": low, "high": high, "num_right": num_right, "num_all": num_all}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +83,9 @@ async def evaluate(
     for task, success in zip(tasks, solved, strict=True):
         families[task.family].append(success)
     return Evaluation(
-        turns=_accuracy(right),
-        tasks=_accuracy(solved),
-        tasks_by_family={family: _accuracy(families[family]) for family in sorted(families)},
+        turns=Accuracy(tuple(right)),
+        tasks=Accuracy(tuple(solved)),
+        tasks_by_family={family: Accuracy(tuple(families[family])) for family in sorted(families)},
     )
 
 
@@ -159,7 +154,3 @@ async def _all(title: str, jobs: list[Coroutine[None, None, ResultT]], progress:
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(run(job)) for job in jobs]
     return [task.result() for task in running]
-
-
-def _accuracy(outcomes: list[bool]) -> Accuracy:
-    return Accuracy(num_right=sum(outcomes), num_all=len(outcomes))

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from examples.quickstart.evaluate import Accuracy, Evaluation
 from examples.quickstart.tasks import UNSEEN_FAMILIES
+from verl_pivot.statistics import paired_difference
 
 _PACKAGES = ("verl-pivot", "verl", "sglang", "torch", "transformers", "ray")
 
@@ -54,7 +55,7 @@ def write(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print a table of base and trained policy, with 95 % intervals."""
+    """Print a table of base and trained policy, with 95 % intervals; that of the gain is over the same tasks."""
     table = Table(title=f"Held-out tasks, greedy (seed {summary.seed})", title_justify="left")
     for column in ("", "base", "trained", "points"):
         table.add_column(column, justify="left" if not column else "right")
@@ -69,7 +70,8 @@ def show(summary: Summary, console: Console) -> None:
 
 
 def _row(base: Accuracy, trained: Accuracy) -> tuple[str, str, str]:
-    return _percent(base), _percent(trained), f"{100 * (trained.value - base.value):+.0f}"
+    gain, (low, high) = paired_difference(base.outcomes, trained.outcomes)
+    return _percent(base), _percent(trained), f"{100 * gain:+.0f} [{100 * low:+.0f}, {100 * high:+.0f}]"
 
 
 def _percent(accuracy: Accuracy) -> str:

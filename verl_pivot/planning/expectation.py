@@ -5,9 +5,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from verl_pivot.profiling.summary import TrajectoryCluster, clustered_mean
-
-_Z = 1.96
-"""Standard deviations on either side of a 95 % interval."""
+from verl_pivot.statistics import wilson_interval
 
 
 class ExpectedCount(NamedTuple):
@@ -35,7 +33,7 @@ def expect_pivots(clusters: Sequence[TrajectoryCluster], *, num_trajectories: in
     if len(clusters) == num_trajectories:
         return ExpectedCount(num_pivots, num_pivots, num_pivots)
     drawn_share = len(clusters) / num_trajectories
-    bounds = _wilson(share, _num_independent(clusters, share) / (1.0 - drawn_share))
+    bounds = wilson_interval(share, _num_independent(clusters, share) / (1.0 - drawn_share))
     least, most = num_pivots, num_turns - (num_seen - num_pivots)
     low, high = (min(max(round(bound * num_turns), least), most) for bound in bounds)
     return ExpectedCount(min(max(round(share * num_turns), least), most), low, high)
@@ -48,9 +46,3 @@ def _num_independent(clusters: Sequence[TrajectoryCluster], share: float) -> flo
         return float(len(clusters))
     num_seen = float(sum(cluster.num_values for cluster in clusters))
     return min(num_seen, max(1.0, share * (1.0 - share) / error**2)) if error else num_seen
-
-
-def _wilson(share: float, number: float) -> tuple[float, float]:
-    middle = (share + _Z**2 / (2 * number)) / (1 + _Z**2 / number)
-    half = _Z / (1 + _Z**2 / number) * math.sqrt(share * (1 - share) / number + _Z**2 / (4 * number**2))
-    return max(0.0, middle - half), min(1.0, middle + half)
