@@ -8,7 +8,7 @@ import functools
 import pytest
 
 from tests.support.conformance_programs import PROGRAMS
-from tests.support.sandbox_services import Kind, service
+from tests.support.sandbox_services import IS_ROOT, Kind, service
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
 
 pytestmark = pytest.mark.heavy
@@ -22,6 +22,11 @@ def results(kind: Kind) -> dict[str, Result]:
     """{name: Result} of every program on one kind of service."""
     programs = [Program(code=code, stdin=STDIN, args=("an", "argument"), limits=LIMITS) for code in PROGRAMS.values()]
     return dict(zip(PROGRAMS, service(kind).run_many(programs), strict=True))
+
+
+def outcome(result: Result) -> tuple[object, ...]:
+    """What a program is seen to do."""
+    return result.status, result.exit_code, result.signal, result.stdout, result.stderr
 
 
 FRAMES = (
@@ -44,6 +49,17 @@ def test_a_program_does_what_it_does_under_plain_python(name: str) -> None:
     assert result.stdout == expected.stdout
     assert result.stderr == expected.stderr
     assert (result.status, result.exit_code, result.signal) == (expected.status, expected.exit_code, expected.signal)
+
+
+@pytest.mark.skipif(not IS_ROOT, reason="only root gives programs groups and user ids of their own")
+def test_with_a_group_and_a_user_id_of_its_own_a_program_does_the_same() -> None:
+    expected, found = results(Kind.BWRAP_EXEC), results(Kind.BY_ROOT)
+
+    different = [
+        name for name in PROGRAMS if name not in DIFFERENCES and outcome(expected[name]) != outcome(found[name])
+    ]
+
+    assert different == []
 
 
 @pytest.mark.parametrize("name", DIFFERENCES)
