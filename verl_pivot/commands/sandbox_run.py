@@ -1,6 +1,5 @@
 """`verl-pivot sandbox run FILE`: one program in the sandbox, with its output while it runs and a terminal if wanted."""
 
-import asyncio
 import contextlib
 import os
 import shutil
@@ -16,6 +15,8 @@ import typer
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from verl_pivot.sandbox.execution import Program, Result
     from verl_pivot.sandbox.output_stream import OutputStream
 
@@ -38,13 +39,15 @@ def run_command(
     cpu_seconds: Annotated[int, typer.Option(help="CPU seconds that each of its processes may take.")] = 600,
     memory_mib: Annotated[int, typer.Option(help="MiB of memory that it may take.")] = 1024,
 ) -> None:
-    """Run one program in the sandbox; its output is printed as it comes, and its exit code is the command's.
+    """Run one program in the sandbox.
 
-    It runs on the services that VERL_PIVOT_SANDBOX_URLS names, or on one that is started for it. What is piped into the
+    Its output is printed as it comes, and its exit code is the command's. It runs on the services that VERL_PIVOT_SANDBOX_URLS names, or on one that is started for it. What is piped into the
     command is the program's input.
 
     Example: verl-pivot sandbox run --language bash --terminal session.sh
     """
+    import asyncio
+
     from verl_pivot.sandbox.execution import MIB, Limits, Program, Terminal
 
     limits = Limits(wall_seconds=wall_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mib * MIB)
@@ -100,6 +103,8 @@ def _keyboard(output: "OutputStream") -> Iterator[None]:
     if not sys.stdin.isatty():
         yield
         return
+    import asyncio
+
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     keys: asyncio.Queue[str] = asyncio.Queue()
