@@ -41,8 +41,9 @@ def run_command(
 ) -> None:
     """Run one program in the sandbox.
 
-    Its output is printed as it comes, and its exit code is the command's. It runs on the services that VERL_PIVOT_SANDBOX_URLS names, or on one that is started for it. What is piped into the
-    command is the program's input.
+    Its output is printed as it comes, and its exit code is the command's. It runs on the services that
+    VERL_PIVOT_SANDBOX_URLS names, or on one that is started for it. What is piped into the command is the program's
+    input.
 
     Example: verl-pivot sandbox run --language bash --terminal session.sh
     """
