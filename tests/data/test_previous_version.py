@@ -200,7 +200,10 @@ def test_a_dump_of_rollouts_is_read() -> None:
     recorded = map(json.loads, (FILES / "rollouts.jsonl").read_text().splitlines())
     for line, rollout in zip(recorded, rollouts, strict=True):
         assert rollout.record is not None
-        assert rollout.record.as_dict().items() <= line.items()
+        added = {"oldest_weights", "newest_weights"}  # by later versions
+        assert {
+            key: value for key, value in rollout.record.as_dict().items() if key not in added
+        }.items() <= line.items()
     assert [len(conversation.turns) for conversation in read_conversations(FILES / "rollouts.jsonl")] == [2, 2, 1]
 
 

@@ -52,7 +52,9 @@ def test_every_request_has_an_operation_of_its_own() -> None:
 
     operations = [get_args(get_type_hints(request)["op"])[0] for request in requests]
 
-    assert sorted(operations) == sorted(["run", "cancel", "ping", "open", "cell", "fork", "files", "abandon", "close"])
+    assert sorted(operations) == sorted(
+        ["run", "cancel", "more", "type", "ping", "open", "cell", "fork", "files", "abandon", "close"]
+    )
 
 
 def test_a_program_in_python_is_run_by_its_zygote_and_gets_the_overhead() -> None:

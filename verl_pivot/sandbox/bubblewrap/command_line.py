@@ -219,7 +219,6 @@ def with_limits(limits: Limits, payload: Iterable[str]) -> tuple[str, ...]:
         f"--cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1}",
         f"--fsize={limits.tmp_bytes}:{limits.tmp_bytes}",
         f"--data={limits.memory_bytes}:{limits.memory_bytes}",
-        "--core=0:0",
         "--msgqueue=0:0",
         "--memlock=0:0",
         "--",

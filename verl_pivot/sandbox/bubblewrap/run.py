@@ -4,7 +4,6 @@ import asyncio
 import binascii
 import contextlib
 import os
-import resource
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
-from verl_pivot.sandbox.lane.confinement import core_limit
 from verl_pivot.sandbox.lane.control_groups import PodGroup
 from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, MANY_PROCESSES, Waiting, granted_seconds, look_at
 from verl_pivot.sandbox.lane.networks import buffer_bytes, num_sockets_of
@@ -126,11 +124,9 @@ class BwrapRun:
                 self._shim_pid = pid
         if not self._shim_pid or self._go_fd < 0:
             raise self._broken("it was killed at its start")
-        with contextlib.suppress(ProcessLookupError):  # a dead shim is noticed at the next line of its report
-            resource.prlimit(self._shim_pid, resource.RLIMIT_CORE, core_limit())
         if self.group is not None:
             self.group.admit(self._shim_pid)
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError):  # a dead shim is noticed at the next line of its report
             os.write(self._go_fd, b"!")
 
     async def step(self, limits: Limits, *, memory_bytes: int) -> StepEnd:

@@ -306,6 +306,7 @@ def _rlimits(limits: Limits, language: Language) -> dict[str, int]:
         "RLIMIT_NPROC": limits.num_processes + language.overhead.num_processes + _NUM_SHIMS,
         "RLIMIT_NOFILE": limits.num_open_files + language.overhead.num_open_files,
         "RLIMIT_FSIZE": limits.tmp_bytes,
+        "RLIMIT_CORE": 0,
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_SIGPENDING": NUM_SIGNALS,
