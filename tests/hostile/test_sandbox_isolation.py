@@ -380,7 +380,7 @@ for name, number in {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C}.items():
     "h45_own_limits": (
         """
 import resource
-for name in ("CPU", "DATA", "FSIZE", "NPROC", "NOFILE", "CORE", "MSGQUEUE"):
+for name in ("CPU", "DATA", "FSIZE", "NPROC", "NOFILE", "MSGQUEUE"):
     kind = getattr(resource, "RLIMIT_" + name)
     hard = resource.getrlimit(kind)[1]
     attempt(name, call, 302, 0, kind, struct.pack("QQ", hard, hard + 1), 0)

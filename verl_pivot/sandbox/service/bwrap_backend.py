@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import marshal
 import os
+import resource
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -34,7 +35,7 @@ from verl_pivot.sandbox.execution import (
     Timing,
 )
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
-from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
+from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS, core_limit
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 from verl_pivot.sandbox.lane.output_feed import PAUSE_SECONDS, PIECE_BYTES
@@ -84,6 +85,7 @@ class BwrapExecBackend:
         Raises:
             ConfigError: If its tier is below `min_tier`, or the languages cannot be read.
         """
+        resource.setrlimit(resource.RLIMIT_CORE, core_limit())  # programs inherit it: their filter forbids to set it
         python = PythonView.of()
         tree = groups_of_service() or make_groups()
         found = await asyncio.to_thread(probe, python, has_groups=tree is not None)
@@ -306,7 +308,6 @@ def _rlimits(limits: Limits, language: Language) -> dict[str, int]:
         "RLIMIT_NPROC": limits.num_processes + language.overhead.num_processes + _NUM_SHIMS,
         "RLIMIT_NOFILE": limits.num_open_files + language.overhead.num_open_files,
         "RLIMIT_FSIZE": limits.tmp_bytes,
-        "RLIMIT_CORE": 0,
         "RLIMIT_MSGQUEUE": 0,
         "RLIMIT_MEMLOCK": 0,
         "RLIMIT_SIGPENDING": NUM_SIGNALS,
