@@ -13,6 +13,7 @@ from verl_pivot.commands.options import Address
 from verl_pivot.commands.sandbox_audit import audit_command
 from verl_pivot.commands.sandbox_bench import bench_command
 from verl_pivot.commands.sandbox_run import run_command
+from verl_pivot.commands.sandbox_unpack import unpack_command
 from verl_pivot.errors import ConfigError, SandboxError
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
 
@@ -43,6 +44,7 @@ TokenFile = Annotated[
 sandbox_app.command("audit")(audit_command)
 sandbox_app.command("bench")(bench_command)
 sandbox_app.command("run")(run_command)
+sandbox_app.command("unpack")(unpack_command)
 
 
 @sandbox_app.command("serve")

@@ -74,7 +74,7 @@ def drop_root(user: str | None = None, *, with_pods: bool = False) -> None:
     if is_root():
         raise_oom_score()
         if with_pods:
-            _prepare_pods(_account(user or DEFAULT_USER))
+            _prepare_pods(account_of(user or DEFAULT_USER))
         become(user or DEFAULT_USER)
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], _kept_environment())
 
@@ -128,7 +128,7 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
     Raises:
         ConfigError: As in `drop_root`.
     """
-    account = _account(user)
+    account = account_of(user)
     _show(account, [*_needed(), *show])
     try:
         os.setgroups([])
@@ -141,7 +141,7 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
         os.chdir("/")
 
 
-def _account(user: str) -> pwd.struct_passwd:
+def account_of(user: str) -> pwd.struct_passwd:
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:

@@ -1,0 +1,42 @@
+"""`verl-pivot sandbox unpack`: the archive of an image -> a folder for `sandbox serve --roots`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def unpack_command(
+    archive: Annotated[
+        Path, typer.Argument(metavar="IMAGE.tar", help="What `docker save` wrote, or skopeo as oci-archive:.")
+    ],
+    root: Annotated[Path, typer.Argument(help="New folder, in that of `sandbox serve --roots`.")],
+    max_gib: Annotated[float, typer.Option(min=0.001, help="Most GiB that it may unpack to.")] = 32.0,
+    user: Annotated[
+        str | None,
+        typer.Option(help="If root unpacks: give the files to this user instead of nobody, as for `sandbox serve`."),
+    ] = None,
+) -> None:
+    """Unpack an image into a folder, as a root of programs.
+
+    Nothing of it is run. An archive that leads out of the folder, holds device nodes outside of /dev, is damaged or too
+    large is refused, and leaves nothing behind.
+
+    Example:
+
+      docker save python:3.12-slim -o py312.tar && verl-pivot sandbox unpack py312.tar /data/roots/py312
+    """
+    from verl_pivot.errors import ConfigError
+    from verl_pivot.sandbox.bubblewrap.privileges import DEFAULT_USER, account_of, is_root
+    from verl_pivot.sandbox.execution import check_root_name
+    from verl_pivot.sandbox.image_unpacking import unpack_image
+
+    check_root_name(root.name)
+    if user is not None and not is_root():
+        raise ConfigError("--user is for root, who alone can give files away; leave it out")
+    account = account_of(user or DEFAULT_USER) if is_root() else None
+    owner = None if account is None else (account.pw_uid, account.pw_gid)
+    found = unpack_image(archive, root, max_bytes=int(max_gib * 1024**3), owner=owner)
+    typer.echo(f"{root}: {found.num_entries} entries of {found.num_layers} layers, {found.num_bytes / 1024**2:.0f} MiB")
+    if found.num_devices:
+        typer.echo(f"{found.num_devices} device nodes in /dev were left out: each sandbox has its own /dev")

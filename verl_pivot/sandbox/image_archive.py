@@ -1,0 +1,251 @@
+"""Archive of `docker save` or of an OCI layout -> the layers of its one image, each checked against its digest.
+
+Nothing in an archive is trusted: sizes are bounded before anything is read, and links are followed inside it alone.
+"""
+
+import gzip
+import hashlib
+import platform
+import posixpath
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TypeVar
+
+import msgspec
+
+from verl_pivot.errors import DataError
+
+MAX_MEMBERS = 100_000
+"""Most files of an archive, which holds a few for each layer."""
+_MAX_JSON_BYTES = 8 * 1024**2
+_MAX_LINKS = 8
+_MAX_LAYERS = 1000
+_MAX_HEADER_BYTES = 1024**2
+"""Most bytes of a header with a long name or with attributes, which tarfile reads into memory."""
+_LONG_HEADERS = frozenset((b"x", b"g", b"X", b"L", b"K"))
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+StructT = TypeVar("StructT")
+
+
+class _SavedImage(msgspec.Struct):
+    """One image in the manifest.json of `docker save`."""
+
+    Config: str
+    Layers: list[str]
+    RepoTags: list[str] | None = None
+
+
+class _Platform(msgspec.Struct):
+    architecture: str = ""
+
+
+class _Descriptor(msgspec.Struct):
+    """Reference of an OCI layout to one of its blobs."""
+
+    digest: str
+    mediaType: str = ""
+    platform: _Platform | None = None
+
+
+class _OciDocument(msgspec.Struct):
+    """An index, which has manifests, or a manifest, which has a config and layers."""
+
+    manifests: list[_Descriptor] | None = None
+    config: _Descriptor | None = None
+    layers: list[_Descriptor] | None = None
+
+
+class _FileSystem(msgspec.Struct):
+    diff_ids: list[str]
+
+
+class _Config(msgspec.Struct):
+    """Configuration of an image, with the digest of each unpacked layer."""
+
+    rootfs: _FileSystem
+
+
+class BoundedHeader(tarfile.TarInfo):
+    """Header of a tar archive, refused where tarfile would read too much into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "BoundedHeader":
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            if bytes(buf).strip(b"\0"):  # tarfile would take a damaged header for the end
+                raise DataError(f"a header of it is damaged: {error}") from error
+            raise
+        if header.type in _LONG_HEADERS and header.size > _MAX_HEADER_BYTES:
+            raise DataError(f"a header of {header.size} bytes is longer than {_MAX_HEADER_BYTES}")
+        return header
+
+
+class ByteBound:
+    """Bytes that may still be unpacked from an archive."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.num_bytes = 0
+
+    def take(self, num_bytes: int) -> None:
+        """Count bytes.
+
+        Raises:
+            DataError: If they are too many.
+        """
+        self.num_bytes += num_bytes
+        if self.num_bytes > self.max_bytes:
+            raise DataError(f"it unpacks to more than {self.max_bytes} bytes; raise --max-gib if that is right")
+
+
+class Layer:
+    """An unpacked layer as a stream, whose bytes are counted and hashed."""
+
+    def __init__(self, stream: IO[bytes] | gzip.GzipFile, bound: ByteBound, digest: str) -> None:
+        self._stream = stream
+        self._bound = bound
+        self._digest = digest
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._bound.take(len(data))
+        self._hash.update(data)
+        return data
+
+    def check(self) -> None:
+        """Read what is left, and compare the digest with that of the image's configuration.
+
+        Raises:
+            DataError: If it is another.
+        """
+        while self.read(1024**2):
+            pass
+        if (found := f"sha256:{self._hash.hexdigest()}") != self._digest:
+            raise DataError(f"its digest is {found}, and the image's configuration says {self._digest}: it is damaged")
+
+
+class ImageArchive:
+    """The image in an archive."""
+
+    def __init__(self, archive: tarfile.TarFile) -> None:
+        """Read the manifest and the configuration.
+
+        Raises:
+            DataError: If it holds no image, or several.
+        """
+        self._archive = archive
+        self._members: dict[str, tarfile.TarInfo] = {}
+        for member in archive:
+            self._members[posixpath.normpath(member.name)] = member
+            if len(self._members) > MAX_MEMBERS:
+                raise DataError(f"it holds more than {MAX_MEMBERS} files: it is no archive of an image")
+        config, layers = self._docker_save() if "manifest.json" in self._members else self._oci_layout()
+        digests = self._json(config, _Config).rootfs.diff_ids
+        if len(layers) != len(digests) or len(layers) > _MAX_LAYERS:
+            raise DataError(
+                f"it has {len(layers)} layers, and its configuration {len(digests)}, of {_MAX_LAYERS} at most"
+            )
+        self.layers = list(zip(layers, digests, strict=True))
+        """[num_layers] (name of its file in the archive, digest), the lowest first."""
+
+    @contextmanager
+    def open_layer(self, name: str, digest: str, bound: ByteBound) -> Iterator[Layer]:
+        """Unpacked stream of a layer.
+
+        Raises:
+            DataError: If it is missing, or compressed in another way than by gzip.
+        """
+        stream = self._open(name)
+        start = stream.read(4)
+        stream.seek(0)
+        if start == _ZSTD:
+            raise DataError(
+                f"layer {name!r} is compressed by zstd: convert it, as by `skopeo copy --dest-compress-format gzip "
+                "--dest-force-compress-format oci-archive:OLD oci-archive:NEW`"
+            )
+        try:
+            yield Layer(gzip.GzipFile(fileobj=stream) if start.startswith(_GZIP) else stream, bound, digest)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(f"layer {name!r} is damaged: {error}") from error
+
+    def _docker_save(self) -> tuple[str, list[str]]:
+        images = self._json("manifest.json", list[_SavedImage])
+        if len(images) != 1:
+            tags = [tag for image in images for tag in image.RepoTags or ()]
+            raise DataError(f"it holds {len(images)} images, {tags!s:.300}; save one alone")
+        return images[0].Config, images[0].Layers
+
+    def _oci_layout(self) -> tuple[str, list[str]]:
+        if "index.json" not in self._members:
+            raise DataError("it holds neither manifest.json nor index.json: give what `docker save` wrote, or skopeo "
+                            "as docker-archive: or oci-archive:")  # fmt: skip
+        document = self._json("index.json", _OciDocument)
+        for _ in range(_MAX_LINKS):
+            if document.manifests is None:
+                break
+            document = self._json(_blob(_chosen(document.manifests)), _OciDocument)
+        if document.config is None or document.layers is None:
+            raise DataError("its index leads to no manifest with a configuration and layers")
+        return _blob(document.config), [_blob(layer) for layer in document.layers]
+
+    def _json(self, name: str, kind: type[StructT]) -> StructT:
+        with self._open(name) as file:
+            text = file.read(_MAX_JSON_BYTES + 1)
+        if len(text) > _MAX_JSON_BYTES:
+            raise DataError(f"its {name!r} is longer than {_MAX_JSON_BYTES} bytes")
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"its {name!r} cannot be read: {error}") from error
+
+    def _open(self, name: str) -> IO[bytes]:
+        """File of the archive; `docker save` writes a link where two layers are the same."""
+        place = posixpath.normpath(name)
+        for _ in range(_MAX_LINKS):
+            member = self._members.get(place)
+            if member is None:
+                raise DataError(f"it lacks its file {place!r}")
+            if member.isreg() and not member.issparse():
+                file = self._archive.extractfile(member)
+                assert file is not None, "a regular file has content"
+                return file
+            if not (member.issym() or member.islnk()):
+                raise DataError(f"its file {place!r} is no regular file")
+            folder = posixpath.dirname(place) if member.issym() else ""
+            place = posixpath.normpath(posixpath.join(folder, member.linkname))
+        raise DataError(f"its file {name!r} is a link that leads to too many others")
+
+
+def _blob(descriptor: _Descriptor) -> str:
+    return f"blobs/{descriptor.digest.replace(':', '/')}"
+
+
+def _chosen(manifests: list[_Descriptor]) -> _Descriptor:
+    """The manifest for this machine, or the only one."""
+    own = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    fitting = [each for each in manifests if each.platform is not None and each.platform.architecture == own]
+    if len(manifests) == 1 or len(fitting) == 1:
+        return (fitting or manifests)[0]
+    raise DataError(f"its index names {len(manifests)} images, {len(fitting)} of them for {own}; save one alone")
+
+
+@contextmanager
+def open_archive(path: Path) -> Iterator[ImageArchive]:
+    """The image in a file.
+
+    Raises:
+        DataError: If the file is no such archive.
+    """
+    try:
+        with tarfile.open(path, "r:*", tarinfo=BoundedHeader) as archive:
+            yield ImageArchive(archive)
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        raise DataError(f"{path}: {error}") from error
