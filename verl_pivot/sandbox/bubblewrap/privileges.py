@@ -142,6 +142,11 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
 
 
 def account_of(user: str) -> pwd.struct_passwd:
+    """Account of an ordinary user.
+
+    Raises:
+        ConfigError: If there is none of this name, or it is root's.
+    """
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:
