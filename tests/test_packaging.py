@@ -102,7 +102,7 @@ def test_every_declared_package_is_imported() -> None:
     ]
 
     assert unused == []
-    assert BackendSettings().preload == ("numpy", "sympy")
+    assert BackendSettings().preload == ("numpy", "sympy", "math_verify", "duckdb")
 
 
 def test_no_link_of_the_readme_as_a_package_index_shows_it_leads_into_the_source_tree(wheel: Path) -> None:

@@ -79,7 +79,7 @@ def serve_command(
     preload: Annotated[
         str,
         typer.Option(help="Python packages, separated by commas, that are imported in advance if they are installed."),
-    ] = "numpy,sympy",
+    ] = "numpy,sympy,math_verify,duckdb",
     memory_mib: Annotated[
         int | None,
         typer.Option(min=256, help="Memory in MiB for all programs together; by default half of the machine's memory."),

@@ -38,7 +38,7 @@ class MathOptions(Options):
     digits: Annotated[int, Field(ge=1, le=15)] = 6
     """Significant digits of floating-point numbers that are compared."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Seconds for one pair of formulas."""
+    """CPU seconds for one pair of formulas."""
 
 
 @register("math", options=MathOptions)

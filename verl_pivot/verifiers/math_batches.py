@@ -19,7 +19,7 @@ _LINGER_SECONDS = 0.005
 _MAX_PAIRS = 64
 """Most pairs in one program."""
 _SHARED_SECONDS = 0.5
-"""Seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
+"""CPU seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
 _LOAD_SECONDS = 20.0
 """Seconds that math-verify may take to load."""
 
@@ -38,6 +38,7 @@ class FormulaPair(NamedTuple):
     digits: int
     """Digits of floating-point numbers that are compared."""
     seconds: float
+    """CPU seconds that comparing them may take."""
 
 
 class _WaitingPair(NamedTuple):
@@ -101,6 +102,8 @@ async def _compare_batch(batch: Sequence[_WaitingPair]) -> None:
 
 async def _run(pairs: Sequence[FormulaPair]) -> list[PairResult]:
     """Results of the pairs, in order. The program bounds time and memory of each pair, so that no pair can end it.
+
+    Time is CPU time, which a busy machine gives later and not less.
 
     Raises:
         SandboxError: If the program fails with a single pair, as where math-verify is not installed. If it fails with

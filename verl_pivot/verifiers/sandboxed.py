@@ -1,8 +1,11 @@
 """Runs the programs of verifiers in the sandbox, and turns how a program ended into a verdict's reason."""
 
+import asyncio
+import time
 from collections.abc import Sequence
 
 from verl_pivot.errors import SandboxError
+from verl_pivot.loop_local import LoopLocal
 from verl_pivot.sandbox.execution import Program, Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import Verdict
@@ -24,14 +27,54 @@ REASONS = {
 """Reason for which an action is refused, by the status with which its program ended; Status.OK has none."""
 
 
+_MAX_AGAIN = 4
+"""Programs of one event loop that run again at a time, since they got no core among all that ran at once."""
+
+
+class _RunsAgain:
+    """Bound on the programs of one event loop that run again at a time."""
+
+    def __init__(self) -> None:
+        self.bound = asyncio.Semaphore(_MAX_AGAIN)
+
+    async def __aenter__(self) -> "_RunsAgain":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Nothing is left to close."""
+
+
+_runs_again = LoopLocal(_RunsAgain)
+
+
 async def execute(programs: Sequence[Program]) -> list[Result]:
     """Run programs in the event loop's sandbox; the results are in the programs' order.
+
+    A program that got no core for its time is run again, beside few others. So no status is what a busy machine made.
 
     Raises:
         SandboxRequestError: If a program may not be sent, as with a language that no node has or too large files.
         SandboxError: If the system could not run one of them.
     """
-    return await (await shared_sandbox()).run_many(programs, deadline_seconds=DEADLINE_SECONDS)
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    results = await (await shared_sandbox()).run_many(programs, deadline_seconds=DEADLINE_SECONDS)
+    pairs = zip(programs, results, strict=True)
+    return list(await asyncio.gather(*(_with_core(program, result, deadline) for program, result in pairs)))
+
+
+async def _with_core(program: Program, result: Result, deadline: float) -> Result:
+    """The result, or the one of a later run where there was no core for the program."""
+    while _lacks_core(result):
+        async with (await _runs_again.get()).bound:
+            seconds_left = deadline - time.monotonic()
+            if seconds_left <= 0.0:
+                raise SandboxError(f"the machine had no core for the program within {DEADLINE_SECONDS:.0f} s")
+            (result,) = await (await shared_sandbox()).run_many([program], deadline_seconds=seconds_left)
+    return result
+
+
+def _lacks_core(result: Result) -> bool:
+    return result.had_no_core and result.status in (Status.TIMEOUT, Status.COMPILE_TIMEOUT)
 
 
 def size_of_result(result: Result) -> int:

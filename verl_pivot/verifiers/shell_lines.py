@@ -10,9 +10,11 @@ from verl_pivot.types import Verdict
 from verl_pivot.verifiers.asked_once import AskedOnce
 from verl_pivot.verifiers.sandboxed import execute, sandbox_failed
 from verl_pivot.verifiers.shell_forms import Form, form_of
-from verl_pivot.verifiers.verdicts import Reason, refuse, undecided
+from verl_pivot.verifiers.verdicts import Reason, refuse
 
 _FILE = "line.sh"
+_SYNTAX_ERROR = 2
+"""Exit code of bash for a line that it does not take."""
 _checked_lines: AskedOnce[str, Verdict] = AskedOnce(4096)
 
 
@@ -49,12 +51,16 @@ def _expert_form(expert: str) -> Form | None:
 
 
 async def _checked(line: str) -> Verdict:
-    """Whether bash takes a line, which `bash -n` reads without executing it."""
+    """Whether bash takes a line, which `bash -n` reads without executing it.
+
+    Raises:
+        SandboxError: If bash could not be asked.
+    """
     (result,) = await execute([Program(code=f"bash -n {_FILE}", language="bash", files={_FILE: line.encode()})])
     match result.status:
         case Status.OK:
             return Verdict.accept()
-        case Status.ERROR:
+        case Status.ERROR if result.exit_code == _SYNTAX_ERROR:
             return refuse(Reason.MALFORMED_COMMAND, result.stderr[-300:])
-        case _:
-            return undecided(Reason.SANDBOX_FAILED, f"bash -n: {result.status}")
+        case _:  # raised, and so asked again the next time
+            raise SandboxError(f"bash -n: {result.status} {result.exit_code}: {result.stderr[-300:]}")

@@ -92,6 +92,7 @@ def test_the_answer_to_a_program_becomes_its_result() -> None:
         "cpu_seconds": 0.3,
         "queue_seconds": 0.4,
         "peak_memory_bytes": 9,
+        "had_no_core": True,
         "compile_output": "warning",
         "files": {"c": "AP8="},
         "file_errors": {"d": "not found"},
@@ -110,6 +111,7 @@ def test_the_answer_to_a_program_becomes_its_result() -> None:
         file_errors={"d": "not found"},
         timing=Timing(queue_seconds=0.4, setup_seconds=0.1, wall_seconds=0.2, cpu_seconds=0.3),
         peak_memory_bytes=9,
+        had_no_core=True,
         tier="T2",
     )
 

@@ -78,6 +78,23 @@ def test_a_program_evicted_while_its_files_are_read_runs_again(with_files: RunWi
     assert with_files.answers == [None]
 
 
+def test_files_that_cannot_be_read_for_want_of_a_core_are_no_result(with_files: RunWithoutPod) -> None:
+    ending = Ending(status=9, killed_by="timeout", pod_ended_for="timeout", had_no_core=True)
+    reply = FilesReply(EventLoop(), [], ["values.json"], 100)
+    reply.on_sent()
+
+    with_files._on_fetched({}, "", reply, ending)  # type: ignore[typeddict-item]
+
+    assert [answer["kind"] for answer in with_files.answers] == ["failed"]
+
+
+@pytest.mark.parametrize("had_no_core", [True, False])
+def test_a_program_ended_at_its_limit_says_whether_it_had_a_core(with_files: RunWithoutPod, had_no_core: bool) -> None:
+    with_files._on_ran("", Ending(status=9, killed_by="timeout", pod_ended_for="timeout", had_no_core=had_no_core))
+
+    assert [(answer["status"], answer["had_no_core"]) for answer in with_files.answers] == [("timeout", had_no_core)]
+
+
 def test_a_program_without_files_to_read_keeps_the_status_of_its_own_end() -> None:
     run = RunWithoutPod()
 

@@ -14,6 +14,7 @@ from tests.support.paths import ROOT
 from verl_pivot.sandbox.lane import zygote_handle
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
+from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.zygotes import STANDARD_MODULES
 
 MANY_SECONDS = 60.0
@@ -141,7 +142,8 @@ def test_the_documentation_lists_every_module_that_the_shipped_warm_ups_add() ->
     listed = re.search(r"<!-- modules of warm-ups -->\n(.*?)\n<!--", (ROOT / "docs/sandbox.md").read_text(), re.S)
     assert listed is not None
     families = tuple(re.findall(r"`([\w.]+)`", listed[1]))
-    added = {*added_modules(STANDARD_MODULES), *added_modules((*STANDARD_MODULES, "numpy", "sympy"))}
+    preloaded = BackendSettings().preload
+    added = {*added_modules(STANDARD_MODULES), *added_modules((*STANDARD_MODULES, *preloaded))}
 
     assert [name for name in sorted(added) if not is_of(name, families)] == []
     assert [family for family in families if not any(is_of(name, (family,)) for name in added)] == []

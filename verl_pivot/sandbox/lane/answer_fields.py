@@ -49,6 +49,7 @@ def process_fields(ending: Ending, limits: "LimitFields", output: "OutputFields"
         "wall_seconds": ending.wall_seconds,
         "cpu_seconds": ending.cpu_seconds,
         "peak_memory_bytes": ending.peak_bytes,
+        "had_no_core": status == "timeout" and ending.had_no_core,
     }
 
 

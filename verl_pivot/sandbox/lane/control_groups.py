@@ -158,11 +158,15 @@ class PodGroup:
 
         Kills of which the group's limit is not the cause do not count: the whole machine may have run out of memory.
         """
-        if self._counted(b"oom_kill") <= self._num_kills:
+        if not self.has_lost_processes():
             return False
         if self._folders.files.most:
             return self._most_bytes() > _FULL_SHARE * self._memory_bytes
         return self._counted(b"oom") > self._num_times
+
+    def has_lost_processes(self) -> bool:
+        """Whether the kernel has killed a process of the group for want of memory, the group's own or the machine's."""
+        return self._counted(b"oom_kill") > self._num_kills
 
     def remove(self) -> None:
         """Remove the group; a group whose last processes are just ending stays, for the remover of its folder."""

@@ -255,6 +255,7 @@ class ProcessFields(OutputFields):
     wall_seconds: float
     cpu_seconds: float
     peak_memory_bytes: int
+    had_no_core: bool
 
 
 class FetchedFields(TypedDict):

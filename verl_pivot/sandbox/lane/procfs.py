@@ -1,6 +1,8 @@
 """/proc -> memory, CPU time and process groups of a pod, which no rlimit bounds."""
 
 import os
+import select
+import time
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -231,6 +233,44 @@ def raise_oom_score() -> None:
     with open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
         if int(file.read()) < _OOM_SCORE:  # a container may have given a higher one, which cannot be lowered
             file.write(b"%d" % _OOM_SCORE)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process has ended with all its threads; needs no /proc."""
+    try:
+        fd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(fd)
+
+
+class MemoryKills:
+    """Processes that the kernel killed because memory ran out, counted for the whole machine."""
+
+    def __init__(self, path: str = "/proc/vmstat") -> None:
+        """Count those until now; without the file, none is ever noticed."""
+        self._path = path
+        self._num_kills = self._counted()
+        self._noticed_at = 0.0
+
+    def noticed_since(self, since: float) -> bool:
+        """Whether there were any that nobody had noticed at this time, on the monotonic clock."""
+        num_kills = self._counted()
+        if num_kills != self._num_kills:
+            self._num_kills, self._noticed_at = num_kills, time.monotonic()
+        return self._noticed_at > since
+
+    def _counted(self) -> int:
+        try:
+            with open(self._path, "rb") as file:
+                return sum(int(line.split()[1]) for line in file if line.startswith(b"oom_kill "))
+        except FileNotFoundError:
+            return 0
 
 
 def signal_groups(groups: frozenset[int], number: int) -> None:

@@ -11,6 +11,7 @@ from verl_pivot.sandbox.lane.capture import Capture
 from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
 from verl_pivot.sandbox.lane.pod_process import PodProcess
+from verl_pivot.sandbox.lane.procfs import MemoryKills, has_ended
 from verl_pivot.sandbox.lane.terminal import TerminalEnd
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
@@ -18,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import LimitFields
     from verl_pivot.sandbox.lane.process_messages import LaneTask, ResourceLimits
+
+_memory_kills = MemoryKills()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,8 @@ class Ending:
     """Why the system could not run the process; the other fields then mean nothing."""
     killed_by: str | None = None
     """Limit for which the process was killed; None if it ended by itself, even shortly before it would have been."""
+    had_no_core: bool = False
+    """Whether it was killed for its wall limit although it waited for a core for longer than is granted."""
     pod_ended_for: str | None = None
     """Limit for which the pod was ended, with the files in it, before the end of the process was known."""
     status: int = 0
@@ -83,6 +88,7 @@ class RunningTask:
         self._forked_at = 0.0
         self._exited_at: float | None = None
         self._killed_by: str | None = None
+        self._had_no_core = False
         self.has_many_processes = False
         """Whether it had so many processes that they wait for cores which they use themselves."""
         self.waiting = Waiting()
@@ -143,9 +149,10 @@ class RunningTask:
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         self._finish(
             Ending(
-                failure=None if self._killed_by else self.process.failure(),
+                failure=None if self._killed_by else self.process.failure() or self._failure_of_machine(was_killed),
                 killed_by=self._killed_by if was_killed or is_sure else None,
                 pod_ended_for=self._killed_by,
+                had_no_core=self._had_no_core,
                 status=status,
                 wall_seconds=self._exited_at - self._forked_at,
                 setup_seconds=self._forked_at - self._asked_at,
@@ -159,20 +166,35 @@ class RunningTask:
         self._finish(Ending(failure="the zygote of the lane died"))
 
     def _on_wall(self) -> None:
-        """Kill the process for its wall limit, unless time in which it waited for a core is still to be granted."""
+        """Kill the process for its wall limit, unless time in which it waited for a core is still to be granted.
+
+        One that has waited for longer than is granted has not used up its limit, which its ending says.
+        """
         if self._paused_at is not None:
             self.resume()
             self.pause()
         now = time.monotonic()
         elapsed = now - self._forked_at
-        waited = granted_seconds(self._starved_seconds(elapsed, now) + self._paused_seconds, self._wall_seconds)
-        missing = self._wall_seconds + waited - elapsed
+        waited = self._starved_seconds(elapsed, now) + self._paused_seconds
+        granted = granted_seconds(waited, self._wall_seconds)
+        missing = self._wall_seconds + granted - elapsed
         if missing > 0.001:
             self._timer = self._loop.after(missing, self._on_wall)
         elif self.waiting.is_undecided:
             self._timer = self._loop.after(LOOK_AGAIN_SECONDS, self._on_wall)
+        elif self.pid is not None and has_ended(self.pid):  # in time; on a busy machine the report of it comes late
+            self._timer = self._loop.after(ANSWER_SECONDS, self.process.zygote.replace)
         else:
+            self._had_no_core = waited > granted
             self.kill("timeout")
+
+    def _failure_of_machine(self, was_killed: bool) -> str | None:
+        """Why the kernel killed the process, if the machine rather than the process is at fault."""
+        if not was_killed:
+            return None
+        group = self.process.pod.group
+        is_robbed = _memory_kills.noticed_since(self._forked_at) if group is None else group.has_lost_processes()
+        return "the machine ran out of memory" if is_robbed else None
 
     def _starved_seconds(self, elapsed_seconds: float, now: float) -> float:
         self.waiting.is_undecided = False

@@ -271,6 +271,9 @@ class Run:
 
     def _on_fetched(self, fields: "ProcessFields", compile_output: str, reply: FilesReply, ending: Ending) -> None:
         fetched = reply.close(ending)
+        if ending.had_no_core:
+            self._end({"kind": "failed", "reason": "the machine had no core for the process that reads its files"})
+            return
         if self.is_cancelled or ending.pod_ended_for == "evicted":
             self._has_no_result(_without_pod(ending))
             return

@@ -112,7 +112,7 @@ class BackendSettings:
     """Programs and cells that may run at once; 512 per lane by default, one per core for bwrap_exec."""
     min_tier: str = "T3"
     """Least isolation to start with: T1 is the most, T5 the least; see bubblewrap/probe.py."""
-    preload: tuple[str, ...] = ("numpy", "sympy")
+    preload: tuple[str, ...] = ("numpy", "sympy", "math_verify", "duckdb")
     """Packages that zygotes import ahead of programs; those that are not installed are left out."""
     memory_bytes: int | None = None
     """Memory for all programs together; by default half of what the machine or container has."""

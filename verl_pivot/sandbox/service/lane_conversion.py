@@ -101,6 +101,7 @@ def run_result(answer: RunAnswer, tier: str) -> Result:
             cpu_seconds=answer["cpu_seconds"],
         ),
         peak_memory_bytes=answer["peak_memory_bytes"],
+        had_no_core=answer["had_no_core"],
         tier=tier,
     )
 

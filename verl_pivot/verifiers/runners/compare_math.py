@@ -1,20 +1,20 @@
-"""Runs in the sandbox: compares pairs of formulas, each in a process of its own with limits on time and memory.
+"""Runs in the sandbox: compares pairs of formulas in a child process, which a pair that takes too much ends.
 
 Formulas are read as LaTeX alone, by a grammar, and nothing in them is executed.
-plan.json: [{"expert", "answer", "digits", "seconds"}]
+plan.json: [{"expert", "answer", "digits", "seconds"}], with the CPU seconds that a pair may take.
 verdicts.json: [{"has_expert", "has_answer", "same"} | {"ended"}], in the same order.
 """
 
 import json
 import os
 import resource
-import select
 import signal
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Basic, FiniteSet, Float, Interval, Rational, Tuple
+from sympy.core.cache import clear_cache
 
 WITHOUT_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)
 """Units are compared outside; math-verify would take the d of 5d for one."""
@@ -71,33 +71,57 @@ def compare(pair: dict[str, Any]) -> dict[str, bool]:
     return {"has_expert": bool(expert), "has_answer": bool(answer), "same": same}
 
 
-def compare_in_child(pair: dict[str, Any]) -> dict[str, Any]:
-    """The verdict of a child process, or how that process ended."""
+class Ended(NamedTuple):
+    """How a child process ended before it had compared all of its pairs."""
+
+    num_compared: int
+    signal: int | None
+
+
+def compare_in_child(pairs: list[dict[str, Any]], verdicts: list[dict[str, Any]]) -> Ended:
+    """Compare pairs in a child process, add their verdicts, and say how the child ended.
+
+    A fork costs as much as several pairs. Sympy's caches, which pairs would share, are emptied between them.
+    """
+    num_before = len(verdicts)
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:
         resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
-        os.write(write_end, json.dumps(compare(pair)).encode())
+        for pair in pairs:
+            clear_cache()
+            signal.setitimer(signal.ITIMER_PROF, pair["seconds"])
+            os.write(write_end, json.dumps(compare(pair)).encode() + b"\n")
         os._exit(0)
     os.close(write_end)
-    is_ready = bool(select.select([read_end], [], [], pair["seconds"])[0])
-    output = os.read(read_end, 4096) if is_ready else b""
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    os.close(read_end)
-    if output:
-        verdict: dict[str, Any] = json.loads(output)
-        return verdict
-    return {"ended": "runtime_error" if is_ready else "time_limit"}
+    with open(read_end, encoding="utf-8") as lines:
+        verdicts += map(json.loads, lines)
+    _, status = os.waitpid(child, 0)
+    return Ended(len(verdicts) - num_before, os.WTERMSIG(status) if os.WIFSIGNALED(status) else None)
+
+
+def compare_all(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Verdicts on all pairs. A pair that ends its process is compared once more in a fresh one, before others."""
+    verdicts: list[dict[str, Any]] = []
+    while len(verdicts) < len(pairs):
+        ended = compare_in_child(pairs[len(verdicts) :], verdicts)
+        if ended.signal == signal.SIGKILL:  # no formula sends it: the system has killed the process
+            os.kill(os.getpid(), signal.SIGKILL)
+        if ended.signal == signal.SIGPROF:
+            verdicts.append({"ended": "time_limit"})
+        elif len(verdicts) < len(pairs) and not ended.num_compared:
+            verdicts.append({"ended": "runtime_error"})
+    return verdicts
 
 
 def main() -> None:
     with open("plan.json", encoding="utf-8") as file:
         pairs = json.load(file)
-    compare({"expert": r"\frac{1}{2} + x", "answer": "x + 0.5", "digits": 6})  # loads what the child processes share
-    verdicts = [compare_in_child(pair) for pair in pairs]
+    compare(
+        {"expert": r"\frac{1}{2} + x", "answer": r"x + \frac{1}{2}", "digits": 6}
+    )  # loads what child processes share
     with open("verdicts.json", "w", encoding="utf-8") as out:
-        json.dump(verdicts, out)
+        json.dump(compare_all(pairs), out)
 
 
 main()

@@ -68,8 +68,7 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     cpu_seconds = cpu_of_children()
     exit_code = bash(plan["command"])
     if exit_code < 0:
-        is_late = cpu_of_children() - cpu_seconds > 0.8 * plan["cpu_seconds"]
-        return {"ended": "time_limit" if is_late else "runtime_error"}
+        return {"ended": end_by(-exit_code, is_late=cpu_of_children() - cpu_seconds > 0.8 * plan["cpu_seconds"])}
     if os.path.getsize(PRINTED) > plan["max_output_bytes"]:
         os.truncate(PRINTED, 0)  # it may have filled the disk
         return {"ended": "output_limit"}
@@ -81,6 +80,13 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
         "changes": after != before,
         "complaint": shown(ERRORS),
     }
+
+
+def end_by(number: int, *, is_late: bool) -> str:
+    """Reason for which a signal ended the command; the sandbox knows whether the machine ran out of memory."""
+    if number == signal.SIGKILL and not is_late:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "time_limit" if is_late else "runtime_error"
 
 
 def cpu_of_children() -> float:

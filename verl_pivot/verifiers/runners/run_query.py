@@ -11,9 +11,10 @@ import json
 import random
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from decimal import Decimal
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 with open("plan.json", encoding="utf-8") as file:
     PLAN = json.load(file)
@@ -24,6 +25,15 @@ MAX_PERTURBED_ROWS = 4000
 EXACT_DIGITS = 15
 """Digits of a decimal number that a float holds."""
 ROUNDS = 8
+ROWS_OF_STATEMENT = 100
+
+
+class Table(NamedTuple):
+    """One table of a source."""
+
+    columns: list[Any]
+    """[name, _, is not null, _, is key] of the columns that take values; generated ones do not."""
+    rows: list[list[Any]]
 
 
 class SqliteVariant:
@@ -31,7 +41,7 @@ class SqliteVariant:
 
     error = sqlite3.Error
 
-    def __init__(self, number: int, script: str | None, variant: int) -> None:
+    def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
         if script is None:
             shutil.copyfile(f"{number}.db", COPY)
         self._connection = sqlite3.connect(COPY if script is None else ":memory:", isolation_level=None)
@@ -41,7 +51,7 @@ class SqliteVariant:
         if variant:
             self._connection.execute("PRAGMA foreign_keys = OFF")
             self._connection.execute("BEGIN")
-            perturb(self, f"{PLAN['seed']}:{variant}", variant)
+            perturb(self, tables, variant)
             self._drop_orphans()
         if self._connection.in_transaction:
             self._connection.commit()
@@ -86,15 +96,10 @@ class DuckdbVariant:
     num_opened = 0
 
     @classmethod
-    def connect(cls) -> None:
-        try:
-            duckdb: Any = import_module("_duckdb")  # the package around it takes five times as long to load
-        except ImportError:
-            duckdb = import_module("duckdb")
-        cls.connection, cls.error = duckdb.connect(":memory:"), duckdb.Error
-        cls.connection.execute("SET threads = 1")
+    def connect(cls, duckdb: Any) -> None:
+        cls.connection, cls.error = duckdb.connect(":memory:", config={"threads": 1}), duckdb.Error
 
-    def __init__(self, number: int, script: str | None, variant: int) -> None:
+    def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
         DuckdbVariant.num_opened += 1
         self._name = f"verl_pivot_{DuckdbVariant.num_opened}"
         path = ":memory:" if script is not None else f"{self._name}.db"
@@ -107,7 +112,7 @@ class DuckdbVariant:
             self.execute(script)
             self.execute(f"USE {self._name}")
         if variant:
-            perturb(self, f"{PLAN['seed']}:{variant}", variant)
+            perturb(self, tables, variant)
 
     def tables(self) -> list[str]:
         query = "SELECT table_name, sql FROM duckdb_tables() WHERE NOT internal AND NOT temporary"
@@ -148,43 +153,46 @@ def attempt(database: Any, statement: str, values: Any = ()) -> bool:
     return True
 
 
-def perturb(database: Any, seed: str, variant: int) -> None:
+def read_tables(database: Any) -> dict[str, Table]:
+    """The tables of a source with the rows that an altered copy may keep; altered copies are made of them alone."""
+    found = {}
+    for name in database.tables():
+        described = [row[1:6] for row in database.fetch(f"PRAGMA table_info({quoted(name)})")]
+        columns = [column for column in described if not database.is_generated(name, column[0])]
+        if columns:
+            names = ", ".join(quoted(column[0]) for column in columns)
+            rows = database.fetch(f"SELECT {names} FROM {quoted(name)} LIMIT {MAX_PERTURBED_ROWS}")
+            found[name] = Table(columns, [list(row) for row in rows])
+    return found
+
+
+def perturb(database: Any, tables: dict[str, Table], variant: int) -> None:
     """Write every table anew with altered rows, as far as its constraints allow, in the same way each time.
 
     Rows of other tables may forbid that a row goes, or demand that another one comes first: hence several rounds.
     """
-    waiting = {}
-    for name in database.tables():
-        columns = writable_columns(database, name)
-        if columns:
-            rows = altered_rows(database, name, columns, random.Random(f"{seed}:{name}"), variant)
-            waiting[name] = (columns, rows)
+    waiting = {
+        name: altered_rows(table, random.Random(f"{PLAN['seed']}:{variant}:{name}"), variant)
+        for name, table in tables.items()
+    }
     is_empty = dict.fromkeys(waiting, False)
     for _ in range(ROUNDS):
         for name in [name for name, is_done in is_empty.items() if not is_done]:
             is_empty[name] = attempt(database, f"DELETE FROM {quoted(name)}")
     for _ in range(ROUNDS):
-        num_waiting = sum(len(rows) for _, rows in waiting.values())
-        for name, (columns, rows) in waiting.items():
-            waiting[name] = (columns, insert(database, name, columns, rows) if is_empty[name] else [])
-        if sum(len(rows) for _, rows in waiting.values()) in (0, num_waiting):
+        num_waiting = sum(map(len, waiting.values()))
+        for name, rows in waiting.items():
+            waiting[name] = insert(database, name, tables[name].columns, rows) if is_empty[name] else []
+        if sum(map(len, waiting.values())) in (0, num_waiting):
             return
 
 
-def writable_columns(database: Any, table: str) -> list[Any]:
-    """[name, _, is not null, _, is key] of the columns that take values; generated ones do not."""
-    columns = [row[1:6] for row in database.fetch(f"PRAGMA table_info({quoted(table)})")]
-    return [column for column in columns if not database.is_generated(table, column[0])]
-
-
-def altered_rows(database: Any, table: str, columns: list[Any], generator: random.Random, variant: int) -> list[Any]:
+def altered_rows(table: Table, generator: random.Random, variant: int) -> list[Any]:
     """A table's rows: some missing, values of a column exchanged, in some variants NULLs, other numbers, doubles."""
-    names = ", ".join(quoted(column[0]) for column in columns)
-    rows = [list(row) for row in database.fetch(f"SELECT {names} FROM {quoted(table)} LIMIT {MAX_PERTURBED_ROWS}")]
-    keys = {index for index, column in enumerate(columns) if column[4]}
-    kept = [row for row in rows if generator.random() >= 0.25] or rows[:1]
-    is_alone = len(rows) == 1
-    for index, column in enumerate(columns):
+    keys = {index for index, column in enumerate(table.columns) if column[4]}
+    kept = [list(row) for row in table.rows if generator.random() >= 0.25] or [list(row) for row in table.rows[:1]]
+    is_alone = len(table.rows) == 1
+    for index, column in enumerate(table.columns):
         if index in keys:
             continue
         values = [row[index] for row in kept]
@@ -225,10 +233,16 @@ def doubles(rows: list[Any], keys: set[int], generator: random.Random) -> list[A
 
 
 def insert(database: Any, table: str, columns: list[Any], rows: list[Any]) -> list[Any]:
-    """Insert rows, and give back those that a constraint refused."""
-    names = ", ".join(quoted(column[0]) for column in columns)
-    statement = f"INSERT INTO {quoted(table)} ({names}) VALUES ({', '.join('?' * len(columns))})"
-    return [row for row in rows if not attempt(database, statement, row)]
+    """Insert rows, and give back those that a constraint refused. Many go into one statement, unless it is refused."""
+    names, row_of_values = ", ".join(quoted(column[0]) for column in columns), f"({', '.join('?' * len(columns))})"
+    statement = f"INSERT INTO {quoted(table)} ({names}) VALUES "
+    refused = []
+    for start in range(0, len(rows), ROWS_OF_STATEMENT):
+        some = rows[start : start + ROWS_OF_STATEMENT]
+        together = statement + ", ".join([row_of_values] * len(some))
+        if not attempt(database, together, [value for row in some for value in row]):
+            refused += [row for row in some if not attempt(database, statement + row_of_values, row)]
+    return refused
 
 
 def quoted(name: str) -> str:
@@ -273,31 +287,35 @@ def cell(value: Any) -> Any:
     return [type(value).__name__, str(value)]
 
 
-def answers_of_sqlite(variants: list[Any]) -> list[list[dict[str, Any]]]:
+def variants(kind: Any) -> Iterator[Any]:
+    """The databases: each source as it is, then its altered copies."""
+    for number, script in enumerate(PLAN["sources"]):
+        source = kind(number, script, 0, {})
+        tables = read_tables(source) if PLAN["num_perturbed"] else {}
+        yield source
+        for variant in range(1, PLAN["num_perturbed"] + 1):
+            yield kind(number, script, variant, tables)
+
+
+def answers_of_sqlite() -> list[list[dict[str, Any]]]:
     """[num_variants][num_queries] answers; one database is open at a time."""
     found = []
-    for variant in variants:
-        database = SqliteVariant(*variant)
+    for database in variants(SqliteVariant):
         found.append([answer(database, query) for query in PLAN["queries"]])
         database.close()
     return found
 
 
-def answers_of_duckdb(variants: list[Any]) -> list[list[dict[str, Any]]]:
+def answers_of_duckdb() -> list[list[dict[str, Any]]]:
     """[num_variants][num_queries] answers; all databases are made before files are out of the queries' reach."""
-    DuckdbVariant.connect()
-    databases = [DuckdbVariant(*variant) for variant in variants]
+    DuckdbVariant.connect(import_module("duckdb"))
+    databases = list(variants(DuckdbVariant))
     DuckdbVariant.connection.execute("SET enable_external_access = false")
     return [[answer(database, query) for query in PLAN["queries"]] for database in databases]
 
 
 def main() -> None:
-    variants = [
-        (number, script, variant)
-        for number, script in enumerate(PLAN["sources"])
-        for variant in range(PLAN["num_perturbed"] + 1)
-    ]
-    found = (answers_of_sqlite if PLAN["dialect"] == "sqlite" else answers_of_duckdb)(variants)
+    found = answers_of_sqlite() if PLAN["dialect"] == "sqlite" else answers_of_duckdb()
     with open("answers.json", "w", encoding="utf-8") as out:
         json.dump(list(zip(*found, strict=True)), out)
 
