@@ -11,9 +11,11 @@ INTRODUCTION = """# Settings of verl
 
 A method replaces parts of verl. A launch stops before Ray starts, and names the remedy, if it sets one of these keys of
 verl to a value that would do nothing, or that would switch off what the method consists of. Keys of your own YAML count
-like those of the command line, as far as they differ from verl's default. Every other key works as in verl; what a
-method sets is in its file in `configs/method/`, and your command line wins. This page is written by
-`python docs/reference.py` from `owned_settings.py` and `void_settings.py` in `verl_pivot/launch_checks/`.
+like those of the command line, as far as they differ from verl's default, and `++key=value` and `section={key: value}`
+count like `key=value`. Every other key works as in verl; what a method sets is in its file in `configs/method/`, and
+your command line wins. A launch also stops where a setting of its method is taken out (`~key`), or one of the sections
+that hold them is null. This page is written by `python docs/reference.py` from `owned_settings.py` and
+`void_settings.py` in `verl_pivot/launch_checks/`.
 
 | key, or section of keys | beside | what it does there | instead |
 |---|---|---|---|
@@ -23,8 +25,10 @@ OWN_SETTINGS = """
 
 Under `pivot`, too, a launch stops where a setting would do nothing: one that the command line names, with whatever
 value, or one of your own YAML, as far as its value stands in no config of this package. All other settings under
-`pivot` have an effect in every mode; what options of a router do depends on the rollouts, too (turns that come back may
-move, and single turns never do).
+`pivot` have an effect in every mode. A setting of a method or of `+local=cpu` that the launch does not have is refused
+as well, such as `pivot.curriculum` beside `+method=tool_rollout`; `+method=pivotrl` takes `pivot.rollout` for
+validation on whole tasks. Whether rollouts have a single turn is known from the agent loops that the rows of the data
+files name, in trainer mode `sync`; in the others new weights interrupt turns, which then come back.
 
 | key | does nothing beside | instead |
 |---|---|---|

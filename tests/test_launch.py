@@ -1,11 +1,13 @@
 """A misspelt launch command stops with one sentence before anything starts."""
 
 import pytest
-from omegaconf import OmegaConf
+from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import config_groups
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch import check_config, check_groups
+from verl_pivot.launch import LaunchCheck, check_config, check_groups
 
 CONFIG = {
     "pivot": {"verifier_modules": [], "max_undecided_batches": 3},
@@ -41,6 +43,32 @@ def test_an_added_key_that_misspells_another_is_refused(key: str, override: str,
 
     with pytest.raises(ConfigError, match=rf"adds a key that nothing reads: did you mean {meant}, without the \+\?"):
         check_config(config, [override])
+
+
+def test_a_key_of_verl_may_be_forced_also_where_it_is_like_another() -> None:
+    config = composed("+method=pivotrl")
+
+    check_config(config, ["++actor_rollout_ref.actor.clip_ratio=0.3", "++trainer.val_only=True"])
+    with pytest.raises(ConfigError, match=r"did you mean actor_rollout_ref\.actor\.clip_ratio"):
+        check_config(config, ["++actor_rollout_ref.actor.clip_rato=0.3"])
+
+
+def composed(*overrides: str) -> DictConfig:
+    """verl's whole config with Hydra's own, which a launch has as well."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(config)
+    return config
+
+
+def test_a_check_that_breaks_stops_the_launch_which_hydra_would_start_with_a_warning(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = composed("+method=pivotrl", "ray_kwargs=null")
+
+    with pytest.raises(SystemExit, match="verl-pivot: the check of this launch failed, see above, so that nothing was"):
+        LaunchCheck().on_job_start(config)
+    assert "ray_init" in capsys.readouterr().err
 
 
 def test_a_key_that_is_like_no_other_may_be_added() -> None:

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from traceback import print_exc
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
@@ -15,12 +16,13 @@ from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.gpus import check_gpus
+from verl_pivot.launch_checks.groups import check_settings_of_groups, chosen_groups
 from verl_pivot.launch_checks.objective import check_objective
-from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts, verl_defaults
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
-from verl_pivot.resampling.settings import check_batch, parse_resampling
+from verl_pivot.resampling.settings import parse_resampling
 from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
@@ -30,25 +32,22 @@ _PIVOT_KEYS = {
     "rollout", "router", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
-_AFTER_METHOD = ("+stage=", "+tool_format=")
-"""Config groups that override settings of a method: they must follow it, since the last one on the line wins."""
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
     """Hydra callback that every method installs; raises SystemExit, since Hydra turns other errors into warnings."""
 
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
+        hydra = HydraConfig.get()
         try:
-            check_hooks(HydraConfig.get().runtime.choices)
-            choices, overrides = HydraConfig.get().runtime.choices, HydraConfig.get().overrides.task
-            check_config(config, overrides)
-            check_launch(config, choices)
-            check_gpus(config, num_accelerators())
-            check_owned_settings(config, owning_parts(choices), overrides)
-            check_void_settings(config, overrides)
-            remember_run(config, choices)
+            check_all(config, hydra.runtime.choices, hydra.overrides.task)
         except ConfigError as error:
             raise SystemExit(f"verl-pivot: {error}") from error
+        except Exception as error:  # whatever it is, Hydra would make a warning of it and start the launch unchecked
+            print_exc()
+            raise SystemExit(
+                f"verl-pivot: the check of this launch failed, see above, so that nothing was started: {error}"
+            ) from error
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Make the cause of a failed launch its last line, if the cause is an error of this package."""
@@ -62,6 +61,28 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
         ray.shutdown()  # after which no worker prints any more
         sys.stdout.flush()
         raise SystemExit(f"verl-pivot: {sentence}")
+
+
+def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str]) -> None:
+    """Check a launch, and remember from what it begins.
+
+    Args:
+        config: verl's whole config.
+        choices: {config group: chosen option} of Hydra.
+        overrides: Overrides of the command line.
+
+    Raises:
+        ConfigError: Naming the setting and the remedy.
+    """
+    check_hooks(choices)
+    chosen = chosen_groups(choices, config)
+    check_settings_of_groups(config, chosen)
+    check_config(config, overrides)
+    check_launch(config, chosen)
+    check_gpus(config, num_accelerators())
+    check_owned_settings(config, owning_parts(chosen), overrides)
+    check_void_settings(config, overrides)
+    remember_run(config, chosen)
 
 
 def own_sentence(error: BaseException) -> str | None:
@@ -85,7 +106,6 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
     for override in overrides:
         _check_addition(override, config)
-    _check_order(overrides)
     if "objective" in config.pivot:
         check_objective(config)
         max_turn_tokens(config)
@@ -96,17 +116,9 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         for pair in settings.tags:
             toolset.check_argument(pair.tool, pair.argument)
     if "resampling" in config.pivot:
-        check_batch(config, parse_resampling(config))
+        parse_resampling(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
-
-
-def _check_order(overrides: Sequence[str]) -> None:
-    """Refuse `+stage=rstar2_1 +method=grpo_roc`: the method would reset the limits of the stage."""
-    methods = [place for place, override in enumerate(overrides) if override.startswith("+method=")]
-    for place, override in enumerate(overrides):
-        if override.startswith(_AFTER_METHOD) and methods and place < methods[-1]:
-            raise ConfigError(f"{override} must come after {overrides[methods[-1]]}, which would undo it")
 
 
 def _check_addition(override: str, config: DictConfig) -> None:
@@ -115,7 +127,9 @@ def _check_addition(override: str, config: DictConfig) -> None:
         return
     parent, _, key = override.lstrip("+").partition("=")[0].rpartition(".")
     siblings = OmegaConf.select(config, parent) if parent else config
-    if not isinstance(siblings, DictConfig) or _is_open(parent):
+    of_verl = OmegaConf.select(verl_defaults(), parent) if parent else verl_defaults()
+    is_verls = isinstance(of_verl, DictConfig) and key in of_verl
+    if not isinstance(siblings, DictConfig) or _is_open(parent) or is_verls:
         return
     if meant := _nearest(key, [str(sibling) for sibling in siblings if sibling != key]):
         path = f"{parent}.{meant}" if parent else meant

@@ -16,6 +16,7 @@ from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
+from verl_pivot.launch_checks.groups import check_choices, chosen_groups
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.settings import RouterSettings, parse_router
@@ -259,8 +260,15 @@ def test_the_three_stages_are_the_published_ones(stage: int, tokens: int, turns:
     assert (config.data.max_response_length, config.pivot.rollout.max_turns) == (tokens, turns)
 
 
-def test_a_stage_before_its_method_would_be_undone_and_is_refused() -> None:
-    overrides = ["+stage=rstar2_3", "+method=grpo_roc", "data.train_files=a.parquet"]
+def choices(*overrides: str) -> dict[str, str]:
+    """{config group: option} in the order in which Hydra tells a launch of them."""
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=list(overrides), return_hydra_config=True)
+    return chosen_groups(config.hydra.runtime.choices, config)
 
-    with pytest.raises(ConfigError, match=r"\+stage=rstar2_3 must come after \+method=grpo_roc"):
-        check_config(stock(*overrides), overrides)
+
+@pytest.mark.parametrize("later", ["stage=rstar2_3", "tool_format=rstar2"])
+def test_a_group_before_its_method_would_be_undone_and_is_refused(later: str) -> None:
+    check_choices(choices("+method=grpo_roc", f"+{later}"))
+    with pytest.raises(ConfigError, match=rf"\+{later} must come after \+method=grpo_roc, which would undo it"):
+        check_choices(choices(f"+{later}", "+method=grpo_roc"))

@@ -19,6 +19,7 @@ from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_arguments
 from verl_pivot.launch_checks.owned_settings import check_owned_settings
+from verl_pivot.launch_checks.run_record import RunRecord
 from verl_pivot.launch_checks.void_settings import check_void_settings
 
 
@@ -260,9 +261,9 @@ def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> N
     check("trainer.default_local_dir=run", "trainer.total_training_steps=2")
 
 
-def remember(*overrides: str, stage: str | None = None) -> None:
-    """What a launch writes down when it begins."""
-    remember_run(composed(*overrides), {"method": "grpo_roc", "stage": stage})
+def remember(*overrides: str, **groups: str) -> None:
+    """Write down what a launch begins from."""
+    remember_run(composed(*overrides), {"method": "pivotrl", **groups})
 
 
 @pytest.mark.heavy
@@ -275,20 +276,30 @@ def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
     model = "actor_rollout_ref.model.path=other"
 
     assert refusal(here, saves, model, "trainer.total_training_steps=9") == (
-        f"run holds step 2 of a run that began from {folder}/model, and this launch begins from {folder}/other: verl "
-        "would go on with the weights, optimizer and step count of the earlier run; name another "
-        "trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, or go on with that run by "
-        "trainer.resume_mode=resume_path"
+        f"run holds step 2 of a run that began from {folder}/model with +method=pivotrl, and this launch begins from "
+        f"{folder}/other with +method=pivotrl: verl would go on with the weights, optimizer and step count of the "
+        "earlier run; name another trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, "
+        "or go on with that run by trainer.resume_mode=resume_path"
     )
     assert "run holds step 2" in refusal(here, model, "trainer.val_only=True")  # it would validate the old weights
     check(here, model, "trainer.resume_mode=disable")
-    remember(here, saves, model, "trainer.resume_mode=disable", stage="rstar2_1")
+    remember(here, saves, model, "trainer.resume_mode=disable", method="grpo_roc", stage="rstar2_1")
     assert refusal(
         here, model, "trainer.total_training_steps=9", "data.train_batch_size=64", "+stage=rstar2_2", method="grpo_roc"
     ).startswith(
-        f"run holds step 2 of a run that began from {folder}/other with +stage=rstar2_1, and this launch begins from "
-        f"{folder}/other with +stage=rstar2_2: "
+        f"run holds step 2 of a run that began from {folder}/other with +method=grpo_roc +stage=rstar2_1, and this "
+        f"launch begins from {folder}/other with +method=grpo_roc +stage=rstar2_2: "
     )
+
+
+def test_the_folder_of_another_method_is_refused_and_that_of_an_unnamed_one_is_not() -> None:
+    pivotrl, tools, unnamed = (RunRecord.of("m", None, method) for method in ("pivotrl", "tool_rollout", None))
+
+    assert pivotrl.is_other(tools)
+    assert not pivotrl.is_other(pivotrl)
+    assert not pivotrl.is_other(unnamed)
+    assert not unnamed.is_other(pivotrl)
+    assert pivotrl.is_other(RunRecord.of("m", "rstar2_1", "pivotrl"))
 
 
 def test_a_run_is_remembered_where_it_saves_checkpoints_and_resumes_none(folder: Path) -> None:
@@ -416,6 +427,11 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
     ("override", "said"),
     [
         ("data.train_batch_size=0", "data.train_batch_size=0: it is a whole number of at least 1"),
+        ("data.train_batch_size=null", "data.train_batch_size=null: it is a whole number of at least 1"),
+        (
+            "actor_rollout_ref.actor.ppo_mini_batch_size=0",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=0: it is a whole number of at least 1",
+        ),
         ("data.max_response_length=0", "data.max_response_length=0: it is a whole number of at least 1"),
         ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node=0: it is a whole number of at least 1"),
         ("trainer.total_epochs=0", "trainer.total_epochs=0: it is a whole number of at least 1"),

@@ -6,6 +6,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig, OmegaConf
@@ -21,7 +23,7 @@ from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.settings import ResamplingSettings, settings_of
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
-from verl_pivot.routing.routing_policy import RoutingPolicy, TurnRelease, TurnRequest
+from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
 
 SECTIONS: Mapping[str, type[BaseModel]] = {
@@ -361,6 +363,69 @@ def test_without_moves_the_ratio_for_them_is_refused() -> None:
     key = "pivot.router.kv_forecast.move_ratio"
     assert is_void(changed(stock("+router=kv_forecast"), {"pivot.router.kv_forecast.max_moves": 0.0}), key)
     assert not is_void(stock("+router=kv_forecast"), key)
+
+
+OTHER_ROUTER = {
+    "kv_forecast": {
+        "fill": 0.3, "deviations": 9.0, "running_share": 1.0, "block_size": 1, "light_block_size": 50, "move_ratio": 1,
+        "max_moves": 9.0, "learn_every": 3, "max_remembered": 5,
+    },
+    "cache_aware": {"cache_threshold": 1.0, "balance_abs_threshold": 0, "balance_rel_threshold": 9.0},
+    "least_inflight": {"max_sessions": 1},
+    "static": {"num_conversations": 3},
+}  # fmt: skip
+"""{routing policy: {option: another value}}"""
+
+
+def placed(policy: str, options: Mapping[str, float], *, says_so: bool) -> list[tuple[str, str]]:
+    """Servers of the rollouts of three steps, in the order in which they get them; all rollouts have one turn.
+
+    Args:
+        policy: Name of the routing policy.
+        options: Options of the policy.
+        says_so: Whether requests say that they are of one turn, as those of pivots do.
+    """
+    made = make_routing_policy(parse_router({"policy": policy, "max_response_tokens": 1000, policy: options}, "test"))
+    for server, capacity in {"a": 5_000, "b": 15_000, "c": 30_000}.items():
+        made.add_server(server, capacity, 0.0)
+    rng, order = random.Random(0), []
+    for step in range(3):
+        running: list[tuple[str, str]] = []
+        for number in range(200):  # of which the first prompt has more than half
+            request = TurnRequest(
+                conversation=f"{step}_{number}", group=f"{step}_{max(0, number - 100) // 10}", prompt_tokens=100,
+                context_tokens=0, now=100.0 * step, is_only_turn=says_so,
+            )  # fmt: skip
+            running += [tuple(placement) for placement in made.acquire(request)]
+        order += running
+        for ended in range(200):
+            name, server = running.pop(rng.randrange(len(running)))
+            now = 100.0 * step + 0.4 * (ended + 1)
+            new = [*made.release(TurnRelease(conversation=name, server=server, now=now, may_be_last=not says_so))]
+            num_tokens = rng.randrange(100 + 400 * step)
+            new += made.end(ConversationEnd(conversation=name, response_tokens=num_tokens, now=now))
+            order += [tuple(placement) for placement in new]
+            running += [tuple(placement) for placement in new]
+    return order
+
+
+@pytest.mark.parametrize("method", ["+method=pivotrl", None])
+@pytest.mark.parametrize("policy", OTHER_ROUTER)
+def test_an_option_of_a_router_places_single_turns_otherwise_or_is_refused(
+    method: str | None, policy: str, tmp_path: Path
+) -> None:
+    """Beside pivots, whose agent loop says that they are of one turn, and beside stock verl's own loop."""
+    row = {"expert": "{}"} if method else {"prompt": "Hello."}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
+    overrides = [f"data.train_files={tmp_path}/rows.parquet", f"data.val_files={tmp_path}/rows.parquet"]
+    config = stock("+router=kv_forecast", f"pivot.router.policy={policy}", *overrides, *([method] if method else []))
+    plain = placed(policy, {}, says_so=method is not None)
+
+    for name, value in OTHER_ROUTER[policy].items():
+        key = f"pivot.router.{policy}.{name}"
+        assert is_void(config, key) == (placed(policy, {name: value}, says_so=method is not None) == plain), key
+    several = changed(config, {"trainer.v1.trainer_mode": "colocate_async"})  # in which turns are interrupted
+    assert not any(is_void(several, f"pivot.router.{policy}.{name}") for name in OTHER_ROUTER[policy])
 
 
 def ask(policy: RoutingPolicy, conversation: str, *, context: int = 0) -> str:

@@ -1,17 +1,20 @@
 """Agent loops that the rows of a launch name -> an error where another loop than the method's would play them."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from omegaconf import DictConfig
 
 from verl_pivot.data.pivots import AGENT_NAME
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch_checks.training_files import SplitSize
+from verl_pivot.launch_checks.training_files import OUR_DATASET, SplitSize, file_list, read_files
+from verl_pivot.rollout.settings import parse_settings
 
 TOOL_LOOP = "pivot_tools"
 """Name of this package's agent loop with tools, the only one that reads `pivot.rollout`."""
 VERLS_TOOL_LOOP = "tool_agent"
-LOOPS_WITHOUT_OUR_TOOLS = frozenset({AGENT_NAME, VERLS_TOOL_LOOP, "single_turn_agent"})
+LOOPS_OF_ONE_TURN = frozenset({AGENT_NAME, "single_turn_agent"})
+LOOPS_WITHOUT_OUR_TOOLS = LOOPS_OF_ONE_TURN | {VERLS_TOOL_LOOP}
 """Agent loops of this package and of verl that do not read `pivot.rollout`; one of the user's own may."""
 
 
@@ -38,6 +41,38 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
             f"actor_rollout_ref.rollout.agent.default_agent_loop={TOOL_LOOP} for rows without a column agent_name, "
             f"or write {TOOL_LOOP} in that column"
         )
+
+
+def has_single_turns(config: DictConfig) -> bool:
+    """Whether no engine is asked twice for one rollout; False if the data files do not say which loops play them.
+
+    In the asynchronous trainer modes new weights interrupt a turn, which then comes back.
+    """
+    loops = _loops_of_launch(config)
+    if config.trainer.v1.trainer_mode != "sync" or not loops:
+        return False
+    with_tools = "rollout" in config.pivot and parse_settings(config).max_turns == 1
+    return loops <= (LOOPS_OF_ONE_TURN | {TOOL_LOOP} if with_tools else LOOPS_OF_ONE_TURN)
+
+
+def has_only_pivots(config: DictConfig) -> bool:
+    """Whether also every rollout is of the loop that tells the router of its single turn beforehand."""
+    return has_single_turns(config) and _loops_of_launch(config) == {AGENT_NAME}
+
+
+def _loops_of_launch(config: DictConfig) -> frozenset[str]:
+    """Names of the agent loops that play the rows of a launch; empty if its files or its dataset do not say."""
+    if config.data.custom_cls.path not in (None, OUR_DATASET):
+        return frozenset()
+    loops = frozenset[str]()
+    for key in ("train_files", "val_files"):
+        paths = file_list(config.data[key])
+        is_here = all(Path(path).expanduser().is_file() for path in paths)  # others are refused, or on a cluster
+        files = read_files(f"data.{key}", paths) if is_here else None
+        if files is None:
+            return frozenset()
+        loops |= _loops_of(config, files)
+    return loops
 
 
 def _check_names(key: str, files: SplitSize, *, needs_records: bool) -> None:

@@ -3,9 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from omegaconf import DictConfig, ListConfig
+from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import check_agent_loops
@@ -18,34 +17,38 @@ from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write
 from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.training_files import (
+    OUR_DATASET,
     SplitSize,
     check_lengths,
     check_pivots,
     check_size,
     check_verifiers,
+    file_list,
     read_files,
 )
 from verl_pivot.launch_checks.values import check_loggers, check_values
 from verl_pivot.launch_checks.verl_names import check_verl_names
+from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.verifiers.registry import load_verifier_modules
 
-_OUR_DATASET = "pkg://verl_pivot.data.dataset"
 _WRITTEN = ("rollout_data_dir", "validation_data_dir")
 """Keys under `trainer` of folders that every launch writes to that has them."""
 
 
-def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
+def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     """Refuse what would fail, or train nothing, after minutes of starting.
 
     Args:
         config: verl's whole config.
-        choices: {config group: chosen option} of Hydra.
+        chosen: {config group: chosen option}.
 
     Raises:
         ConfigError: Naming the setting and the remedy.
     """
-    check_choices(choices)
+    check_choices(chosen)
     check_values(config)
+    if "resampling" in config.pivot:
+        check_batch(config, parse_resampling(config))
     check_verl_names(config)
     if _is_remote(config):
         return
@@ -55,28 +58,28 @@ def check_launch(config: DictConfig, choices: Mapping[str, Any]) -> None:
     check_model(config.actor_rollout_ref.model.path, _environment(config))
     check_adapter(config.actor_rollout_ref.model.get("lora_adapter_path"))
     check_context(config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
-    steps_per_epoch = _check_data(config, choices.get("method"))
+    steps_per_epoch = _check_data(config, chosen.get("method"))
     step = _resumed_step(config)
     if config.trainer.resume_mode == "auto":
-        check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, choices))
+        check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, chosen))
     if not config.trainer.get("val_only"):
         _check_resume(config, step, steps_per_epoch)
     check_loggers(config.trainer.logger)
     check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
 
 
-def remember_run(config: DictConfig, choices: Mapping[str, Any]) -> None:
+def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
     """Write down what a launch begins from that will save checkpoints, and resumes none, for `check_launch` later.
 
     Raises:
         ConfigError: If the folder of the checkpoints cannot be written.
     """
     if not _is_remote(config) and _saves(config) and _resumed_step(config) == 0:
-        write_record(Path(config.trainer.default_local_dir), _run_record(config, choices))
+        write_record(Path(config.trainer.default_local_dir), _run_record(config, chosen))
 
 
-def _run_record(config: DictConfig, choices: Mapping[str, Any]) -> RunRecord:
-    return RunRecord.of(str(config.actor_rollout_ref.model.path), choices.get("stage"))
+def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:
+    return RunRecord.of(str(config.actor_rollout_ref.model.path), chosen.get("stage"), chosen.get("method"))
 
 
 def _is_remote(config: DictConfig) -> bool:
@@ -96,9 +99,9 @@ def _written(config: DictConfig) -> tuple[str, ...]:
 def _check_data(config: DictConfig, method: str | None) -> int | None:
     """Check the training and validation files; gives the steps of one epoch, None if they are not known."""
     data, is_pivotrl = config.data, method == "pivotrl"
-    if data.custom_cls.path != _OUR_DATASET:
+    if data.custom_cls.path != OUR_DATASET:
         return None  # a dataset of the user's, which may read anything
-    train, val = _as_list(data.train_files), _as_list(data.val_files)
+    train, val = file_list(data.train_files), file_list(data.val_files)
     files = read_files("data.train_files", train, "; it is written by `verl-pivot select`" if is_pivotrl else "")
     val_remedy = "; `verl-pivot select` writes it beside the training file" if is_pivotrl else ""
     val_files = read_files("data.val_files", val, val_remedy)
@@ -123,12 +126,12 @@ def _check_data(config: DictConfig, method: str | None) -> int | None:
 
 def _check_pivots(config: DictConfig, files: SplitSize, val_files: SplitSize | None) -> None:
     """Check the rows of +method=pivotrl; `val_files` is None if only verl can read them."""
-    train = _as_list(config.data.train_files)
+    train = file_list(config.data.train_files)
     places = ", ".join(train)
     check_pivots(files, "data.train_files", places)
     if not config.trainer.get("val_only"):
         check_sampling(config, files.samplings, places)
-    _check_curriculum(config, files, train == _as_list(config.data.val_files))
+    _check_curriculum(config, files, train == file_list(config.data.val_files))
     if val_files is not None:
         _check_reward_function(config.reward.custom_reward_function.path, (files, val_files))
 
@@ -200,7 +203,3 @@ def _environment(config: DictConfig) -> Mapping[str, str]:
     """Environment variables that the launch gives to its processes."""
     runtime = config.ray_kwargs.ray_init.get("runtime_env") or {}
     return {str(name): str(value) for name, value in (runtime.get("env_vars") or {}).items()}
-
-
-def _as_list(files: str | ListConfig | None) -> list[str]:
-    return [files] if isinstance(files, str) else [str(file) for file in files or ()]

@@ -1,8 +1,12 @@
-"""Chosen config groups -> an error if one of them does not apply to the method."""
+"""Chosen config groups -> an error if one of them does not apply to the method, or has no settings of its own left."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
+from omegaconf import DictConfig, OmegaConf
+
+from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.errors import ConfigError
 
 _APPLY_TO = {
@@ -11,23 +15,57 @@ _APPLY_TO = {
     "tail": ("pivotrl", "tool_rollout", "grpo_roc"),
 }
 """{config group: methods that it belongs to}"""
+_CHANGE_METHOD = ("stage", "tool_format")
+"""Config groups with keys that methods have as well, so that the later of the two counts."""
+_METHOD_OF = {"resampling": "grpo_roc", "objective": "pivotrl", "rollout": "tool_rollout"}
+"""{key under `pivot`: method that it tells by}, in the order in which they are looked for."""
+_ALSO = {"pivotrl": ("rollout",)}
+"""{method: keys under `pivot` that it reads beside those of its config}: validation on whole tasks has a section."""
 
 
-def check_choices(choices: Mapping[str, Any]) -> None:
-    """Refuse a stage, a tool format or a tail beside a method that has none, or without a method.
+def chosen_groups(choices: Mapping[str, Any], config: DictConfig) -> dict[str, str]:
+    """{config group of this package: chosen option} in Hydra's order, however the launch chose it.
+
+    A config of the user's own may name a group as `/method@_global_`, or hold a method with changes under a name of
+    its own; such a method is told by its settings.
 
     Args:
         choices: {config group: chosen option} of Hydra.
+        config: verl's whole config.
+    """
+    named = {group.lstrip("/").partition("@")[0]: str(option) for group, option in choices.items()}
+    chosen = {group: option for group, option in named.items() if group in config_groups()}
+    pivot = config.get("pivot") or {}
+    if not _is_shipped("method", chosen.get("method")):
+        told = next((method for key, method in _METHOD_OF.items() if key in pivot), None)
+        if told is not None:
+            chosen = chosen | {"method": told} if "method" in chosen else {"method": told, **chosen}
+    if "router" in pivot and not _is_shipped("router", chosen.get("router")):
+        chosen["router"] = "kv_forecast"
+    return chosen
+
+
+def _is_shipped(group: str, option: str | None) -> bool:
+    return option in config_groups()[group]
+
+
+def check_choices(chosen: Mapping[str, str]) -> None:
+    """Refuse a stage, a tool format or a tail without its method, or before the method, which would undo it.
+
+    Args:
+        chosen: {config group: chosen option}, in the order in which Hydra composed them.
 
     Raises:
         ConfigError: Naming the methods that the group belongs to.
     """
-    method = choices.get("method")
+    method, order = chosen.get("method"), list(chosen)
     for group, methods in _APPLY_TO.items():
-        if group in choices and method not in methods:
+        if group in chosen and method not in methods:
             allowed = " or ".join(f"+method={each}" for each in methods)
             got = "no +method" if method is None else f"+method={method}"
-            raise ConfigError(f"+{group}={choices[group]} applies to {allowed}, and the command has {got}")
+            raise ConfigError(f"+{group}={chosen[group]} applies to {allowed}, and the command has {got}")
+        if group in chosen and group in _CHANGE_METHOD and order.index(group) < order.index("method"):
+            raise ConfigError(f"+{group}={chosen[group]} must come after +method={method}, which would undo it")
 
 
 def check_arguments(arguments: Mapping[str, str]) -> None:
@@ -41,3 +79,70 @@ def check_arguments(arguments: Mapping[str, str]) -> None:
     """
     if "method" not in arguments:
         check_choices({group: arguments[group] for group in _APPLY_TO if group in arguments})
+
+
+def check_settings_of_groups(config: DictConfig, chosen: Mapping[str, str]) -> None:
+    """Refuse settings under `pivot` of groups that were not chosen, and chosen groups without their settings.
+
+    Raises:
+        ConfigError: Naming the setting and the group.
+    """
+    shipped = {group: option for group, option in chosen.items() if _is_shipped(group, option)}
+    for group, option in shipped.items():
+        for key in () if group == "router" else shipped_settings(group, option):  # options of a router have defaults
+            if (lost := _lost(config, key)) is not None:
+                raise ConfigError(
+                    f"{lost} is taken out or null, and +{group}={option} needs {key}: leave it as it is, or set single "
+                    "keys to the values that you want"
+                )
+    known = {key.split(".")[1] for each in shipped.items() for key in shipped_settings(*each) if _is_own(key)}
+    for name in sorted({str(name) for name in config.pivot} - known - {*_ALSO.get(chosen.get("method", ""), ())}):
+        if owners := _owners(name):
+            raise ConfigError(
+                f"pivot.{name} does nothing here, since it is a setting of {' and '.join(owners)}: leave it out"
+            )
+
+
+def _owners(name: str) -> list[str]:
+    """Groups that have a key under `pivot`."""
+    return [
+        f"+{group}={option}"
+        for group, options in config_groups().items()
+        for option in options
+        if any(key.split(".")[1] == name for key in shipped_settings(group, option) if _is_own(key))
+    ]
+
+
+def _is_own(key: str) -> bool:
+    return key.startswith("pivot.")
+
+
+def _lost(config: DictConfig, key: str) -> str | None:
+    """The part of a key's path that the config does not have; None if the key is there."""
+    node: Any = config
+    names = key.split(".")
+    for number, name in enumerate(names):
+        if not isinstance(node, DictConfig) or name not in node:
+            return ".".join(names[: max(number, 1)] if not isinstance(node, DictConfig) else names[: number + 1])
+        if number < len(names) - 1:
+            node = node[name]
+    return None
+
+
+@cache
+def shipped_settings(group: str, option: str) -> dict[str, Any]:
+    """{key: value} of all that a config of this package and those that it builds on set; interpolations as written."""
+    shipped = OmegaConf.to_container(OmegaConf.load(configs_dir() / group / f"{option}.yaml"), resolve=False)
+    assert isinstance(shipped, dict), option
+    parents = [parent for parent in shipped.pop("defaults", []) if parent != "_self_"]
+    found = {key: value for parent in parents for key, value in shipped_settings(group, str(parent)).items()}
+    return {**found, **{key: value for key, value in _leaves(shipped) if not key.startswith("hydra.")}}
+
+
+def _leaves(node: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in node.items():
+        key = f"{path}.{name}" if path else str(name)
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, key)
+        else:
+            yield key, value

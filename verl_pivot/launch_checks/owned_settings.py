@@ -1,6 +1,6 @@
 """Settings of verl that a method owns, and a launch that sets one of them in vain -> an error with the remedy."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import configs_dir, router_file
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.objective.settings import ACTION_LOSS
 
 _PIVOTRL = "+method=pivotrl"
@@ -67,17 +68,17 @@ def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Se
     Raises:
         ConfigError: Naming the key, what would happen, and the remedy.
     """
-    launch = _Launch(config, frozenset(override.lstrip("+~").partition("=")[0] for override in overrides))
+    launch = _Launch(config, given_keys(overrides))
     for setting in OWNED_SETTINGS:
         if set(setting.parts) & set(parts) and (key := setting.misused(launch, setting.key)) is not None:
             raise ConfigError(f"{key}={_written(launch.value(key))} {setting.effect}: {setting.remedy}")
 
 
-def owning_parts(choices: dict[str, Any]) -> list[str]:
-    """The parts of a launch that own settings, from {config group: chosen option} of Hydra."""
-    method = [f"+method={choices['method']}"] if choices.get("method") else []
-    router = [_ROUTER] if choices.get("router") else []
-    tail = [f"+tail={choices['tail']}"] if choices.get("tail") else []
+def owning_parts(chosen: Mapping[str, str]) -> list[str]:
+    """The parts of a launch that own settings, from {config group: chosen option}."""
+    method = [f"+method={chosen['method']}"] if "method" in chosen else []
+    router = [_ROUTER] if "router" in chosen else []
+    tail = [f"+tail={chosen['tail']}"] if "tail" in chosen else []
     return [*method, *router, *tail]
 
 

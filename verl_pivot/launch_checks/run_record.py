@@ -11,20 +11,29 @@ _NAME = "verl_pivot_run.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What tells the runs of two training stages apart."""
+    """What tells two runs apart that may not go on from each other's checkpoints."""
 
     model: str
     """`actor_rollout_ref.model.path`; the whole path of a folder."""
     stage: str | None
     """Name behind `+stage=`; None without a stage."""
+    method: str | None = None
+    """Name behind `+method=`; None beside stock verl, and in the records of version 0.1.0."""
 
     @classmethod
-    def of(cls, model: str, stage: str | None) -> "RunRecord":
+    def of(cls, model: str, stage: str | None, method: str | None) -> "RunRecord":
         folder = Path(model).expanduser()
-        return cls(model=str(folder.resolve()) if folder.is_dir() else model, stage=stage)
+        return cls(model=str(folder.resolve()) if folder.is_dir() else model, stage=stage, method=method)
+
+    def is_other(self, record: "RunRecord") -> bool:
+        """Whether another run began from `record`; records that name no method may be of any."""
+        methods = {self.method, record.method} - {None}
+        return (self.model, self.stage) != (record.model, record.stage) or len(methods) > 1
 
     def __str__(self) -> str:
-        return self.model if self.stage is None else f"{self.model} with +stage={self.stage}"
+        parts = {"method": self.method, "stage": self.stage}
+        named = [f"+{group}={option}" for group, option in parts.items() if option is not None]
+        return " with ".join([self.model, *([" ".join(named)] if named else [])])
 
 
 def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
@@ -39,7 +48,7 @@ def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
         ConfigError: With the ways out.
     """
     earlier = _read(folder / _NAME)
-    if step and earlier is not None and earlier != record:
+    if step and earlier is not None and earlier.is_other(record):
         raise ConfigError(
             f"{folder} holds step {step} of a run that began from {earlier}, and this launch begins from {record}: "
             "verl would go on with the weights, optimizer and step count of the earlier run; name another "

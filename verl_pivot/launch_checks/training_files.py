@@ -7,11 +7,14 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
+from omegaconf import ListConfig
 
 from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.errors import ConfigError, OptionsError, PivotError
 from verl_pivot.verifiers.registry import get_verifier
 
+OUR_DATASET = "pkg://verl_pivot.data.dataset"
+"""`data.custom_cls.path` of the dataset that reads pivots.parquet."""
 _READ_BY_VERL = (".parquet", ".json", ".jsonl")
 _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
             "sampling", "agent_name")  # fmt: skip
@@ -35,6 +38,11 @@ class SplitSize:
     """Each value of the column `sampling` once; None stands for rows without one."""
     agent_names: frozenset[str | None]
     """Each value of the column `agent_name` of rows that are no pivots once; None stands for rows without one."""
+
+
+def file_list(files: str | ListConfig | None) -> list[str]:
+    """Value of `data.train_files` or `data.val_files` as a list."""
+    return [files] if isinstance(files, str) else [str(file) for file in files or ()]
 
 
 def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | None:

@@ -12,13 +12,16 @@ _COUNTS = (
     "data.max_prompt_length",
     "data.max_response_length",
     "actor_rollout_ref.rollout.n",
+    "actor_rollout_ref.actor.ppo_mini_batch_size",
     "trainer.nnodes",
     "trainer.n_gpus_per_node",
     "trainer.total_epochs",
     "trainer.total_training_steps",
     "pivot.trial_steps",
 )
-"""Keys whose value is at least 1, or null where that has a meaning."""
+"""Keys whose value is at least 1."""
+_MAY_BE_NULL = ("trainer.total_training_steps", "pivot.trial_steps")
+"""Those of them for which null has a meaning."""
 _BY_GROUP = (
     "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
 )  # fmt: skip
@@ -36,8 +39,11 @@ def check_values(config: DictConfig) -> None:
     """
     for key in _COUNTS:
         value = OmegaConf.select(config, key)
-        if value is not None and not (isinstance(value, int) and value >= 1):
-            raise ConfigError(f"{key}={value}: it is a whole number of at least 1")
+        if value is None and key in _MAY_BE_NULL:
+            continue
+        if not (isinstance(value, int) and value >= 1):
+            written = "null" if value is None else value
+            raise ConfigError(f"{key}={written}: it is a whole number of at least 1")
     temperature = OmegaConf.select(config, _TEMPERATURE)
     if not temperature > 0:
         raise ConfigError(

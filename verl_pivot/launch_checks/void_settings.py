@@ -1,17 +1,20 @@
 """Settings under `pivot` that some modes do not read, and a launch that sets one of them in vain -> an error."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from verl_pivot.configuration import config_groups, configs_dir
+from verl_pivot.configuration import config_groups
 from verl_pivot.data.curriculum import CurriculumOptions
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.agent_loops import has_only_pivots, has_single_turns
+from verl_pivot.launch_checks.given_keys import given_keys
+from verl_pivot.launch_checks.groups import shipped_settings
 from verl_pivot.rollout.settings import is_dumped, parse_settings
-from verl_pivot.routing.settings import RouterSettings
+from verl_pivot.routing.settings import RouterSettings, parse_router
 from verl_pivot.validation import Options
 
 _RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
@@ -52,10 +55,10 @@ def check_void_settings(config: DictConfig, overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: Naming the key, the setting beside which it does nothing, and the remedy.
     """
-    given = frozenset(override.lstrip("+~").partition("=")[0] for override in overrides)
+    given = given_keys(overrides)
     for void in VOID_SETTINGS:
         for key in void.keys:
-            if void.applies_to(config) and (key in given or _is_changed(config, key)):
+            if (key in given or _is_changed(config, key)) and void.applies_to(config):
                 value = OmegaConf.select(config, key)
                 written = "null" if value is None else value
                 raise ConfigError(f"{key}={written} does nothing beside {void.beside}: leave it out, or {void.remedy}")
@@ -64,30 +67,21 @@ def check_void_settings(config: DictConfig, overrides: Sequence[str]) -> None:
 def _is_changed(config: DictConfig, key: str) -> bool:
     """Whether no config of this package gives the key the value that it has."""
     section, _, name = key.rpartition(".")
-    values = OmegaConf.to_container(OmegaConf.select(config, section), resolve=False)
+    chosen = OmegaConf.select(config, section)
+    values = {} if chosen is None else OmegaConf.to_container(chosen, resolve=False)
     assert isinstance(values, dict), key
     return name in values and values[name] not in _shipped_values().get(key, [])
 
 
 @cache
 def _shipped_values() -> dict[str, list[Any]]:
-    """{key under `pivot`: its values in the configs of this package}, interpolations as they are written."""
+    """{key: its values in the configs of this package}, interpolations as they are written."""
     found: dict[str, list[Any]] = {}
     for group, options in config_groups().items():
         for option in options:
-            shipped = OmegaConf.to_container(OmegaConf.load(configs_dir() / group / f"{option}.yaml"), resolve=False)
-            assert isinstance(shipped, dict), option
-            for key, value in _leaves(shipped.get("pivot", {}), "pivot"):
+            for key, value in shipped_settings(group, option).items():
                 found.setdefault(key, []).append(value)
     return found
-
-
-def _leaves(node: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from _leaves(value, f"{path}.{key}")
-    else:
-        yield path, node
 
 
 def _draws_nothing(config: DictConfig) -> bool:
@@ -98,9 +92,14 @@ def _draws_nothing(config: DictConfig) -> bool:
 
 def _is_other_policy(*policies: str) -> Callable[[DictConfig], bool]:
     """Finds a router with another routing policy than these."""
-    return lambda config: config.pivot.router.policy not in policies
+    return lambda config: _router(config).policy not in policies
 
 
+def _router(config: DictConfig) -> RouterSettings:
+    return parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), _ROUTER)
+
+
+_SEVERAL_TURNS = "train or validate on rows whose agent loop has several turns, such as pivot_tools"
 VOID_SETTINGS = (
     VoidSetting(
         section=_RESAMPLING,
@@ -204,7 +203,28 @@ VOID_SETTINGS = (
         names=("move_ratio",),
         beside="pivot.router.kv_forecast.max_moves=0",
         remedy="raise pivot.router.kv_forecast.max_moves",
-        is_void=lambda config: bool(config.pivot.router.kv_forecast.max_moves == 0),
+        is_void=lambda config: _router(config).kv_forecast.max_moves == 0,
+    ),
+    VoidSetting(
+        section=f"{_ROUTER}.kv_forecast",
+        names=("move_ratio", "max_moves", "running_share"),
+        beside="rollouts of a single turn, which never come back from tools",
+        remedy=_SEVERAL_TURNS,
+        is_void=has_single_turns,
+    ),
+    VoidSetting(
+        section=f"{_ROUTER}.least_inflight",
+        names=("max_sessions",),
+        beside="rollouts of a single turn, whose engine nobody asks for again",
+        remedy=_SEVERAL_TURNS,
+        is_void=has_single_turns,
+    ),
+    VoidSetting(
+        section=f"{_ROUTER}.kv_forecast",
+        names=("light_block_size",),
+        beside="rollouts of pivots alone, which are sent to engines one by one",
+        remedy=_SEVERAL_TURNS,
+        is_void=has_only_pivots,
     ),
 )
 """Settings that do nothing beside others, in the order in which they are checked."""
