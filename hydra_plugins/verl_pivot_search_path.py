@@ -30,6 +30,6 @@ def _check_command_line() -> None:
 
     try:
         check_groups(sys.argv[1:], config_groups())
-        check_arguments(dict(argument.lstrip("+").split("=", 1) for argument in sys.argv[1:] if "=" in argument))
+        check_arguments(sys.argv[1:])
     except ConfigError as error:
         raise SystemExit(f"verl-pivot: {error}") from error

@@ -261,7 +261,7 @@ def test_the_three_stages_are_the_published_ones(stage: int, tokens: int, turns:
 
 
 def choices(*overrides: str) -> dict[str, str]:
-    """{config group: option} in the order in which Hydra tells a launch of them."""
+    """{config group: option} as Hydra tells a launch of them."""
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=list(overrides), return_hydra_config=True)
     return chosen_groups(config.hydra.runtime.choices, config)

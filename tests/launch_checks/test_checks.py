@@ -333,9 +333,14 @@ def test_a_stage_or_tool_format_of_another_method_is_refused(folder: Path) -> No
     )
     assert "+tool_format=retool applies to +method=tool_rollout or +method=grpo_roc" in refusal("+tool_format=retool")
     with pytest.raises(ConfigError, match=r"and the command has no \+method$"):
-        check_arguments({"stage": "rstar2_1", "trainer.nnodes": "2"})
+        check_arguments(["+stage=rstar2_1", "trainer.nnodes=2"])
     with pytest.raises(ConfigError, match=r"^\+tail=partial applies to .* and the command has no \+method$"):
-        check_arguments({"tail": "partial"})
+        check_arguments(["+tail=partial"])
+
+
+@pytest.mark.parametrize("named", [["+method=grpo_roc"], ["+experiment=mine"], ["-cn", "mine"], ["--config-dir=conf"]])
+def test_a_method_may_stand_in_a_config_of_ones_own(named: list[str]) -> None:
+    check_arguments([*named, "+stage=rstar2_1", "+ray_kwargs.ray_init.num_cpus=2"])
 
 
 def test_an_engine_that_is_not_installed_is_named_with_its_command() -> None:

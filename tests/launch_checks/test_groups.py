@@ -96,7 +96,7 @@ def test_a_section_of_a_method_that_is_null_is_refused(method: str) -> None:
         ("tool_rollout", "curriculum", "+method=pivotrl"),
         ("tool_rollout", "objective", "+method=pivotrl"),
         ("tool_rollout", "max_turn_tokens", "+method=pivotrl"),
-        ("grpo_roc", "allow_other_sampling", "+method=pivotrl"),
+        ("grpo_roc", "allow_other_sampling", "+method=pivotrl and +local=cpu"),
         ("pivotrl", "resampling", "+method=grpo_roc"),
         ("pivotrl", "trial_steps", "+local=cpu"),
     ],
@@ -107,6 +107,23 @@ def test_a_setting_of_a_group_that_was_not_chosen_is_refused(method: str, foreig
 
     assert refusal(config, {"method": method}) == (
         f"pivot.{foreign} does nothing here, since it is a setting of {owners}: leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "source"),
+    [
+        ("grpo_roc", "trainer.v1.sampler.sampler_kwargs.resampling.oversample", "pivot.resampling"),
+        ("grpo_roc", "trainer.v1.sampler.sampler_kwargs.group_size", "actor_rollout_ref.rollout.n"),
+        ("tool_rollout", "trainer.v1.sampler.sampler_kwargs.max_undecided_batches", "pivot.max_undecided_batches"),
+        ("pivotrl", "data.curriculum.enabled", "pivot.curriculum"),
+    ],
+)
+def test_a_key_that_hands_on_another_is_refused_with_a_value_of_its_own(method: str, key: str, source: str) -> None:
+    config = composed(f"+method={method}", f"++{key}=7")
+
+    assert refusal(config, {"method": method}).endswith(
+        f"follows {source}, and the launch gives it another value: set {source} alone"
     )
 
 

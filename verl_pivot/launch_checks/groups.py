@@ -1,6 +1,7 @@
 """Chosen config groups -> an error if one of them does not apply to the method, or has no settings of its own left."""
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -8,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.owned_settings import verl_defaults
 
 _APPLY_TO = {
     "stage": ("grpo_roc",),
@@ -19,21 +21,24 @@ _CHANGE_METHOD = ("stage", "tool_format")
 """Config groups with keys that methods have as well, so that the later of the two counts."""
 _METHOD_OF = {"resampling": "grpo_roc", "objective": "pivotrl", "rollout": "tool_rollout"}
 """{key under `pivot`: method that it tells by}, in the order in which they are looked for."""
+_OPTIONS_OF_CONFIGS = ("-cn", "-cd", "-cp", "--config")
+_SOURCE = re.compile(r"\$\{([\w.]+)\}")
 _ALSO = {"pivotrl": ("rollout",)}
 """{method: keys under `pivot` that it reads beside those of its config}: validation on whole tasks has a section."""
 
 
 def chosen_groups(choices: Mapping[str, Any], config: DictConfig) -> dict[str, str]:
-    """{config group of this package: chosen option} in Hydra's order, however the launch chose it.
+    """{config group of this package: chosen option} in the order of their composition, however the launch chose them.
 
     A config of the user's own may name a group as `/method@_global_`, or hold a method with changes under a name of
     its own; such a method is told by its settings.
 
     Args:
-        choices: {config group: chosen option} of Hydra.
+        choices: {config group: chosen option} of Hydra, which has the last one first.
         config: verl's whole config.
     """
-    named = {group.lstrip("/").partition("@")[0]: str(option) for group, option in choices.items()}
+    last_first = [(group.lstrip("/").partition("@")[0], str(option)) for group, option in choices.items()]
+    named = dict(reversed(last_first))
     chosen = {group: option for group, option in named.items() if group in config_groups()}
     pivot = config.get("pivot") or {}
     if not _is_shipped("method", chosen.get("method")):
@@ -68,17 +73,25 @@ def check_choices(chosen: Mapping[str, str]) -> None:
             raise ConfigError(f"+{group}={chosen[group]} must come after +method={method}, which would undo it")
 
 
-def check_arguments(arguments: Mapping[str, str]) -> None:
+def check_arguments(words: Sequence[str]) -> None:
     """Refuse the same on a command line whose method is missing altogether, since only a method checks the launch.
 
     Args:
-        arguments: {key without +: value} of the command line.
+        words: The command line; configs of the user's own that it names may hold the method.
 
     Raises:
         ConfigError: Naming the methods that the group belongs to.
     """
-    if "method" not in arguments:
+    arguments = dict(word.lstrip("+").split("=", 1) for word in words if "=" in word)
+    if "method" not in arguments and not any(map(_names_own_config, words)):
         check_choices({group: arguments[group] for group in _APPLY_TO if group in arguments})
+
+
+def _names_own_config(word: str) -> bool:
+    """Whether a word chooses a config file or a config group that may be the user's: `-cn mine`, `+experiment=a`."""
+    name = word.partition("=")[0]
+    is_group = name.startswith("+") and "." not in name and name.lstrip("+") not in config_groups()
+    return is_group or word.startswith(_OPTIONS_OF_CONFIGS)
 
 
 def check_settings_of_groups(config: DictConfig, chosen: Mapping[str, str]) -> None:
@@ -95,12 +108,31 @@ def check_settings_of_groups(config: DictConfig, chosen: Mapping[str, str]) -> N
                     f"{lost} is taken out or null, and +{group}={option} needs {key}: leave it as it is, or set single "
                     "keys to the values that you want"
                 )
+        _check_followers(config, shipped_settings(group, option))
     known = {key.split(".")[1] for each in shipped.items() for key in shipped_settings(*each) if _is_own(key)}
     for name in sorted({str(name) for name in config.pivot} - known - {*_ALSO.get(chosen.get("method", ""), ())}):
         if owners := _owners(name):
             raise ConfigError(
                 f"pivot.{name} does nothing here, since it is a setting of {' and '.join(owners)}: leave it out"
             )
+
+
+def _check_followers(config: DictConfig, settings: Mapping[str, Any]) -> None:
+    """Refuse another value for a key of this package that only hands on the value of another key."""
+    for key, value in settings.items():
+        source = _SOURCE.fullmatch(str(value))
+        if source is None or _is_own(key) or _is_verls(key):
+            continue
+        if OmegaConf.select(config, key) != OmegaConf.select(config, source[1]):
+            raise ConfigError(
+                f"{key} follows {source[1]}, and the launch gives it another value: set {source[1]} alone"
+            )
+
+
+def _is_verls(key: str) -> bool:
+    parent, _, name = key.rpartition(".")
+    section = OmegaConf.select(verl_defaults(), parent)
+    return isinstance(section, DictConfig) and name in section
 
 
 def _owners(name: str) -> list[str]:
