@@ -56,7 +56,7 @@ def test_a_stage_of_the_users_own_keeps_its_name() -> None:
 
 @pytest.mark.parametrize("group", sorted(config_groups()))
 def test_a_group_alone_has_all_its_settings_and_no_others(group: str) -> None:
-    beside = {"stage": "grpo_roc", "tool_format": "tool_rollout", "local": "pivotrl"}
+    beside = {"stage": "grpo_roc", "tool_format": "tool_rollout", "local": "pivotrl", "tail": "tool_rollout"}
     for option in config_groups()[group]:
         chosen = {**({"method": beside[group]} if group in beside else {}), group: option}
         check_settings_of_groups(composed(*(f"+{each}={name}" for each, name in chosen.items())), chosen)
