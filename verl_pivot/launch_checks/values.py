@@ -21,7 +21,7 @@ _COUNTS = (
 )
 """Keys whose value is at least 1."""
 _MAY_BE_NULL = ("trainer.total_training_steps", "pivot.trial_steps")
-"""Those of them for which null has a meaning."""
+"""Keys among them for which null has a meaning."""
 _BY_GROUP = (
     "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
 )  # fmt: skip
