@@ -78,6 +78,9 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
         "wrong_value",
     ),
     "euros for no currency": ("5", answer("€5"), "wrong_value"),
+    "an open interval for a closed one": ("[0, 1]", answer("(0, 1)"), "wrong_value"),
+    "the other end closed": ("[0, 1)", answer("(0, 1]"), "wrong_value"),
+    "a pair for a set": ("{1, 2}", answer("(1, 2)"), "wrong_value"),
     "H2O for H2O+": ("H2O+", answer("H2O"), "wrong_value"),
 }
 L0_ATTACKS: dict[str, tuple[str, str, str]] = {

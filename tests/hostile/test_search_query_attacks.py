@@ -73,6 +73,13 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "asks for another person of the name": ("where was Jones born", search("where was Jon born"), "wrong_value"),
     "exchanges one Chinese character": ("东京塔的高度", search("南京塔的高度"), "wrong_value"),
     "exchanges a word for its contrary": ("rivers that flow north", search("rivers that flow south"), "wrong_value"),
+    "asks for the one or the other": (
+        "films with Hanks and Ryan 1998", search("films with Hanks or Ryan 1998"), "wrong_value"),
+    "asks in another currency": ("best phones under $500", search("best phones under €500"), "wrong_value"),
+    "asks for another language": ("sort a list in C++", search("sort a list in C"), "wrong_value"),
+    "asks for another language by a sign": ("sort a list in C#", search("sort a list in C++"), "wrong_value"),
+    "asks for any vitamin": ("lack of vitamin A in children", search("lack of vitamin in children"), "wrong_value"),
+    "asks for another vitamin": ("lack of vitamin A in girls", search("lack of vitamin B in girls"), "wrong_value"),
     "asks more than": ("countries with less than ten cities", search("countries with more than ten cities"),
                        "wrong_value"),
 }  # fmt: skip
@@ -80,6 +87,9 @@ RIGHT: list[tuple[str, str]] = [
     (EXPERT, "Eiffel Tower built year"),
     (EXPERT, "the year, the EIFFEL tower: was it built?"),
     (EXPERT, "Eiffel Tower built"),
+    ("When was the Eiffel Tower built?", "Eiffel Tower built when"),
+    ("What is the capital of France", "capital of France"),
+    ("Marie Curie Nobel Prizes", "Marie Curie Nobel Prize"),
     ("how tall are the pyramids of Giza", "how tall is the pyramid of Giza"),
     ("cities invaded by Rome", "city invaded by Rome"),
     ("Beyoncé's first album", "Beyonce\u2019s first album"),

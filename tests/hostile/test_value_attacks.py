@@ -3,6 +3,8 @@
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.factories import make_turn
 from tests.support.paths import ROOT
@@ -77,6 +79,30 @@ ATTACKS: dict[str, Case] = {
     "never in prose": ("The customer agreed to pay.", "The customer never agreed to pay.", TEXT, PROSE),
     "n't in prose": ("The customer did agree to pay.", "The customer didn't agree to pay.", TEXT, PROSE),
     "without in prose": ("Ship it with insurance.", "Ship it without insurance.", TEXT, PROSE),
+    "twice for once in prose": ("Call the customer once.", "Call the customer twice.", TEXT, PROSE),
+    "a half for a quarter in prose": ("Pay half of the amount.", "Pay a quarter of the amount.", TEXT, PROSE),
+    "the first for the second in prose": ("Cancel the first flight.", "Cancel the second flight.", TEXT, PROSE),
+    "another sign in prose": ("Change the sum by -5 euros.", "Change the sum by 5 euros.", TEXT, PROSE),
+    "another currency in prose": ("It costs 5 dollars.", "It costs 5 euros.", TEXT, PROSE),
+    "another currency's sign in prose": ("It costs $5 each.", "It costs €5 each.", TEXT, PROSE),
+    "no percent in prose": ("Prices grew by 5%.", "Prices grew by 5.", TEXT, PROSE),
+    "another unit in prose": ("The bag has 5 kg.", "The bag has 5 lb.", TEXT, PROSE),
+    "another unit at the number in prose": ("The bag has 5kg.", "The bag has 5mg.", TEXT, PROSE),
+    "the afternoon in prose": ("Meet him at 5 am today.", "Meet him at 5 pm today.", TEXT, PROSE),
+    "another day in prose": ("Deliver it on Monday.", "Deliver it on Friday.", TEXT, PROSE),
+    "another king in prose": ("He means Louis XIV of France.", "He means Louis XVI of France.", TEXT, PROSE),
+    "another person in prose": ("The flight of Rob is late.", "The flight of Bob is late.", TEXT, PROSE),
+    "persons exchanged in prose": ("Send money from Ann to Bob.", "Send money from Bob to Ann.", TEXT, PROSE),
+    "another flag in prose": ("Start it with -v here.", "Start it with -q here.", TEXT, PROSE),
+    "another address in prose": ("Write to a@shop.de today.", "Write to b@shop.de today.", TEXT, PROSE),
+    "another reference in prose": ("Look at order W123 first.", "Look at order Z123 first.", TEXT, PROSE),
+    "hardly in prose": ("Everyone agreed to it.", "Hardly anyone agreed to it.", TEXT, PROSE),
+    "only in prose": ("Do this for Ann.", "Do this only for Ann.", TEXT, PROSE),
+    "a failure in prose": ("He managed to pay the bill.", "He failed to pay the bill.", TEXT, PROSE),
+    "a refusal in prose": ("He accepted the offer.", "He rejected the offer.", TEXT, PROSE),
+    "a negation in German": ("Heute wird alles bezahlt.", "Heute wird nicht alles bezahlt.", TEXT, PROSE),
+    "the home folder for a file of its name": ("./~", "~", TEXT, PATHS),
+    "standard input for a file of its name": ("./-", "-", TEXT, PATHS),
     "nothing for prose": ("Ship it.", "  ", TEXT, PROSE),
     "null for a number that may be null": (5, None, OR_NULL, {}),
     "other items in any order": ([1, 2, 3], [3, 2, 2], {"type": "array", "uniqueItems": True}, {}),
@@ -100,6 +126,15 @@ RIGHT: dict[str, Case] = {
     "another spelling of a path": ("src/a.py", "./src//a.py", TEXT, PATHS),
     "a path whose schema says so": ("src/a.py", "src/./a.py", {"type": "string", "format": "path"}, {"paths": True}),
     "a folder with a slash": ("/repo", "/repo/", TEXT, PATHS),
+    "prose with a number in digits": ("Refund the two items now.", "Refund the 2 items now.", TEXT, PROSE),
+    "prose with another word that negates": ("He does not want it.", "He doesn't want it.", TEXT, PROSE),
+    "prose without a name": ("User Ann needs her refund.", "The user needs her refund.", TEXT, PROSE),
+    "prose with other capitals at its begin": (
+        "Needs help to pay.",
+        "User needs help to pay.",
+        TEXT,
+        PROSE,
+    ),
     "prose with other small words": ("Refund 100 to the customer.", "Refund 100 to this customer!", TEXT, PROSE),
     "an ignored key": ({"a": 1, "b": 2}, {"a": 1, "b": 3}, NO_SCHEMA, {"ignored": ["act.x.b"]}),
 }
@@ -134,6 +169,16 @@ async def test_its_expert_is_accepted(attack: str) -> None:
     expert, _, schema, options = ATTACKS[attack]
 
     assert (await judge((expert, expert, schema, options))).score == 1.0
+
+
+TELLING = ["5", "7.5", "-5", "$5", "5%", "8", "two", "third", "half", "Ann", "May", "XIV", "a@b.de", "-v", "A12", "not"]
+
+
+@given(st.sampled_from(TELLING), st.sampled_from(TELLING), st.sampled_from(["It is {} at once.", "We say {} here."]))
+async def test_no_telling_word_of_prose_may_give_way_to_another(word: str, other: str, sentence: str) -> None:
+    case: Case = (sentence.format(word), sentence.format(other), TEXT, PROSE)
+
+    assert (await judge(case)).score == (word == other)
 
 
 @pytest.mark.parametrize("name", RIGHT)

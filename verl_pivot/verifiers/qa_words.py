@@ -13,6 +13,8 @@ _THOUSANDS = re.compile(r"([-+<>=~]*)(\d{1,3}(?:,\d{3})+)((?:\.\d+)?\D*)")
 _LONE_PERCENT = re.compile(r"(?<=\d)\s+%")
 _WITHIN_WORD = re.compile(r"(?<=[^\W\d_])['.\-_/&](?=[^\W\d_])|(?<=[^\W\d_]{2})['.\-_/&](?=\d)")
 """Marks between letters, or a word and a number: well-known, U.S.A, O'Neill, covid-19; not those of 1e-5 and x-1."""
+_INTERVAL = re.compile(r"[\[({].*\d.*,.*[\])}]|[\[({].*,.*\d.*[\])}]", re.DOTALL)
+"""A pair, interval or set, whose brackets count."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -55,7 +57,8 @@ def _tokens(text: str) -> list[str]:
     if "%" in text:
         text = _LONE_PERCENT.sub("%", text)
     primes = "".join(mark for mark in "'\"" if text.count(mark) == 1)
-    return [token for each in text.split() if (token := each if each.isalnum() else _without_marks(each, primes))]
+    tokens = [token for each in text.split() if (token := each if each.isalnum() else _without_marks(each, primes))]
+    return [*tokens, text[0] + text[-1]] if text[:1] in tuple("[({") and _INTERVAL.fullmatch(text) else tokens
 
 
 def _without_marks(token: str, primes: str) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property, lru_cache
 from verl_pivot.verifiers.telling_words import NUMBER, num_negations, plain, without_accents
 
 _TOKEN = re.compile(
-    rf"{NUMBER.pattern}\w*|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+"
+    rf"{NUMBER.pattern}\w*|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+(?:\+\+|#)?"
 )
 """A number with what is written behind it, one character of Chinese, Japanese or Korean, or a word."""
 _EXCLUDED = re.compile(r"(?<!\S)-(?=\w)")
@@ -30,7 +30,6 @@ _LITTLE = frozenset(
         "its",
         "of",
         "on",
-        "or",
         "s",
         "the",
         "was",
@@ -50,6 +49,7 @@ _DIRECTIONS = frozenset(
         "into",
         "less",
         "more",
+        "or",
         "over",
         "since",
         "than",
@@ -61,6 +61,13 @@ _DIRECTIONS = frozenset(
     }
 )
 """Words that, with the word behind them, say in which direction, order or measure something is asked."""
+_CURRENCY = re.compile(r"[$\u20ac\u00a3\u00a5\u20b9](?=\s?\d)|(?<=\d)\s?[\u20ac\u00a3\u00a5\u20b9]")
+_QUESTION = re.compile(
+    r"(?:what|who|whom|whose|which|when|where|why|how|did|do|does|can|could|will|would|should|has|have|had|find|list"
+    r"|show|give|tell)\Z",
+    re.IGNORECASE,
+)
+"""Words that begin a question with a capital and are no names."""
 _HOW_TO = re.compile(r"\bhow to\b", re.IGNORECASE)
 _ES = re.compile(r"(?<=[sxz])es$|(?<=[cs]h)es$")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -86,13 +93,19 @@ class Query:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Words with a capital, in small letters; none where the query is written without capitals."""
-        return frozenset(token.casefold() for token in self.tokens if token[:1].isupper() and not _is_little(token))
+        """Stems of words with a capital; none where the query is written without capitals."""
+        tokens = self.tokens[1:] if self.tokens and _QUESTION.match(self.tokens[0]) else self.tokens
+        return frozenset(stem(token) for token in tokens if token[:1].isupper() and not _is_little(token))
 
     @cached_property
     def numbers(self) -> Counter[str]:
         """Words with a digit."""
         return Counter(token.casefold() for token in self.tokens if any(each.isdigit() for each in token))
+
+    @cached_property
+    def currencies(self) -> frozenset[str]:
+        """Signs of currencies at numbers."""
+        return frozenset(sign.strip() for sign in _CURRENCY.findall(self.text))
 
     @cached_property
     def directions(self) -> Counter[tuple[str, str]]:
@@ -118,10 +131,11 @@ def difference(query: Query, expert: Query) -> str | None:
     words, expert_words = Counter(query.words), Counter(expert.words)
     found = {
         "other numbers": query.numbers != expert.numbers,
+        "another currency": bool(query.currencies and expert.currencies and query.currencies != expert.currencies),
         "a negation more or less": num_negations(query.text) != num_negations(expert.text),
         "other words of direction or order": query.directions != expert.directions,
         "a word in another's place": bool(words - expert_words and expert_words - words),
-        "other names": not (query.names <= _small(expert) and expert.names <= _small(query)),
+        "other names": not (query.names <= _stems(expert) and expert.names <= _stems(query)),
         "another order of names": _shared_names(query, expert) != _shared_names(expert, query),
     }
     return next((name for name, is_found in found.items() if is_found), None)
@@ -142,20 +156,21 @@ def stem(word: str) -> str:
     return word.removesuffix("e") if len(word) > 4 else word
 
 
-def _small(query: Query) -> frozenset[str]:
-    return frozenset(token.casefold() for token in query.tokens)
+def _stems(query: Query) -> frozenset[str]:
+    return frozenset(map(stem, query.tokens))
 
 
 def _shared_names(query: Query, other: Query) -> list[str]:
     """Stems of the names that both queries have, in the order of `query`, but those behind a word of direction."""
-    names = frozenset(map(stem, query.names | other.names)) or frozenset(query.words)
+    names = (query.names | other.names) or frozenset(query.words)
     names -= {name for _, name in query.directions}
     return [word for word in query.words if word in names and word in other.words]
 
 
 def _is_little(token: str) -> bool:
+    """Whether a word says nothing of what is asked; a capital A, as in "Vitamin A", is a name."""
     word = token.casefold()
-    return word in _LITTLE or word in _DIRECTIONS
+    return (word in _LITTLE and token != "A") or word in _DIRECTIONS
 
 
 def _directions(tokens: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -3,19 +3,45 @@
 import re
 import unicodedata
 from collections.abc import Iterable
+from typing import NamedTuple
 
 NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 """A number, time or date in digits: 17, 3.14, 1,000, 18:40, 1/2."""
-_NEGATION = re.compile(r"\b(?:not|no|nor|none|never|neither|nobody|nothing|nowhere|without|cannot|can't|\w+n't)\b")
-_SMALL = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NEGATION = re.compile(
+    r"\b(?:not|no|nor|none|never|neither|nobody|nothing|nowhere|nope|without|cannot|can't|\w+n't|unable|impossible"
+    r"|hardly|barely|scarcely|rarely|seldom|except|unless|only|fail(?:s|ed|ing)?|refus(?:e[sd]?|ing)"
+    r"|reject(?:s|ed|ing)?|declin(?:e[sd]?|ing)|den(?:y|ies|ied|ying)"
+    r"|nicht|kein\w*|niemals|nie|ohne|pas|jamais|sans|aucun\w*|nunca|não|sem|senza|niet|geen|nooit|zonder"
+    r"|\u043d\u0435|\u043d\u0435\u0442|\u0431\u0435\u0437)\b"
+    r"|[\u4e0d\u6ca1\u6c92\u672a\u65e0\u7121]"
+)
+"""Words that negate a sentence, or turn it as a negation does, in some languages."""
+_SMALL_NUMBERS = (
+    *("zero", "", "two second", "three third", "four fourth", "five fifth", "six sixth", "seven seventh"),
+    *("eight eighth", "nine ninth", "ten tenth", "eleven", "twelve dozen", "thirteen", "fourteen", "fifteen"),
+    *("sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
+)
 _NUMBER_WORDS = {
-    **{word: str(number) for number, word in enumerate(_SMALL, 2)},
-    **{"eleven": "11", "twelve": "12", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50", "sixty": "60"},
-    **{"seventy": "70", "eighty": "80", "ninety": "90", "hundred": "100", "thousand": "1000", "million": "1000000"},
-    **{"billion": "1000000000"},
+    **{word: str(number) for number, words in enumerate(_SMALL_NUMBERS) for word in words.split()},
+    **{"thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"},
+    **{
+        "hundred": "100",
+        "thousand": "1000",
+        "million": "1000000",
+        "billion": "1000000000",
+        "trillion": "1000000000000",
+    },
+    **{word: word for word in ("once", "twice", "thrice", "first", "half", "quarter", "double", "triple")},
 }
 """Words for numbers. "One" is a pronoun as well."""
-_NUMBER_WORD = re.compile(rf"\b(?:{'|'.join(_NUMBER_WORDS)})\b")
+_AROUND_WORD = "\"'`*_()[]{}<>,;:!?.\u2026"
+_PROSE = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
+_AMOUNT = re.compile(r"[-+~<>=#$\u20ac\u00a3\u00a5]*\d+(?:[.,:/]\d+)*")
+_BEHIND_NUMBER = frozenset(
+    {"a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the"}
+    | {"this", "to", "was", "were", "with"}
+)
+"""Words behind a number that are not what is counted."""
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 _DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
 
@@ -25,24 +51,61 @@ def plain(text: str) -> str:
     return unicodedata.normalize("NFC", text).translate(_QUOTES).translate(_DASHES)
 
 
-def numbers(text: str) -> list[str]:
-    """Numbers of a text in their order, without the commas between thousands."""
-    return [_without_thousands(number) for number in NUMBER.findall(unicodedata.normalize("NFKC", text))]
-
-
 def num_negations(text: str) -> int:
     """Number of words that negate, in a text of any case."""
     return len(_NEGATION.findall((text if text.isascii() else plain(text)).casefold()))
 
 
+class _ProseWord(NamedTuple):
+    """One word of a text in small letters, a number word in digits."""
+
+    word: str
+    is_number: bool
+    """Whether it has a digit or stands for a number, or says what an amount before it counts."""
+    is_name: bool
+    """Whether it is no number and yet not only small letters: a name, an address, a flag."""
+
+
 def have_same_sense(text: str, other: str) -> bool:
-    """Whether two texts name the same numbers in the same order and negate equally often; a number may be repeated."""
-    return _different_numbers(text) == _different_numbers(other) and num_negations(text) == num_negations(other)
+    """Whether two texts of prose name the same numbers in the same order, exchange no name, and negate equally often.
+
+    Numbers count with their signs and units. A text may leave names out or add some; where each has names that the
+    other lacks, or both have the same in another order, the texts say different things. Words may be repeated.
+    """
+    if num_negations(text) != num_negations(other):
+        return False
+    words, others = _prose_words(text), _prose_words(other)
+    if [each.word for each in dict.fromkeys(words) if each.is_number] != [
+        each.word for each in dict.fromkeys(others) if each.is_number
+    ]:
+        return False
+    names, other_names = ({each.word for each in found if each.is_name} for found in (words, others))
+    all_words, all_others = (dict.fromkeys(each.word for each in found) for found in (words, others))
+    if names - all_others.keys() and other_names - all_words.keys():
+        return False
+    shared = (names | other_names) & all_words.keys() & all_others.keys()
+    return [word for word in all_words if word in shared] == [word for word in all_others if word in shared]
 
 
-def _different_numbers(text: str) -> list[str]:
-    """Numbers of a text in digits or words, each where it stands first."""
-    return list(dict.fromkeys(numbers(_NUMBER_WORD.sub(lambda word: _NUMBER_WORDS[word[0]], text.casefold()))))
+def _prose_words(text: str) -> list[_ProseWord]:
+    found: list[_ProseWord] = []
+    begins, follows_amount = True, False
+    for written in unicodedata.normalize("NFKC", plain(text)).split():
+        word = written.strip(_AROUND_WORD).removesuffix("'s")
+        small = word.casefold()
+        if not any(map(str.isalnum, word)):
+            continue
+        is_amount = small in _NUMBER_WORDS or _AMOUNT.fullmatch(word) is not None
+        is_counted = follows_amount and small not in _BEHIND_NUMBER
+        is_number = is_amount or is_counted or any(map(str.isdigit, word))
+        is_prose = _PROSE.fullmatch(word) and (
+            word == small or (begins and word[1:].islower()) or word[:2] in ("I", "I'")
+        )
+        found.append(
+            _ProseWord(_NUMBER_WORDS.get(small) or _without_thousands(small), is_number, not is_number and not is_prose)
+        )
+        begins, follows_amount = written[-1] in ".!?:", is_amount
+    return found
 
 
 def without_accents(words: Iterable[str]) -> list[str]:

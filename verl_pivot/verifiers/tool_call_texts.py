@@ -48,14 +48,16 @@ def is_same_prose(text: str, other: str, min_similarity: float) -> bool:
 
 
 def _member(text: str, members: list[Json]) -> str | None:
-    spelling = text.strip().casefold()
-    found = [each for each in members if isinstance(each, str) and each.strip().casefold() == spelling]
+    spelling = text.strip().lower()
+    found = [each for each in members if isinstance(each, str) and each.strip().lower() == spelling]
     return found[0] if len(found) == 1 else None
 
 
 def _path(path: str) -> str:
     if "://" in path:
         return path
+    if path.startswith(("./~", "./-")):  # a file of that name, and neither a home folder nor a flag
+        return f"./{_path(path[2:])}"
     root = "//" if path.startswith("//") and not path.startswith("///") else "/" if path.startswith("/") else ""
     return root + "/".join(part for part in _MANY_SLASHES.split(path) if part not in ("", "."))
 
