@@ -13,8 +13,6 @@ _THOUSANDS = re.compile(r"([-+<>=~]*)(\d{1,3}(?:,\d{3})+)((?:\.\d+)?\D*)")
 _LONE_PERCENT = re.compile(r"(?<=\d)\s+%")
 _WITHIN_WORD = re.compile(r"(?<=[^\W\d_])['.\-_/&](?=[^\W\d_])|(?<=[^\W\d_]{2})['.\-_/&](?=\d)")
 """Marks between letters, or a word and a number: well-known, U.S.A, O'Neill, covid-19; not those of 1e-5 and x-1."""
-_INTERVAL = re.compile(r"[\[({].*\d.*,.*[\])}]|[\[({].*,.*\d.*[\])}]", re.DOTALL)
-"""A pair, interval or set, whose brackets count."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -58,7 +56,13 @@ def _tokens(text: str) -> list[str]:
         text = _LONE_PERCENT.sub("%", text)
     primes = "".join(mark for mark in "'\"" if text.count(mark) == 1)
     tokens = [token for each in text.split() if (token := each if each.isalnum() else _without_marks(each, primes))]
-    return [*tokens, text[0] + text[-1]] if text[:1] in tuple("[({") and _INTERVAL.fullmatch(text) else tokens
+    return [*tokens, text[0] + text[-1]] if _has_brackets_that_count(text) else tokens
+
+
+def _has_brackets_that_count(text: str) -> bool:
+    """Whether a text looks like a pair, interval or set of numbers."""
+    is_enclosed = text[:1] in ("[", "(", "{") and text[-1:] in ("]", ")", "}")
+    return is_enclosed and "," in text and any(map(str.isdigit, text))
 
 
 def _without_marks(token: str, primes: str) -> str:
