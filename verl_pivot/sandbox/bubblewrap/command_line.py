@@ -1,8 +1,8 @@
 """Command line of bubblewrap with its file descriptors, for a lane or for one program. Starts nothing.
 
 CVE-2026-87766 (bubblewrap < 0.12.0): a mount below a symbolic link that a program placed creates folders on the host.
-Not possible here: every mount goes to a constant path or to a path of the host's own Python, in a root that is empty
-and that no program has seen yet; nothing that a program could write is ever mounted.
+Not possible here: every mount goes to a constant path, to a path of the host's own Python or to one from the file of
+languages, in a root that is empty and that no program has seen yet; nothing that a program could write is ever mounted.
 """
 
 import os
@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.privileges import as_ordinary_user
@@ -111,6 +112,7 @@ def lane_command(
     python_options: Iterable[str] = (),
     environment: Mapping[str, str] | None = None,
     roots: Path | None = None,
+    folders: Mapping[str, Path] = MappingProxyType({}),
 ) -> BwrapCommand:
     """Command of a lane: `lane.supervisor.main(*arguments)`, as root of its namespaces, which may make further ones.
 
@@ -129,6 +131,7 @@ def lane_command(
         environment: Variables beside those of `standard_environment`.
         roots: Folder of root file systems that pods can change to. An overlay's own folder has mode 000, hence the
             capability, which reaches files of the service's user alone.
+        folders: {path in the lane: folder of the host} that pods show read-only to some languages.
     """
     main = (
         f"import sys; sys.path[:0] = [{LIBRARY!r}]; sys.path += {list(python.site_packages)!r}; "
@@ -143,6 +146,7 @@ def lane_command(
     options += _view(python)
     if roots is not None:
         options += ["--ro-bind", str(roots), ROOTS, "--cap-add", "CAP_DAC_OVERRIDE"]
+    options += _shown(folders)
     options += [*_open_to_all(Path(LIBRARY, "verl_pivot")), *_open_to_all(Path(LIBRARY, "verl_pivot/sandbox"))]
     for name in ("__init__.py", "sandbox/__init__.py", "sandbox/lane"):
         options += ["--ro-bind", str(_PACKAGE / name), f"{LIBRARY}/verl_pivot/{name}"]
@@ -172,6 +176,7 @@ def exec_command(
     mount_proc: bool = True,
     as_pid_1: bool = False,
     library: Path | None = None,
+    folders: Mapping[str, Path] = MappingProxyType({}),
 ) -> BwrapCommand:
     """Command of one program in namespaces of its own, without capabilities and without a way to user namespaces.
 
@@ -187,6 +192,7 @@ def exec_command(
         mount_proc: Whether the sandbox gets a /proc.
         as_pid_1: Make the payload PID 1; then it must be trusted. Otherwise bubblewrap's own reaper is PID 1.
         library: One trusted file, which the sandbox shows in LIBRARY.
+        folders: {path in the sandbox: folder of the host} that it shows read-only.
     """
     uid = str(PROGRAM_UID)
     options = ["--unshare-all", "--unshare-user", "--uid", uid, "--gid", uid, "--cap-drop", "ALL"]
@@ -195,6 +201,7 @@ def exec_command(
     if as_pid_1:
         options.append("--as-pid-1")
     options += _view(python)
+    options += _shown(folders)
     if library is not None:
         options += ["--ro-bind", str(library), f"{LIBRARY}/{library.name}"]
     data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
@@ -254,11 +261,19 @@ def _view(python: PythonView) -> list[str]:
         view += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for base in python.bases:
         if not is_below(base, Path("/usr")):
-            view += [word for folder in reversed(base.parents[:-1]) for word in _open_to_all(folder)]
-            view += ["--ro-bind", str(base), str(base)]
+            view += _shown({str(base): base})
     if python.environment is not None:
         view += ["--ro-bind", str(python.environment), VENV]
     return view
+
+
+def _shown(folders: Mapping[str, Path]) -> list[str]:
+    """Options that show folders of the host read-only: {path in the sandbox: folder of the host}."""
+    words: list[str] = []
+    for place, source in folders.items():
+        words += [word for folder in reversed(Path(place).parents[:-1]) for word in _open_to_all(folder)]
+        words += ["--ro-bind", str(source), place]
+    return words
 
 
 def _open_to_all(folder: Path) -> tuple[str, ...]:

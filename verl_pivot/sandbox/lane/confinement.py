@@ -56,8 +56,12 @@ def enter_groups(entrances: tuple[int, ...]) -> None:
     syscalls.unshare(syscalls.CLONE_NEWCGROUP)
 
 
-def furnish(tmp_bytes: int, num_tmp_files: int, root: str, *, has_proc: bool, raises_loopback: bool) -> None:
+def furnish(
+    tmp_bytes: int, num_tmp_files: int, root: str, hidden: tuple[str, ...], *, has_proc: bool, raises_loopback: bool
+) -> None:
     """Mount the private file systems of a new pod, which this process has entered, and change to its root."""
+    for folder in hidden:
+        syscalls.unmount(folder.encode())
     files = b"%d" % (num_tmp_files + (NUM_ROOT_FOLDERS if root else 0))
     syscalls.mount(b"tmpfs", b"/tmp", _NO_SUID_NO_DEVICES, b"size=%d,mode=1777,nr_inodes=%b" % (tmp_bytes, files))
     syscalls.mount(b"tmpfs", b"/dev/shm", _NO_SUID_NO_DEVICES, _SHARED_MEMORY_OPTIONS + files)

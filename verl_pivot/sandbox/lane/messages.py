@@ -20,6 +20,8 @@ class ZygotePlan(TypedDict):
     """Modules that it imports; those that are not installed are left out."""
     warm_ups: dict[str, str]
     """Name of one of the modules -> program that runs if the module was imported."""
+    import_from: list[str]
+    """Folders that it imports from, before those of Python's own modules."""
 
 
 class UserIdFields(TypedDict):
@@ -50,6 +52,8 @@ class LaneSettings(TypedDict):
     """Memory for all programs and sessions of the lane together."""
     user_ids: UserIdFields
     """User ids of programs."""
+    folders: list[str]
+    """Paths of the folders that a program sees only if it asks for them."""
 
 
 class LaneDescriptors(TypedDict):
@@ -107,6 +111,8 @@ class LaneProgram(TypedDict):
     """A value of sandbox.execution.Network."""
     root: str
     """Name of the root file system; "" for none."""
+    folders: list[str]
+    """Paths of the lane's folders that it sees; none of them with a root."""
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the program starts; empty for none."""
@@ -164,6 +170,8 @@ class OpenRequest(TypedDict):
     """A value of sandbox.execution.Network."""
     root: str
     """Name of the root file system; "" for none."""
+    folders: list[str]
+    """Paths of the lane's folders that it sees; none of them with a root."""
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the interpreter starts; empty for none."""

@@ -50,7 +50,7 @@ class PodProcess:
         os.set_blocking(self._report, False)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shape = pod.shape
-        tmp = (shape.tmp_bytes, shape.num_tmp_files, shape.root) if is_first else None
+        tmp = (shape.tmp_bytes, shape.num_tmp_files, shape.root, shape.hidden) if is_first else None
         entry: PodEntry = (shape.namespaces, tmp, shape.network == NETWORK_LOOPBACK, pod.user_id, shape.has_terminal)
         entrances = pod.group.entrances() if pod.group is not None else ()
         zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end, *entrances))

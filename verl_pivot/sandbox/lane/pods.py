@@ -17,7 +17,7 @@ from verl_pivot.sandbox.lane.procfs import is_exiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.lane.messages import LimitFields
+    from verl_pivot.sandbox.lane.messages import LaneProgram, OpenRequest
 
 NETWORK_NONE, NETWORK_LOOPBACK = "none", "loopback"
 """Values of sandbox.execution.Network, which is not mounted in a lane."""
@@ -40,6 +40,8 @@ class PodShape:
     has_proc: bool
     root: str = ""
     """Name of the root file system; "" for none."""
+    hidden: tuple[str, ...] = ()
+    """Paths of the lane's folders that the pod does not see."""
     has_terminal: bool = False
 
     @property
@@ -102,17 +104,19 @@ class Pod:
             self.groups.give_back(self.group)
 
 
-def pod_shape(limits: "LimitFields", network: str, root: str, *, has_terminal: bool, has_proc: bool) -> PodShape:
-    """Shape of the pod for one program or session."""
+def pod_shape(asked: "LaneProgram | OpenRequest", *, folders: list[str], has_proc: bool) -> PodShape:
+    """Shape of the pod for one program or session; `folders` are all that the lane has."""
+    limits = asked["limits"]
     return PodShape(
         tmp_bytes=limits["tmp_bytes"],
         num_tmp_files=limits["num_tmp_files"],
         memory_bytes=limits["memory_bytes"],
         num_processes=limits["num_processes"],
-        network=network,
+        network=asked["network"],
         has_proc=has_proc,
-        root=root,
-        has_terminal=has_terminal,
+        root=asked["root"],
+        hidden=tuple(folder for folder in folders if folder not in asked["folders"]),
+        has_terminal=asked["terminal"] is not None,
     )
 
 

@@ -88,6 +88,7 @@ class SessionRequests:
         zygote: ZygoteHandle,
         *,
         has_proc: bool,
+        folders: list[str],
         cpu_seconds: int,
         on_start: Callable[[], None],
     ) -> None:
@@ -98,6 +99,7 @@ class SessionRequests:
             spares: Source of processes.
             zygote: The zygote that forks interpreters.
             has_proc: Whether pods mount /proc.
+            folders: Folders of the lane that a session sees only if it asks for them.
             cpu_seconds: CPU seconds of each process of a session in its whole life.
             on_start: Called after an interpreter was started.
         """
@@ -105,6 +107,7 @@ class SessionRequests:
         self._spares = spares
         self._zygote = zygote
         self._has_proc = has_proc
+        self._folders = folders
         self._cpu_seconds = cpu_seconds
         self._on_start = on_start
         self._sessions: dict[str, LaneSession] = {}
@@ -154,21 +157,14 @@ class SessionRequests:
             self._on_start()
 
     def _open(self, request: "OpenRequest", answer: "OnAnswer") -> None:
-        terminal = request["terminal"]
-        shape = pod_shape(
-            request["limits"],
-            request["network"],
-            request["root"],
-            has_terminal=terminal is not None,
-            has_proc=self._has_proc,
-        )
+        shape = pod_shape(request, folders=self._folders, has_proc=self._has_proc)
         session = LaneSession(
             request["session"],
             request["limits"],
             shape,
             self._loop,
             place={"environment": request["environment"], "folder": request["folder"]},
-            terminal=terminal,
+            terminal=request["terminal"],
             total_cpu_seconds=self._cpu_seconds,
         )
         self._sessions[session.id] = session

@@ -62,6 +62,7 @@ class Lane:
         self._feeds: dict[int, OutputFeed] = {}
         """Number of each request that is not answered yet and sends its output -> its feed."""
         self._has_proc = settings["has_proc"]
+        self._folders = settings["folders"]
         self._outer_proc = outer_proc
         self._loop = EventLoop()
         networks = None if settings["shares_network"] else NetworkPool(outer_proc)
@@ -75,6 +76,7 @@ class Lane:
             spares,
             self._zygotes[settings["session_zygote"]],
             has_proc=self._has_proc,
+            folders=self._folders,
             cpu_seconds=settings["session_cpu_seconds"],
             on_start=self._scheduler.watch,
         )
@@ -142,13 +144,7 @@ class Lane:
 
     def _run(self, number: int, request: "RunRequest") -> None:
         program = request["program"]
-        shape = pod_shape(
-            program["limits"],
-            program["network"],
-            program["root"],
-            has_terminal=program["terminal"] is not None,
-            has_proc=self._has_proc,
-        )
+        shape = pod_shape(program, folders=self._folders, has_proc=self._has_proc)
         feed = self._new_feed(number) if request["streams"] else None
         self._scheduler.add(Run(number, program, shape=shape, on_end=self._on_run_end, feed=feed))
 

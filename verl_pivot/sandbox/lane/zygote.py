@@ -50,6 +50,8 @@ if TYPE_CHECKING:  # importing typing would take 10 ms
 
 BIND_NOW = "LD_BIND_NOW"
 """Environment variable of the linker: the zygote looks up every symbol once, not each child at its first call."""
+IMPORT_FROM = "PYTHONPATH"
+"""Environment variable of Python: folders that it imports from, besides its own."""
 _FIRST_PRINT = "import io\nprint('warm', file=io.StringIO())\n"
 CHANNEL = 5
 """Descriptor of a zygote's connection to its lane."""
@@ -276,7 +278,8 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], has_proc: bool) -> 
     for number in (_ORDERS, _REPORT):
         os.dup2(CHANNEL, number)  # a library that keeps a file open must not get a number that children use
     channel = socket.socket(fileno=CHANNEL)
-    del os.environ[BIND_NOW]  # programs inherit the environment
+    for name in (BIND_NOW, IMPORT_FROM):
+        del os.environ[name]  # programs inherit the environment
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the lane ignores it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

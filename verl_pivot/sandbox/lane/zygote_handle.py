@@ -12,7 +12,7 @@ from verl_pivot.sandbox.lane.event_loop import Callback, EventLoop, Timer
 from verl_pivot.sandbox.lane.fd_passing import receive, send
 from verl_pivot.sandbox.lane.pods import send_signal
 from verl_pivot.sandbox.lane.procfs import private_bytes
-from verl_pivot.sandbox.lane.zygote import BIND_NOW, CHANNEL, OUTER_PROC
+from verl_pivot.sandbox.lane.zygote import BIND_NOW, CHANNEL, IMPORT_FROM, OUTER_PROC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class ZygoteHandle:
         modules, warm_ups = tuple(self._plan["modules"]), self._plan["warm_ups"]
         call = f"main({modules!r}, {warm_ups!r}, {self._has_proc})"
         code = f"import sys; sys.path[:0] = {sys.path[:1]!r}; from verl_pivot.sandbox.lane.zygote import main; {call}"
-        environment = {**os.environ, BIND_NOW: "1"}
+        environment = {**os.environ, BIND_NOW: "1", IMPORT_FROM: ":".join(self._plan["import_from"])}
         argv = [sys.executable, "-P", "-s", "-B", "-c", code]
         passed = [(theirs.fileno(), CHANNEL), *([] if self._outer_proc is None else [(self._outer_proc, OUTER_PROC)])]
         actions = [(os.POSIX_SPAWN_DUP2, fd, number) for fd, number in passed]

@@ -241,6 +241,7 @@ class BwrapExecBackend:
             mount_proc=machine.has_proc,
             as_pid_1=True,
             library=_SHIM,
+            folders={folder.place: folder.source for folder in language.folders},
         )
 
 
@@ -287,7 +288,9 @@ def _plan(program: Program, language: Language) -> bytes:
     if language.compile is not None:
         compile_step = _step(language.compile, language.compile_limits_of(program), language)
     plan = ShimPlan(
-        environment={name.encode(): utf8_bytes(value) for name, value in program.environment.items()},
+        environment={
+            name.encode(): utf8_bytes(value) for name, value in {**language.environment, **program.environment}.items()
+        },
         folder=utf8_bytes(program.folder),
         compile=compile_step,
         run=_step((*language.run_in(program.folder), *program.args), program.limits, language),

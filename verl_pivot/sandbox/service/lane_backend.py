@@ -88,7 +88,13 @@ class ZygoteBackend:
         user_ids: UserIdFields = {"first": first_user_id(self._num_made - 1), "num_ids": 0}
         if self._user_range is not None:
             user_ids["num_ids"] = IDS_OF_LANE
-        return LaneProcess({**self._settings, "user_ids": user_ids}, groups, self._roots.folder, self._user_range)
+        return LaneProcess(
+            {**self._settings, "user_ids": user_ids},
+            groups,
+            self._roots.folder,
+            self._user_range,
+            self._languages.folders,
+        )
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
         return {
@@ -101,6 +107,7 @@ class ZygoteBackend:
             "max_forks": _MAX_FORKS,
             "memory_bytes": self._memory_bytes // self._num_lanes,
             "user_ids": {"first": 0, "num_ids": 0},
+            "folders": [*self._languages.folders],
         }
 
     async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
@@ -129,7 +136,8 @@ class ZygoteBackend:
         terminal: Terminal | None,
     ) -> None:
         self._roots.check(root, ())
-        check_variables(environment, self._languages.get("python"))
+        python = self._languages.get("python")
+        check_variables(environment, python)
         lane = await self._idlest()
         self._sessions[session_id] = lane
         try:
@@ -140,7 +148,8 @@ class ZygoteBackend:
                     "limits": limit_fields(limits),
                     "network": network.value,
                     "root": root,
-                    "environment": variables(environment, terminal),
+                    "folders": [*python.places],
+                    "environment": {**({} if root else python.environment), **variables(environment, terminal)},
                     "folder": folder,
                     "terminal": terminal_fields(terminal),
                 }

@@ -78,7 +78,11 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "limits": limits,
         "network": program.network.value,
         "root": program.root,
-        "environment": variables(program.environment, program.terminal),
+        "folders": [*language.places],
+        "environment": {
+            **({} if program.root else language.environment),
+            **variables(program.environment, program.terminal),
+        },
         "folder": program.folder,
         "terminal": terminal_fields(program.terminal),
     }

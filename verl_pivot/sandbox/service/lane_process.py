@@ -6,7 +6,9 @@ import contextlib
 import json
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast, overload
 
 from verl_pivot.errors import SandboxError
@@ -56,6 +58,7 @@ class LaneProcess:
         groups: GroupTree | None = None,
         roots: Path | None = None,
         user_range: int | None = None,
+        folders: Mapping[str, Path] = MappingProxyType({}),
     ) -> None:
         """Begin; nothing is started yet.
 
@@ -64,7 +67,9 @@ class LaneProcess:
             groups: Folders of the control groups of this lane alone; None where there are none.
             roots: Folder of root file systems; None for none.
             user_range: Descriptor of the user namespace with ids for programs; None where there is none.
+            folders: {path in the lane: folder of the host} of all languages.
         """
+        self._folders = folders
         self._user_range = user_range
         self._roots = roots
         self._groups = groups
@@ -107,6 +112,7 @@ class LaneProcess:
                 mount_proc=self._settings["has_proc"],
                 roots=self._roots,
                 user_range=descriptors["user_range"],
+                folders=self._folders,
             )
             opened.callback(command.close)
             self._process = await asyncio.create_subprocess_exec(

@@ -5,6 +5,7 @@ import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -15,8 +16,9 @@ from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationE
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLanguageError
 from verl_pivot.sandbox.bubblewrap.command_line import standard_environment
-from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView, is_below
 from verl_pivot.sandbox.execution import MIB, Limits, Program, check_file_name
+from verl_pivot.sandbox.service.shown_folders import ShownFolder, check_together, shown_folders
 from verl_pivot.validation import Options, first_problem
 
 _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
@@ -70,6 +72,8 @@ class _LanguageOptions(_StrictOptions):
     compile: Annotated[_Command, Field(strict=False)] | None = None
     zygote: ZygoteChoice | None = None
     warm: dict[_ModuleName, Annotated[str, AfterValidator(_compiled)] | None] | None = None
+    folders: dict[_Word, _Word] = {}
+    import_from: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
     overhead: Overhead = Overhead()
     compile_limits: _CompileOptions = _CompileOptions()
 
@@ -77,6 +81,15 @@ class _LanguageOptions(_StrictOptions):
     def _check_warm(self) -> "_LanguageOptions":
         if self.warm and self.zygote is None:
             raise ValueError("warm is for a language with a zygote, which runs the warm-ups before it forks")
+        return self
+
+    @model_validator(mode="after")
+    def _check_import_from(self) -> "_LanguageOptions":
+        if self.import_from and self.zygote is None:
+            raise ValueError("import_from is for Python; name the folder in a variable, as `run: [env, NODE_PATH=...]`")
+        for path in self.import_from:
+            if ":" in path or not any(is_below(Path(path), Path(place)) for place in self.folders.values()):
+                raise ValueError(f"import_from: {path} lies in none of the pod's paths in `folders`")
         return self
 
 
@@ -103,6 +116,20 @@ class Language:
     overhead: Overhead
     compile_limits: Limits
     """Limits of the compiler; the limits of an execution hold for the program."""
+    folders: tuple[ShownFolder, ...] = ()
+    """Folders of the host that its programs may read."""
+    import_from: tuple[str, ...] = ()
+    """Paths in the pod from which Python imports, besides its own."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of its programs beside the constant ones."""
+        return {"PYTHONPATH": ":".join(self.import_from)} if self.import_from else {}
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """Paths in the pod of its folders."""
+        return tuple(folder.place for folder in self.folders)
 
     def run_in(self, folder: str) -> tuple[str, ...]:
         """Command that runs a program from a folder below /tmp; empty for /tmp, which holds the program's own file."""
@@ -133,6 +160,8 @@ class LanguageTable:
     """Name of a module -> program that each zygote which imports the module runs before it forks."""
     warmed_modules: tuple[str, ...] = ()
     """Modules for which the other file has a warm-up: the zygote `full` imports them, as it does --preload's."""
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    """{path in the pod: folder of the host} of all languages."""
 
     def get(self, name: str) -> Language:
         """The language of this name.
@@ -167,7 +196,7 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
     raw = {name: fields for name, fields in merged.items() if fields is not None}
     try:
         checked = _FILE.validate_python(raw)
-        languages = [_language(name, options) for name, options in checked.items()]
+        languages = [_language(name, options, python, file) for name, options in checked.items()]
         warm_ups = _warm_ups(checked, file)
     except ValidationError as error:
         first = error.errors()[0]
@@ -176,15 +205,34 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
     except SandboxRequestError as error:
         raise ConfigError(f"{file}: {error}") from error
     table = _language_table(languages, python)
-    return replace(table, warm_ups=warm_ups, warmed_modules=_warmed_modules(own, warm_ups, file))
+    try:
+        folders = check_together(folder for language in languages for folder in language.folders)
+    except ValueError as error:
+        raise ConfigError(f"{file}: folders: {error}") from error
+    warmed = _warmed_modules(own, warm_ups, _import_folders(languages), file)
+    return replace(table, warm_ups=warm_ups, warmed_modules=warmed, folders=folders)
 
 
-def _warmed_modules(own: Mapping[str, object], warm_ups: Mapping[str, str], file: Path) -> tuple[str, ...]:
-    """Modules that the other file names in `warm`, each installed."""
+def _import_folders(languages: list[Language]) -> list[str]:
+    """Folders of the host that stand where Python imports from."""
+    return [
+        str(folder.source / Path(path).relative_to(folder.place))
+        for language in languages
+        for path in language.import_from
+        for folder in language.folders
+        if is_below(Path(path), Path(folder.place))
+    ]
+
+
+def _warmed_modules(
+    own: Mapping[str, object], warm_ups: Mapping[str, str], import_folders: list[str], file: Path
+) -> tuple[str, ...]:
+    """Modules that the other file names in `warm`, each installed or in one of the folders."""
     given = {module for fields in own.values() if isinstance(fields, dict) for module in fields.get("warm") or ()}
     modules = tuple(module for module in warm_ups if module in given)
     for module in modules:
-        if find_spec(module.partition(".")[0]) is None:
+        package = module.partition(".")[0]
+        if find_spec(package) is None and PathFinder.find_spec(package, import_folders) is None:
             raise ConfigError(f"{file}: warm.{module}: no such package is installed; install it, or remove the warm-up")
     return modules
 
@@ -225,8 +273,12 @@ def _read(path: Path) -> dict[str, object]:
     return content
 
 
-def _language(name: str, options: _LanguageOptions) -> Language:
+def _language(name: str, options: _LanguageOptions, python: PythonView, file: Path) -> Language:
     check_file_name(options.file)
+    try:
+        folders = shown_folders(options.folders, python)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {name}.folders: {error}") from error
     return Language(
         name=name,
         file=options.file,
@@ -235,6 +287,8 @@ def _language(name: str, options: _LanguageOptions) -> Language:
         zygote=options.zygote,
         overhead=options.overhead,
         compile_limits=Limits(**options.compile_limits.model_dump()),
+        folders=folders,
+        import_from=options.import_from,
     )
 
 

@@ -27,7 +27,8 @@ class ZygotePlanner:
             "standard": STANDARD_MODULES,
             "full": (*STANDARD_MODULES, *SESSION_MODULES, *packages),
         }
-        self.plans = {name: _plan(imported, languages) for name, imported in modules.items()}
+        import_from = [path for language in languages.available.values() for path in language.import_from]
+        self.plans = {name: _plan(imported, languages, import_from) for name, imported in modules.items()}
         self._imports = {"full": _imports_of(packages), "standard": _imports_of(STANDARD_MODULES)}
 
     def choose(self, program: Program, language: Language) -> str:
@@ -39,9 +40,9 @@ class ZygotePlanner:
         return next((name for name, imports in self._imports.items() if imports.search(program.code)), "bare")
 
 
-def _plan(modules: tuple[str, ...], languages: LanguageTable) -> ZygotePlan:
+def _plan(modules: tuple[str, ...], languages: LanguageTable, import_from: list[str]) -> ZygotePlan:
     warm_ups = {name: code for name, code in languages.warm_ups.items() if name in modules}
-    return {"modules": [*modules], "warm_ups": warm_ups}
+    return {"modules": [*modules], "warm_ups": warm_ups, "import_from": import_from}
 
 
 def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:

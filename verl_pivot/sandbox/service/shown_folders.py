@@ -1,0 +1,100 @@
+"""Folders of the host in the file of languages -> their checked places in the pods of a language, read-only."""
+
+import os
+import posixpath
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from verl_pivot.sandbox.bubblewrap.python_view import VENV, PythonView, is_below
+
+_TAKEN = (
+    "tmp",
+    "dev",
+    "proc",
+    "sys",
+    "sandbox",
+    "roots",
+    "usr",
+    "etc",
+    "bin",
+    "sbin",
+    "lib",
+    "lib32",
+    "lib64",
+    "libx32",
+)
+"""Entries of / that a pod has already; none of its folders can stand there or below."""
+_MAX_FOLDERS = 16
+
+
+class ShownFolder(NamedTuple):
+    """A folder of the host that programs may read."""
+
+    source: Path
+    """Folder of the host."""
+    place: str
+    """Absolute path of it in a pod."""
+
+
+def shown_folders(folders: Mapping[str, str], python: PythonView) -> tuple[ShownFolder, ...]:
+    """Check the folders of one language.
+
+    Args:
+        folders: {folder of the host: path in the pod}.
+        python: The Python that pods show, whose folders cannot be covered.
+
+    Raises:
+        ValueError: If a folder cannot be read, or its path cannot be had in a pod.
+    """
+    return tuple(ShownFolder(_readable(source), _free(place, python)) for source, place in folders.items())
+
+
+def check_together(folders: Iterable[ShownFolder]) -> dict[str, Path]:
+    """{path in the pod: folder of the host} of all languages, which share their lanes.
+
+    Raises:
+        ValueError: If two of them are in each other's way, or they are too many.
+    """
+    found: dict[str, Path] = {}
+    for source, place in folders:
+        for other, known in found.items():
+            if other == place and known == source:
+                continue
+            if is_below(Path(place), Path(other)) or is_below(Path(other), Path(place)):
+                raise ValueError(f"{place} and {other} stand for two folders, one at the other's path or below it")
+        found[place] = source
+    if len(found) > _MAX_FOLDERS:
+        raise ValueError(f"{len(found)} folders are more than {_MAX_FOLDERS}: put them into common ones")
+    return found
+
+
+def _readable(source: str) -> Path:
+    path = Path(source)
+    if not path.is_absolute():
+        raise ValueError(f"{source} must be an absolute path of the host")
+    if not path.is_dir():
+        raise ValueError(f"{source} is no folder that uid {os.geteuid()} can see: make it, or leave it out")
+    if path.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH) != stat.S_IROTH | stat.S_IXOTH:
+        raise ValueError(
+            f"{source} cannot be read by all users, as programs have ids of their own: chmod -R o+rX {source}"
+        )
+    if not os.access(path, os.R_OK | os.X_OK):
+        raise ValueError(f"{source} cannot be read by uid {os.geteuid()}, as which the service runs")
+    return path.resolve()
+
+
+def _free(place: str, python: PythonView) -> str:
+    parts = place.split("/")
+    if posixpath.normpath(place) != place or parts[0] or len(parts) < 2 or not parts[1] or "\0" in place:
+        raise ValueError(
+            f"{place!r} must be an absolute path in the pod, as /data/words, without '..' or '/' at its end"
+        )
+    own = [Path("/", name) for name in _TAKEN] + [Path(VENV), *python.bases]
+    for folder in own:
+        if is_below(Path(place), folder) or is_below(folder, Path(place)):
+            raise ValueError(
+                f"{place} is in the way of {folder}, which a pod has already: choose one such as /data/words"
+            )
+    return place
