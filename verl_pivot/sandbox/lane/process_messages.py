@@ -69,9 +69,10 @@ LaneTask: TypeAlias = ProgramTask | CellsTask | FilesTask
 
 
 PodEntry: TypeAlias = tuple[int, tuple[int, int, str, tuple[str, ...]] | None, bool, int | None, bool]
-"""How a forked process enters its pod: namespaces to join; for the first process, the size of /tmp in bytes, the
-number of files in it, the name of the root file system and the folders to hide, else None; whether to raise the
-loopback interface; its user id in the lane, or None for the lane's own; whether it leads a session of processes, which a terminal needs."""
+"""How a forked process enters its pod: namespaces to join; for the first process, the size of /tmp in bytes, the number
+of files in it, the name of the root file system and the folders to hide, else None; whether to raise the loopback
+interface; its user id in the lane, or None for the lane's own; whether it leads a session of processes, which a
+terminal needs."""
 
 ZygoteReport: TypeAlias = (
     tuple[Literal["warming"], str]

@@ -72,7 +72,7 @@ class _LanguageOptions(_StrictOptions):
     compile: Annotated[_Command, Field(strict=False)] | None = None
     zygote: ZygoteChoice | None = None
     warm: dict[_ModuleName, Annotated[str, AfterValidator(_compiled)] | None] | None = None
-    folders: dict[_Word, _Word] = {}
+    folders: dict[_Word, _Word] = Field(default_factory=dict)
     import_from: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
     overhead: Overhead = Overhead()
     compile_limits: _CompileOptions = _CompileOptions()
