@@ -20,7 +20,9 @@ from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers.code import CodeOptions, CodeVerifier
 from verl_pivot.verifiers.math import MathOptions, MathVerifier
+from verl_pivot.verifiers.math_batches import MAX_PAIRS, FormulaPair, batch_program
 from verl_pivot.verifiers.registry import Verifier
+from verl_pivot.verifiers.sandboxed import execute
 from verl_pivot.verifiers.shell import ShellOptions, ShellVerifier
 from verl_pivot.verifiers.shell_effects import ShellEffects
 from verl_pivot.verifiers.sql import SqlOptions, SqlVerifier
@@ -77,49 +79,66 @@ async def measure(num_verdicts: int, num_rounds: int) -> Table:
         ),
     )
     title = f"medians of {num_rounds} rounds; CPU of one program, with its variants"
-    table = Table("verifier", "verdicts/s", "programs/s", "share", "CPU ms", title=title)
+    table = Table("verifier", "verdicts/s", "programs/s", "share", "CPU ms", "undecided", title=title)
     for case in cases:
         await score_samples(case, num_verdicts)  # fills caches and starts what the first verdict starts
         rates = [
             (
-                await per_second(num_verdicts, score_samples(case, num_verdicts)),
-                await per_second(num_verdicts, run_programs(case.program, num_verdicts)),
+                await timed(num_verdicts, score_samples(case, num_verdicts)),
+                await timed(num_verdicts, run_programs(case.program, num_verdicts)),
             )
             for _ in range(num_rounds)
         ]
-        with_verifier, alone = (statistics.median(column) for column in zip(*rates, strict=True))
-        share = statistics.median(verdicts / programs for verdicts, programs in rates)
+        with_verifier, alone = (
+            statistics.median(each.per_second for each in column) for column in zip(*rates, strict=True)
+        )
+        share = statistics.median(verdicts.per_second / programs.per_second for verdicts, programs in rates)
         cpu = f"{1000 * await cpu_seconds(case.program):.1f}"
-        table.add_row(case.name, f"{with_verifier:.0f}", f"{alone:.0f}", f"{share:.2f}", cpu)
-    sums = [await per_second(num_verdicts, score_sums(num_verdicts)) for _ in range(num_rounds)]
-    table.add_row("math", f"{statistics.median(sums):.0f}", "-", "-", "-")
+        undecided = sum(verdicts.num_undecided for verdicts, _ in rates)
+        table.add_row(case.name, f"{with_verifier:.0f}", f"{alone:.0f}", f"{share:.2f}", cpu, str(undecided))
+    sums = [await timed(num_verdicts, score_sums(num_verdicts)) for _ in range(num_rounds)]
+    undecided = sum(each.num_undecided for each in sums)
+    rate = statistics.median(each.per_second for each in sums)
+    table.add_row("math", f"{rate:.0f}", "-", "-", f"{1000 * await cpu_seconds_of_sum():.1f}", str(undecided))
     return table
 
 
-async def per_second(num: int, work: Awaitable[object]) -> float:
-    """Rate at which `work` does its `num` verdicts or programs."""
+class Round(NamedTuple):
+    """One round of verdicts or programs."""
+
+    per_second: float
+    num_undecided: int
+
+
+async def timed(num: int, work: Awaitable[int]) -> Round:
+    """Rate at which `work` does its `num` verdicts or programs, and how many of them stay undecided."""
     begin = time.perf_counter()
-    await work
-    return num / (time.perf_counter() - begin)
+    undecided = await work
+    return Round(num / (time.perf_counter() - begin), undecided)
 
 
-def check_accepted(verdicts: Sequence[Verdict]) -> None:
-    """Raise an AssertionError that names the first verdict on a right action which does not accept it."""
-    others = [verdict for verdict in verdicts if verdict.score != 1.0]
-    assert not others, f"{len(others)} of {len(verdicts)} right actions are not accepted, such as {others[0]}"
+def num_undecided(verdicts: Sequence[Verdict]) -> int:
+    """Number of undecided verdicts on right actions, which a machine without a free core may leave.
+
+    Raises an AssertionError that names the first verdict which refuses one.
+    """
+    refused = [verdict for verdict in verdicts if verdict.score not in (1.0, None)]
+    assert not refused, f"{len(refused)} of {len(verdicts)} right actions are refused, such as {refused[0]}"
+    return sum(verdict.score is None for verdict in verdicts)
 
 
-async def score_samples(case: Case, num_verdicts: int) -> None:
-    """Score the same right action many times."""
+async def score_samples(case: Case, num_verdicts: int) -> int:
+    """Score the same right action many times, and count undecided verdicts."""
     action, expert = (_action(f"```\n{each}\n```") for each in (case.code, case.expert))
     verdicts = await asyncio.gather(*(case.verifier(action, make_turn(expert=expert)) for _ in range(num_verdicts)))
-    check_accepted(verdicts)
+    return num_undecided(verdicts)
 
 
-async def run_programs(program: Program, num_programs: int) -> None:
+async def run_programs(program: Program, num_programs: int) -> int:
     """Run the program of such an action as many times, without the verifier."""
-    results = await (await shared_sandbox()).run_many([program] * num_programs, deadline_seconds=300.0)
+    results = await execute([program] * num_programs)
     assert all(result.status == "ok" for result in results), results[0]
+    return 0
 
 
 async def cpu_seconds(program: Program) -> float:
@@ -128,15 +147,21 @@ async def cpu_seconds(program: Program) -> float:
     return min(result.timing.cpu_seconds or 0.0 for result in results)
 
 
-async def score_sums(num_verdicts: int) -> None:
-    """Score answers to different sums, each of which the sandbox has to compare."""
+async def cpu_seconds_of_sum() -> float:
+    """User and system seconds of a pair of formulas among as many as one program compares."""
+    pairs = [FormulaPair(str(n), f"{n - 1} + 1", digits=6, seconds=10.0) for n in range(2, MAX_PAIRS + 2)]
+    return await cpu_seconds(batch_program(pairs)) / MAX_PAIRS
+
+
+async def score_sums(num_verdicts: int) -> int:
+    """Score answers to different sums, each of which the sandbox has to compare, and count undecided verdicts."""
     verifier = MathVerifier(MathOptions())
     pairs = [
         (_action(rf"\boxed{{{number}}}"), _action(rf"\boxed{{{number - 1} + 1}}"))
         for number in range(2, num_verdicts + 2)
     ]
     verdicts = await asyncio.gather(*(verifier(action, make_turn(expert=expert)) for expert, action in pairs))
-    check_accepted(verdicts)
+    return num_undecided(verdicts)
 
 
 def _action(text: str) -> Message:

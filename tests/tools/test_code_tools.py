@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,10 @@ from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service
 from tests.support.scripted_engine import call, make_loop, row
 from tests.tools.test_toolset import kind, one_call, text, toolset
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.sandbox.execution import Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
+from verl_pivot.tools.code_tools import CodeToolOptions, JupyterCell, PythonProgram
 from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import ErrorKind, ToolCall
 
@@ -155,3 +159,12 @@ async def test_a_lost_session_is_a_failure_and_not_replaced_by_a_new_one(tmp_pat
 
     assert outcome.observation is None
     assert f"session {session.id} is lost" in outcome.failure
+
+
+@pytest.mark.parametrize("tool", [JupyterCell, PythonProgram])
+def test_a_time_out_for_want_of_a_core_is_no_observation(tool: type[JupyterCell] | type[PythonProgram]) -> None:
+    result = Result(status=Status.TIMEOUT, had_no_core=True)
+
+    with pytest.raises(ToolFailureError, match="had no core"):
+        tool(CodeToolOptions())._observe(result)
+    assert tool(CodeToolOptions())._observe(replace(result, had_no_core=False)).error is ErrorKind.TIME_LIMIT

@@ -290,8 +290,8 @@ class Result:
     peak_memory_bytes: int | None = None
     """Most memory of all processes at once; None if the backend cannot tell."""
     had_no_core: bool = False
-    """With status timeout: the program did not use up its limit, as it waited for a core for longer than is granted. A
-    backend that cannot tell says False."""
+    """Whether it was ended for its wall limit without using it up, as it waited for a core for longer than is granted.
+    A backend that cannot tell says False."""
     session: SessionState | None = None
     """State of the session; None for a program."""
     tier: str = ""

@@ -9,14 +9,15 @@ from typing import Annotated
 from pydantic import Field
 
 from verl_pivot.data.tool_schemas import text_schema
-from verl_pivot.sandbox.execution import MIB, Limits, Result, Status
-from verl_pivot.sandbox.shared import shared_sandbox
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.tools.contract import CallPolicy, Observation
 from verl_pivot.tools.registry import register_tool
 from verl_pivot.tools.tool_response import render_tool_response
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject
 from verl_pivot.validation import Options
+from verl_pivot.verifiers.sandboxed import execute
 
 _TIME_LIMITS = frozenset({Status.TIMEOUT, Status.CPU_LIMIT, Status.COMPILE_TIMEOUT})
 _RUN_COMMAND = "__import__('subprocess').run(['bash', '-c', {!r}], stdin=-3, stderr=-2).returncode"
@@ -24,6 +25,7 @@ _RUN_COMMAND = "__import__('subprocess').run(['bash', '-c', {!r}], stdin=-3, std
 
 The cell's value is the exit code.
 """
+_NO_CORE = "the machine had no core for the code within its time limit; give the sandbox more cores or fewer rollouts"
 _EXIT_CODE = re.compile(r"-?[0-9]{1,3}")
 """Return code of a command; negative for the signal that ended it."""
 
@@ -77,6 +79,8 @@ class _CodeTool(ABC):
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation: ...
 
     def _observe(self, result: Result) -> Observation:
+        if result.had_no_core:
+            raise ToolFailureError(_NO_CORE)
         options = self._options
         text = render_tool_response(result, max_characters=options.max_characters, with_time=options.tell_seconds)
         if result.status is Status.OK:
@@ -95,10 +99,8 @@ class PythonProgram(_CodeTool):
         super().__init__(options, _PROGRAM)
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        sandbox = await shared_sandbox()
-        result = await sandbox.run(
-            str(arguments["code"]), stdin=str(arguments.get("input", "")), limits=self._options.limits
-        )
+        code, stdin = str(arguments["code"]), str(arguments.get("input", ""))
+        (result,) = await execute([Program(code=code, stdin=stdin, limits=self._options.limits)])
         return self._observe(result)
 
 

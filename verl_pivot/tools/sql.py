@@ -9,12 +9,12 @@ from pydantic import Field
 from verl_pivot.data.tool_schemas import text_schema
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.sandbox.execution import Program, Result, Status
-from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.registry import register_tool
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject
 from verl_pivot.validation import Options
+from verl_pivot.verifiers.sandboxed import execute
 from verl_pivot.verifiers.sql_program import query_program, read_answers
 
 _TIME_LIMITS = (Status.TIMEOUT, Status.CPU_LIMIT)
@@ -46,8 +46,8 @@ class SqlTool:
         self._options = options
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        result = await (await shared_sandbox()).run_many([self._program(str(arguments["query"]), workspace)])
-        return _observe(result[0])
+        (result,) = await execute([self._program(str(arguments["query"]), workspace)])
+        return _observe(result)
 
     def _program(self, query: str, workspace: Workspace) -> Program:
         options, database, script = self._options, workspace.metadata.get("database"), workspace.metadata.get("script")

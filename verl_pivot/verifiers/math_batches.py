@@ -16,7 +16,7 @@ _RUNNER = (Path(__file__).parent / "runners" / "compare_math.py").read_text()
 _PLAN, _VERDICTS = "plan.json", "verdicts.json"
 _LINGER_SECONDS = 0.005
 """Seconds for which pairs are gathered before their program starts."""
-_MAX_PAIRS = 64
+MAX_PAIRS = 64
 """Most pairs in one program."""
 _SHARED_SECONDS = 0.5
 """CPU seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
@@ -82,8 +82,8 @@ class MathBatches:
     async def _compare_soon(self) -> None:
         await asyncio.sleep(_LINGER_SECONDS)
         waiting, self._waiting = self._waiting, []
-        starts = range(0, len(waiting), _MAX_PAIRS)
-        await asyncio.gather(*(_compare_batch(waiting[start : start + _MAX_PAIRS]) for start in starts))
+        starts = range(0, len(waiting), MAX_PAIRS)
+        await asyncio.gather(*(_compare_batch(waiting[start : start + MAX_PAIRS]) for start in starts))
 
 
 async def _compare_batch(batch: Sequence[_WaitingPair]) -> None:
@@ -100,6 +100,17 @@ async def _compare_batch(batch: Sequence[_WaitingPair]) -> None:
             each.result.set_result(result)
 
 
+def batch_program(pairs: Sequence[FormulaPair]) -> Program:
+    """Program that compares the pairs."""
+    seconds = _LOAD_SECONDS + sum(pair.seconds for pair in pairs)
+    return Program(
+        code=_RUNNER,
+        files={_PLAN: json.dumps([pair._asdict() for pair in pairs]).encode()},
+        fetch=(_VERDICTS,),
+        limits=Limits(wall_seconds=min(seconds, 600.0), cpu_seconds=min(round(seconds) + 1, 600)),
+    )
+
+
 async def _run(pairs: Sequence[FormulaPair]) -> list[PairResult]:
     """Results of the pairs, in order. The program bounds time and memory of each pair, so that no pair can end it.
 
@@ -109,14 +120,7 @@ async def _run(pairs: Sequence[FormulaPair]) -> list[PairResult]:
         SandboxError: If the program fails with a single pair, as where math-verify is not installed. If it fails with
             several pairs, each of their results says so.
     """
-    seconds = _LOAD_SECONDS + sum(pair.seconds for pair in pairs)
-    program = Program(
-        code=_RUNNER,
-        files={_PLAN: json.dumps([pair._asdict() for pair in pairs]).encode()},
-        fetch=(_VERDICTS,),
-        limits=Limits(wall_seconds=min(seconds, 600.0), cpu_seconds=min(round(seconds) + 1, 600)),
-    )
-    (result,) = await execute([program])
+    (result,) = await execute([batch_program(pairs)])
     if result.status is Status.OK and _VERDICTS in result.files:
         results: list[PairResult] = json.loads(result.files[_VERDICTS])
         return results

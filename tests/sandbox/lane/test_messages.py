@@ -124,6 +124,7 @@ def test_the_answer_to_a_cell_becomes_its_result() -> None:
         "value": "2",
         "error": None,
         "wall_seconds": 0.2,
+        "had_no_core": True,
         "session": {"id": "s", "epoch": 1, "num_cells": 4},
     }
 
@@ -138,6 +139,7 @@ def test_the_answer_to_a_cell_becomes_its_result() -> None:
         files={"c": b"1"},
         file_errors={"d": "not found"},
         timing=Timing(wall_seconds=0.2),
+        had_no_core=True,
         session=SessionState(id="s", epoch=1, num_cells=4),
         tier="T2",
     )

@@ -61,6 +61,7 @@ def cell_answer(
     value: str | None,
     error: str | None,
     wall_seconds: float,
+    had_no_core: bool = False,
 ) -> "CellAnswer":
     """Outcome of a cell and the state of its session."""
     return {
@@ -70,5 +71,6 @@ def cell_answer(
         "value": value,
         "error": error,
         "wall_seconds": wall_seconds,
+        "had_no_core": had_no_core,
         "session": session,
     }

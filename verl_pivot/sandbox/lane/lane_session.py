@@ -263,7 +263,15 @@ class LaneSession:
         wall_seconds = time.monotonic() - cell.started_at
         output = self._close_cell(interpreter, cell)
         cell.answer(
-            cell_answer(self._state, output, status=status, value=value, error=error, wall_seconds=wall_seconds)
+            cell_answer(
+                self._state,
+                output,
+                status=status,
+                value=value,
+                error=error,
+                wall_seconds=wall_seconds,
+                had_no_core=cell.had_no_core,
+            )
         )
 
     @property

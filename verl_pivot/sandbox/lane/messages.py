@@ -299,6 +299,7 @@ class CellAnswer(OutputFields):
     value: str | None
     error: str | None
     wall_seconds: float
+    had_no_core: bool
     session: SessionFields
 
 

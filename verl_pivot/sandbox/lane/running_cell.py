@@ -64,6 +64,8 @@ class RunningCell:
         self.answer = answer
         self.killed_by: str | None = None
         """Limit or reason for which it was interrupted, or its interpreter killed."""
+        self.had_no_core = False
+        """Whether it was interrupted for its wall limit although it waited for a core for longer than is granted."""
         self.started_at = time.monotonic()
         self._began_at = time.clock_gettime(time.CLOCK_BOOTTIME) - _TICK_SECONDS
         self._loop = loop
@@ -118,8 +120,9 @@ class RunningCell:
         now = time.monotonic()
         look_at(self._waiting, processes, now)
         elapsed = now - self.started_at
-        waited = granted_seconds(self._waiting.seconds(elapsed), self._wall_seconds)
-        missing_wall = self._wall_seconds + waited - elapsed
+        waited = self._waiting.seconds(elapsed)
+        granted = granted_seconds(waited, self._wall_seconds)
+        missing_wall = self._wall_seconds + granted - elapsed
         own = (cpu_seconds_of_process(self._pid) or 0.0) - self._cpu_before
         own_children = [each for each in processes if each.pid != self._pid and each.started_at >= self._began_at]
         most = max((process.cpu_seconds for process in own_children), default=0.0)
@@ -127,6 +130,7 @@ class RunningCell:
         if missing_wall <= 0.001 and self._waiting.is_undecided:
             self._timer = self._loop.after(LOOK_AGAIN_SECONDS, self._check_limits)
         elif missing_wall <= 0.001:
+            self.had_no_core = waited > granted
             self._interrupt("timeout")
         elif missing_cpu <= 0.0:
             self._interrupt("cpu_limit")

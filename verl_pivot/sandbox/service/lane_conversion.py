@@ -120,6 +120,7 @@ def cell_result(answer: CellAnswer, fetched: FetchedFiles, tier: str) -> Result:
         files=fetched.contents,
         file_errors=fetched.errors,
         timing=Timing(wall_seconds=answer["wall_seconds"]),
+        had_no_core=answer["had_no_core"],
         session=SessionState(**answer["session"]),
         tier=tier,
     )
