@@ -24,7 +24,7 @@ from verl_pivot.verifiers.verdicts import Reason
 def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The runner's own function, as it is in the sandbox."""
     folder = tmp_path_factory.mktemp("runner")
-    (folder / "plan.json").write_text(json.dumps({"code": "", "expressions": [], "max_bytes": MAX_BYTES}))
+    (folder / "plan.json").write_text(json.dumps({"code": "", "checks": [], "max_bytes": MAX_BYTES}))
     path = Path(str(runners.__file__)).with_name("call_expressions.py")
     spec = importlib.util.spec_from_file_location("call_expressions", path)
     assert spec is not None

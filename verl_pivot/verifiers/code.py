@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,7 @@ from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.code_asserts import AssertCheck, parse_assert
+from verl_pivot.verifiers.code_errors import RaiseCheck
 from verl_pivot.verifiers.code_outputs import same_lines, same_words
 from verl_pivot.verifiers.code_tests import asserts_of
 from verl_pivot.verifiers.code_values import MAX_BYTES, Evaluated, read_values
@@ -25,6 +26,7 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 _RUNNER = (Path(__file__).parent / "runners" / "call_expressions.py").read_text()
 _PLAN, _VALUES = "plan.json", "values.json"
+Check: TypeAlias = AssertCheck | RaiseCheck
 _CHECKER_REFUSALS = (1, 2)
 """Exit codes of a checker for a wrong output: also that of a Python program which raises, and testlib's."""
 
@@ -54,7 +56,7 @@ class CodeOptions(Options):
     """Asserts for a Python program, such as `assert f(2) == [4]`; code_asserts.py says what an assert may hold."""
     test_file: str = ""
     """Tests in Python instead of `asserts`, which are taken out of it: HumanEval's `check(candidate)`, functions for
-    pytest, also with `parametrize`, or methods of unittest; code_tests.py says what they may hold."""
+    pytest, also with `parametrize` and fixtures, or methods of unittest, also with `setUp`."""
     entry_point: str = ""
     """Name of the function or class that the asserts test; all arguments of its calls are taken for inputs."""
     output: Literal["lines", "words"] = "lines"
@@ -84,8 +86,11 @@ class CodeOptions(Options):
             raise ValueError("a checker is for tests, which give it inputs")
         if not self.tests and self.language != "python":
             raise ValueError(f"asserts are for python, and the language is {self.language!r}; give tests")
-        for text in self.all_asserts:
-            parse_assert(text, self.entry_point)
+        checks = [parse_assert(text, self.entry_point) for text in self.all_asserts]
+        if checks and all(isinstance(check, RaiseCheck) for check in checks):
+            raise ValueError(
+                "all that is tested is errors, so that a program which only raises would pass; test a value"
+            )
         return self
 
     @property
@@ -105,7 +110,7 @@ class CodeVerifier:
         self._options = options
 
     @property
-    def _checks(self) -> list[AssertCheck]:
+    def _checks(self) -> list[Check]:
         return [parse_assert(text, self._options.entry_point) for text in self._options.all_asserts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
@@ -162,8 +167,8 @@ class CodeVerifier:
         return await run_off_loop(size_of_result(result), _checked_outcomes, self._checks, result)
 
     def _assert_program(self, code: str) -> Program:
-        expressions = [each for check in self._checks for each in check.expressions]
-        plan = {"code": code, "expressions": expressions, "max_bytes": MAX_BYTES}
+        checks = [{"setup": check.setup, "expressions": check.expressions} for check in self._checks]
+        plan = {"code": code, "checks": checks, "max_bytes": MAX_BYTES}
         return self._program(_RUNNER, files={_PLAN: json.dumps(plan).encode()}, fetch=(_VALUES,))
 
     @property
@@ -212,7 +217,7 @@ def _failed(result: Result) -> Verdict:
     return refuse(REASONS[result.status], message.strip()[-300:])
 
 
-def _checked_outcomes(checks: Sequence[AssertCheck], result: Result) -> list[Verdict]:
+def _checked_outcomes(checks: Sequence[Check], result: Result) -> list[Verdict]:
     """Outcomes of the asserts, from the values that the program's interpreter wrote."""
     values = read_values(result.files.get(_VALUES, b""), sum(len(check.expressions) for check in checks))
     if values is None:
@@ -222,7 +227,10 @@ def _checked_outcomes(checks: Sequence[AssertCheck], result: Result) -> list[Ver
     return [_checked_outcome(check, [next(coming) for _ in check.expressions]) for check in checks]
 
 
-def _checked_outcome(check: AssertCheck, values: Sequence[Evaluated]) -> Verdict:
+def _checked_outcome(check: Check, values: Sequence[Evaluated]) -> Verdict:
+    if isinstance(check, RaiseCheck):
+        problem = check.problem(values[0])
+        return Verdict.accept() if problem is None else refuse(problem, f"no {check.kinds[0]}: {_shown(values[0])}")
     for expression, evaluated in zip(check.expressions, values, strict=True):
         if evaluated.problem is not None:
             return refuse(evaluated.problem, f"{expression}: {evaluated.detail}")
@@ -232,6 +240,8 @@ def _checked_outcome(check: AssertCheck, values: Sequence[Evaluated]) -> Verdict
 
 
 def _shown(evaluated: Evaluated) -> str:
+    if evaluated.problem is not None:
+        return evaluated.detail
     try:
         return repr(evaluated.value)[:300]
     except ValueError:

@@ -1,7 +1,8 @@
 """`assert f(2) == [4]` -> the expression that the sandbox evaluates, `f(2)`, and the check of its value outside.
 
 What a test expects never enters the sandbox: a program that takes over its interpreter can only guess it. An assert in
-which a constant may be what is expected, although it is an argument of the program's, is refused.
+which a constant may be what is expected, although it is an argument of the program's, is refused. Statements may stand
+before the assert, see code_setup.py.
 """
 
 import ast
@@ -13,7 +14,9 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any
 
+from verl_pivot.verifiers.code_errors import RaiseCheck, read_raise
 from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES, NAMES, multiply, power, remainder
+from verl_pivot.verifiers.code_setup import MADE, Setup, is_function, is_maker, names_in, read_setup, subjects
 
 _CALCULATIONS: Mapping[type[ast.operator], Any] = {ast.Mult: multiply, ast.Pow: power, ast.Mod: remainder}
 _OUTSIDE_NODES = (
@@ -23,6 +26,7 @@ _OUTSIDE_NODES = (
 )
 """Nodes that are evaluated outside."""
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError, AttributeError)
+_NOT_THE_PROGRAMS = {*dir(builtins), *FUNCTIONS, *MODULES, MADE}
 _VALUE, _OUTSIDE = "value_", "outside_"
 """Prefixes of the names that stand in a check for the values of its expressions, and for functions applied outside."""
 _PROBES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.5, "", "a", [], [0], (), {}, {0}, b"")
@@ -32,6 +36,8 @@ _PROBES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.5, "", "a", [], [0], 
 class AssertCheck:
     """One assert, split in two."""
 
+    setup: str = ""
+    """Statements that the sandbox runs before the expressions."""
     expressions: tuple[str, ...]
     """Expressions to evaluate in the sandbox, after the program."""
     code: CodeType
@@ -49,22 +55,26 @@ class AssertCheck:
 
 
 @lru_cache(65_536)
-def parse_assert(text: str, entry_point: str = "") -> AssertCheck:
+def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
     """Split one assert.
 
     Args:
-        text: The assert.
+        text: The assert, behind statements that it needs. `assert raises(f(-1), ValueError)` holds if the call raises
+            such an error.
         entry_point: Name of the function or class under test, if it is known: all arguments of its calls are inputs.
 
     Raises:
         ValueError: If the assert cannot be checked from outside the program's interpreter, or is true of everything.
     """
     try:
-        (statement,) = ast.parse(text.strip()).body
+        *before, statement = ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text[:200]!r} is not one assert") from error
-    splitter = _Splitter(text, entry_point)
+    setup = _read_setup(before, text)
+    splitter = _Splitter(text, entry_point, setup)
     test = statement.test if isinstance(statement, ast.Assert) else ast.Constant(value=None)
+    if isinstance(test, ast.Call) and _name(test) == "raises" and entry_point != "raises":
+        return _raise_check(test, text, splitter)
     if isinstance(test, ast.Tuple | ast.List | ast.Dict | ast.Set):
         raise _refused(text, f"asserts a {type(test).__name__.lower()}, which is true whatever it holds")
     constants = _constants(test)
@@ -74,11 +84,37 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck:
     if not splitter.expressions:
         raise ValueError(f"{text[:200]!r} is no assert that evaluates anything of the program")
     code = _compiled(test, text)
-    check = AssertCheck(expressions=tuple(splitter.expressions), code=code, functions=splitter.functions)
+    check = AssertCheck(
+        setup=setup.text, expressions=tuple(splitter.expressions), code=code, functions=splitter.functions
+    )
     probes = (*_PROBES, *constants, *_calculated(test, splitter.functions))
     if all(check.holds([probe] * len(check.expressions)) for probe in probes):
         raise ValueError(f"{text[:200]!r} is true of every value; compare the call with what it must give")
     return check
+
+
+def _read_setup(statements: Sequence[ast.stmt], text: str) -> Setup:
+    try:
+        return read_setup(statements)
+    except ValueError as error:
+        raise _refused(text, str(error)) from error
+
+
+def _raise_check(test: ast.Call, text: str, splitter: "_Splitter") -> RaiseCheck:
+    """The check of `raises(call, kind, match=pattern)`."""
+    try:
+        raised = read_raise(test)
+    except ValueError as error:
+        raise _refused(text, str(error)) from error
+    if splitter.is_outside(raised.call):
+        raise _refused(text, "expects an error of what is not the program's")
+    splitter.check_program(raised.call)
+    return RaiseCheck(
+        setup=splitter.setup.text,
+        expressions=(ast.unparse(raised.call),),
+        kinds=raised.kinds,
+        pattern=raised.pattern,
+    )
 
 
 def _compiled(test: ast.expr, text: str) -> CodeType:
@@ -138,7 +174,8 @@ def _calculated(test: ast.expr, functions: Mapping[str, Any]) -> Iterator[Any]:
 class _Splitter(ast.NodeTransformer):
     """Puts names in place of the program's expressions, and refuses what is not harmless to evaluate outside."""
 
-    def __init__(self, text: str, entry_point: str) -> None:
+    def __init__(self, text: str, entry_point: str, setup: Setup) -> None:
+        self.setup = setup
         self.expressions: list[str] = []
         self.functions: dict[str, Any] = {}
         self._text = text
@@ -169,12 +206,37 @@ class _Splitter(ast.NodeTransformer):
                 raise self._refused(f"call of {name}")
         elif thing is not None and (name in NAMES or not callable(thing)):
             return self._outside(name, thing)
-        _check_inputs(node, self._entry_point, self._text)
+        self.check_program(node)
         self.expressions.append(ast.unparse(node))
         return ast.Name(id=f"{_VALUE}{len(self.expressions) - 1}", ctx=ast.Load())
 
+    def check_program(self, node: ast.expr) -> None:
+        """Refuse an expression of the program's that may be given what is expected.
+
+        Raises:
+            ValueError: If it is refused.
+        """
+        whole = self.setup.inlined(node)
+        loose = {name for call in self.setup.loose for name in subjects(call)}
+        names = {*subjects(whole), *loose}
+        if len(names) > 1 and loose - {self._entry_point}:
+            raise _refused(self._text, f"has statements that give constants to {' and '.join(sorted(names))}")
+        if self.setup.text and not names_in(whole) - (_NOT_THE_PROGRAMS - {self._entry_point}):
+            raise self._refused("value that is not the program's and")
+        _check_inputs(whole, self._entry_point, self._text)
+
+    def is_outside(self, call: ast.Call) -> bool:
+        """Whether a call is none of the program's."""
+        _, thing = self._found(call.func)
+        return thing is not None or not names_in(self.setup.inlined(call)) - (_NOT_THE_PROGRAMS - {self._entry_point})
+
     def _found(self, function: ast.expr) -> tuple[str, Any]:
         """Name of a function, and what is applied outside under that name; None if it is the program's."""
+        root = function
+        while isinstance(root, ast.Attribute):
+            root = root.value
+        if isinstance(root, ast.Name) and root.id in self.setup.chains:
+            return _name(function), None
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             return function.attr, MODULES.get(function.value.id, {}).get(function.attr)
         name = function.id if isinstance(function, ast.Name) else ""
@@ -191,9 +253,14 @@ class _Splitter(ast.NodeTransformer):
         Raises:
             ValueError: If it is refused.
         """
-        names = sorted({_name(each) for each in self._programs(atom)})
+        names = sorted({self._name_of_value(each) for each in self._programs(atom)})
         if len(names) > 1:
             raise self._refused(f"comparison of {' and '.join(names)}, which are all the program's,")
+
+    def _name_of_value(self, node: ast.expr) -> str:
+        whole = self.setup.inlined(node)
+        name = _name(whole)
+        return name if name != MADE else " and ".join(sorted(names_in(whole) - {MADE}))
 
     def _programs(self, node: ast.AST) -> Iterator[ast.expr]:
         """The outermost calls and names of the program's within a node."""
@@ -227,13 +294,13 @@ def _check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
     for node in ast.walk(expression):
         if isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute):
             raise _refused(text, "calls something that has no name; write call == value")
-        if isinstance(node, ast.Subscript) and any(map(_is_function, ast.walk(node.slice))):
+        if isinstance(node, ast.Subscript) and any(map(is_function, ast.walk(node.slice))):
             raise _refused(text, "has a call within an index; write call == value")
     if entry_point and isinstance(expression, ast.Call) and entry_point in (_name(expression), _root(expression)):
         return
     owners = {id(owner): owner for owner in _owners(expression, None) if owner is not None}
     for owner in owners.values():
-        inner = [call for call in ast.walk(owner) if call is not owner and _is_function(call)]
+        inner = [call for call in ast.walk(owner) if call is not owner and is_function(call)]
         if inner or len(owners) > 1:
             names = " and ".join(sorted({_name(each) for each in owners.values()}))
             raise _refused(
@@ -246,7 +313,7 @@ def _check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
 def _owners(node: ast.AST, owner: ast.Call | None) -> Iterator[ast.Call | None]:
     """The innermost function call around each constant, empty literal and name that is an argument."""
     if isinstance(node, ast.Call):
-        inner = node if owner is None or _is_function(node) else owner
+        inner = node if owner is None or is_function(node) else owner
         receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
         if receiver is not None and not isinstance(receiver, ast.Name):
             yield from _owners(receiver, inner)
@@ -263,30 +330,6 @@ def _owners(node: ast.AST, owner: ast.Call | None) -> Iterator[ast.Call | None]:
         yield from _owners(child, owner)
 
 
-_MAKERS = frozenset({"range", "iter", "list", "tuple", "dict", "set", "frozenset", "str", "int", "float", "bytes"})
-_MAKERS |= {"bytearray", "complex", "sorted", "reversed", "enumerate", "zip"}
-_MODULE_MAKERS: Mapping[str, frozenset[str]] = {
-    "collections": frozenset({"deque", "defaultdict"}),
-    "datetime": frozenset({"date", "datetime", "time", "timedelta"}),
-    **dict.fromkeys(("np", "numpy"), frozenset({"array", "arange", "zeros", "ones", "eye", "linspace"})),
-}
-
-
-def _is_function(node: ast.AST) -> bool:
-    """Whether it is the call of a function or method, rather than one that only makes an object: `Node(1)`, `set()`."""
-    return isinstance(node, ast.Call) and not _is_maker(node)
-
-
-def _is_maker(node: ast.Call) -> bool:
-    function = node.func
-    module = function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
-    name = _name(node)
-    if name in _MODULE_MAKERS.get(module, ()):
-        return True
-    is_class = name.lstrip("_")[:1].isupper()
-    return is_class or (isinstance(function, ast.Name) and name in _MAKERS)
-
-
 def _name(node: ast.expr) -> str:
     """Name of a function, method or variable."""
     function = node.func if isinstance(node, ast.Call) else node
@@ -298,7 +341,10 @@ def _name(node: ast.expr) -> str:
 def _root(node: ast.expr) -> str:
     """Name of the class with whose object a chain of methods begins: Stack of `Stack().push(1).pop()`."""
     while isinstance(node, ast.Attribute | ast.Call):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return node.func.id if _is_maker(node) else ""
-        node = node.func if isinstance(node, ast.Call) else node.value
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == MADE:
+            node = node.args[0]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return node.func.id if is_maker(node) else ""
+        else:
+            node = node.func if isinstance(node, ast.Call) else node.value
     return ""

@@ -22,6 +22,7 @@ MAX_DIGITS = 4_000
 """Digits and decimal exponent of a Decimal, and digits of the parts of a Fraction."""
 MAX_EQUAL_HASHES = 64
 """Items of one set or dictionary whose hashes are equal; their number squared is the work to build it."""
+_MAX_KINDS = 100
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError)
 
 
@@ -32,6 +33,8 @@ class Evaluated:
     value: Any = None
     problem: Reason | None = None
     detail: str = ""
+    error_kinds: tuple[str, ...] = ()
+    """Classes of the error that the expression raised, each as "module.name", the most special one first."""
 
 
 def read_values(content: bytes, num_expressions: int) -> list[Evaluated] | None:
@@ -58,6 +61,9 @@ def _evaluated(answer: object) -> Evaluated:
                 return Evaluated(value=_decoded(coded))
             except _FAILURES as error:
                 return Evaluated(problem=Reason.WRONG_OUTPUT, detail=f"no plain value: {error}"[:300])
+        case {"error": str(error), "kinds": list(kinds)}:
+            names = tuple(str(kind) for kind in kinds[:_MAX_KINDS])
+            return Evaluated(problem=Reason.RUNTIME_ERROR, detail=error[:300], error_kinds=names)
         case {"error": str(error)}:
             return Evaluated(problem=Reason.RUNTIME_ERROR, detail=error[:300])
         case {"large": size}:

@@ -1,8 +1,9 @@
 """Runs in the sandbox: executes a program, evaluates expressions after it, and writes their values to a file.
 
 The program shares the interpreter and may write anything itself; the values are compared outside the sandbox.
-plan.json: {"code", "expressions", "max_bytes"}
-values.json: [{"value": JSON} | {"error": text} | {"strange": text} | {"large": bytes}], see code_values.py.
+plan.json: {"code", "checks": [{"setup": statements that run before, "expressions"}], "max_bytes"}
+values.json: [{"value": JSON} | {"error": text, "kinds": [class]} | {"strange": text} | {"large": bytes}]
+code_values.py reads them.
 """
 
 import json
@@ -104,14 +105,34 @@ def evaluate(expression: str, names: dict[str, object], max_bytes: int) -> str:
     except StrangeError as error:
         return json.dumps({"strange": str(error)[:300]})
     except Exception as error:  # noqa: BLE001  the program may raise anything
-        return json.dumps({"error": f"{type(error).__name__}: {str(error)[:300]}"})
+        return json.dumps({"error": f"{type(error).__name__}: {str(error)[:300]}", "kinds": kinds(error)})
     return text if len(text) <= max_bytes else json.dumps({"large": len(text)})
+
+
+def kinds(error: BaseException) -> list[str]:
+    """Classes of an error, the most special one first."""
+    return [f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__ if issubclass(each, BaseException)]
+
+
+def prepare(setup: str, names: dict[str, object]) -> tuple[dict[str, object], str | None]:
+    """Names for a check, whose statements may assign some, and an item of values.json if the statements fail."""
+    if not setup:
+        return names, None
+    local = dict(names)
+    try:
+        exec(compile(setup, "test.py", "exec"), local)
+    except Exception as error:  # noqa: BLE001  the program may raise anything
+        return local, json.dumps({"error": f"{type(error).__name__}: {str(error)[:300]}"})
+    return local, None
 
 
 _names: dict[str, object] = {"__name__": "candidate"}
 exec(compile(_plan["code"], "candidate.py", "exec"), _names)
 _values: list[str] = []
-for _expression in _plan["expressions"]:
-    _values.append(evaluate(_expression, _names, _plan["max_bytes"] - sum(map(len, _values))))
+for _check in _plan["checks"]:
+    _local, _failure = prepare(_check["setup"], _names)
+    for _expression in _check["expressions"]:
+        _left = _plan["max_bytes"] - sum(map(len, _values))
+        _values.append(_failure or evaluate(_expression, _local, _left))
 with open("values.json", "w", encoding="utf-8") as _file:
     _file.write("[" + ", ".join(_values) + "]")

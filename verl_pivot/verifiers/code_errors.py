@@ -1,0 +1,85 @@
+"""`assert raises(f(-1), ValueError)` -> the call that the sandbox evaluates, and the check of the error it raises."""
+
+import ast
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from verl_pivot.verifiers.code_values import Evaluated
+from verl_pivot.verifiers.constraints_patterns import compiled_pattern, contains_match
+from verl_pivot.verifiers.verdicts import Reason
+
+_VAGUE = frozenset({"BaseException", "Exception", "NameError", "SyntaxError"})
+"""Kinds of errors that an empty program raises."""
+_BUILTINS = "builtins."
+
+
+class Raise(NamedTuple):
+    """What a test expects of a call."""
+
+    call: ast.Call
+    kinds: tuple[str, ...]
+    """Names of the kinds of error, any of which is right."""
+    pattern: str | None
+    """Regular expression that the error's text must match somewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RaiseCheck:
+    """One expected error, split in two."""
+
+    setup: str
+    """Statements that the sandbox runs before the expressions."""
+    expressions: tuple[str, ...]
+    """The expression to evaluate in the sandbox, after the program."""
+    kinds: tuple[str, ...]
+    pattern: str | None
+
+    def problem(self, evaluated: Evaluated) -> Reason | None:
+        """Reason for which the evaluation of the expression is not what is expected; None if it is."""
+        if evaluated.problem is None:
+            return Reason.WRONG_OUTPUT
+        if not any(_is_kind(kind, evaluated.error_kinds) for kind in self.kinds):
+            return evaluated.problem
+        text = evaluated.detail.partition(": ")[2]
+        return None if self.pattern is None or contains_match(self.pattern, text) else Reason.WRONG_OUTPUT
+
+
+def read_raise(test: ast.Call) -> Raise:
+    """Parts of `raises(call, kind, match=pattern)`.
+
+    Raises:
+        ValueError: If it is something else, or an empty program would fulfil it.
+    """
+    match test:
+        case ast.Call(args=[ast.Call() as call, kind], keywords=[]):
+            pattern = None
+        case ast.Call(
+            args=[ast.Call() as call, kind], keywords=[ast.keyword(arg="match", value=ast.Constant(value=str(pattern)))]
+        ):
+            compiled_pattern(pattern)
+        case _:
+            raise ValueError("is not written as raises(call, kind, match=pattern)")
+    kinds = tuple(_kind_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind]))
+    if not kinds or _VAGUE & set(kinds):
+        raise ValueError("expects an error of a kind that an empty program raises; name another kind")
+    return Raise(call, kinds, pattern)
+
+
+def _kind_name(kind: ast.expr) -> str:
+    name = kind.attr if isinstance(kind, ast.Attribute) else kind.id if isinstance(kind, ast.Name) else ""
+    if not name:
+        raise ValueError(f"names no kind of error by {ast.unparse(kind)[:80]!r}")
+    return name
+
+
+def _is_kind(name: str, error_kinds: Sequence[str]) -> bool:
+    """Whether an error is of a kind. One that is of several unrelated kinds at once is of none."""
+    expected = getattr(builtins, name, None)
+    if not isinstance(expected, type):
+        return any(each.rpartition(".")[2] == name for each in error_kinds if not each.startswith(_BUILTINS))
+    found = [
+        getattr(builtins, each.removeprefix(_BUILTINS), object) for each in error_kinds if each.startswith(_BUILTINS)
+    ]
+    return expected in found and all(issubclass(each, expected) or issubclass(expected, each) for each in found)

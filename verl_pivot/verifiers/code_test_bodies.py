@@ -1,0 +1,423 @@
+"""Statements of one test -> its asserts, each behind the statements whose effects it needs.
+
+Constants stand in place of variables, loops over constants and helper functions are written out. What the program gives
+or changes stays a variable of the sandbox, so that a later assert sees what earlier ones did to it.
+"""
+
+import ast
+import builtins
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES
+from verl_pivot.verifiers.code_setup import is_constant, names_in
+from verl_pivot.verifiers.code_unittest import assert_of_unittest, expected_error
+
+MAX_ASSERTS = 2_000
+"""Most asserts of one file of tests."""
+_MAX_STATEMENTS = 20_000
+"""Most statements of a file that are read, with those of loops and helper functions, and that stand before asserts."""
+_MAX_NODES = 200_000
+"""Most parts of expressions that are put in place of names."""
+_MAX_DEPTH = 20
+_WITHOUT_EFFECT = (ast.Pass, ast.Import, ast.ImportFrom)
+
+
+@dataclass(slots=True, kw_only=True)
+class TestFile:
+    """What the tests of one file share while they are read."""
+
+    __test__ = False
+
+    entry_point: str
+    taken: set[str]
+    """Names that no variable of the sandbox may have."""
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    """{name: helper function}"""
+    fixtures: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    """{name: fixture}"""
+    asserts: list[str] = field(default_factory=list)
+    num_statements: int = 0
+    num_nodes: int = 0
+
+    def count(self, *, statements: int = 0, nodes: int = 0) -> None:
+        """Count what is read.
+
+        Raises:
+            ValueError: If it is too much.
+        """
+        self.num_statements += statements
+        self.num_nodes += nodes
+        if self.num_statements > _MAX_STATEMENTS or self.num_nodes > _MAX_NODES:
+            raise ValueError("the tests are too large when loops and functions are written out")
+
+    def new_name(self, name: str) -> str:
+        """The name, or one like it that is not taken."""
+        number, new = 1, name
+        while new in self.taken:
+            new, number = f"{name}_{number}", number + 1
+        self.taken.add(new)
+        return new
+
+
+class TestBody:
+    """Reads the statements of one test."""
+
+    __test__ = False
+
+    def __init__(
+        self,
+        file: TestFile,
+        names: Mapping[str, ast.expr],
+        story: Sequence[ast.stmt] = (),
+        variables: frozenset[str] = frozenset(),
+        depth: int = 0,
+    ) -> None:
+        """Begin a test.
+
+        Args:
+            file: The file of the test.
+            names: {name: expression that stands for it}
+            story: Statements that the sandbox runs before.
+            variables: Names that these statements assign.
+            depth: Number of functions around it.
+        """
+        self.names = dict(names)
+        self.story = list(story)
+        self.variables = set(variables)
+        self._file = file
+        self._depth = depth
+
+    @property
+    def entry_point(self) -> str:
+        """Name of the function under test."""
+        return self._file.entry_point
+
+    def fork(self) -> "TestBody":
+        """A test that begins where this one stands."""
+        return TestBody(self._file, self.names, self.story, frozenset(self.variables), self._depth)
+
+    def read(self, statements: Sequence[ast.stmt]) -> None:
+        """Add the asserts of some statements to the file's.
+
+        Raises:
+            ValueError: If one of them is none that can be checked from outside the sandbox.
+        """
+        for statement in statements:
+            self._file.count(statements=1)
+            self._read_one(statement)
+
+    def _read_one(self, statement: ast.stmt) -> None:
+        match statement:
+            case _ if isinstance(statement, _WITHOUT_EFFECT) or _is_docstring(statement):
+                return
+            case ast.Assert(test=test):
+                self._add(self.replaced(test))
+            case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, value)
+            case ast.AugAssign(target=ast.Name(id=name), op=operator, value=value) if name in self.names:
+                self._assign(
+                    statement.target, ast.BinOp(left=ast.Name(id=name, ctx=ast.Load()), op=operator, right=value)
+                )
+            case ast.Expr(value=ast.Call() as call):
+                self._read_call(call)
+            case _:
+                self._read_block(statement)
+
+    def _read_block(self, statement: ast.stmt) -> None:
+        match statement:
+            case ast.For(target=target, iter=rows, body=body, orelse=[]):
+                for item in items(self.replaced(rows)):
+                    self._bind(target, item)
+                    self.read(body)
+            case ast.With(items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=None)], body=body):
+                self._read_with(call, body)
+            case ast.FunctionDef(name=name):
+                self._file.functions[name] = statement
+            case _:
+                raise unreadable(statement)
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        value = self.replaced(value)
+        if isinstance(target, ast.Attribute | ast.Subscript):
+            self._promote(names_in(target))
+            self._tell(ast.Assign(targets=[self.replaced(target)], value=value))
+        else:
+            self._bind(target, value)
+
+    def _bind(self, target: ast.expr, value: ast.expr) -> None:
+        """Let names stand for a value in which names are replaced."""
+        if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple | ast.List):
+            for each, part in zip(target.elts, parts(value, len(target.elts)), strict=True):
+                self._bind(each, part)
+        elif not self._is_programs(value):
+            if not isinstance(target, ast.Name):
+                raise unreadable(target)
+            self.names[target.id] = value
+        else:
+            names = [each.id for each in ast.walk(target) if isinstance(each, ast.Name)]
+            fresh = {name: ast.Name(id=self._file.new_name(name), ctx=ast.Load()) for name in names}
+            self.names.update(fresh)
+            self.variables |= {each.id for each in fresh.values()}
+            self._tell(ast.Assign(targets=[self.replaced(target)], value=value))
+
+    def _read_with(self, call: ast.Call, body: Sequence[ast.stmt]) -> None:
+        if ast.unparse(call.func).endswith(".subTest"):
+            self.read(body)
+            return
+        error = expected_error(call)
+        inside = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr | ast.Assign) else None
+        if error is None or not isinstance(inside, ast.Call):
+            raise unreadable(call)
+        self._add_raise(self.replaced(inside), error)
+
+    def _read_call(self, call: ast.Call) -> None:
+        function = self._file.functions.get(_name(call.func))
+        test = assert_of_unittest(call)
+        error = expected_error(call) if test is None else None
+        if test is not None:
+            self._add(self.replaced(test))
+        elif error is not None and len(call.args) > 1:
+            inside = ast.Call(func=call.args[1], args=call.args[2:], keywords=call.keywords)
+            self._add_raise(self.replaced(inside), error)
+        elif function is not None:
+            self.call(function, call)
+        else:
+            self._promote(names_in(call))
+            effect = self.replaced(call)
+            if not self._is_programs(effect):
+                raise unreadable(call)
+            self._tell(ast.Expr(value=effect))
+
+    def call(self, function: ast.FunctionDef, call: ast.Call) -> ast.expr | None:
+        """Read the body of a helper function with its arguments; gives the expression that it returns.
+
+        Raises:
+            ValueError: If it cannot be written out.
+        """
+        given = self._arguments(function, call)
+        if self._depth >= _MAX_DEPTH:
+            raise unreadable(call)
+        outer, self.names = self.names, {**self.names, **given}
+        self._depth += 1
+        self._file.count(statements=1)
+        *body, last = function.body
+        is_result = isinstance(last, ast.Return) or (isinstance(last, ast.Expr) and isinstance(last.value, ast.Yield))
+        self.read(body if is_result else function.body)
+        value = last.value.value if isinstance(last, ast.Expr) and isinstance(last.value, ast.Yield) else None
+        value = last.value if isinstance(last, ast.Return) else value
+        found = None if value is None else self.replaced(value)
+        self._depth -= 1
+        self.names = outer
+        return found
+
+    def _arguments(self, function: ast.FunctionDef, call: ast.Call) -> dict[str, ast.expr]:
+        parameters = [*function.args.posonlyargs, *function.args.args]
+        names = [each.arg for each in parameters]
+        defaults = dict(zip(names[len(names) - len(function.args.defaults) :], function.args.defaults, strict=True))
+        defaults |= {
+            each.arg: value
+            for each, value in zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+            if value is not None
+        }
+        keywords = {each.arg: each.value for each in call.keywords if each.arg is not None}
+        known = {*names, *(each.arg for each in function.args.kwonlyargs)}
+        given = {**defaults, **dict(zip(names, call.args, strict=False)), **keywords}
+        is_starred = len(keywords) < len(call.keywords) or any(isinstance(each, ast.Starred) for each in call.args)
+        is_open = function.args.vararg or function.args.kwarg or function.decorator_list
+        if is_starred or is_open or given.keys() != known or len(call.args) > len(names):
+            raise unreadable(call)
+        return {name: self.replaced(value) for name, value in given.items()}
+
+    def use_fixture(self, name: str) -> ast.expr:
+        """Read the body of a fixture, with those that it uses; gives the expression that stands for its value.
+
+        Raises:
+            ValueError: If nothing gives it.
+        """
+        function = self._file.fixtures.get(name)
+        if function is None:
+            raise ValueError(f"the tests take {name}, which nothing gives; write asserts")
+        if self._depth >= _MAX_DEPTH:
+            raise unreadable(function)
+        self._depth += 1
+        arguments = [self.use_fixture(each.arg) for each in function.args.args]
+        bare = ast.FunctionDef(**{**vars(function), "decorator_list": []})
+        value = self.call(bare, ast.Call(func=ast.Name(id=name, ctx=ast.Load()), args=arguments, keywords=[]))
+        self._depth -= 1
+        if value is None:
+            raise unreadable(function)
+        self._bind(ast.Name(id=name, ctx=ast.Store()), value)
+        return self.names[name]
+
+    def replaced(self, node: ast.expr) -> ast.expr:
+        """An expression with others in place of names, and helper functions written out.
+
+        Raises:
+            ValueError: If a helper function cannot be.
+        """
+        changed: ast.expr = _Replacer(self, self._file).visit(copy.deepcopy(node))
+        return changed
+
+    def _promote(self, names: set[str]) -> None:
+        """Make variables of the sandbox of lists, dictionaries and sets that a call may change."""
+        for name in sorted(names & self.names.keys()):
+            value = self.names[name]
+            if isinstance(value, ast.List | ast.Dict | ast.Set):
+                fresh = ast.Name(id=self._file.new_name(name), ctx=ast.Load())
+                self.variables.add(fresh.id)
+                self.names[name] = fresh
+                self._tell(ast.Assign(targets=[fresh], value=value))
+
+    def _is_programs(self, value: ast.expr) -> bool:
+        """Whether it is a call of the program's or an attribute of a variable, and not something applied outside."""
+        if isinstance(value, ast.Attribute):
+            return bool(names_in(value) & self.variables)
+        function = value.func if isinstance(value, ast.Call) else None
+        if isinstance(function, ast.Name) and function.id not in self.variables | {self._file.entry_point}:
+            return function.id not in FUNCTIONS and function.id not in dir(builtins)
+        if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
+            return function.attr not in MODULES.get(function.value.id, {})
+        return function is not None and not is_constant(function)
+
+    def _tell(self, statement: ast.stmt) -> None:
+        self.story.append(ast.fix_missing_locations(statement))
+
+    def _add(self, test: ast.expr) -> None:
+        if isinstance(test, ast.Constant) and test.value is True:
+            return  # HumanEval's tests have some
+        self._add_behind_story(ast.Assert(test=test, msg=None))
+        for call in self._changes(test):
+            self._tell(ast.Expr(value=call))
+
+    def _add_raise(self, call: ast.expr, error: Sequence[ast.expr]) -> None:
+        """Add an expected error: its kind and, if there is one, the pattern of its text."""
+        kind, *pattern = error
+        keywords = [ast.keyword(arg="match", value=each) for each in pattern]
+        test = ast.Call(func=ast.Name(id="raises", ctx=ast.Load()), args=[call, self.replaced(kind)], keywords=keywords)
+        self._add_behind_story(ast.Assert(test=test, msg=None))
+        for change in self._changes(call):
+            handler = ast.ExceptHandler(type=ast.Name(id="Exception", ctx=ast.Load()), body=[ast.Pass()])
+            self._tell(ast.Try(body=[ast.Expr(value=change)], handlers=[handler], orelse=[], finalbody=[]))
+
+    def _add_behind_story(self, statement: ast.Assert) -> None:
+        if len(self._file.asserts) == MAX_ASSERTS:
+            raise ValueError(f"the tests hold more than {MAX_ASSERTS} asserts")
+        before = self._needed(names_in(statement))
+        self._file.count(statements=len(before))
+        self._file.asserts.append(
+            "\n".join(ast.unparse(ast.fix_missing_locations(each)) for each in (*before, statement))
+        )
+
+    def _needed(self, names: set[str]) -> list[ast.stmt]:
+        """Statements of the story that the names depend on, and those that concern no variable."""
+        needed: set[str] = names & self.variables
+        own = [names_in(each) & self.variables for each in self.story]
+        num_known = -1
+        while len(needed) > num_known:
+            num_known = len(needed)
+            for used in own:
+                if used & needed:
+                    needed |= used
+        return [each for each, used in zip(self.story, own, strict=True) if not used or used & needed]
+
+    def _changes(self, node: ast.expr) -> list[ast.expr]:
+        """The outermost calls of the program's with a variable, which may change what it holds."""
+        if isinstance(node, ast.Call) and self._is_programs(node):
+            return [node] if names_in(node) & self.variables else []
+        inside = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
+        return [change for each in inside for change in self._changes(each)]
+
+
+class _Replacer(ast.NodeTransformer):
+    """Puts expressions in place of names and of calls of helper functions, and `f` in place of `solution.f`."""
+
+    def __init__(self, body: TestBody, file: TestFile) -> None:
+        self._body = body
+        self._file = file
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        if node.id not in self._body.names:
+            return node
+        value = self._body.names[node.id]
+        self._file.count(nodes=sum(1 for _ in ast.walk(value)))
+        return copy.deepcopy(value)
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        function = self._file.functions.get(_name(node.func))
+        if function is None:
+            self.generic_visit(node)
+            return node
+        value = self._body.call(function, node)
+        if value is None:
+            raise unreadable(node)
+        return value
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        is_module = isinstance(node.value, ast.Name) and node.value.id == "solution"
+        if is_module and "solution" not in self._body.names:
+            return ast.Name(id=node.attr, ctx=ast.Load())
+        self.generic_visit(node)
+        return node
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def items(node: ast.expr) -> Sequence[ast.expr]:
+    """Items of a list or tuple, or of `range`, `enumerate` or `zip` over such; `pytest.param(1, 2)` is a tuple.
+
+    Raises:
+        ValueError: If it is something else.
+    """
+    if isinstance(node, ast.List | ast.Tuple):
+        return node.elts
+    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.param":
+        return node.args
+    if not isinstance(node, ast.Call) or node.keywords or not node.args:
+        raise unreadable(node)
+    if name == "range":
+        return [ast.Constant(value=number) for number in _range(node)]
+    if name == "enumerate" and len(node.args) == 1:
+        return [_tuple(ast.Constant(value=number), item) for number, item in enumerate(items(node.args[0]))]
+    if name == "zip":
+        return [_tuple(*each) for each in zip(*map(items, node.args), strict=False)]
+    raise unreadable(node)
+
+
+def parts(node: ast.expr, number: int) -> Sequence[ast.expr]:
+    """As many items of a list or tuple.
+
+    Raises:
+        ValueError: If it has another number of items.
+    """
+    found = items(node)
+    if len(found) != number:
+        raise unreadable(node)
+    return found
+
+
+def _range(node: ast.Call) -> range:
+    try:
+        numbers = range(*map(ast.literal_eval, node.args))
+    except (TypeError, ValueError) as error:
+        raise unreadable(node) from error
+    if numbers[MAX_ASSERTS:]:
+        raise unreadable(node)
+    return numbers
+
+
+def _tuple(*each: ast.expr) -> ast.expr:
+    return ast.Tuple(elts=list(each), ctx=ast.Load())
+
+
+def _name(function: ast.expr) -> str:
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def unreadable(node: ast.AST) -> ValueError:
+    """Error for a part of the tests that cannot be checked outside the sandbox."""
+    return ValueError(f"the tests have {ast.unparse(node)[:100]!r}, which cannot be checked outside; write asserts")
