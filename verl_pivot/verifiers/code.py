@@ -86,7 +86,10 @@ class CodeOptions(Options):
             raise ValueError("a checker is for tests, which give it inputs")
         if not self.tests and self.language != "python":
             raise ValueError(f"asserts are for python, and the language is {self.language!r}; give tests")
-        checks = [parse_assert(text, self.entry_point) for text in self.all_asserts]
+        try:
+            checks = [parse_assert(text, self.entry_point) for text in self.all_asserts]
+        except RecursionError as error:
+            raise ValueError("the tests are nested too deeply, or use too many values of the program in a row") from error
         if checks and all(isinstance(check, RaiseCheck) for check in checks):
             raise ValueError(
                 "all that is tested is errors, so that a program which only raises would pass; test a value"

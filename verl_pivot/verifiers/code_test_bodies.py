@@ -9,6 +9,7 @@ import builtins
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES
 from verl_pivot.verifiers.code_setup import is_constant, names_in
@@ -16,7 +17,7 @@ from verl_pivot.verifiers.code_unittest import assert_of_unittest, expected_erro
 
 MAX_ASSERTS = 2_000
 """Most asserts of one file of tests."""
-_MAX_STATEMENTS = 20_000
+_MAX_STATEMENTS = 5_000
 """Most statements of a file that are read, with those of loops and helper functions, and that stand before asserts."""
 _MAX_NODES = 200_000
 """Most parts of expressions that are put in place of names."""
@@ -61,6 +62,14 @@ class TestFile:
         return new
 
 
+class Told(NamedTuple):
+    """One statement that the sandbox runs."""
+
+    text: str
+    variables: frozenset[str]
+    """Variables of the sandbox in it."""
+
+
 class TestBody:
     """Reads the statements of one test."""
 
@@ -70,7 +79,7 @@ class TestBody:
         self,
         file: TestFile,
         names: Mapping[str, ast.expr],
-        story: Sequence[ast.stmt] = (),
+        story: Sequence[Told] = (),
         variables: frozenset[str] = frozenset(),
         depth: int = 0,
     ) -> None:
@@ -282,7 +291,8 @@ class TestBody:
         return function is not None and not is_constant(function)
 
     def _tell(self, statement: ast.stmt) -> None:
-        self.story.append(ast.fix_missing_locations(statement))
+        text = ast.unparse(ast.fix_missing_locations(statement))
+        self.story.append(Told(text, frozenset(names_in(statement) & self.variables)))
 
     def _add(self, test: ast.expr) -> None:
         if isinstance(test, ast.Constant) and test.value is True:
@@ -306,21 +316,16 @@ class TestBody:
             raise ValueError(f"the tests hold more than {MAX_ASSERTS} asserts")
         before = self._needed(names_in(statement))
         self._file.count(statements=len(before))
-        self._file.asserts.append(
-            "\n".join(ast.unparse(ast.fix_missing_locations(each)) for each in (*before, statement))
-        )
+        self._file.asserts.append("\n".join([*before, ast.unparse(ast.fix_missing_locations(statement))]))
 
-    def _needed(self, names: set[str]) -> list[ast.stmt]:
+    def _needed(self, names: set[str]) -> list[str]:
         """Statements of the story that the names depend on, and those that concern no variable."""
         needed: set[str] = names & self.variables
-        own = [names_in(each) & self.variables for each in self.story]
         num_known = -1
         while len(needed) > num_known:
             num_known = len(needed)
-            for used in own:
-                if used & needed:
-                    needed |= used
-        return [each for each, used in zip(self.story, own, strict=True) if not used or used & needed]
+            needed.update(*(each.variables for each in self.story if not needed.isdisjoint(each.variables)))
+        return [each.text for each in self.story if not each.variables or not needed.isdisjoint(each.variables)]
 
     def _changes(self, node: ast.expr) -> list[ast.expr]:
         """The outermost calls of the program's with a variable, which may change what it holds."""
