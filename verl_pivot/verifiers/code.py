@@ -89,7 +89,9 @@ class CodeOptions(Options):
         try:
             checks = [parse_assert(text, self.entry_point) for text in self.all_asserts]
         except RecursionError as error:
-            raise ValueError("the tests are nested too deeply, or use too many values of the program in a row") from error
+            raise ValueError(
+                "the tests are nested too deeply, or use too many values of the program in a row"
+            ) from error
         if checks and all(isinstance(check, RaiseCheck) for check in checks):
             raise ValueError(
                 "all that is tested is errors, so that a program which only raises would pass; test a value"
