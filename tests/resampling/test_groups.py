@@ -1,7 +1,12 @@
 """Finished groups: when they are dropped, which rollouts stay, penalties, settings and metrics."""
 
+from contextlib import nullcontext
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
+from pydantic import ValidationError
 
 from tests.support.rollout_records import make_record
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
@@ -152,10 +157,20 @@ def test_an_oversample_of_one_and_a_half_generates_twelve_rollouts_for_a_group_o
     assert parse_resampling(config(pivot__resampling__oversample=1.5)).num_generated == 12
 
 
+@given(st.integers(2, 512), st.data())
+def test_every_decimal_that_gives_a_whole_number_is_an_oversample(group_size: int, data: st.DataObject) -> None:
+    hundredths = data.draw(st.integers(100, 1000))
+    whole = hundredths * group_size % 100 == 0
+    with nullcontext() if whole else pytest.raises(ValidationError, match="must be a whole number"):
+        settings = ResamplingSettings(group_size=group_size, oversample=hundredths / 100)
+        assert settings.num_generated == hundredths * group_size // 100
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"pivot__resampling__oversample": 1.3}, r"must be a whole number, got 1.3 \* 8"),
+        ({"pivot__resampling__oversample": float("inf")}, "pivot.resampling.oversample: Input should be a finite"),
         ({"pivot__resampling__oversample": 0.5}, "pivot.resampling.oversample: Input should be greater than or equal"),
         ({"pivot__resampling__mode": "best"}, "pivot.resampling.mode: Input should be 'paper' or 'released'"),
         ({"pivot__resampling__max_gen_batches": 1}, "pivot.resampling.max_gen_batches"),

@@ -9,13 +9,16 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic_sampling import EqualRewards
 from verl_pivot.validation import Options, validated
 
+_MAX_ROUNDING = 1e-6
+"""Difference from a whole number up to which a product counts as one: 1.16 * 25 is 28.999999999999996."""
+
 
 class ResamplingSettings(Options):
     """Keys of `pivot.resampling`, which configs/method/grpo_roc.yaml explains to users."""
 
     group_size: Annotated[int, Field(ge=2)]
     """Rollouts per prompt that the update sees: verl's `rollout.n`."""
-    oversample: Annotated[float, Field(ge=1.0)] = 2.0
+    oversample: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 2.0
     """Rollouts generated per prompt / group_size."""
     mode: Literal["paper", "released"] = "paper"
     equal_rewards: EqualRewards = EqualRewards.REJECT
@@ -29,7 +32,7 @@ class ResamplingSettings(Options):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not (self.oversample * self.group_size).is_integer():
+        if abs(self.oversample * self.group_size - self.num_generated) > _MAX_ROUNDING:
             raise ValueError(
                 f"oversample * rollout.n must be a whole number, got {self.oversample} * {self.group_size}: choose "
                 "another rollout.n or oversample"
@@ -44,7 +47,7 @@ class ResamplingSettings(Options):
     @property
     def num_generated(self) -> int:
         """Rollouts per prompt that are generated."""
-        return int(self.oversample * self.group_size)
+        return round(self.oversample * self.group_size)
 
 
 def parse_resampling(config: DictConfig) -> ResamplingSettings:
