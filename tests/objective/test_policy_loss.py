@@ -149,7 +149,7 @@ def test_gpus_that_each_hold_a_part_average_to_the_whole_batch() -> None:
     torch.testing.assert_close(torch.cat([part for _, part in parts]) / 2, gradient)
 
 
-def test_padding_rows_add_nothing_and_do_not_count() -> None:
+def test_padding_rows_add_nothing() -> None:
     padded = [*ROWS, ([0.4, 0.4], [-1.0, -1.0], 0.0)]
     masks = [*([1] * len(gains) for gains, _, _ in ROWS), [0, 0]]
     value, gradient = loss_and_gradient(ROWS, actor("paper"))
@@ -159,6 +159,19 @@ def test_padding_rows_add_nothing_and_do_not_count() -> None:
     assert with_padding == pytest.approx(value, rel=1e-6)
     torch.testing.assert_close(its_gradient[: len(gradient)], gradient)
     assert not its_gradient[len(gradient) :].any()
+
+
+@pytest.mark.parametrize(("objective", "share"), [("paper", 4 / 5), ("nemo_rl", 1.0), ("verl", 4 / 5)])
+def test_the_trainer_divides_by_the_configured_number_of_actions_also_where_some_are_missing(
+    objective: str, share: float
+) -> None:
+    """verl hands its losses the size of a whole mini-batch; a mean over tokens counts sampled ones alone."""
+    value, gradient = loss_and_gradient(ROWS, actor(objective))
+
+    of_five, its_gradient = loss_and_gradient(ROWS, actor(objective), global_batch_size=5, num_tokens=11)
+
+    assert of_five == pytest.approx(share * value, rel=1e-6)
+    torch.testing.assert_close(its_gradient, share * gradient)
 
 
 def test_a_micro_batch_of_padding_alone_has_no_loss_and_its_metrics_are_numbers() -> None:

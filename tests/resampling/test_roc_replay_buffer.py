@@ -1,6 +1,7 @@
 """RocReplayBuffer on a real TransferQueue: batches have the exact size, dropped groups are cleared and replaced."""
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from tests.support.rollout_queue import (
     transfer_queue,
 )
 from verl_pivot.errors import ConfigError, ResamplingError, VerifierError
+from verl_pivot.resampling.roc import pick_as_released
 
 pytestmark = pytest.mark.slow
 
@@ -214,6 +216,25 @@ def test_the_released_rule_keeps_the_failures_sampled_first_not_those_that_ended
 
     # round(5 * 4 / 8) = 2 failures, the first; and of three successes the two without an error.
     assert sorted(batch.keys) == ["a_0_0", "a_2_0", "a_3_0", "a_6_0"]
+
+
+def test_groups_of_32_that_end_in_any_order_keep_what_the_released_rule_keeps_of_the_order_of_sampling() -> None:
+    rng = random.Random(0)
+    groups = {
+        f"g{number}": [(float(rng.random() < 0.6), rng.randrange(3)) for _ in range(32)] for number in range(20)
+    }
+    announce(list(groups))
+    for uid, rollouts in rng.sample(list(groups.items()), len(groups)):
+        sessions = rng.sample(range(32), 32)
+        finish(uid, [rollout_fields(*rollouts[session]) for session in sessions], sessions=sessions)
+
+    batch, _ = make_buffer(group_size=16, mode="released", min_failures=2, min_successes=2).sample(1, "train", 20)
+
+    kept = {
+        uid: pick_as_released([score for score, _ in rollouts], [errors / 2 for _, errors in rollouts], keep=16)
+        for uid, rollouts in groups.items()
+    }
+    assert sorted(batch.keys) == sorted(f"{uid}_{session}_0" for uid, chosen in kept.items() for session in chosen)
 
 
 def test_the_draw_of_the_paper_does_not_depend_on_which_rollout_ended_first() -> None:
