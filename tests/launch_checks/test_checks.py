@@ -51,7 +51,8 @@ def composed(*overrides: str, method: str = "pivotrl") -> DictConfig:
             "ppo_trainer",
             overrides=[
                 f"+method={method}", "data.train_files=pivots.parquet", "data.val_files=pivots.validation.parquet",
-                "actor_rollout_ref.model.path=model", "trainer.logger=console", *overrides,
+                "actor_rollout_ref.model.path=model", "trainer.logger=console",
+                "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}", *overrides,
             ],
         )  # fmt: skip
 
@@ -436,6 +437,11 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
         (
             "actor_rollout_ref.actor.ppo_mini_batch_size=0",
             "actor_rollout_ref.actor.ppo_mini_batch_size=0: it is a whole number of at least 1",
+        ),
+        (
+            "actor_rollout_ref.actor.ppo_mini_batch_size=5",
+            "data.train_batch_size=64 must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size=5, or else "
+            "verl pads the update with rows that were not sampled",
         ),
         ("data.max_response_length=0", "data.max_response_length=0: it is a whole number of at least 1"),
         ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node=0: it is a whole number of at least 1"),

@@ -178,7 +178,6 @@ def test_every_decimal_that_gives_a_whole_number_is_an_oversample(group_size: in
         ({"pivot__resampling__overslept": 2}, "overslept.*known: .*oversample"),
         ({"data__gen_batch_size": 16}, "data.gen_batch_size must be 1, got 16"),
         ({"trainer__v1__trainer_mode": "separate_async"}, "set pivot.resampling.equal_rewards=drop"),
-        ({"actor_rollout_ref__actor__ppo_mini_batch_size": 5}, "train_batch_size=16 must be a multiple"),
         ({"actor_rollout_ref__rollout__n": 4}, "group_size=8 must equal actor_rollout_ref.rollout.n=4: set rollout.n"),
     ],
 )

@@ -220,9 +220,7 @@ def test_the_released_rule_keeps_the_failures_sampled_first_not_those_that_ended
 
 def test_groups_of_32_that_end_in_any_order_keep_what_the_released_rule_keeps_of_the_order_of_sampling() -> None:
     rng = random.Random(0)
-    groups = {
-        f"g{number}": [(float(rng.random() < 0.6), rng.randrange(3)) for _ in range(32)] for number in range(20)
-    }
+    groups = {f"g{number}": [(float(rng.random() < 0.6), rng.randrange(3)) for _ in range(32)] for number in range(20)}
     announce(list(groups))
     for uid, rollouts in rng.sample(list(groups.items()), len(groups)):
         sessions = rng.sample(range(32), 32)

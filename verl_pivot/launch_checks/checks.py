@@ -26,7 +26,7 @@ from verl_pivot.launch_checks.training_files import (
     file_list,
     read_files,
 )
-from verl_pivot.launch_checks.values import check_loggers, check_values
+from verl_pivot.launch_checks.values import check_loggers, check_mini_batch, check_values
 from verl_pivot.launch_checks.verl_names import check_verl_names
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.verifiers.registry import load_verifier_modules
@@ -47,6 +47,8 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     """
     check_choices(chosen)
     check_values(config)
+    if "method" in chosen:
+        check_mini_batch(config)
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config))
     check_verl_names(config)

@@ -58,6 +58,20 @@ def check_values(config: DictConfig) -> None:
         )
 
 
+def check_mini_batch(config: DictConfig) -> None:
+    """Refuse a batch that does not divide into mini-batches: an update of few rollouts would weigh as much as others.
+
+    Raises:
+        ConfigError: Naming both keys.
+    """
+    batch, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
+    if batch % mini_batch:
+        raise ConfigError(
+            f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size="
+            f"{mini_batch}, or else verl pads the update with rows that were not sampled"
+        )
+
+
 def check_loggers(names: str | Sequence[str] | None) -> None:
     """Refuse a logger whose package is missing; verl would say so after the policy and the engines are up.
 

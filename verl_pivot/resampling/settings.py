@@ -72,7 +72,7 @@ def settings_of(chosen: DictConfig) -> ResamplingSettings:
 
 
 def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:
-    """Refuse batch sizes with which verl would pad the update or could not replace single groups.
+    """Refuse sizes with which verl could not replace single groups, or gives the update another number of rollouts.
 
     Raises:
         ConfigError: If two keys contradict each other; the message names them.
@@ -81,12 +81,6 @@ def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:
         raise ConfigError(
             f"pivot.resampling replaces single groups, so that data.gen_batch_size must be 1, got "
             f"{config.data.gen_batch_size}"
-        )
-    batch, mini_batch = config.data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size
-    if batch % mini_batch:
-        raise ConfigError(
-            f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size="
-            f"{mini_batch}, or else verl pads the update with rows that were not sampled"
         )
     if settings.equal_rewards is EqualRewards.REJECT and config.trainer.v1.trainer_mode == "separate_async":
         raise ConfigError(
