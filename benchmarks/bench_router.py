@@ -1,4 +1,4 @@
-"""Milliseconds of the router's decisions, and of its releases while thousands of acquires wait.
+"""Milliseconds of the router's decisions, of its releases while thousands of acquires wait, and of a step's turns.
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_router --help`. Each routing policy is
 timed alone, call by call. The router's actor runs on a Ray of its own, as verl makes it, and reads the loads of its
@@ -39,8 +39,12 @@ def main(
         int, typer.Option(min=1, help="Conversations under way, and acquires that wait.")
     ] = 16_384,
     turns: Annotated[int, typer.Option(min=1, help="Turns for which each policy is timed.")] = 20_000,
+    rollouts: Annotated[int, typer.Option(min=0, help="Rollouts of a whole step, 131072 for 512 engines.")] = 0,
+    processes: Annotated[int, typer.Option(min=1, help="Processes of agent loops in that step.")] = 4,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time for which that step is measured.")] = 60.0,
+    turn_seconds: Annotated[float, typer.Option(min=0.1, help="Mean time of a turn, and of its tools.")] = 30.0,
 ) -> None:
-    """Print milliseconds of the calls of each policy, and of releases while all the acquires wait."""
+    """Print milliseconds of the calls of each policy, of releases while all acquires wait, and of a step's turns."""
     console = Console()
     table = Table(title=f"{engines} engines, {conversations} conversations: milliseconds", title_justify="left")
     for column in ("policy", "acquire median", "99 %", "release median", "99 %", "end median", "99 %"):
@@ -50,7 +54,9 @@ def main(
         table.add_row(name, *(f"{value:.3f}" for each in times.values() for value in _quantiles(each)))
     console.print(table)
     console.print(f"target: median below {TARGET_DECISION_MS} ms\n")
-    waiting(conversations, console)
+    asyncio.run(waiting(conversations, console))
+    if rollouts:
+        step(engines, rollouts, processes, seconds, turn_seconds, console)
 
 
 class _Quantiles(NamedTuple):
@@ -131,58 +137,137 @@ class _Load:
         self._running += placements
 
 
-def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
-    """Print milliseconds of releases while so many acquires wait; check that each acquire is served in the end."""
+@contextmanager
+def running_router(num_engines: int, capacity: int, policy: str) -> Iterator[Any]:
+    """The handle of a router on a Ray of its own, with so many made-up engines."""
     import ray
     from verl.workers.rollout.router import get_router_handle
 
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    capacity = 4 * (_PROMPT_TOKENS + _BUDGET)
+    settings = {
+        "router_class": "verl_pivot.routing.router_actor.KvRouter", "policy": policy, "max_response_tokens": _BUDGET
+    }  # fmt: skip
     try:
-        with engine_loads(num_running // 4, capacity) as names, tempfile.TemporaryDirectory() as folder:
+        with engine_loads(num_engines, capacity) as names, tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "router.yaml"
-            settings = {"policy": "kv_admission", "max_response_tokens": _BUDGET}
-            path.write_text(yaml.safe_dump({"router_class": "verl_pivot.routing.router_actor.KvRouter", **settings}))
-            actor = get_router_handle(dict.fromkeys(names, "an engine"), router_config_path=str(path))
-            _wait_and_release(actor, num_running, num_waiting, console)
+            path.write_text(yaml.safe_dump(settings))
+            router = get_router_handle(dict.fromkeys(names, "an engine"), router_config_path=str(path))
+            ray.get(router.get_status.remote())
+            yield router
     finally:
         ray.shutdown()
 
 
-def _wait_and_release(actor: Any, num_running: int, num_waiting: int, console: Console) -> None:
+async def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
+    """Print milliseconds of the ends of turns while so many acquires wait; check that each is served in the end."""
+    with running_router(num_running // 4, 4 * (_PROMPT_TOKENS + _BUDGET), "kv_admission") as router:
+        prompt = list(range(_PROMPT_TOKENS))
+
+        async def acquire(name: str) -> str:
+            return str((await router.acquire_server.remote(name + REPORTS_END, prompt))[0])
+
+        async def end(name: str) -> None:
+            await router.end_conversation.remote(name + REPORTS_END, 500, None)
+
+        async def play(name: str) -> None:
+            await acquire(name)
+            await end(name)
+
+        places = [await acquire(f"r{number}") for number in range(num_running)]
+        rollouts = [asyncio.create_task(play(f"w{number}")) for number in range(num_waiting)]
+        while (await router.get_status.remote())["waiting"] < num_waiting:
+            await asyncio.sleep(0.2)
+        before, seconds = cpu_seconds(router), []
+        for number, server in enumerate(places):
+            began = time.perf_counter()
+            router.release_server.remote(server, f"r{number}{REPORTS_END}")
+            await end(f"r{number}")
+            seconds.append(time.perf_counter() - began)
+        median, percentile_99 = _quantiles(seconds)
+        console.print(
+            f"{num_waiting} acquires wait; the end of a turn and its conversation, there and back: median {median:.2f} "
+            f"ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
+        )
+        await asyncio.gather(*rollouts)
+        status = await router.get_status.remote()
+        assert (status["waiting"], status["conversations"], status["total_inflight"]) == (0, 0, 0), status
+        await router.audit.remote()
+        per_pair = (cpu_seconds(router) - before) / (num_waiting + num_running)
+        console.print(f"every acquire had its turn; {1e3 * per_pair:.2f} ms of the actor's CPU time for each")
+
+
+def cpu_seconds(router: Any) -> float:
+    """CPU seconds that the router's actor has used."""
     import ray
 
-    def ask(name: str) -> Any:
-        return actor.acquire_server.remote(request_id=name + REPORTS_END, prompt_ids=list(range(_PROMPT_TOKENS)))
+    seconds: float = ray.get(router.actor.__ray_call__.remote(lambda _: time.process_time()))
+    return seconds
 
-    running = {f"r{number}": ask(f"r{number}") for number in range(num_running)}
-    places = dict(zip(running, ray.get(list(running.values())), strict=True))
-    began = time.monotonic()
-    acquires = [ask(f"w{number}") for number in range(num_waiting)]
-    while ray.get(actor.get_status.remote())["waiting"] < num_waiting:
-        time.sleep(0.2)
-    console.print(f"{num_waiting} acquires wait, {time.monotonic() - began:.1f} s after the first was sent")
-    seconds = []
-    for name, (server, _) in places.items():
-        began = time.perf_counter()
-        ray.get(actor.release_server.remote(server_id=server, request_id=name + REPORTS_END))
-        seconds.append(time.perf_counter() - began)
-    median, percentile_99 = _quantiles(seconds)
+
+def step(engines: int, rollouts: int, processes: int, seconds: float, turn_seconds: float, console: Console) -> None:
+    """Print what a step of so many rollouts asks of the router's actor: CPU time of a turn, and time to the answer.
+
+    Processes of agent loops play conversations without engines: a turn takes `turn_seconds` on average, also while
+    tools work. All rollouts begin at once, and most wait for room.
+    """
+    import ray
+
+    with running_router(engines, 400_000, "kv_forecast") as router:
+        workers = [ray.remote(AgentLoops).remote(number, turn_seconds) for number in range(processes)]
+        rounds = [each.play.remote(router, rollouts // processes) for each in workers]
+        while ray.get(router.get_status.remote())["conversations"] < rollouts:
+            time.sleep(1.0)
+        console.print(f"the router knows all {rollouts} rollouts after {cpu_seconds(router):.1f} s of its CPU time")
+        ray.get([each.times.remote() for each in workers])
+        before = cpu_seconds(router)
+        time.sleep(seconds)
+        after = cpu_seconds(router)
+        times = [each for found in ray.get([each.times.remote() for each in workers]) for each in found]
+        status = ray.get(router.get_status.remote())
+        del rounds
+    median, percentile_99 = _quantiles(times)
     console.print(
-        f"release, there and back: median {median:.2f} ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
+        f"{engines} engines, {rollouts} rollouts of which {status['waiting']} wait, {processes} processes of agent "
+        f"loops: {len(times)} turns in {seconds:.0f} s, {1e3 * (after - before) / len(times):.3f} ms of the actor's "
+        f"CPU time for each, {len(times) / (after - before):.0f} turns per CPU second; acquire to answer: median "
+        f"{median:.1f} ms, 99 % {percentile_99:.1f} ms"
     )
-    began = time.monotonic()
-    ended = [*(actor.end_conversation.remote(name + REPORTS_END, 500, None) for name in places)]
-    pending = dict(zip(acquires, range(num_waiting), strict=True))
-    while pending:
-        done, _ = ray.wait(list(pending), num_returns=min(512, len(pending)), timeout=60)
-        assert done, "an acquire was left waiting"
-        ended += [actor.end_conversation.remote(f"w{pending.pop(each)}{REPORTS_END}", 500, None) for each in done]
-    ray.get(ended)
-    status = ray.get(actor.get_status.remote())
-    assert (status["waiting"], status["conversations"], status["total_inflight"]) == (0, 0, 0), status
-    ray.get(actor.audit.remote())
-    console.print(f"every acquire had its turn within {time.monotonic() - began:.1f} s, and the accounts are empty")
+
+
+class AgentLoops:
+    """A process of agent loops, whose turns only take time."""
+
+    def __init__(self, number: int, turn_seconds: float) -> None:
+        self._rng = random.Random(number)
+        self._number = number
+        self._turn_seconds = turn_seconds
+        self._times: list[float] = []
+
+    async def play(self, router: Any, num_rollouts: int) -> None:
+        """Play rollouts that all begin at once, 32 of each prompt."""
+        await asyncio.gather(*(self._roll_out(router, number) for number in range(num_rollouts)))
+
+    async def times(self) -> list[float]:
+        """Seconds from acquire to answer of the turns that returned since the last call."""
+        found, self._times = self._times, []
+        return found
+
+    async def _roll_out(self, router: Any, number: int) -> None:
+        name = f"p{self._number}-{number}{REPORTS_END}"
+        ids = [self._number, number // 32, *range(_PROMPT_TOKENS - 2)]
+        is_last = False
+        while not is_last:
+            began = time.perf_counter()
+            server, _ = await router.acquire_server.remote(name, ids)
+            if len(ids) > _PROMPT_TOKENS:
+                self._times.append(time.perf_counter() - began)
+            await asyncio.sleep(self._rng.expovariate(1 / self._turn_seconds))
+            router.release_server.remote(server, name)
+            ids = [*ids, *range(self._rng.randrange(100, 2_000))]
+            is_last = self._rng.random() < 1 / 3 or len(ids) > _BUDGET
+            if not is_last:
+                await asyncio.sleep(self._rng.expovariate(1 / self._turn_seconds))
+        await router.end_conversation.remote(name, len(ids) - _PROMPT_TOKENS, None)
 
 
 @contextmanager

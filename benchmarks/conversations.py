@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-from verl_pivot.routing.client import end_conversation, new_request_id, wait_for_place
+from verl_pivot.routing.client import end_conversation, new_request_id
 from verl_pivot.routing.simulator.workload import SimulatedConversation, SimulatedTurn
 
 
@@ -38,8 +38,6 @@ async def play(
     ids = prompt_of(conversation)
     for number, turn in enumerate(conversation.turns):
         params = {**sampling_params, "max_new_tokens": turn.generated}
-        if reports_end:
-            await wait_for_place(client, name, ids)
         output = await client.generate(name, prompt_ids=list(ids), sampling_params=params)
         observed = tokens(f"observation {conversation.id} {number}", turn.observed)
         yield PlayedTurn(ids, output, observed)

@@ -1,195 +1,426 @@
-"""routing.place_desk and its client: turns that wait for a server without a call of their own."""
+"""routing.place_desk and routing.router_handle: turns that wait for a server without a call of their own."""
 
 import asyncio
+import itertools
+import pickle
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import uuid4
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from verl_pivot.routing.client import new_request_id, wait_for_place
+from verl_pivot.data.rollout_records import RoutingCost
+from verl_pivot.errors import EngineError
+from verl_pivot.routing.client import new_request_id
 from verl_pivot.routing.engine_load import EngineLoad
-from verl_pivot.routing.place_desk import PlaceDesk, PlaceRequest
+from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
+from verl_pivot.routing.router_handle import RouterHandle
+from verl_pivot.routing.router_messages import (
+    ConversationOver,
+    RouterNews,
+    ServerGiven,
+    TurnAsked,
+    TurnOver,
+    decode_messages,
+    encode,
+)
 from verl_pivot.routing.settings import make_routing_policy, parse_router
 
 
 class Desk:
-    """A desk of a router with one server, which takes one rollout at a time; its time stands still."""
+    """A desk of a router with one server, which takes so many rollouts at a time; its time stands still."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 1) -> None:
         self.now = 0.0
-        settings = parse_router({"policy": "kv_admission", "max_response_tokens": 1_000}, "test")
-        self.router = Router(make_routing_policy(settings), lambda: self.now, forget_after_seconds=1e9)
-        self.router.add_server("a", EngineLoad(capacity=1_100, used=0, num_running=1, num_waiting=0))
-        self.desk = PlaceDesk(self.acquire, lambda name: self.router.end(name, None), lambda: self.now)
-
-    async def acquire(self, request: PlaceRequest) -> str:
-        return await self.router.acquire(
-            request["request_id"], request["num_tokens"], request["digest"], reports_end=True
-        )
+        chosen = parse_router({"policy": "kv_admission", "max_response_tokens": 1_000}, "test")
+        self.router = Router(make_routing_policy(chosen), lambda: self.now, forget_after_seconds=1e9)
+        self.router.add_server("a", EngineLoad(capacity=room * 1_100, used=0, num_running=1, num_waiting=0))
+        self.desk = PlaceDesk(self.router, lambda: self.now)
+        self._numbers = itertools.count()
 
     def ask(self, worker: str, *names: str, num_tokens: int = 100) -> None:
-        self.desk.ask(worker, [PlaceRequest(request_id=name, num_tokens=num_tokens, digest=name) for name in names])
+        asked = [TurnAsked(next(self._numbers), f"{name}+reports-end", num_tokens, name) for name in names]
+        self.desk.take(worker, asked)
+
+    def end(self, name: str, worker: str = "w") -> list[RoutingCost]:
+        return self.desk.take(worker, [ConversationOver(f"{name}+reports-end", 10, None)])
+
+    async def given(self, worker: str) -> list[int] | None:
+        """Numbers of the worker's questions that have an answer, as soon as there are any."""
+        answers = await self.desk.answers(worker)
+        return None if answers is None else [each.number for each in answers if isinstance(each, ServerGiven)]
+
+    @property
+    def num_waiting(self) -> int:
+        return self.router.status()["waiting"]
 
 
-async def turns_until(condition: Callable[[], object]) -> int:
+async def turns_until(condition: Callable[[], object], most: int = 1_000) -> int:
     """Turns of the event loop until something is true."""
-    for number in range(100):
+    for number in range(most):
         if condition():
             return number
         await asyncio.sleep(0)
-    raise AssertionError("100 turns of the event loop were not enough")
+    raise AssertionError(f"{most} turns of the event loop were not enough")
 
 
 @pytest.mark.parametrize("num_waiting", [1, 10, 2_000])
 async def test_no_number_of_waiting_turns_delays_a_release(num_waiting: int) -> None:
     """Its effect is seen as many turns of the event loop later as with one waiting turn."""
     desk = Desk()
-    desk.ask("w", "first", *(f"{number}" for number in range(num_waiting)))
-    await turns_until(lambda: desk.router.status()["waiting"] == num_waiting)
-    assert desk.desk.claim("first") == "a"
+    desk.ask("other", "first")
+    desk.ask("w", *(f"{number}" for number in range(num_waiting)))
+    await turns_until(lambda: desk.num_waiting == num_waiting)
+    listening = asyncio.create_task(desk.given("w"))
 
-    desk.router.release("a", "first")
-    desk.router.end("first", 10)
+    desk.end("first")
 
-    assert await turns_until(lambda: desk.desk.claim("0")) <= 3
+    assert await turns_until(listening.done) <= 5
+    assert listening.result() == [1]
 
 
-async def test_one_call_tells_a_worker_of_all_its_waits_that_are_over() -> None:
+async def test_no_number_of_turns_that_are_asked_for_together_delays_a_release() -> None:
+    """5,000 conversations begin a few at a time; a release between them is in force at once."""
+    desk = Desk()
+    desk.ask("other", "first")
+    await turns_until(lambda: desk.router.inflight["a"])
+    desk.ask("w", *(f"{number}" for number in range(5_000)))
+    await asyncio.sleep(0)
+
+    desk.desk.take("other", [TurnOver("a", "first+reports-end")])
+
+    assert desk.router.inflight == {"a": 0}
+    assert desk.num_waiting < 100
+    await turns_until(lambda: desk.num_waiting == 5_000)
+
+
+async def test_one_call_tells_a_worker_of_all_its_turns() -> None:
     desk = Desk()
     desk.ask("w", "first", "second")
     desk.ask("w", "too long", num_tokens=5_000)
     desk.ask("other", "third")
+    await turns_until(lambda: not desk.desk.num_first_turns)
+    await asyncio.sleep(0)
 
-    assert await desk.desk.ended_waits("w") == ["first", "too long"]
-    assert (desk.desk.claim("first"), desk.desk.claim("too long")) == ("a", None)
-    listening = asyncio.create_task(desk.desk.ended_waits("w"))
+    too_long, first = await desk.desk.answers("w") or []
+    assert first == ServerGiven(0, "a")
+    assert (too_long.number, getattr(too_long, "is_engine_error", None)) == (2, True)
+    listening = asyncio.create_task(desk.given("w"))
     await asyncio.sleep(0)
     assert not listening.done()
-    desk.router.end("first", 10)
-    assert await listening == ["second"]
+    desk.end("first")
+    assert await listening == [1]
 
 
 async def test_a_worker_that_dies_gives_back_what_it_waited_for_and_was_given() -> None:
     desk = Desk()
     desk.ask("dead", "given", "waiting")
     desk.ask("alive", "mine")
-    await turns_until(lambda: desk.router.status()["waiting"] == 2)
+    await turns_until(lambda: desk.num_waiting == 2)
 
     desk.now = 50.0
-    alive = asyncio.create_task(desk.desk.ended_waits("alive"))
+    alive = asyncio.create_task(desk.given("alive"))
     await asyncio.sleep(0)
     assert desk.desk.drop_silent() == 0
     desk.now = 61.0
     assert desk.desk.drop_silent() == 2
 
-    assert await alive == ["mine"]
-    assert (desk.desk.claim("given"), desk.desk.claim("mine")) == (None, "a")
+    assert await alive == [2]
     assert desk.router.status()["conversations"] == 1
-    assert await desk.desk.ended_waits("dead") is None
+    assert await desk.desk.answers("dead") is None
 
 
-async def test_a_turn_that_is_asked_for_twice_gets_one_place() -> None:
+async def test_a_server_that_was_told_to_a_worker_that_died_at_that_moment_is_given_back() -> None:
     desk = Desk()
-    desk.ask("w", "first")
-    desk.ask("w", "first")
+    desk.ask("dead", "given")
+    assert await desk.given("dead") == [0]
 
-    await desk.desk.ended_waits("w")
+    desk.now = 61.0
+    assert desk.desk.drop_silent() == 1
+
+    assert desk.router.status()["conversations"] == 0
+
+
+async def test_a_worker_that_has_its_servers_may_be_silent_while_its_turns_run() -> None:
+    desk = Desk()
+    desk.ask("w", "long")
+    assert await desk.given("w") == [0]
+    desk.desk.leave("w")
+
+    desk.now = 10_000.0
+    assert desk.desk.drop_silent() == 0
 
     assert desk.router.inflight == {"a": 1}
+
+
+async def test_a_conversation_that_ends_before_the_router_knows_of_it_takes_no_room() -> None:
+    desk = Desk()
+    desk.ask("w", "cancelled", "next")
+
+    assert desk.end("cancelled") == [RoutingCost()]
+
+    assert await desk.given("w") == [1]
+    assert desk.router.status()["conversations"] == 1
 
 
 class Remote:
     """A method of an actor's handle."""
 
     def __init__(self, method: Callable[..., Awaitable[Any]]) -> None:
-        self.remote = method
+        self.method = method
+
+    def remote(self, *arguments: Any) -> "asyncio.Future[Any]":
+        return asyncio.ensure_future(self.method(*arguments))
 
 
-class Client:
-    """verl's client, of which only the router's handle is used; it counts the calls."""
+class Actor:
+    """The router's actor, in this process, on a desk; it counts the calls that it gets."""
 
     def __init__(self, desk: PlaceDesk | None) -> None:
         self.desk = desk
-        self.calls: list[str] = []
+        self.num_calls = 0
         self.most_listening = 0
+        self.num_bytes = 0
         self._listening = 0
-        self._load_balancer = self
-        self.request_places = Remote(self._request)
-        self.ended_waits = Remote(self._ended)
+        self.version = 0
+        self.handles = {"a": "the actor of a"}
+        names = ("take_messages", "wait_for_news", "leave", "get_handles", "get_status")
+        self.take_messages, self.wait_for_news, self.leave, self.get_handles, self.get_status = (
+            Remote(getattr(self, f"_{name}")) for name in names
+        )
 
-    async def _request(self, worker: str, requests: list[PlaceRequest]) -> None:
-        self.calls.append("request")
+    async def _take_messages(self, worker: str, messages: bytes) -> bytes:
+        self.num_calls += 1
+        self.num_bytes += len(messages)
         await asyncio.sleep(0)
         if self.desk is None:
             raise RuntimeError("the actor has died")
-        self.desk.ask(worker, requests)
+        return encode(self.desk.take(worker, decode_messages(messages)))
 
-    async def _ended(self, worker: str) -> list[str] | None:
-        assert self.desk is not None
+    async def _wait_for_news(self, worker: str) -> bytes:
+        if self.desk is None:
+            raise RuntimeError("the actor has died")
         self._listening += 1
         self.most_listening = max(self.most_listening, self._listening)
-        ended = await self.desk.ended_waits(worker)
+        answers = await self.desk.answers(worker)
         self._listening -= 1
-        return ended
+        return encode(None if answers is None else RouterNews(self.version, answers))
+
+    async def _leave(self, worker: str) -> None:
+        assert self.desk is not None
+        self.desk.leave(worker)
+
+    async def _get_handles(self) -> list[Any]:
+        async def stored() -> dict[str, str]:
+            return dict(self.handles)
+
+        return [stored()]
+
+    async def _get_status(self) -> str:
+        return "status"
 
 
-async def test_all_turns_of_a_worker_wait_by_one_call_and_are_asked_for_together() -> None:
+async def test_all_turns_of_a_process_wait_by_one_call_and_messages_travel_together() -> None:
     desk = Desk()
-    client = Client(desk.desk)
+    actor = Actor(desk.desk)
+    handle = RouterHandle(actor)
     served: list[str] = []
 
     async def play(name: str) -> None:
-        await wait_for_place(client, name, [1, 2, 3])
-        assert desk.desk.claim(name) == "a"
+        server, engine = await handle.acquire_server.remote(request_id=name, prompt_ids=[1, 2, 3])
+        assert (server, engine) == ("a", "the actor of a")
         served.append(name)
-        await asyncio.sleep(0)
-        desk.router.end(name, 10)
+        handle.release_server.remote(server_id=server, request_id=name)
+        await handle.end_conversation.remote(name, 10, None)
 
     await asyncio.gather(*(play(new_request_id()) for _ in range(300)))
 
     assert len(served) == 300
-    assert client.most_listening == 1
-    assert len(client.calls) == 1
+    assert actor.most_listening == 1
+    assert actor.num_calls < 2 * 300
+    assert desk.router.status()["conversations"] == 0
 
 
-async def test_a_turn_that_is_cancelled_while_it_waits_leaves_the_others_waiting() -> None:
+async def test_the_tokens_of_a_request_stay_in_its_process() -> None:
+    desk = Desk(room=10)
+    actor = Actor(desk.desk)
+
+    await RouterHandle(actor).acquire_server.remote(new_request_id(), list(range(1_000)))
+
+    assert actor.num_bytes < 200
+
+
+@pytest.mark.parametrize("reports_end", [True, False])
+async def test_a_turn_that_is_cancelled_while_it_waits_leaves_the_others_waiting(reports_end: bool) -> None:
+    """Agent loops of verl do not report the end, so the cancelled wait itself ends the conversation."""
     desk = Desk()
-    client = Client(desk.desk)
-    turns = [asyncio.create_task(wait_for_place(client, name, [1])) for name in ("first", "second", "third")]
+    handle = RouterHandle(Actor(desk.desk))
+    names = [new_request_id() if reports_end else f"{number}" for number in range(3)]
+    turns = [asyncio.create_task(handle.acquire_server.remote(name, [1])) for name in names]
     await turns[0]
 
     turns[1].cancel()
     await turns_until(turns[1].done)
-    desk.router.end("second", None)
-    desk.router.end("first", 10)
+    for name in names[:2] if reports_end else names[:1]:
+        await handle.end_conversation.remote(name, None, None)
 
-    await turns[2]
-    assert desk.desk.claim("third") == "a"
+    assert (await turns[2])[0] == "a"
+    assert desk.router.status()["conversations"] == 1
 
 
-@pytest.mark.heavy
-async def test_the_worker_that_counted_as_dead_goes_on_without_the_desk() -> None:
+async def test_parallel_requests_of_one_conversation_each_get_their_server() -> None:
     desk = Desk()
-    client = Client(desk.desk)
-    turns = [asyncio.create_task(wait_for_place(client, name, [1])) for name in ("first", "second")]
-    await turns[0]
-    desk.now = 100.0
+    handle = RouterHandle(Actor(desk.desk))
 
+    found = await asyncio.gather(*(handle.acquire_server.remote("w", [1]) for _ in range(4)))
+
+    assert [server for server, _ in found] == ["a"] * 4
+    assert desk.router.inflight == {"a": 4}
+    for _ in found:
+        handle.release_server.remote("a", "w")
+    await turns_until(lambda: desk.router.inflight == {"a": 0})
+
+
+async def test_a_process_that_counted_as_dead_asks_again_for_all_its_turns() -> None:
+    desk = Desk()
+    handle = RouterHandle(Actor(desk.desk))
+
+    async def play(name: str) -> str:
+        server, _ = await handle.acquire_server.remote(name, [1])
+        await handle.end_conversation.remote(name, 10, None)
+        return str(server)
+
+    await handle.acquire_server.remote("runs", [1])
+    turns = [asyncio.create_task(play(new_request_id())) for _ in range(2)]
+    await turns_until(lambda: desk.num_waiting == 2)
+    desk.now = 100.0
     assert desk.desk.drop_silent() == 2
 
-    second = asyncio.create_task(wait_for_place(client, "third", [1]))
-    await asyncio.wait_for(second, 20)
-    assert desk.router.status()["conversations"] >= 1
-    turns[1].cancel()
+    turns.append(asyncio.create_task(play(new_request_id())))
+    await turns_until(lambda: desk.num_waiting == 3)
+    await handle.end_conversation.remote("runs", 10, None)
+
+    assert await asyncio.gather(*turns) == ["a"] * 3
+
+
+async def test_an_engine_that_restarts_under_its_address_is_reached_by_its_new_handle() -> None:
+    desk = Desk(room=3)
+    actor = Actor(desk.desk)
+    handle = RouterHandle(actor)
+    assert (await handle.acquire_server.remote("v", [1]))[1] == "the actor of a"
+
+    actor.handles, actor.version = {"a": "the new actor of a"}, 1
+
+    assert (await handle.acquire_server.remote("w", [1]))[1] == "the new actor of a"
+
+
+async def test_errors_of_the_router_reach_the_agent_loop_as_themselves() -> None:
+    desk = Desk()
+    handle = RouterHandle(Actor(desk.desk))
+    with pytest.raises(EngineError, match="a request of 5000 tokens does not fit"):
+        await handle.acquire_server.remote("w", [1] * 5_000)
+
+    desk.router.remove_server("a")
+    with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
+        await handle.acquire_server.remote("w", [1])
 
 
 async def test_if_the_router_has_died_no_turn_waits() -> None:
-    turns = [wait_for_place(Client(None), f"{number}", [1]) for number in range(3)]
+    handle = RouterHandle(Actor(None))
+    calls = [*(handle.acquire_server.remote(f"{number}", [1]) for number in range(3))]
+    calls.append(handle.end_conversation.remote("w", 5, None))
 
-    for error in await asyncio.gather(*turns, return_exceptions=True):
+    for error in await asyncio.gather(*calls, return_exceptions=True):
         assert isinstance(error, RuntimeError)
 
 
-async def test_other_routers_are_not_asked() -> None:
-    await wait_for_place(object(), "w", [1])
+async def test_a_handle_travels_with_its_actor_only_and_has_the_actors_other_methods() -> None:
+    handle = RouterHandle(Actor(None))
+
+    assert await handle.get_status.remote() == "status"
+    assert await handle.require_acquire_fields.remote() == ["prompt_ids"]
+    assert RouterHandle.__reduce__(handle) == (RouterHandle, (handle.actor,))
+    assert pickle.loads(pickle.dumps(RouterHandle("an actor"))).actor == "an actor"
+
+
+def test_an_event_loop_that_closes_waits_for_no_answer_of_the_router() -> None:
+    """Also where an agent loop reports the end of its conversation while it is cancelled."""
+
+    async def run() -> None:
+        handle = RouterHandle(Actor(Desk().desk))
+
+        async def play() -> None:
+            name = new_request_id()
+            try:
+                await handle.acquire_server.remote(name, [1])
+                await asyncio.sleep(0)
+            finally:
+                await handle.end_conversation.remote(name, None, None)
+
+        tasks = [asyncio.create_task(play()) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in tasks)
+
+    asyncio.run(run())
+
+
+OPERATIONS = st.lists(st.tuples(st.sampled_from(["begin", "cancel", "drop"]), st.integers(0, 5)))
+
+
+@settings(max_examples=100, deadline=None)
+@given(operations=OPERATIONS, reports_end=st.booleans())
+def test_whatever_agent_loops_do_every_turn_gets_its_server_in_the_end(
+    operations: list[tuple[str, int]], reports_end: bool
+) -> None:
+    async def run() -> None:
+        rollouts = RandomRollouts(reports_end)
+        for kind, number in operations:
+            getattr(rollouts, kind)(number)
+            for _ in range(number):
+                await asyncio.sleep(0)
+        await rollouts.finish()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+class RandomRollouts:
+    """Rollouts of two turns, which are cancelled, and whose process counts as dead, at any time."""
+
+    def __init__(self, reports_end: bool) -> None:
+        self.desk = Desk(room=2)
+        self.handle = RouterHandle(Actor(self.desk.desk))
+        self.reports_end = reports_end
+        self.tasks: dict[int, asyncio.Task[None]] = {}
+        self.cancelled: list[asyncio.Task[None]] = []
+
+    async def play(self) -> None:
+        name = new_request_id() if self.reports_end else uuid4().hex
+        try:
+            for num_tokens in (10, 20):
+                server, _ = await self.handle.acquire_server.remote(name, [1] * num_tokens)
+                await asyncio.sleep(0)
+                self.handle.release_server.remote(server, name)
+        finally:
+            await asyncio.shield(self.handle.end_conversation.remote(name, None, None))
+
+    def begin(self, number: int) -> None:
+        self.tasks.setdefault(number, asyncio.create_task(self.play()))
+
+    def cancel(self, number: int) -> None:
+        if number in self.tasks:
+            self.cancelled.append(self.tasks.pop(number))
+            self.cancelled[-1].cancel()
+
+    def drop(self, number: int) -> None:
+        self.desk.now += 61.0
+        self.desk.desk.drop_silent()
+
+    async def finish(self) -> None:
+        await asyncio.gather(*self.tasks.values())
+        await asyncio.wait([asyncio.create_task(asyncio.sleep(0)), *self.cancelled])
+        await turns_until(lambda: not self.desk.router.status()["conversations"])
+        assert self.desk.router.inflight == {"a": 0}
+        self.desk.router.audit()

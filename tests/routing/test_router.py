@@ -249,6 +249,23 @@ async def test_requests_on_a_server_that_reports_work_are_not_lost() -> None:
     assert router.counts.lost == 0
 
 
+async def test_a_request_on_a_prefill_decode_pair_is_never_lost_but_forgotten_in_the_end() -> None:
+    half = load(1_100, num_running=0).model_copy(update={"is_prefill_half": True})
+    router = make_router(servers="", forget_after_seconds=60)
+    router.add_server("a", half)
+    await acquire(router, "w", reports_end=False)
+
+    for now in (1.0, 2.0, 3.0):
+        clock_of(router).now = now
+        router.observe("a", half)
+    assert router.status()["tokens"] == {"a": {"committed": 100, "free": None, "capacity": None}}
+    assert (router.counts.lost, router.inflight) == (0, {"a": 1})
+
+    clock_of(router).now = 61.0
+    router.tick()
+    assert (router.counts.forgotten, router.inflight) == (1, {"a": 0})
+
+
 async def test_conversations_without_calls_are_forgotten_unless_a_request_runs() -> None:
     router = make_router(servers="a", capacity=2_200, forget_after_seconds=60)
     await acquire(router, "gone")

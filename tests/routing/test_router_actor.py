@@ -1,12 +1,12 @@
 """routing.router_actor: the actor behind verl's own factory and client, with engines whose loads the test sets."""
 
 import asyncio
-import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import yaml
@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 
 from tests.support.fake_engine import Answer, FakeServer, fake_server
 from verl_pivot.errors import ConfigError
-from verl_pivot.routing.client import REPORTS_END, end_conversation, new_request_id, wait_for_place
+from verl_pivot.routing.client import REPORTS_END, end_conversation, new_request_id
+from verl_pivot.routing.router_handle import RouterHandle
 
 pytestmark = pytest.mark.slow
 
@@ -35,23 +36,28 @@ class Engines:
         self.servers = servers
         self.names = [server.url.removeprefix("http://") for server in servers]
         self.handles = {name: f"the actor of {name}" for name in self.names}
+        self.num_reads = 0
+        """Reads of their loads."""
 
 
 @contextmanager
-def engines(num: int, capacity: object = 10_000) -> Iterator[Engines]:
+def engines(num: int, capacity: object = 10_000, **others: object) -> Iterator[Engines]:
     """Fake engines that report a KV cache of `capacity` tokens."""
     rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0, "max_total_num_tokens": capacity}
+    rank |= others
 
     def answer(path: str, body: object) -> Answer:
-        assert path == "/v1/loads?include=core"
+        assert path == "/v1/loads?include=core%2Cdisagg"
+        found.num_reads += 1
         return Answer(body={"loads": [rank]})
 
     with ExitStack() as stack:
-        yield Engines([stack.enter_context(fake_server(answer)) for _ in range(num)])
+        found = Engines([stack.enter_context(fake_server(answer)) for _ in range(num)])
+        yield found
 
 
-def make_actor(folder: Path, servers: dict[str, Any], **settings: object) -> Any:
-    """The router's actor, made by verl from a YAML."""
+def make_router(folder: Path, servers: dict[str, Any], **settings: object) -> Any:
+    """The handle of the router's actor, made by verl from a YAML."""
     from verl.workers.rollout.router import get_router_handle
 
     path = folder / "router.yaml"
@@ -65,8 +71,16 @@ def make_actor(folder: Path, servers: dict[str, Any], **settings: object) -> Any
     return get_router_handle(servers, router_config_path=str(path))
 
 
-def ask(actor: Any, name: str, context: int = 0, number: int = 0) -> Any:
-    return actor.acquire_server.remote(request_id=name + REPORTS_END, prompt_ids=[number] * (100 + context))
+async def ask(router: Any, name: str, context: int = 0, number: int = 0) -> tuple[str, Any]:
+    found: tuple[str, Any] = await router.acquire_server.remote(
+        request_id=name + REPORTS_END, prompt_ids=[number] * (100 + context)
+    )
+    return found
+
+
+def asked(router: Any, names: Iterable[str]) -> list["asyncio.Task[tuple[str, Any]]"]:
+    """Tasks that ask for the first turn of each conversation."""
+    return [asyncio.create_task(ask(router, name)) for name in names]
 
 
 def get(*references: Any) -> Any:
@@ -76,84 +90,98 @@ def get(*references: Any) -> Any:
     return found[0] if len(found) == 1 else found
 
 
-def end(actor: Any, name: str) -> Any:
-    return get(actor.end_conversation.remote(name + REPORTS_END, 10, None))
+async def end(router: Any, name: str) -> Any:
+    return await router.end_conversation.remote(name + REPORTS_END, 10, None)
 
 
-def until(condition: Any) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
+async def until(router: Any, condition: Callable[[Any], object]) -> None:
+    """Wait until something is true of the router's status."""
+    deadline = time.monotonic() + 60
+    while not condition(await router.get_status.remote()):
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        await asyncio.sleep(0.05)
 
 
-def test_requests_wait_for_room_in_the_kv_cache_that_engines_report(tmp_path: Path) -> None:
-    import ray
-
+async def test_requests_wait_for_room_in_the_kv_cache_that_engines_report(tmp_path: Path) -> None:
     with engines(2, capacity=1_100) as two:
-        actor = make_actor(tmp_path, two.handles, policy="kv_admission")
+        router = make_router(tmp_path, two.handles, policy="kv_admission")
 
-        first, second = get(ask(actor, "first"), ask(actor, "second"))
+        first, second = await asyncio.gather(*asked(router, ["first", "second"]))
         assert {first[0], second[0]} == set(two.names)
         assert first[1] == two.handles[first[0]]
-        third = ask(actor, "third")
-        assert ray.wait([third], timeout=0.5) == ([], [third])
-        status = get(actor.get_status.remote())
+        (third,) = asked(router, ["third"])
+        await until(router, lambda status: status["waiting"] == 1)
+        status = await router.get_status.remote()
         assert (status["waiting"], status["total_inflight"]) == (1, 2)
         assert status["tokens"][first[0]] == {"committed": 100, "free": 1_000, "capacity": 1_100}
+        assert not third.done()
 
-        actor.release_server.remote(server_id=first[0], request_id="first" + REPORTS_END)
-        assert end(actor, "first").num_moves == 0
-        assert get(third)[0] == first[0]
+        router.release_server.remote(server_id=first[0], request_id="first" + REPORTS_END)
+        assert (await end(router, "first")).num_moves == 0
+        assert (await third)[0] == first[0]
 
 
-def test_a_dead_engine_gets_no_more_requests_and_an_added_one_does(tmp_path: Path) -> None:
+async def test_a_dead_engine_gets_no_more_requests_and_an_added_one_does(tmp_path: Path) -> None:
     with engines(2) as two, engines(1) as new:
-        actor = make_actor(tmp_path, two.handles)
+        router = make_router(tmp_path, two.handles)
         two.servers[0].stop()
-        until(lambda: get(actor.get_status.remote())["suspended"] == two.names[:1])
+        await until(router, lambda status: status["suspended"] == two.names[:1])
 
-        found = get(*(ask(actor, f"c{number}", number=number) for number in range(4)))
+        found = [await ask(router, f"c{number}", number=number) for number in range(4)]
         assert {server for server, _ in found} == {two.names[1]}
 
-        get(actor.add_servers.remote(new.handles))
-        get(actor.remove_servers.remote(two.names))
-        assert get(actor.get_all_servers.remote()) == new.names
-        assert get(ask(actor, "c0", context=50))[0] == new.names[0]
+        get(router.add_servers.remote(new.handles))
+        get(router.remove_servers.remote(two.names))
+        assert get(router.get_all_servers.remote()) == new.names
+        assert await ask(router, "c0", context=50) == (new.names[0], new.handles[new.names[0]])
 
 
 @pytest.mark.parametrize("capacity", [-5, "much", 2**60, None])
-def test_an_engine_that_reports_impossible_values_is_used_by_its_number_of_conversations(
+async def test_an_engine_that_reports_impossible_values_is_used_by_its_number_of_conversations(
     tmp_path: Path, capacity: object
 ) -> None:
     with engines(2, capacity=capacity) as two:
-        actor = make_actor(tmp_path, two.handles)
+        router = make_router(tmp_path, two.handles)
 
-        found = get(*(ask(actor, f"c{number}", number=number) for number in range(4)))
+        found = [await ask(router, f"c{number}", number=number) for number in range(4)]
 
         assert sorted(server for server, _ in found) == sorted([*two.names, *two.names])
-        assert {tokens["capacity"] for tokens in get(actor.get_status.remote())["tokens"].values()} == {None}
+        assert {tokens["capacity"] for tokens in get(router.get_status.remote())["tokens"].values()} == {None}
 
 
-def test_without_engines_the_error_has_the_text_of_verls_own_router(tmp_path: Path) -> None:
-    import ray
+async def test_a_prefill_decode_pair_is_used_by_its_number_of_conversations_and_loses_no_request(
+    tmp_path: Path,
+) -> None:
+    """The address that verl names is that of the half that prefills, which has no work while the other half decodes."""
+    with engines(2, num_running_reqs=0, disaggregation={"mode": "prefill"}) as two:
+        router = make_router(tmp_path, two.handles, poll_seconds=0.02)
+        found = [await ask(router, f"c{number}", number=number) for number in range(2)]
 
-    actor = make_actor(tmp_path, {})
+        num_reads = two.num_reads
+        await until(router, lambda _: two.num_reads > num_reads + 20)
 
-    with pytest.raises(RuntimeError, match="No available servers in load balancer"):
-        ray.get(ask(actor, "w"), timeout=60)
-    assert get(actor.get_total_inflight.remote()) == 0
+        status = await router.get_status.remote()
+        assert sorted(server for server, _ in found) == sorted(status["prefill_halves"]) == sorted(two.names)
+        assert (status["total_inflight"], status["counts"]["lost"], status["engines"]) == (2, 0, {})
+
+
+async def test_without_engines_the_error_has_the_text_of_verls_own_router(tmp_path: Path) -> None:
+    router = make_router(tmp_path, {})
+
+    with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
+        await ask(router, "w")
+    assert get(router.get_total_inflight.remote()) == 0
 
 
 def test_a_typo_in_the_yaml_raises_an_error_with_the_known_keys(tmp_path: Path) -> None:
     import ray
 
-    actor = make_actor(tmp_path, {}, kv_forecast={"filll": 0.5})
+    router = make_router(tmp_path, {}, kv_forecast={"filll": 0.5})
 
     with pytest.raises(
         ray.exceptions.RayActorError, match=r"router YAML\.kv_forecast\.filll: unknown key; known: .* fill, "
     ):
-        ray.get(actor.get_all_servers.remote(), timeout=60)
+        ray.get(router.get_all_servers.remote(), timeout=60)
 
 
 def test_a_typo_on_the_command_line_stops_the_launch() -> None:
@@ -168,46 +196,54 @@ def test_a_typo_on_the_command_line_stops_the_launch() -> None:
         check_config(config, [])
 
 
-def test_thousands_of_waiting_requests_do_not_block_a_release(tmp_path: Path) -> None:
-    """More than 1,000, Ray's default limit of concurrent calls, at which the release would never run."""
-    import ray
+@pytest.mark.parametrize("reports_end", [True, False])
+async def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(
+    tmp_path: Path, reports_end: bool
+) -> None:
+    """With four calls at once, 1,000 calls that each wait for a server would let neither release nor end run."""
+    from verl_pivot.routing.router_actor import RouterActor
 
-    with engines(1, capacity=1_100) as one:
-        actor = make_actor(tmp_path, one.handles, policy="kv_admission")
-        get(ask(actor, "first"))
-        waiting = [ask(actor, f"w{number}") for number in range(2_000)]
-        until(lambda: get(actor.get_status.remote())["waiting"] == 2_000)
-
-        end(actor, "first")
-        assert len(ray.wait(waiting, timeout=30)[0]) == 1
-
-        for number in range(2_000):
-            actor.end_conversation.remote(f"w{number}{REPORTS_END}", 10, None)
-        until(lambda: get(actor.get_status.remote())["waiting"] == 0)
-
-
-def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(tmp_path: Path) -> None:
-    """With four calls at once, 200 calls of `acquire_server` that wait would let neither release nor end run."""
-    import ray
-
-    from verl_pivot.routing.place_desk import PlaceRequest
-    from verl_pivot.routing.router_actor import KvRouter
-
-    names = [new_request_id() for _ in range(200)]
-    requests = [PlaceRequest(request_id=name, num_tokens=100, digest=name) for name in names]
+    names = [new_request_id() if reports_end else uuid4().hex for _ in range(1_000)]
     with engines(1, capacity=1_100) as one:
         values = {"max_response_tokens": 1_000, "policy": "kv_admission"}
-        actor = KvRouter.options(max_concurrency=4).remote(one.handles, values)
-        get(actor.request_places.remote("worker", requests))
+        router = RouterHandle(RouterActor.options(max_concurrency=4).remote(one.handles, values))
 
-        for name in names:
-            assert get(actor.ended_waits.remote("worker")) == [name]
-            assert get(actor.acquire_server.remote(name, [1] * 100))[0] == one.names[0]
-            actor.release_server.remote(server_id=one.names[0], request_id=name)
-            get(actor.end_conversation.remote(name, 10, None))
+        async def play(name: str) -> None:
+            server, _ = await router.acquire_server.remote(name, [1] * 100)
+            router.release_server.remote(server, name)
+            if reports_end:
+                await router.end_conversation.remote(name, 10, None)
 
-        assert get(actor.get_status.remote())["conversations"] == 0
-        ray.kill(actor)
+        await asyncio.wait_for(asyncio.gather(*map(play, names)), 120)
+        await until(router, lambda status: status["total_inflight"] == 0)
+        assert get(router.get_status.remote())["counts"]["released"] == 1_000
+
+
+async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tmp_path: Path) -> None:
+    """The actor's clock is moved on by the minute that it would have to be silent."""
+    import ray
+
+    @ray.remote
+    class AgentLoops:
+        async def play(self, router: Any, names: list[str]) -> None:
+            await asyncio.gather(*(router.acquire_server.remote(name, [1] * 100) for name in names))
+
+    def move_clock(actor: Any) -> int:
+        clock = actor._desk._clock
+        actor._desk._clock = lambda: clock() + 61.0
+        return int(actor._desk.drop_silent())
+
+    with engines(1, capacity=1_100) as one:
+        router = make_router(tmp_path, one.handles, policy="kv_admission")
+        worker = AgentLoops.remote()
+        waits = worker.play.remote(router, [new_request_id() for _ in range(5)])
+        await until(router, lambda status: status["waiting"] == 4)
+
+        ray.kill(worker)
+        del waits
+        assert get(router.actor.__ray_call__.remote(move_clock)) == 5
+
+        assert await ask(router, "next") == (one.names[0], one.handles[one.names[0]])
 
 
 async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tmp_path: Path) -> None:
@@ -221,40 +257,20 @@ async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tm
             return TokenOutput(token_ids=[7], extra_fields={"global_steps": 3})
 
     with engines(2) as two:
-        actor = make_actor(tmp_path, {name: Engine.remote() for name in two.names})
-        client = LLMServerClient(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}), actor)
+        router = make_router(tmp_path, {name: Engine.remote() for name in two.names})
+        client = LLMServerClient(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}), router)
         name = new_request_id()
 
         for num_tokens in (10, 30):
-            await wait_for_place(client, name, [1] * num_tokens)
             output = await client.generate(name, prompt_ids=[1] * num_tokens, sampling_params={})
             assert output.token_ids == [7]
         cost = await end_conversation(client, name, 21, 3)
 
         assert cost is not None
         assert (cost.num_moves, cost.recomputed_tokens) == (0, 0)
-        status = await asyncio.wrap_future(actor.get_status.remote().future())
+        status = await router.get_status.remote()
         counts = {key: status["counts"][key] for key in ("acquired", "released", "returned", "ended", "ignored")}
         assert counts == {"acquired": 2, "released": 2, "returned": 1, "ended": 1, "ignored": 0}
-
-
-async def test_the_tokens_of_a_request_that_waits_inside_the_call_do_not_stay(tmp_path: Path) -> None:
-    """Of 100,000 tokens Ray keeps some 1,400 KiB by itself; with Python's list and numbers it would be 4,300 KiB."""
-
-    def resident_kib(pid: int) -> int:
-        (line,) = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS")]
-        return int(line.split()[1])
-
-    with engines(1, capacity=101_100) as one:
-        actor = make_actor(tmp_path, one.handles, policy="kv_admission")
-        get(actor.acquire_server.remote(request_id="first" + REPORTS_END, prompt_ids=[1] * 100))
-        pid = get(actor.__ray_call__.remote(lambda _: os.getpid()))
-        before = resident_kib(pid)
-        for number in range(40):
-            actor.acquire_server.remote(request_id=f"w{number}{REPORTS_END}", prompt_ids=list(range(100_000)))
-        until(lambda: get(actor.get_status.remote())["waiting"] == 40)
-
-        assert resident_kib(pid) - before < 40 * 2_500
 
 
 async def test_nothing_is_reported_to_other_routers() -> None:

@@ -16,7 +16,7 @@ from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
 from verl_pivot.rollout.tracing import in_span, traced_rollout
 from verl_pivot.rollout.turn_sampler import NEWEST_STEP, OLDEST_STEP
-from verl_pivot.routing.client import end_conversation, new_request_id, wait_for_place
+from verl_pivot.routing.client import end_conversation, new_request_id
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -39,7 +39,6 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         num_tokens = newest = None
         try:
             with simple_timer("generate_sequences", timings):
-                await wait_for_place(self.server_manager, request_id, prompt_ids)
                 sampling = self.server_manager.generate(
                     request_id=request_id,
                     prompt_ids=prompt_ids,

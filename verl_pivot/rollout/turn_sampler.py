@@ -11,7 +11,7 @@ from verl.workers.rollout.replica import TokenOutput
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.rollout.settings import RolloutSettings
 from verl_pivot.rollout.turn_parsers import TurnParser
-from verl_pivot.routing.client import end_conversation, new_request_id, wait_for_place
+from verl_pivot.routing.client import end_conversation, new_request_id
 
 MAX_EMPTY_ANSWERS = 3
 """Empty completions in a row after which the engine has failed and the rollout is masked."""
@@ -115,7 +115,6 @@ class TurnSampler:
         report = EngineReport()
         for _ in range(MAX_EMPTY_ANSWERS):
             began = time.monotonic()
-            await wait_for_place(self._loop.server_manager, self._request_id, token_ids)
             completion: TokenOutput = await self._loop.server_manager.generate(
                 request_id=self._request_id,
                 prompt_ids=token_ids,

@@ -11,6 +11,13 @@ from verl_pivot.validation import first_problem
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
+class _Disaggregation(BaseModel):
+    """Part that a server has in a prefill-decode pair, with SGLang's names."""
+
+    mode: str
+    """prefill, decode, or null where the server does both."""
+
+
 class _RankLoad(BaseModel):
     """Load of one data-parallel rank, with SGLang's names."""
 
@@ -19,6 +26,8 @@ class _RankLoad(BaseModel):
     num_used_tokens: _Count
     max_total_num_tokens: Annotated[int, Field(ge=1, lt=2**53)]
     max_running_requests: Annotated[int, Field(ge=1, lt=2**53)] | None = None
+    """None from servers that do not report it."""
+    disaggregation: _Disaggregation | None = None
     """None from servers that do not report it."""
 
 
@@ -41,11 +50,14 @@ class EngineLoad(BaseModel):
     """Requests in the engine's own queue."""
     max_running: int | None = None
     """Most requests that the engine runs at once; None if it does not report them."""
+    is_prefill_half: bool = False
+    """Whether the server only prefills and another one, which verl names to nobody, decodes: then no number here is
+    that of the pair."""
 
     @property
-    def limits(self) -> tuple[int, int | None]:
-        """KV tokens and requests that the engine takes."""
-        return self.capacity, self.max_running
+    def limits(self) -> tuple[int, int | None] | None:
+        """KV tokens and requests that the engine takes; None if they are not known."""
+        return None if self.is_prefill_half else (self.capacity, self.max_running)
 
     @property
     def num_requests(self) -> int:
@@ -64,7 +76,7 @@ async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
     """
     url = f"http://{address}/v1/loads"
     try:
-        async with session.get(url, params={"include": "core"}, raise_for_status=True) as response:
+        async with session.get(url, params={"include": "core,disagg"}, raise_for_status=True) as response:
             ranks = _LoadsResponse.model_validate_json(await response.read()).loads
     except ValidationError as error:
         raise EngineError(f"{url} does not report a load: {first_problem(error)}") from error
@@ -77,4 +89,5 @@ async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
         num_running=sum(rank.num_running_reqs for rank in ranks),
         num_waiting=sum(rank.num_waiting_reqs for rank in ranks),
         max_running=sum(max_running) if len(max_running) == len(ranks) else None,
+        is_prefill_half=any(rank.disaggregation and rank.disaggregation.mode == "prefill" for rank in ranks),
     )

@@ -1,26 +1,30 @@
-"""PlaceDesk: turns that wait for a server, for each of which no call of the router's actor waits."""
+"""PlaceDesk: messages of processes of agent loops -> calls of a Router, and its answers, for which no call waits."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypedDict
+from typing import NamedTuple
 
+from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
+from verl_pivot.routing.client import is_only_turn, reports_end
+from verl_pivot.routing.router import Router
+from verl_pivot.routing.router_messages import (
+    ConversationOver,
+    Message,
+    ServerGiven,
+    TurnAsked,
+    TurnOver,
+    TurnRefused,
+)
 
 _POLL_SECONDS = 10.0
-"""Longest time that `ended_waits` takes to answer."""
+"""Longest time that `answers` takes."""
 _SILENT_SECONDS = 60.0
 """Seconds without a call of a worker after which it counts as dead."""
-
-
-class PlaceRequest(TypedDict):
-    """One turn that needs a server, as a worker sends it."""
-
-    request_id: str
-    num_tokens: int
-    """Tokens of the prompt and the response so far."""
-    digest: str
-    """Digest of these tokens; equal first requests make a group."""
+_SLICE = 16
+"""Conversations that begin in one turn of the event loop, so that no number of them holds up the ends of turns."""
 
 
 @dataclass(slots=True)
@@ -29,86 +33,109 @@ class _Worker:
 
     seen_at: float
     """Time in seconds of its newest call."""
-    has_news: asyncio.Event = field(default_factory=asyncio.Event)
-    ended: list[str] = field(default_factory=list)
-    """Request ids whose wait is over and of which the worker does not know yet."""
-    waits: dict[str, asyncio.Task[None]] = field(default_factory=dict)
-    """{request id: its wait}."""
-    given: set[str] = field(default_factory=set)
-    """Request ids that have a server which the worker has not fetched."""
+    questions: dict[int, str] = field(default_factory=dict)
+    """{number: conversation} of its questions without an answer."""
+    answers: list[ServerGiven | TurnRefused] = field(default_factory=list)
+    """Answers that are not sent yet."""
+    unsure: dict[int, str] = field(default_factory=dict)
+    """{number: conversation} of the servers given that it may not know of."""
+    has_answers: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def waiting(self) -> list[str]:
+        """The conversations that wait for a server or for the news of theirs."""
+        return [*self.questions.values(), *self.unsure.values()]
+
+
+class _FirstTurn(NamedTuple):
+    """The first turn of a conversation, which the router has not been asked for yet."""
+
+    worker: _Worker
+    asked: TurnAsked
 
 
 class PlaceDesk:
     """Keeps the waits of agent loops, so that a waiting turn takes none of the calls that a Ray actor runs at once.
 
-    A worker leaves its requests by `ask`, learns by `ended_waits`, one call for all its turns, which waits are over,
-    and then fetches each server by `claim`. If a worker dies, `drop_silent` gives back what it waited for or was given.
+    A worker leaves its messages by `take`, and learns by `answers`, one call for all its turns, which server each turn
+    has. If a worker dies, `drop_silent` gives back what it waited for or was given.
     """
 
-    def __init__(
-        self,
-        acquire: Callable[[PlaceRequest], Awaitable[str]],
-        give_back: Callable[[str], object],
-        clock: Callable[[], float],
-    ) -> None:
+    def __init__(self, router: Router, clock: Callable[[], float]) -> None:
         """
         Args:
-            acquire: Waits for the server of a turn; cancelling it withdraws the request.
-            give_back: Ends a conversation whose worker has died, also while it waits.
+            router: The router, of which this desk asks for all turns.
             clock: Returns the time in seconds.
         """
-        self._acquire = acquire
-        self._give_back = give_back
+        self._router = router
         self._clock = clock
         self._workers: dict[str, _Worker] = {}
-        self._given: dict[str, tuple[str, _Worker]] = {}
-        """{request id: the server that it was given, and its worker}, until it is fetched."""
+        self._dropped: set[str] = set()
+        """Workers that counted as dead while they waited, and have not been told."""
+        self._first_turns: OrderedDict[str, list[_FirstTurn]] = OrderedDict()
+        """{conversation: its first turns; several where an agent loop samples several answers}."""
+        self._beginner: asyncio.Task[None] | None = None
 
-    def ask(self, worker: str, requests: Sequence[PlaceRequest]) -> None:
-        """Begin to wait for the servers of turns."""
-        asking = self._seen(worker)
-        for request in requests:
-            if request["request_id"] not in asking.waits:
-                asking.waits[request["request_id"]] = asyncio.create_task(self._wait(asking, request))
+    @property
+    def num_first_turns(self) -> int:
+        """First turns that the router has not been asked for yet."""
+        return sum(map(len, self._first_turns.values()))
 
-    async def ended_waits(self, worker: str) -> list[str] | None:
-        """The worker's requests whose wait is over, by a server or by an error, as soon as there are any.
+    def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost]:
+        """Take a worker's messages in their order; returns what routing cost the conversations that they end."""
+        costs = []
+        for message in messages:
+            if isinstance(message, TurnOver):
+                self._router.release(message.server, message.request_id)
+            elif isinstance(message, ConversationOver):
+                costs.append(self._end(message))
+            elif name not in self._dropped:  # else it asks again for all its turns as soon as it is told
+                self._ask(self._seen(name), message)
+        return costs
 
-        Returns none of them after some seconds, so that a worker which no longer asks is known to have died. Returns
-        None to a worker that counted as dead: no request of it waits any more.
+    async def answers(self, name: str) -> list[ServerGiven | TurnRefused] | None:
+        """The answers to a worker's questions as soon as there are any. The call confirms those of its last call.
+
+        Returns no answers after some seconds, so that a worker that has died is known by its silence. Returns None to a
+        worker that counted as dead: none of its turns waits any more.
         """
-        if worker not in self._workers:
+        if name in self._dropped:
+            self._dropped.remove(name)
             return None
-        asking = self._seen(worker)
+        worker = self._seen(name)
+        self._confirm(worker)
         try:
-            await asyncio.wait_for(asking.has_news.wait(), _POLL_SECONDS)
+            await asyncio.wait_for(worker.has_answers.wait(), _POLL_SECONDS)
         except TimeoutError:
             return []
-        asking.has_news.clear()
-        ended, asking.ended = asking.ended, []
-        self._seen(worker)
-        return ended
-
-    def claim(self, request_id: str) -> str | None:
-        """The server that a turn was given; None if it has none, or has fetched it already."""
-        if request_id not in self._given:
+        if name in self._dropped:
+            self._dropped.remove(name)
             return None
-        server, worker = self._given.pop(request_id)
-        worker.given.discard(request_id)
-        return server
+        worker.has_answers.clear()
+        found, worker.answers = worker.answers, []
+        self._seen(name)
+        return found
+
+    def leave(self, name: str) -> None:
+        """Take in that a worker knows all its servers; until it asks again it may be silent."""
+        if worker := self._workers.get(name):
+            self._confirm(worker)
+            if not worker.waiting:
+                del self._workers[name]
 
     def drop_silent(self) -> int:
         """Give back everything of workers that have not called for a minute; returns the number of their turns."""
         silent = [name for name, each in self._workers.items() if self._clock() - each.seen_at > _SILENT_SECONDS]
         num_turns = 0
-        for worker in map(self._workers.pop, silent):
-            num_turns += len(worker.waits) + len(worker.given)
-            for request_id, wait in worker.waits.items():
-                self._give_back(request_id)
-                wait.cancel()
-            for request_id in worker.given:
-                del self._given[request_id]
-                self._give_back(request_id)
+        for name in silent:
+            worker = self._workers.pop(name)
+            waiting = worker.waiting
+            num_turns += len(waiting)
+            if waiting:
+                self._dropped.add(name)
+            for conversation in waiting:
+                self._end(ConversationOver(conversation, None, None))
+            worker.has_answers.set()
         return num_turns
 
     def _seen(self, name: str) -> _Worker:
@@ -116,14 +143,61 @@ class PlaceDesk:
         worker.seen_at = self._clock()
         return worker
 
-    async def _wait(self, worker: _Worker, request: PlaceRequest) -> None:
-        name = request["request_id"]
+    def _confirm(self, worker: _Worker) -> None:
+        """Note that a worker has the answers that were sent to it."""
+        unsent = {answer.number for answer in worker.answers}
+        worker.unsure = {number: name for number, name in worker.unsure.items() if number in unsent}
+
+    def _end(self, over: ConversationOver) -> RoutingCost:
+        if turns := self._first_turns.pop(over.request_id, None):
+            for worker, asked in turns:
+                self._refuse(worker, asked, RuntimeError(f"conversation {over.request_id} was ended before it began"))
+            return RoutingCost()
+        return self._router.end(over.request_id, over.response_tokens, over.global_step)
+
+    def _ask(self, worker: _Worker, asked: TurnAsked) -> None:
+        """Ask the router for a turn at once where its conversation has begun, and else as soon as there is time."""
+        worker.questions[asked.number] = asked.request_id
+        if asked.request_id in self._router.conversations:
+            self._ask_router(worker, asked)
+            return
+        self._first_turns.setdefault(asked.request_id, []).append(_FirstTurn(worker, asked))
+        if self._beginner is None:
+            self._beginner = asyncio.create_task(self._begin())
+
+    async def _begin(self) -> None:
+        """Ask the router for the first turns, a few in each turn of the event loop."""
+        while self._first_turns:
+            for _ in range(min(_SLICE, len(self._first_turns))):
+                _, turns = self._first_turns.popitem(last=False)
+                for worker, asked in turns:
+                    self._ask_router(worker, asked)
+            await asyncio.sleep(0)
+        self._beginner = None
+
+    def _ask_router(self, worker: _Worker, asked: TurnAsked) -> None:
+        name = asked.request_id
         try:
-            self._given[name] = (await self._acquire(request), worker)
-            worker.given.add(name)
-        except (RuntimeError, EngineError):
-            pass  # the worker's `acquire_server` meets the same error, and reports it
-        finally:
-            del worker.waits[name]
-        worker.ended.append(name)
-        worker.has_news.set()
+            server = self._router.ask(
+                name, asked.num_tokens, asked.digest, reports_end=reports_end(name), is_only_turn=is_only_turn(name)
+            )
+        except RuntimeError as error:  # an EngineError is one too
+            self._refuse(worker, asked, error)
+            return
+        server.add_done_callback(lambda found: self._tell(worker, asked, found))
+
+    def _tell(self, worker: _Worker, asked: TurnAsked, server: "asyncio.Future[str]") -> None:
+        if error := server.exception():
+            self._refuse(worker, asked, error)
+            return
+        worker.unsure[asked.number] = asked.request_id
+        self._answer(worker, ServerGiven(asked.number, server.result()))
+
+    def _refuse(self, worker: _Worker, asked: TurnAsked, error: BaseException) -> None:
+        refused = TurnRefused(asked.number, str(error), is_engine_error=isinstance(error, EngineError))
+        self._answer(worker, refused)
+
+    def _answer(self, worker: _Worker, answer: ServerGiven | TurnRefused) -> None:
+        del worker.questions[answer.number]
+        worker.answers.append(answer)
+        worker.has_answers.set()

@@ -1,7 +1,7 @@
 """Router: turns of conversations -> servers, as a routing policy decides; handles failed servers and lost clients."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
 from verl_pivot.data.rollout_records import RoutingCost
@@ -19,10 +19,13 @@ _MAX_FAILED_POLLS = 3
 
 @dataclass(slots=True)
 class _Waiter:
-    """A request that waits for a server."""
+    """A conversation whose turn waits for a server."""
 
     context_tokens: int
-    server: "asyncio.Future[str]"
+    began_at: float
+    """Time in seconds at which it began to wait."""
+    servers: "list[asyncio.Future[str]]"
+    """The server, once for each request; several where an agent loop samples several answers under one request id."""
 
 
 class Router:
@@ -49,10 +52,10 @@ class Router:
 
     # ---- requests
 
-    async def acquire(
+    def ask(
         self, name: str, num_tokens: int, digest: str, *, reports_end: bool, is_only_turn: bool = False
-    ) -> str:
-        """The server for one turn of a conversation; waits until there is room.
+    ) -> "asyncio.Future[str]":
+        """The server for one turn of a conversation, as soon as there is room.
 
         Args:
             name: Id of the conversation.
@@ -62,37 +65,44 @@ class Router:
             is_only_turn: Whether the conversation's agent loop has said that it has one turn.
 
         Raises:
-            RuntimeError: If there is no server, with verl's text.
+            RuntimeError: If there is no server, with verl's text. The future raises it too.
             EngineError: If the request is larger than every server's KV cache.
         """
-        while name in self._waiters:  # another request of the same conversation
-            await asyncio.wait([self._waiters[name].server])
         self._check_size(num_tokens)
+        server: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        if waiter := self._waiters.get(name):
+            waiter.servers.append(server)
+            return server
         known = self._state.conversations.get(name)
         if known is not None and known.num_running and known.server is not None:
             self._state.start_request(name, known.server, self._clock())
-            return known.server
+            server.set_result(known.server)
+            return server
         conversation = known or self._state.begin(name, num_tokens, digest, reports_end=reports_end)
         began = self._note_call(name)
         # A request shorter than the prompt belongs to a conversation that began anew under the same id.
         context_tokens = max(0, num_tokens - conversation.prompt_tokens)
-        waiter = self._waiters[name] = _Waiter(context_tokens, asyncio.get_running_loop().create_future())
+        self._waiters[name] = _Waiter(context_tokens, began, [server])
         request = TurnRequest(
             conversation=name,
             group=conversation.group,
             prompt_tokens=conversation.prompt_tokens,
-            context_tokens=waiter.context_tokens,
+            context_tokens=context_tokens,
             is_only_turn=is_only_turn,
             now=began,
         )
         self._place(self._routing_policy.acquire(request))
-        try:
-            server = await waiter.server
-        except asyncio.CancelledError:
-            self._withdraw(name, conversation, waiter)
-            raise
-        conversation.cost.wait_seconds += self._clock() - began
         return server
+
+    async def acquire(self, name: str, num_tokens: int, digest: str, *, reports_end: bool) -> str:
+        """The server for one turn, see `ask`; cancelling the wait withdraws the request."""
+        server = self.ask(name, num_tokens, digest, reports_end=reports_end)
+        conversation = self._state.conversations[name]
+        try:
+            return await server
+        except asyncio.CancelledError:
+            self._withdraw(name, conversation, server)
+            raise
 
     def is_running(self, name: str, server: str) -> bool:
         """Whether a request of a conversation runs on a server."""
@@ -168,13 +178,13 @@ class Router:
         self._release_lost(name, server)
 
     def tick(self) -> None:
-        """End conversations without a call for `forget_after_seconds` of which no request runs or waits."""
+        """End conversations without a call for `forget_after_seconds` of which no request waits or is known to run."""
         now = self._clock()
         while self._state.conversations:
             name, conversation = next(iter(self._state.conversations.items()))
             if now - conversation.last_call_at < self._forget_after_seconds:
                 break
-            if conversation.num_running or name in self._waiters:
+            if self._is_known_to_run(conversation) or name in self._waiters:
                 self._note_call(name)
             else:
                 self._state.counts.forgotten += 1
@@ -185,6 +195,11 @@ class Router:
     @property
     def counts(self) -> RouterCounts:
         return self._state.counts
+
+    @property
+    def conversations(self) -> Container[str]:
+        """Ids of the conversations that have begun to wait or to run, and not ended."""
+        return self._state.conversations
 
     @property
     def servers(self) -> list[str]:
@@ -220,6 +235,11 @@ class Router:
                 "fewer tokens (data.max_prompt_length, data.max_response_length)"
             )
 
+    def _is_known_to_run(self, conversation: RoutedConversation) -> bool:
+        """Whether a request of it runs on a server that would report it if it had lost all its work."""
+        server = None if conversation.server is None else self._state.servers[conversation.server]
+        return bool(conversation.num_running) and not (server and server.load and server.load.is_prefill_half)
+
     def _note_call(self, name: str) -> float:
         """Note the time of a call about a conversation, and return it."""
         now = self._clock()
@@ -229,11 +249,13 @@ class Router:
     def _place(self, placements: Sequence[Placement]) -> None:
         """Give waiting requests the servers that the routing policy chose."""
         for name, server in placements:
-            waiter = self._waiters.pop(name)
+            waiter, now = self._waiters.pop(name), self._clock()
             self._state.place(name, server, waiter.context_tokens)
-            self._state.start_request(name, server, self._clock())
-            if not waiter.server.cancelled():  # else `_withdraw` ends the request, in the next turn of the event loop
-                waiter.server.set_result(server)
+            self._state.conversations[name].cost.wait_seconds += now - waiter.began_at
+            for each in waiter.servers:
+                self._state.start_request(name, server, now)
+                if not each.cancelled():  # else `_withdraw` ends the request, in the next turn of the event loop
+                    each.set_result(server)
 
     def _end_request(self, name: str, conversation: RoutedConversation, server: str) -> None:
         if self._state.end_request(name, server):
@@ -250,18 +272,21 @@ class Router:
         end = ConversationEnd(conversation=name, response_tokens=response_tokens, now=self._clock())
         self._place(self._routing_policy.end(end))
 
-    def _withdraw(self, name: str, conversation: RoutedConversation, waiter: _Waiter) -> None:
+    def _withdraw(self, name: str, conversation: RoutedConversation, server: "asyncio.Future[str]") -> None:
         """Undo a request whose client was cancelled while it waited, or just when it got its server."""
-        if self._waiters.get(name) is waiter:
-            self._drop(name, "cancelled")
+        waiter = self._waiters.get(name)
+        if waiter is not None and server in waiter.servers:
+            waiter.servers.remove(server)
+            if not waiter.servers:
+                self._drop(name, "cancelled")
         elif conversation.num_running and conversation.server is not None:
             self._end_request(name, conversation, conversation.server)
 
     def _drop(self, name: str, reason: str) -> None:
-        """End a conversation that waits; its request fails with the reason."""
-        waiter = self._waiters.pop(name)
-        if not waiter.server.done():
-            waiter.server.set_exception(RuntimeError(reason))
+        """End a conversation that waits; its requests fail with the reason."""
+        for server in self._waiters.pop(name).servers:
+            if not server.done():
+                server.set_exception(RuntimeError(reason))
         self._finish(name, self._state.conversations[name], None)
 
     def _observe_step(self, global_step: int | None) -> None:
@@ -273,7 +298,7 @@ class Router:
 
     def _tell_limits(self, name: str, server: RoutedServer) -> None:
         """Add a server to the routing policy, or change its limits there."""
-        max_running = server.load.max_running if server.load else None
+        max_running = server.known_load.max_running if server.known_load else None
         self._place(self._routing_policy.add_server(name, server.capacity, self._clock(), max_running=max_running))
 
     # ---- servers that fail
@@ -296,7 +321,7 @@ class Router:
 
     def _release_lost(self, name: str, server: RoutedServer) -> None:
         """Release requests on a server that has reported no work twice since they started: their clients have died."""
-        if server.load is None or server.load.num_requests:
+        if server.known_load is None or server.known_load.num_requests:
             server.idle_since = None
             return
         if server.idle_since is None:

@@ -1,4 +1,4 @@
-"""KvRouter, the Ray actor that verl starts for `rollout.router_config_path`: a Router that polls its engines' loads."""
+"""KvRouter, which verl starts for `rollout.router_config_path`: an actor with a Router that polls engines' loads."""
 
 import asyncio
 import logging
@@ -9,13 +9,13 @@ from typing import Any
 import aiohttp
 import ray
 
-from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
-from verl_pivot.routing.client import digest_of, is_only_turn, reports_end
 from verl_pivot.routing.engine_load import EngineLoad, read_load
 from verl_pivot.routing.gauges import RouterGauges
-from verl_pivot.routing.place_desk import PlaceDesk, PlaceRequest
+from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
+from verl_pivot.routing.router_handle import RouterHandle
+from verl_pivot.routing.router_messages import RouterNews, decode_messages, encode
 from verl_pivot.routing.router_state import RouterStatus, TokenAccount
 from verl_pivot.routing.settings import make_routing_policy, parse_router
 
@@ -26,10 +26,10 @@ _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 """Timeout of one read of an engine's load."""
 
 
-# Far above the rollouts in flight: acquires of verl's own agent loops wait inside the call and must not block releases.
-@ray.remote(max_concurrency=60_000)
-class KvRouter:
-    """verl's `RequestLoadBalancer`, with the routing policy that the YAML names.
+# Each process of agent loops has two calls at most under way: one with its messages, and one that waits for news.
+@ray.remote(max_concurrency=20_000)
+class RouterActor:
+    """The router of a training, to which RouterHandle sends messages.
 
     Every public method belongs to verl's protocol, unless its docstring begins with "Not in verl's protocol".
     """
@@ -49,57 +49,38 @@ class KvRouter:
             time.monotonic,
             forget_after_seconds=self._settings.forget_after_seconds,
         )
-        self._desk = PlaceDesk(self._acquire, lambda name: self._router.end(name, None), time.monotonic)
+        self._desk = PlaceDesk(self._router, time.monotonic)
         self._handles: dict[str, Any] = {}
+        self._handles_version = 0
+        """Number of changes of `_handles`."""
+        self._shared_handles: ray.ObjectRef[dict[str, Any]] | None = None
+        """`_handles` in Ray's object store, once anybody has asked for them."""
         self._first_servers = dict(servers)
         self._started: asyncio.Task[None] | None = None
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._gauges = RouterGauges()
 
-    # ---- what verl's clients call
+    # ---- what RouterHandle calls
 
-    async def require_acquire_fields(self) -> list[str]:
-        return ["prompt_ids"]
-
-    async def require_release_fields(self) -> list[str]:
-        return ["request_id"]
-
-    async def acquire_server(self, request_id: str, prompt_ids: list[int]) -> tuple[str, Any]:
-        """The server for one turn and the handle of its actor; waits until there is room, unless a place was requested.
-
-        Raises:
-            RuntimeError: If there is no server, with verl's text.
-            EngineError: If the request is larger than every server's KV cache.
-        """
+    async def take_messages(self, worker: str, messages: bytes) -> bytes:
+        """Not in verl's protocol: take in a process's messages, see `routing.place_desk`."""
         await self._start()
-        given = self._desk.claim(request_id)
-        if given is not None and given in self._handles and self._router.is_running(request_id, given):
-            return given, self._handles[given]
-        request = PlaceRequest(request_id=request_id, num_tokens=len(prompt_ids), digest=digest_of(prompt_ids))
-        prompt_ids.clear()  # Ray keeps the arguments of a call until it returns, and this one may wait for minutes
-        while True:
-            server = await self._acquire(request)
-            if server in self._handles:
-                return server, self._handles[server]
+        return encode(self._desk.take(worker, decode_messages(messages)))
 
-    async def request_places(self, worker: str, requests: Sequence[PlaceRequest]) -> None:
-        """Not in verl's protocol: begin to wait for the servers of turns, see `routing.client`."""
-        await self._start()
-        self._desk.ask(worker, requests)
+    async def wait_for_news(self, worker: str) -> bytes:
+        """Not in verl's protocol: answers to a process's questions, see `routing.place_desk`."""
+        answers = await self._desk.answers(worker)
+        return encode(None if answers is None else RouterNews(self._handles_version, answers))
 
-    async def ended_waits(self, worker: str) -> list[str] | None:
-        """Not in verl's protocol: the worker's requests whose wait is over, see `routing.place_desk`."""
-        return await self._desk.ended_waits(worker)
+    async def leave(self, worker: str) -> None:
+        """Not in verl's protocol: take in that a process has all its answers."""
+        self._desk.leave(worker)
 
-    async def release_server(self, server_id: str, request_id: str | None = None) -> None:
-        self._router.release(server_id, request_id)
-
-    async def end_conversation(
-        self, request_id: str, response_tokens: int | None, global_step: int | None
-    ) -> RoutingCost:
-        """Not in verl's protocol: end a conversation, see `routing.client`."""
-        self._desk.claim(request_id)
-        return self._router.end(request_id, response_tokens, global_step)
+    async def get_handles(self) -> "list[ray.ObjectRef[dict[str, Any]]]":
+        """Not in verl's protocol: a reference to {server: handle of its actor}, in a list that Ray does not resolve."""
+        if self._shared_handles is None:
+            self._shared_handles = ray.put(self._handles)
+        return [self._shared_handles]
 
     # ---- what verl's trainers call
 
@@ -109,6 +90,7 @@ class KvRouter:
 
     async def remove_servers(self, server_ids: Sequence[str]) -> None:
         await self._start()
+        self._change_handles()
         for server in server_ids:
             self._handles.pop(server, None)
             if poller := self._pollers.pop(server, None):
@@ -127,7 +109,8 @@ class KvRouter:
 
     async def get_status(self) -> RouterStatus:
         await self._start()
-        return self._router.status()
+        status = self._router.status()
+        return {**status, "waiting": status["waiting"] + self._desk.num_first_turns}
 
     async def audit(self) -> dict[str, TokenAccount]:
         """Not in verl's protocol: {server: its KV tokens}, recounted.
@@ -139,16 +122,6 @@ class KvRouter:
 
     async def clear_sticky_cache(self) -> dict[str, object]:
         return {"cleared_entries": self._router.forget_prefixes(), "server_loads": self._router.inflight}
-
-    async def _acquire(self, request: PlaceRequest) -> str:
-        name = request["request_id"]
-        return await self._router.acquire(
-            name,
-            request["num_tokens"],
-            request["digest"],
-            reports_end=reports_end(name),
-            is_only_turn=is_only_turn(name),
-        )
 
     # ---- engines
 
@@ -162,6 +135,7 @@ class KvRouter:
 
     async def _add(self, servers: Mapping[str, Any]) -> None:
         loads = await asyncio.gather(*(self._read_load(server) for server in servers))
+        self._change_handles()
         for (server, handle), load in zip(servers.items(), loads, strict=True):
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
@@ -169,6 +143,11 @@ class KvRouter:
             self._router.add_server(server, load)
             share = len(self._pollers) * _GOLDEN_SECTION % 1.0
             self._pollers[server] = _background_task(self._poll(server, share))
+
+    def _change_handles(self) -> None:
+        """Begin a new version of the handles, which processes of agent loops must fetch."""
+        self._handles_version += 1
+        self._shared_handles = None
 
     async def _poll(self, server: str, share: float) -> None:
         """Poll one server, first after a share of `poll_seconds`, so that servers are read at different moments."""
@@ -195,6 +174,21 @@ class KvRouter:
             if num_turns := self._desk.drop_silent():
                 logger.warning("gave back the places of %d turns, whose worker has not called for a minute", num_turns)
             self._gauges.set(self._router.status())
+
+
+class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ray, and final for its checker
+    """An actor class as verl knows it, which gives verl a RouterHandle in place of Ray's handle of the actor."""
+
+    def __init__(self) -> None:
+        """Without Ray's, which refuses to be called."""
+
+    def remote(self, servers: Mapping[str, Any], yaml_config: Mapping[str, Any]) -> RouterHandle:
+        """Start the router, see RouterActor."""
+        return RouterHandle(RouterActor.remote(servers, yaml_config))  # type: ignore[attr-defined]  # added by Ray
+
+
+KvRouter = _RouterClass()
+"""The `router_class` of a YAML."""
 
 
 def _background_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

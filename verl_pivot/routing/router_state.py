@@ -36,9 +36,11 @@ class RouterStatus(TypedDict):
     """Conversations that have begun and not ended."""
     suspended: list[str]
     """Servers that get no requests because they stopped answering."""
+    prefill_halves: list[str]
+    """Servers that stand for a prefill-decode pair, of whose KV cache and requests nothing is known."""
     tokens: dict[str, TokenAccount]
     engines: dict[str, dict[str, int]]
-    """{server: fields of the EngineLoad that it reported last}."""
+    """{server: numbers of the EngineLoad that it reported last}."""
     counts: dict[str, int]
     """Fields of RouterCounts."""
 
@@ -87,12 +89,17 @@ class RoutedServer:
         return sum(self.running.values())
 
     @property
+    def known_load(self) -> EngineLoad | None:
+        """Its newest load; None if it reported none, or only that of one half of a prefill-decode pair."""
+        return None if self.load is None or self.load.is_prefill_half else self.load
+
+    @property
     def capacity(self) -> int:
         """Tokens of its KV cache, `UNKNOWN_CAPACITY` if it has not reported them."""
-        return self.load.capacity if self.load else UNKNOWN_CAPACITY
+        return self.known_load.capacity if self.known_load else UNKNOWN_CAPACITY
 
     def token_account(self, committed: int) -> TokenAccount:
-        capacity = None if self.load is None else self.load.capacity
+        capacity = self.known_load.capacity if self.known_load else None
         free = None if capacity is None else capacity - committed
         return TokenAccount(committed=committed, free=free, capacity=capacity)
 
@@ -203,9 +210,12 @@ class RouterState:
             waiting=num_waiting,
             conversations=len(self.conversations),
             suspended=[name for name, server in self.servers.items() if server.is_suspended],
+            prefill_halves=[name for name, server in self.servers.items() if server.load and not server.known_load],
             tokens=self.tokens(),
             engines={
-                name: server.load.model_dump(exclude_none=True) for name, server in self.servers.items() if server.load
+                name: load.model_dump(exclude_none=True, exclude={"is_prefill_half"})
+                for name, server in self.servers.items()
+                if (load := server.known_load)
             },
             counts=asdict(self.counts),
         )

@@ -1,0 +1,89 @@
+"""What a process of agent loops and the router's actor send each other: TurnAsked, TurnOver, ... as msgpack bytes."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from verl_pivot.data.rollout_records import RoutingCost
+
+
+class TurnAsked(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A turn needs a server."""
+
+    number: int
+    """Number of the question, which its answer repeats; a process numbers its own questions."""
+    request_id: str
+    """Id of the conversation, see `routing.client`."""
+    num_tokens: int
+    """Tokens of the prompt and the response so far."""
+    digest: str
+    """Digest of these tokens; equal first requests make a group."""
+
+
+class TurnOver(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A turn has ended on its server."""
+
+    server: str
+    request_id: str | None
+
+
+class ConversationOver(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A conversation has ended."""
+
+    request_id: str
+    response_tokens: int | None
+    """Length of the response, observations of tools included; None if the rollout failed."""
+    global_step: int | None
+    """Training step of the newest weights that sampled any of the response; None if unknown."""
+
+
+class ServerGiven(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The server of a turn."""
+
+    number: int
+    server: str
+
+
+class TurnRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A turn gets no server."""
+
+    number: int
+    reason: str
+    is_engine_error: bool
+    """Whether the reason is an EngineError, and not the RuntimeError on which verl's asynchronous client asks again."""
+
+
+class RouterNews(msgspec.Struct, frozen=True, array_like=True):
+    """Answers to a process's questions."""
+
+    servers_version: int
+    """Number of changes of the servers; handles fetched under another number are out of date."""
+    answers: list[ServerGiven | TurnRefused]
+
+
+Message = TurnAsked | TurnOver | ConversationOver
+"""What a process of agent loops sends."""
+_encoder = msgspec.msgpack.Encoder()
+_message_decoder = msgspec.msgpack.Decoder(list[Message])
+_news_decoder = msgspec.msgpack.Decoder(RouterNews | None)
+_cost_decoder = msgspec.msgpack.Decoder(list[RoutingCost])
+
+
+def encode(content: Sequence[Message] | Sequence[RoutingCost] | RouterNews | None) -> bytes:
+    """Encode what one of the functions below decodes."""
+    return _encoder.encode(content)
+
+
+def decode_messages(data: bytes) -> list[Message]:
+    """Decode the messages of a process of agent loops."""
+    return _message_decoder.decode(data)
+
+
+def decode_news(data: bytes) -> RouterNews | None:
+    """Decode the news for a process of agent loops; None if the router took it for dead."""
+    return _news_decoder.decode(data)
+
+
+def decode_costs(data: bytes) -> list[RoutingCost]:
+    """Decode what routing cost the conversations that a process's messages have ended."""
+    return _cost_decoder.decode(data)
