@@ -175,7 +175,7 @@ async def waiting(num_waiting: int, console: Console, num_running: int = 512) ->
 
         places = [await acquire(f"r{number}") for number in range(num_running)]
         rollouts = [asyncio.create_task(play(f"w{number}")) for number in range(num_waiting)]
-        while (await router.get_status.remote())["waiting"] < num_waiting:
+        while (await router.get_status.remote())["waiting"] < num_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0.2)
         before, seconds = cpu_seconds(router), []
         for number, server in enumerate(places):

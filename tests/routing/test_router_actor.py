@@ -43,11 +43,11 @@ class Engines:
 @contextmanager
 def engines(num: int, capacity: object = 10_000, **others: object) -> Iterator[Engines]:
     """Fake engines that report a KV cache of `capacity` tokens."""
-    rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0, "max_total_num_tokens": capacity}
-    rank |= others
+    rank: dict[str, Any] = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0}
+    rank |= {"max_total_num_tokens": capacity, **others}
 
     def answer(path: str, body: object) -> Answer:
-        assert path == "/v1/loads?include=core%2Cdisagg"
+        assert path == "/v1/loads?include=core,disagg"
         found.num_reads += 1
         return Answer(body={"loads": [rank]})
 
@@ -206,7 +206,8 @@ async def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(
     names = [new_request_id() if reports_end else uuid4().hex for _ in range(1_000)]
     with engines(1, capacity=1_100) as one:
         values = {"max_response_tokens": 1_000, "policy": "kv_admission"}
-        router = RouterHandle(RouterActor.options(max_concurrency=4).remote(one.handles, values))
+        actor: Any = RouterActor
+        router = RouterHandle(actor.options(max_concurrency=4).remote(one.handles, values))
 
         async def play(name: str) -> None:
             server, _ = await router.acquire_server.remote(name, [1] * 100)
@@ -235,7 +236,7 @@ async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tm
 
     with engines(1, capacity=1_100) as one:
         router = make_router(tmp_path, one.handles, policy="kv_admission")
-        worker = AgentLoops.remote()
+        worker = AgentLoops.remote()  # type: ignore[attr-defined]
         waits = worker.play.remote(router, [new_request_id() for _ in range(5)])
         await until(router, lambda status: status["waiting"] == 4)
 
@@ -257,7 +258,7 @@ async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tm
             return TokenOutput(token_ids=[7], extra_fields={"global_steps": 3})
 
     with engines(2) as two:
-        router = make_router(tmp_path, {name: Engine.remote() for name in two.names})
+        router = make_router(tmp_path, {name: Engine.remote() for name in two.names})  # type: ignore[attr-defined]
         client = LLMServerClient(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}), router)
         name = new_request_id()
 

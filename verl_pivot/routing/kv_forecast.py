@@ -19,6 +19,8 @@ from verl_pivot.validation import Options
 
 _ROOM_WITHOUT_RETURNS = 2.0
 """Room beyond its KV cache that a server has where no turn comes back, in KV caches."""
+_PLACED_PER_UPDATE = 128
+"""Rollouts under way for which an update of the length forecast waits for one more end."""
 
 
 class ForecastOptions(Options):
@@ -89,6 +91,8 @@ class KvForecast:
         self._blocks: dict[str, _PromptBlock] = {}
         """{group: its newest block}."""
         self._waiting = WaitingRequests()
+        self._learn_at = self._options.learn_every
+        """Ended conversations of this step at which the length forecast is updated next."""
         self._has_pressure = False
         """Whether the KV caches are expected to fill in this step, or have filled."""
         self._cache_epoch = 0
@@ -106,8 +110,9 @@ class KvForecast:
             self._begin_step()
         if request.is_only_turn:
             self._returns.expect_none()
+        others_wait = bool(self._waiting)
         self._waiting.add(request)
-        return self._admit_anywhere(request.now)
+        return () if others_wait else self._admit_anywhere(request.now)  # the others go first, and did not fit
 
     def release(self, release: TurnRelease) -> Sequence[Placement]:
         server = self._servers[release.server]
@@ -155,6 +160,7 @@ class KvForecast:
     def _begin_step(self) -> None:
         """Forecast from the lengths of the step that has just ended."""
         self._blocks.clear()
+        self._learn_at = self._options.learn_every
         if self._lengths.num_ended:
             self._lengths = self._lengths.next_step()
         self._returns = self._returns.next_step()
@@ -162,11 +168,18 @@ class KvForecast:
         self._has_pressure = self._lengths.prior_tokens > self._options.fill * capacity
 
     def _is_time_to_learn(self) -> bool:
-        """Whether to update the length forecast: after every few ends at first, then every `learn_every` ends."""
+        """Whether to update the length forecast: after every few ends at first, then every `learn_every` ends.
+
+        An update looks at all rollouts under way, and so is made less often where there are very many.
+        """
         num_ended = self._lengths.num_ended
         if num_ended >= self._options.max_remembered:
             self._begin_step()
-        return num_ended % self._options.learn_every == 0 or num_ended in (4, 8, 16, 32)
+            return True
+        if num_ended < self._learn_at:
+            return num_ended in (4, 8, 16, 32)
+        self._learn_at = num_ended + max(self._options.learn_every, len(self._places) // _PLACED_PER_UPDATE)
+        return True
 
     def _emptiest(self) -> str:
         return min(self._servers, key=lambda name: self._servers[name].load())

@@ -49,6 +49,8 @@ class Router:
         self._state = RouterState()
         self._waiters: dict[str, _Waiter] = {}
         self._global_step: int | None = None
+        self._largest_capacity = 0
+        """KV tokens of the largest server."""
 
     # ---- requests
 
@@ -158,6 +160,7 @@ class Router:
             return
         self._suspend(name)
         self._state.remove_server(name)
+        self._measure_servers()
         if not self._state.servers:
             for waiting in list(self._waiters):
                 self._drop(waiting, NO_SERVERS)
@@ -227,12 +230,11 @@ class Router:
     def _check_size(self, num_tokens: int) -> None:
         if not self._state.servers:
             raise RuntimeError(NO_SERVERS)
-        largest = max(server.capacity for server in self._state.servers.values())
-        if num_tokens > largest:
+        if num_tokens > self._largest_capacity:
             raise EngineError(
                 f"a request of {num_tokens} tokens does not fit the KV cache of any engine, the largest of which holds "
-                f"{largest} tokens: give engines more memory (rollout.gpu_memory_utilization), or allow rollouts "
-                "fewer tokens (data.max_prompt_length, data.max_response_length)"
+                f"{self._largest_capacity} tokens: give engines more memory (rollout.gpu_memory_utilization), or allow "
+                "rollouts fewer tokens (data.max_prompt_length, data.max_response_length)"
             )
 
     def _is_known_to_run(self, conversation: RoutedConversation) -> bool:
@@ -298,8 +300,12 @@ class Router:
 
     def _tell_limits(self, name: str, server: RoutedServer) -> None:
         """Add a server to the routing policy, or change its limits there."""
+        self._measure_servers()
         max_running = server.known_load.max_running if server.known_load else None
         self._place(self._routing_policy.add_server(name, server.capacity, self._clock(), max_running=max_running))
+
+    def _measure_servers(self) -> None:
+        self._largest_capacity = max((server.capacity for server in self._state.servers.values()), default=0)
 
     # ---- servers that fail
 

@@ -81,7 +81,8 @@ def decode_messages(data: bytes) -> list[Message]:
 
 def decode_news(data: bytes) -> RouterNews | None:
     """Decode the news for a process of agent loops; None if the router took it for dead."""
-    return _news_decoder.decode(data)
+    news: RouterNews | None = _news_decoder.decode(data)
+    return news
 
 
 def decode_costs(data: bytes) -> list[RoutingCost]:
