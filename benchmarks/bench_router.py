@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from verl_pivot.routing.client import REPORTS_END
+from verl_pivot.routing.router_state import RouterStatus
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import make_routing_policy, parse_router
 
@@ -54,7 +55,7 @@ def main(
         table.add_row(name, *(f"{value:.3f}" for each in times.values() for value in _quantiles(each)))
     console.print(table)
     console.print(f"target: median below {TARGET_DECISION_MS} ms\n")
-    asyncio.run(waiting(conversations, console))
+    waiting(conversations, console)
     if rollouts:
         step(engines, rollouts, processes, seconds, turn_seconds, console)
 
@@ -158,42 +159,47 @@ def running_router(num_engines: int, capacity: int, policy: str) -> Iterator[Any
         ray.shutdown()
 
 
-async def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
-    """Print milliseconds of the ends of turns while so many acquires wait; check that each is served in the end."""
+def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
+    """Print milliseconds of the ends of turns while so many acquires wait, on a router of its own."""
     with running_router(num_running // 4, 4 * (_PROMPT_TOKENS + _BUDGET), "kv_admission") as router:
-        prompt = list(range(_PROMPT_TOKENS))
+        asyncio.run(wait_and_release(router, num_running, num_waiting, console))
 
-        async def acquire(name: str) -> str:
-            return str((await router.acquire_server.remote(name + REPORTS_END, prompt))[0])
 
-        async def end(name: str) -> None:
-            await router.end_conversation.remote(name + REPORTS_END, 500, None)
+async def wait_and_release(router: Any, num_running: int, num_waiting: int, console: Console) -> None:
+    """Print milliseconds of the ends of turns while so many acquires wait; check that each is served in the end."""
+    prompt = list(range(_PROMPT_TOKENS))
 
-        async def play(name: str) -> None:
-            await acquire(name)
-            await end(name)
+    async def acquire(name: str) -> str:
+        return str((await router.acquire_server.remote(name + REPORTS_END, prompt))[0])
 
-        places = [await acquire(f"r{number}") for number in range(num_running)]
-        rollouts = [asyncio.create_task(play(f"w{number}")) for number in range(num_waiting)]
-        while (await router.get_status.remote())["waiting"] < num_waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-        before, seconds = cpu_seconds(router), []
-        for number, server in enumerate(places):
-            began = time.perf_counter()
-            router.release_server.remote(server, f"r{number}{REPORTS_END}")
-            await end(f"r{number}")
-            seconds.append(time.perf_counter() - began)
-        median, percentile_99 = _quantiles(seconds)
-        console.print(
-            f"{num_waiting} acquires wait; the end of a turn and its conversation, there and back: median {median:.2f} "
-            f"ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
-        )
-        await asyncio.gather(*rollouts)
-        status = await router.get_status.remote()
-        assert (status["waiting"], status["conversations"], status["total_inflight"]) == (0, 0, 0), status
-        await router.audit.remote()
-        per_pair = (cpu_seconds(router) - before) / (num_waiting + num_running)
-        console.print(f"every acquire had its turn; {1e3 * per_pair:.2f} ms of the actor's CPU time for each")
+    async def end(name: str) -> None:
+        await router.end_conversation.remote(name + REPORTS_END, 500, None)
+
+    async def play(name: str) -> None:
+        await acquire(name)
+        await end(name)
+
+    places = [await acquire(f"r{number}") for number in range(num_running)]
+    rollouts = [asyncio.create_task(play(f"w{number}")) for number in range(num_waiting)]
+    while (await router.get_status.remote())["waiting"] < num_waiting:  # noqa: ASYNC110
+        await asyncio.sleep(0.2)
+    before, seconds = cpu_seconds(router), []
+    for number, server in enumerate(places):
+        began = time.perf_counter()
+        router.release_server.remote(server, f"r{number}{REPORTS_END}")
+        await end(f"r{number}")
+        seconds.append(time.perf_counter() - began)
+    median, percentile_99 = _quantiles(seconds)
+    console.print(
+        f"{num_waiting} acquires wait; the end of a turn and its conversation, there and back: median {median:.2f} "
+        f"ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
+    )
+    await asyncio.gather(*rollouts)
+    status = await router.get_status.remote()
+    assert (status["waiting"], status["conversations"], status["total_inflight"]) == (0, 0, 0), status
+    await router.audit.remote()
+    per_pair = (cpu_seconds(router) - before) / (num_waiting + num_running)
+    console.print(f"every acquire had its turn; {1e3 * per_pair:.2f} ms of the actor's CPU time for each")
 
 
 def cpu_seconds(router: Any) -> float:
@@ -215,7 +221,7 @@ def step(engines: int, rollouts: int, processes: int, seconds: float, turn_secon
     with running_router(engines, 400_000, "kv_forecast") as router:
         workers = [ray.remote(AgentLoops).remote(number, turn_seconds) for number in range(processes)]
         rounds = [each.play.remote(router, rollouts // processes) for each in workers]
-        while ray.get(router.get_status.remote())["conversations"] < rollouts:
+        while num_known(ray.get(router.get_status.remote())) < rollouts:
             time.sleep(1.0)
         console.print(f"the router knows all {rollouts} rollouts after {cpu_seconds(router):.1f} s of its CPU time")
         ray.get([each.times.remote() for each in workers])
@@ -232,6 +238,11 @@ def step(engines: int, rollouts: int, processes: int, seconds: float, turn_secon
         f"CPU time for each, {len(times) / (after - before):.0f} turns per CPU second; acquire to answer: median "
         f"{median:.1f} ms, 99 % {percentile_99:.1f} ms"
     )
+
+
+def num_known(status: RouterStatus) -> int:
+    """Conversations that the router has been asked for, ended ones included."""
+    return status["conversations"] + status["counts"]["ended"]
 
 
 class AgentLoops:

@@ -236,14 +236,16 @@ async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tm
 
     with engines(1, capacity=1_100) as one:
         router = make_router(tmp_path, one.handles, policy="kv_admission")
+        await ask(router, "first")
         worker = AgentLoops.remote()  # type: ignore[attr-defined]
         waits = worker.play.remote(router, [new_request_id() for _ in range(5)])
-        await until(router, lambda status: status["waiting"] == 4)
+        await until(router, lambda status: status["waiting"] == 5)
 
         ray.kill(worker)
         del waits
         assert get(router.actor.__ray_call__.remote(move_clock)) == 5
 
+        await end(router, "first")
         assert await ask(router, "next") == (one.names[0], one.handles[one.names[0]])
 
 

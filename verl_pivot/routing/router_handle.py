@@ -42,7 +42,7 @@ class RouterHandle:
     def __init__(self, actor: Any) -> None:
         """`actor` is Ray's handle of a RouterActor."""
         self.actor = actor
-        self._lines: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
+        self._calls_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _ProcessCalls] = WeakKeyDictionary()
         self.require_acquire_fields = _LocalMethod(self._acquire_fields)
         self.require_release_fields = _LocalMethod(self._release_fields)
         self.acquire_server = _LocalMethod(self._acquire)
@@ -70,21 +70,21 @@ class RouterHandle:
             RuntimeError: If there is no server, with verl's text.
             EngineError: If the request is larger than every server's KV cache.
         """
-        return await self._line.acquire(request_id, len(prompt_ids), digest_of(prompt_ids))
+        return await self._calls.acquire(request_id, len(prompt_ids), digest_of(prompt_ids))
 
     def _release(self, server_id: str, request_id: str | None = None) -> None:
-        self._line.send(TurnOver(server_id, request_id))
+        self._calls.send(TurnOver(server_id, request_id))
 
     async def _end(self, request_id: str, response_tokens: int | None, global_step: int | None) -> RoutingCost:
         """End a conversation, see `routing.client`."""
-        return await self._line.end(ConversationOver(request_id, response_tokens, global_step))
+        return await self._calls.end(ConversationOver(request_id, response_tokens, global_step))
 
     @property
-    def _line(self) -> "_Line":
+    def _calls(self) -> "_ProcessCalls":
         loop = asyncio.get_running_loop()
-        if loop not in self._lines:
-            self._lines[loop] = _Line(self.actor)
-        return self._lines[loop]
+        if loop not in self._calls_by_loop:
+            self._calls_by_loop[loop] = _ProcessCalls(self.actor)
+        return self._calls_by_loop[loop]
 
 
 class _LocalMethod:
@@ -99,8 +99,8 @@ def digest_of(token_ids: Sequence[int]) -> str:
     return blake2b(array("q", token_ids), digest_size=16).hexdigest()
 
 
-class _Line:
-    """What one process of agent loops has to tell the actor and to learn from it; one call at a time for each."""
+class _ProcessCalls:
+    """Calls of the actor by one process of agent loops: one at a time with its messages, and one that waits for news."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor

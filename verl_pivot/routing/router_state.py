@@ -90,7 +90,7 @@ class RoutedServer:
 
     @property
     def known_load(self) -> EngineLoad | None:
-        """Its newest load; None if it reported none, or only that of one half of a prefill-decode pair."""
+        """The newest load; None if it reported none, or only that of one half of a prefill-decode pair."""
         return None if self.load is None or self.load.is_prefill_half else self.load
 
     @property
