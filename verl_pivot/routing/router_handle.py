@@ -100,7 +100,7 @@ def digest_of(token_ids: Sequence[int]) -> str:
 
 
 class _ProcessCalls:
-    """Calls of the actor by one process of agent loops: one at a time with its messages, and one that waits for news."""
+    """Calls of the actor by a process of agent loops: one at a time with its messages, and one that waits for news."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
