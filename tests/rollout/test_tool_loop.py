@@ -306,6 +306,24 @@ async def test_no_turn_begins_after_the_wall_clock_ran_out(tmp_path: Path) -> No
     assert len(loop.server_manager.requests) == 1
 
 
+@pytest.mark.parametrize(("step", "expected"), [(None, "answered"), (0, "max_wall_seconds")])
+async def test_turns_that_waited_for_new_weights_leave_the_wall_clock_as_it_was(
+    tmp_path: Path, step: int | None, expected: str
+) -> None:
+    script = [*[call("add", a=1)] * 3, "Done."]
+    loop = make_loop(script, tools_file(tmp_path, "add"), "pivot.rollout.max_wall_seconds=1.5", seconds=0.8, step=step)
+
+    assert record(await play(loop))["stop_reason"] == expected
+
+
+async def test_the_first_turn_may_wait_for_an_engine_longer_than_the_wall_clock_says(tmp_path: Path) -> None:
+    loop = make_loop(
+        [call("add", a=1), "Done."], tools_file(tmp_path, "add"), "pivot.rollout.max_wall_seconds=0.5", seconds=0.6
+    )
+
+    assert record(await play(loop))["stop_reason"] == "answered"
+
+
 async def test_several_calls_of_a_turn_are_answered_in_their_order(tmp_path: Path) -> None:
     said = f"{call('add', a=1)}\n{call('nobody')}\n{call('add', a=5)}"
     loop = make_loop([said, "Done."], tools_file(tmp_path, "add"))

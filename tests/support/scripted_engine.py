@@ -35,6 +35,8 @@ class ScriptedClient:
     script: Sequence[Said | str]
     with_logprobs: bool = True
     seconds: float = 0.0
+    step: int | None = None
+    """Number of updates of the weights; None: there was one before each answer."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     _load_balancer: Any = None
     """verl's client has its router's actor under this name."""
@@ -48,7 +50,7 @@ class ScriptedClient:
         await asyncio.sleep(self.seconds)
         ids = self.tokenizer.encode(said.text, add_special_tokens=False)
         ids = (ids + [self.tokenizer.eos_token_id] * said.ended)[: sampling_params["max_tokens"]]
-        step = len(self.requests)
+        step = len(self.requests) if self.step is None else self.step
         return TokenOutput(
             token_ids=ids,
             log_probs=[-0.5] * len(ids) if self.with_logprobs else None,

@@ -1,5 +1,6 @@
 """Prompt -> PlayedRollout: the loop in which the policy and its tools take turns, token for token."""
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -41,7 +42,6 @@ class ToolRollout:
             template=parts.settings.observation_template,
         )
         self._sampler = TurnSampler(parts, sampling_params)
-        self._deadline = time.monotonic() + self._limits.max_wall_seconds
 
     async def play(self, prompt: Sequence[JsonObject]) -> PlayedRollout:
         """Let the policy and its tools take turns until there is a reason to stop.
@@ -57,16 +57,18 @@ class ToolRollout:
         turns: list[PolicyTurn] = []
         observed: list[ObservedTurn] = []
         engine = EngineReport()
+        deadline = math.inf
         stop: StopReason | None
         try:
             while True:
                 sampled = await self._sample(context.tokens, len(turns))
+                deadline = self._deadline(deadline, engine, sampled.report)
                 engine = engine.plus(sampled.report)
                 if not sampled.token_ids:
                     stop = StopReason.ENGINE_FAILURE
                     break
                 tokens = await self._append_turn(context.tokens, sampled)
-                turns.append(await self._read_turn(sampled, len(turns)))
+                turns.append(await self._read_turn(sampled, len(turns), deadline))
                 messages = [*context.messages, turns[-1].message]
                 if (stop := turns[-1].stop_reason) is not None:
                     break
@@ -75,7 +77,7 @@ class ToolRollout:
                     stop = StopReason.TOOL_FAILURE
                     break
                 context = await self._append_observations(tokens, messages, turns[-1], observed[-1].texts)
-                if (stop := self._limit_reached(context.tokens)) is not None:
+                if (stop := self._limit_reached(context.tokens, deadline)) is not None:
                     break
         finally:
             journey = await self._sampler.end(len(tokens.mask), engine.newest_step)
@@ -110,14 +112,23 @@ class ToolRollout:
             )
         return tokens
 
-    def _limit_reached(self, tokens: TokenRecord) -> StopReason | None:
+    def _deadline(self, before: float, engine: EngineReport, report: EngineReport) -> float:
+        """Time of `time.monotonic` at which `max_wall_seconds` are used up, after a turn has been sampled.
+
+        Args:
+            before: The deadline before that turn; infinite before the first one.
+            engine: Report of the turns before it.
+            report: Report of the turn.
+        """
+        if before == math.inf:
+            return time.monotonic() + self._limits.max_wall_seconds
+        return before + engine.seconds_of_new_weights(report)
+
+    def _limit_reached(self, tokens: TokenRecord, deadline: float) -> StopReason | None:
         """The limit that forbids another turn; None if another turn may begin."""
-        if self._is_late():
+        if time.monotonic() > deadline:
             return StopReason.MAX_WALL_SECONDS
         return StopReason.MAX_RESPONSE_TOKENS if self._budget(tokens) <= 0 else None
-
-    def _is_late(self) -> bool:
-        return time.monotonic() > self._deadline
 
     def _budget(self, tokens: TokenRecord) -> int:
         """Most tokens that the next turn may have."""
@@ -147,12 +158,13 @@ class ToolRollout:
         )
         return tokens.with_turn(merged.token_ids, mask, logprobs)
 
-    async def _read_turn(self, sampled: SampledTurn, index: int) -> PolicyTurn:
+    async def _read_turn(self, sampled: SampledTurn, index: int, deadline: float) -> PolicyTurn:
         """Find the calls of a turn and decide whether the rollout ends with it.
 
         Args:
             sampled: The turn's tokens from the engine.
             index: Index of the turn, from 0.
+            deadline: Time of `time.monotonic` after which no call begins.
         """
         text, ended = action_text(sampled.token_ids, self._loop.tokenizer, self._parts.end_token_ids)
         full_text = self._settings.assistant_prefix + text
@@ -162,7 +174,7 @@ class ToolRollout:
         ended = ended or stop is not None
         if ended:
             calls = await self._parts.parser.calls(text, sampled.token_ids, self._schemas)
-            reason = self._stop_after(text, calls, index + 1)
+            reason = self._stop_after(text, calls, index + 1, is_late=time.monotonic() > deadline)
         else:
             reason = self._limits.stop_after_cut(len(sampled.token_ids))
         return PolicyTurn(
@@ -170,11 +182,13 @@ class ToolRollout:
             num_tokens=len(sampled.token_ids), calls=calls, ended=ended, stop_reason=reason,
         )  # fmt: skip
 
-    def _stop_after(self, text: str, calls: Sequence[ToolCall | Malformed], num_turns: int) -> StopReason | None:
+    def _stop_after(
+        self, text: str, calls: Sequence[ToolCall | Malformed], num_turns: int, *, is_late: bool
+    ) -> StopReason | None:
         """Why the rollout ends with a turn that the policy ended by itself; None if the turn's calls are run."""
         tag = self._settings.answer_tag
         is_answer = not calls and (tag is None or f"</{tag}>" in text)
-        return self._limits.stop_after(num_turns, is_answer=is_answer, is_late=self._is_late())
+        return self._limits.stop_after(num_turns, is_answer=is_answer, is_late=is_late)
 
     async def _observe(self, turn: PolicyTurn) -> ObservedTurn:
         """Run the calls of a turn; a turn without calls gets the retry message."""

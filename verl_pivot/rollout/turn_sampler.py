@@ -69,6 +69,12 @@ class EngineReport:
         num_preempted = -1 if self.num_preempted is None else self.num_preempted
         return {"generate_sequences": self.seconds, "num_preempted": num_preempted}
 
+    def seconds_of_new_weights(self, later: "EngineReport") -> float:
+        """Seconds of a later completion that waited for newer weights than all before, or went on under them."""
+        if self.newest_step is None or later.newest_step is None or later.newest_step <= self.newest_step:
+            return 0.0
+        return later.seconds
+
     def plus(self, later: "EngineReport") -> "EngineReport":
         """This report and a later one of the same rollout together."""
         counts = [each.num_preempted for each in (self, later) if each.num_preempted is not None]
