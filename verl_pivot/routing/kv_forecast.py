@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from pydantic import Field
@@ -21,6 +22,7 @@ _ROOM_WITHOUT_RETURNS = 2.0
 """Room beyond its KV cache that a server has where no turn comes back, in KV caches."""
 _PLACED_PER_UPDATE = 128
 """Rollouts under way for which an update of the length forecast waits for one more end."""
+_load = attrgetter("load")
 
 
 class ForecastOptions(Options):
@@ -143,7 +145,7 @@ class KvForecast:
     def add_server(
         self, name: str, capacity: int, now: float, *, max_running: int | None = None
     ) -> Sequence[Placement]:
-        server = self._servers.setdefault(name, ServerState(capacity))
+        server = self._servers.setdefault(name, ServerState(name, capacity))
         server.capacity, server.max_running = capacity, max_running
         return self._admit_anywhere(now)
 
@@ -182,7 +184,7 @@ class KvForecast:
         return True
 
     def _emptiest(self) -> str:
-        return min(self._servers, key=lambda name: self._servers[name].load())
+        return min(self._servers.values(), key=_load).name
 
     def _go_on(self, request: TurnRequest) -> Placement:
         """Place the next turn of a conversation: on the server that has its prefix, or on an emptier one."""
@@ -209,8 +211,8 @@ class KvForecast:
         A conversation without a cached prefix moves to any emptier server, others only to a far emptier one.
         """
         emptiest = self._emptiest()
-        here, there = self._servers[place].load(), self._servers[emptiest].load()
-        if here <= self._servers[emptiest].load(more=1):
+        here, there = self._servers[place].load, self._servers[emptiest].load
+        if here <= self._servers[emptiest].load_with(1):
             return None
         if live.cache_epoch < self._cache_epoch:
             return emptiest
@@ -242,8 +244,8 @@ class KvForecast:
     def _server_of_block(self, group: str, emptiest: str) -> str:
         """The server for the next rollout of a prompt: that of its newest block while the block is open."""
         block = self._blocks.get(group, _PromptBlock(emptiest, 0))
-        most = self._servers[emptiest].load(more=self._block_size)
-        is_open = block.num_rollouts < self._block_size and self._servers[block.server].load() <= most
+        most = self._servers[emptiest].load_with(self._block_size)
+        is_open = block.num_rollouts < self._block_size and self._servers[block.server].load <= most
         return block.server if is_open else emptiest
 
     def _admit_to(self, name: str, now: float) -> list[Placement]:
@@ -254,8 +256,8 @@ class KvForecast:
         placed = []
         while self._waiting:
             emptiest = self._emptiest()
-            most = self._servers[emptiest].load(more=self._options.block_size)
-            server = name if self._servers[name].load() < most else emptiest
+            most = self._servers[emptiest].load_with(self._options.block_size)
+            server = name if self._servers[name].load < most else emptiest
             request = self._next_for(server)
             if not self._fits(server, request, now):
                 break
@@ -264,8 +266,9 @@ class KvForecast:
 
     def _next_for(self, name: str) -> TurnRequest:
         """The next request for a server: preferably one of a prompt that has some rollouts there."""
+        block_size = self._block_size
         for group, count in self._servers[name].groups.items():
-            if count < self._block_size and (request := self._waiting.first_in_group(group)):
+            if count < block_size and (request := self._waiting.first_in_group(group)):
                 return request
         return self._first()
 

@@ -51,6 +51,7 @@ class LiveConversation:
 class ServerState:
     """Conversations of one server that have begun and not ended."""
 
+    name: str
     capacity: int
     """Tokens of its KV cache."""
     max_running: int | None = None
@@ -62,26 +63,30 @@ class ServerState:
     """Tokens of the live conversations' prompts, each distinct prompt counted once."""
     rate: float = _FIRST_RATE
     """Tokens per second of one running turn, learnt from the turns that have ended."""
+    load: float = 0.0
+    """How full the server is, to compare it with others.
+
+    A slow server counts as fuller. The speed has an exponent below 1 because it falls with every conversation too.
+    """
     _recent_tokens: float = _FIRST_RATE
     _recent_seconds: float = 1.0
     _weight: float = 1.0 / math.sqrt(_FIRST_RATE)
     """Load of one conversation."""
 
-    def load(self, *, more: int = 0) -> float:
-        """How full the server is, with `more` conversations than it has, to compare it with others.
-
-        A slow server counts as fuller. The speed has an exponent below 1 because it falls with every conversation too.
-        """
+    def load_with(self, more: int) -> float:
+        """Load with so many conversations more than it has."""
         return (len(self.live) + more) * self._weight
 
     def add(self, name: str, live: LiveConversation) -> None:
         self.live[name] = live
+        self.load = self.load_with(0)
         self.groups[live.group] += 1
         if self.groups[live.group] == 1:
             self.prompt_tokens += live.prompt_tokens
 
     def remove(self, name: str) -> LiveConversation:
         live = self.live.pop(name)
+        self.load = self.load_with(0)
         self.groups[live.group] -= 1
         if not self.groups[live.group]:
             del self.groups[live.group]
@@ -101,6 +106,7 @@ class ServerState:
             self._recent_seconds = _RATE_MEMORY * self._recent_seconds + live.turn_seconds
             self.rate = self._recent_tokens / self._recent_seconds
             self._weight = 1.0 / math.sqrt(self.rate)
+            self.load = self.load_with(0)
 
     def tokens(self, now: float) -> list[float]:
         """[num_live] estimated tokens of each response."""
