@@ -291,7 +291,7 @@ def test_rollouts_of_a_prompt_begin_together_in_the_row_of_honesty() -> None:
 
 
 def test_the_next_step_knows_the_lengths_of_this_one() -> None:
-    """At first every length up to 1,000 is as likely; after a step of 100 tokens each, many more rollouts fit."""
+    """At first 1,000 tokens are possible; after a step of 100 tokens each, many more rollouts fit."""
     policy = with_servers(KvForecast(budget=1_000, options=ForecastOptions(deviations=0.0)), "a", 3_000)
 
     def placed_at_once(step: int) -> int:
@@ -305,6 +305,18 @@ def test_the_next_step_knows_the_lengths_of_this_one() -> None:
     assert placed_at_once(1) > 1.5 * first
 
 
+def test_turns_that_may_be_the_last_teach_the_lengths_where_no_end_is_reported() -> None:
+    options = ForecastOptions(deviations=0.0)
+    policy = with_servers(KvForecast(budget=1_000, prior_returning=1.0, options=options), "a", 3_000)
+    running = [name for number in range(400) for name, _ in ask(policy, f"{number}")]
+    num_at_first = len(running)
+
+    for _ in range(32):
+        running += [name for name, _ in release(policy, running.pop(0), "a", may_be_last=True, now=1.0)]
+
+    assert len(running) > 1.5 * num_at_first
+
+
 def test_survival_counts_running_rollouts_up_to_their_current_length() -> None:
     """Kaplan and Meier: of four one ends at 300, one runs at 600, one ends at 700, one runs at 900."""
     model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 4, prior_weight=1e-9)
@@ -316,8 +328,19 @@ def test_survival_counts_running_rollouts_up_to_their_current_length() -> None:
     assert survival == pytest.approx([1.0, 1.0, 0.75, 0.5, 0.5], abs=1e-6)
 
 
-def test_while_no_lengths_are_known_all_up_to_the_budget_are_equally_likely() -> None:
-    assert LengthModel(1_024, bin_tokens=256).survival(()) == pytest.approx([1.0, 0.8, 0.6, 0.4, 0.2])
+def test_while_no_lengths_are_known_short_ones_are_likelier() -> None:
+    """Lengths of 0, 256, ..., 1,024 tokens have the weights 5, 4, 3, 2 and 1."""
+    survival = LengthModel(1_024, bin_tokens=256).survival(())
+
+    assert survival == pytest.approx([each / 15 for each in (15, 10, 6, 3, 1)])
+
+
+def test_rollouts_that_may_have_ended_count_as_ended_this_time_only() -> None:
+    """Of two rollouts one may have ended at 300 tokens, and one runs at 600."""
+    model = LengthModel(1_024, bin_tokens=256, prior=[1_024] * 4, prior_weight=1e-9)
+
+    assert model.survival([600], [300]) == pytest.approx([1.0, 1.0, 0.5, 0.5, 0.5], abs=1e-6)
+    assert model.survival([600]) == pytest.approx([1.0] * 5, abs=1e-6)
 
 
 def test_the_peak_is_the_most_tokens_held_at_once() -> None:

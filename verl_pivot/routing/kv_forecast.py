@@ -124,6 +124,8 @@ class KvForecast:
         if not release.may_be_last:
             return ()
         self._parked[release.conversation] = server.remove(release.conversation)
+        if self._is_time_to_learn():
+            self._learn(release.now)
         return self._admit_to(release.server, release.now)
 
     def end(self, end: ConversationEnd) -> Sequence[Placement]:
@@ -139,7 +141,7 @@ class KvForecast:
         estimate = int(live.tokens(server.rate, end.now))
         self._lengths.add_ended(estimate if end.response_tokens is None else end.response_tokens)
         if self._is_time_to_learn():
-            self._lengths.update(tokens for each in self._servers.values() for tokens in each.tokens(end.now))
+            self._learn(end.now)
         return self._admit_to(name, end.now)
 
     def add_server(
@@ -174,14 +176,20 @@ class KvForecast:
 
         An update looks at all rollouts under way, and so is made less often where there are very many.
         """
-        num_ended = self._lengths.num_ended
-        if num_ended >= self._options.max_remembered:
+        if self._lengths.num_ended >= self._options.max_remembered:
             self._begin_step()
             return True
+        num_ended = self._lengths.num_ended + len(self._parked)
         if num_ended < self._learn_at:
             return num_ended in (4, 8, 16, 32)
         self._learn_at = num_ended + max(self._options.learn_every, len(self._places) // _PLACED_PER_UPDATE)
         return True
+
+    def _learn(self, now: float) -> None:
+        """Update the length forecast. Conversations whose newest turn may be the last count as ended with it."""
+        running = [tokens for each in self._servers.values() for tokens in each.tokens(now)]
+        ended = [live.tokens(self._servers[self._places[name]].rate, now) for name, live in self._parked.items()]
+        self._lengths.update(running, ended)
 
     def _emptiest(self) -> str:
         return min(self._servers.values(), key=_load).name

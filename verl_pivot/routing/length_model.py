@@ -7,16 +7,15 @@ import numpy.typing as npt
 
 _NUM_BINS = 48
 _UNKNOWN_WEIGHT = 8.0
-"""Rollouts that the uniform distribution of lengths counts for while no lengths are known."""
+"""Rollouts that the assumed lengths count for while none are known."""
 Floats = npt.NDArray[np.float64]
 
 
 class LengthModel:
     """Survival function of response lengths: the probability that a response is longer than some number of tokens.
 
-    A rollout that still runs counts as one of at least its current length. While no lengths are known, every length up
-    to the budget is equally likely. That is too long for most rollouts, on purpose: a forecast that is too long costs
-    little, one that is too short makes engines evict prefixes.
+    A rollout that still runs counts as one of at least its current length. While no lengths are known, the probability
+    of a length falls evenly from 0 tokens to the budget, so that their mean is a third of the budget.
 
     Source: the estimator of Kaplan and Meier (1958).
     """
@@ -41,9 +40,11 @@ class LengthModel:
         self._ended = np.zeros(self.num_bins)
         self._prior = np.zeros(self.num_bins)
         weight = min(prior_weight, len(prior))
-        uniform = range(0, budget + 1, self._bin_tokens)
+        assumed = range(0, budget + 1, self._bin_tokens)
         np.add.at(self._prior, self.bins(prior), weight / max(1, len(prior)))
-        np.add.at(self._prior, self.bins(uniform), _UNKNOWN_WEIGHT * (1 - weight / prior_weight) / len(uniform))
+        falling = np.arange(len(assumed), 0, -1.0)
+        unknown = _UNKNOWN_WEIGHT * (1 - weight / prior_weight)
+        np.add.at(self._prior, self.bins(assumed), unknown * falling / falling.sum())
         self.update(())
 
     @property
@@ -65,25 +66,27 @@ class LengthModel:
         self._ended[min(tokens // self._bin_tokens, self.num_bins - 1)] += 1
         self._lengths.append(tokens)
 
-    def survival(self, running: Iterable[float]) -> Floats:
+    def survival(self, running: Iterable[float], maybe_ended: Iterable[float] = ()) -> Floats:
         """[num_bins] probability that a rollout reaches the beginning of each bin.
 
         Args:
             running: [num_running] current lengths of the rollouts that have not ended.
+            maybe_ended: Lengths of the rollouts that are taken for ended, this time only.
         """
-        ended = self._ended + self._prior
+        ended = self._ended + self._prior + np.bincount(self.bins(list(maybe_ended)), minlength=self.num_bins)
         censored = np.bincount(self.bins(list(running)), minlength=self.num_bins)
         at_risk = np.cumsum((ended + censored)[::-1])[::-1]
         hazard = np.divide(ended, at_risk, out=np.zeros(self.num_bins), where=at_risk > 0)
         return np.concatenate([[1.0], np.cumprod(1.0 - hazard)[:-1]])
 
-    def update(self, running: Iterable[float]) -> None:
+    def update(self, running: Iterable[float], maybe_ended: Iterable[float] = ()) -> None:
         """Bring the forecast that `peak` uses up to date with the rollouts that have ended.
 
         Args:
             running: [num_running] current lengths of the rollouts that have not ended.
+            maybe_ended: Lengths of the rollouts that are taken for ended, this time only.
         """
-        survival = self.survival(running)
+        survival = self.survival(running, maybe_ended)
         bins = np.arange(self.num_bins)
         later = bins[:, None] + bins[None, :]
         reach = np.where(later < self.num_bins, survival[np.minimum(later, self.num_bins - 1)], 0.0)
