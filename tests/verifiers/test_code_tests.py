@@ -1,5 +1,7 @@
 """verifiers.code_tests: asserts of HumanEval's, pytest's and unittest's tests."""
 
+import json
+
 import pytest
 
 from tests.support.factories import make_turn
@@ -7,7 +9,10 @@ from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service
 from verl_pivot.types import Message, Role, Verdict
 from verl_pivot.verifiers.code import CodeOptions, CodeVerifier
+from verl_pivot.verifiers.code_asserts import parse_assert
+from verl_pivot.verifiers.code_errors import RaiseCheck
 from verl_pivot.verifiers.code_tests import asserts_of
+from verl_pivot.verifiers.code_values import read_values
 from verl_pivot.verifiers.registry import get_verifier
 
 HUMAN_EVAL = '''
@@ -304,6 +309,10 @@ WRONG = {
         'raise IndexError("the stack is empty")',
         "raise type('E', (IndexError, ValueError, TypeError), {})('the stack is empty')",
     ),
+    "raises an error of the same name": (
+        'raise IndexError("the stack is empty")',
+        "raise type('IndexError', (Exception,), {'__module__': 'builtins'})('the stack is empty')",
+    ),
     "raises when it is made": ("self.items = []", "raise IndexError('empty')"),
     "returns the error": ("raise IndexError", "return IndexError"),
     "merges both": ("self.items += other.items", "self.items += other.items; other.items = self.items"),
@@ -336,6 +345,30 @@ async def test_tests_with_state_refuse_a_wrong_program(name: str, monkeypatch: p
     found = await verdict(STACK, RIGHT.replace(before, after))
 
     assert (found.score, RIGHT.count(before) > 0) == (0.0, True), found
+
+
+@pytest.mark.parametrize(
+    ("kinds", "is_right"),
+    [
+        (["builtins.IndexError", "builtins.LookupError", "builtins.Exception", "builtins.BaseException"], True),
+        (["other.Empty", "builtins.IndexError", "builtins.LookupError"], True),
+        (["builtins.KeyError", "builtins.LookupError"], False),
+        (["builtins.IndexError", "builtins.KeyError", "builtins.LookupError"], False),
+        (["other.IndexError", "builtins.Exception"], False),
+        (["builtins.IndexError", "builtins.print"], False),
+        (["builtins.IndexError", "builtins.", "builtins.none"], False),
+        (["builtins.IndexError"] * 1000, False),
+        (["builtins.int", [], None, 5], False),
+        ([], False),
+    ],
+)
+def test_a_forged_file_of_values_is_read_like_any_other(kinds: list[object], is_right: bool) -> None:
+    content = json.dumps([{"error": "IndexError: empty", "kinds": kinds}]).encode()
+    (evaluated,) = read_values(content, 1) or []
+    check = parse_assert("assert raises(f(2), IndexError, match='empty')")
+
+    assert isinstance(check, RaiseCheck)
+    assert (check.problem(evaluated) is None) == is_right
 
 
 def test_what_a_test_with_state_expects_stays_outside_the_sandbox() -> None:

@@ -4,10 +4,11 @@ import enum
 import importlib.util
 import json
 import math
-from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy
@@ -95,6 +96,11 @@ class Colour(enum.IntEnum):
         (-(2**40_000), -(2**40_000)),
         (bytearray(b"a"), b"a"),
         (1 + 2j, 1 + 2j),
+        (UserDict({1: [2]}), {1: [2]}),
+        (ChainMap({1: 2}, {3: 4}), {1: 2, 3: 4}),
+        (MappingProxyType({1: 2}), {1: 2}),
+        (UserList([1, (2,)]), [1, (2,)]),
+        (UserString("ab"), "ab"),
         ([Counter({(1, 2): 3})], [Counter({(1, 2): 3})]),
     ],
     ids=lambda value: type(value).__name__,

@@ -76,10 +76,16 @@ def _kind_name(kind: ast.expr) -> str:
 
 def _is_kind(name: str, error_kinds: Sequence[str]) -> bool:
     """Whether an error is of a kind. One that is of several unrelated kinds at once is of none."""
-    expected = getattr(builtins, name, None)
-    if not isinstance(expected, type):
+    expected = _builtin_error(name)
+    if expected is None:
         return any(each.rpartition(".")[2] == name for each in error_kinds if not each.startswith(_BUILTINS))
-    found = [
-        getattr(builtins, each.removeprefix(_BUILTINS), object) for each in error_kinds if each.startswith(_BUILTINS)
-    ]
-    return expected in found and all(issubclass(each, expected) or issubclass(expected, each) for each in found)
+    named = [each.removeprefix(_BUILTINS) for each in error_kinds if each.startswith(_BUILTINS)]
+    found = [error for error in map(_builtin_error, named) if error is not None]
+    is_known = len(found) == len(named) and expected in found
+    return is_known and all(issubclass(each, expected) or issubclass(expected, each) for each in found)
+
+
+def _builtin_error(name: str) -> type[BaseException] | None:
+    """Builtin kind of error of this name."""
+    found = getattr(builtins, name, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None

@@ -34,7 +34,7 @@ class Evaluated:
     problem: Reason | None = None
     detail: str = ""
     error_kinds: tuple[str, ...] = ()
-    """Classes of the error that the expression raised, each as "module.name", the most special one first."""
+    """Classes of the error that the expression raised, each as "builtins.name" or "other.name"."""
 
 
 def read_values(content: bytes, num_expressions: int) -> list[Evaluated] | None:
@@ -61,8 +61,8 @@ def _evaluated(answer: object) -> Evaluated:
                 return Evaluated(value=_decoded(coded))
             except _FAILURES as error:
                 return Evaluated(problem=Reason.WRONG_OUTPUT, detail=f"no plain value: {error}"[:300])
-        case {"error": str(error), "kinds": list(kinds)}:
-            names = tuple(str(kind) for kind in kinds[:_MAX_KINDS])
+        case {"error": str(error), "kinds": list(kinds)} if len(kinds) <= _MAX_KINDS:
+            names = tuple(map(str, kinds))
             return Evaluated(problem=Reason.RUNTIME_ERROR, detail=error[:300], error_kinds=names)
         case {"error": str(error)}:
             return Evaluated(problem=Reason.RUNTIME_ERROR, detail=error[:300])

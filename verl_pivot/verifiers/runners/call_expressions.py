@@ -6,16 +6,20 @@ values.json: [{"value": JSON} | {"error": text, "kinds": [class]} | {"strange": 
 code_values.py reads them.
 """
 
+import builtins
 import json
-from collections import Counter, OrderedDict, deque
+import os
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, deque
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any
 
 SMALL_INT = 1 << 8192
 VIEWS = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
+VALUES = os.path.abspath("values.json")
 with open("plan.json", encoding="utf-8") as _file:
     _plan = json.load(_file)
 
@@ -86,6 +90,11 @@ KINDS: list[tuple[type, str, Callable[[Any, list[int]], Any]]] = [
     (set, "set", encode_items),
     (frozenset, "frozenset", encode_items),
     (deque, "deque", encode_items),
+    (UserDict, "dict", encode_pairs),
+    (ChainMap, "dict", encode_pairs),
+    (MappingProxyType, "dict", encode_pairs),
+    (UserList, "", encode_items),
+    (UserString, "", lambda value, left: str(value)),
     (bytes, "bytes", lambda value, left: value.hex()),
     (bytearray, "bytearray", lambda value, left: value.hex()),
     (complex, "complex", lambda value, left: [value.real, value.imag]),
@@ -110,8 +119,11 @@ def evaluate(expression: str, names: dict[str, object], max_bytes: int) -> str:
 
 
 def kinds(error: BaseException) -> list[str]:
-    """Classes of an error, the most special one first."""
-    return [f"{each.__module__}.{each.__qualname__}" for each in type(error).__mro__ if issubclass(each, BaseException)]
+    """Classes of an error, the most special one first; "builtins." stands before those that are Python's own."""
+    classes = [each for each in type(error).__mro__ if issubclass(each, BaseException)]
+    return [
+        f"{'builtins' if vars(builtins).get(each.__name__) is each else 'other'}.{each.__name__}" for each in classes
+    ]
 
 
 def prepare(setup: str, names: dict[str, object]) -> tuple[dict[str, object], str | None]:
@@ -134,5 +146,5 @@ for _check in _plan["checks"]:
     for _expression in _check["expressions"]:
         _left = _plan["max_bytes"] - sum(map(len, _values))
         _values.append(_failure or evaluate(_expression, _local, _left))
-with open("values.json", "w", encoding="utf-8") as _file:
+with open(VALUES, "w", encoding="utf-8") as _file:
     _file.write("[" + ", ".join(_values) + "]")
