@@ -114,8 +114,9 @@ class FakeBackend:
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
-    ) -> None:
+    ) -> bool:
         self.sessions[session_id] = FakeSession()
+        return False
 
     async def run_cell(
         self,

@@ -18,7 +18,8 @@ from verl_pivot.sandbox.service.lane_conversion import (
     limit_fields,
     run_result,
 )
-from verl_pivot.sandbox.service.languages import Language, Overhead
+from verl_pivot.sandbox.service.language_options import Overhead
+from verl_pivot.sandbox.service.languages import Language
 
 OUTPUT: OutputFields = {
     "stdout": "a",

@@ -97,7 +97,7 @@ def reasons_of(warm_up: str) -> list[str]:
     loop = EventLoop()
     handle = ZygoteHandle(
         loop,
-        {"modules": ["json"], "warm_ups": {"json": warm_up}, "import_from": []},
+        {"modules": ["json"], "warm_ups": {"json": warm_up}, "import_from": [], "startup": ""},
         outer_proc=None,
         max_forks=1,
         on_ready=lambda: reasons.append("ready"),

@@ -11,7 +11,8 @@ from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Status
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_backend import ZygoteBackend
-from verl_pivot.sandbox.service.languages import LanguageTable, ZygoteChoice, load_languages
+from verl_pivot.sandbox.service.language_options import ZygoteChoice
+from verl_pivot.sandbox.service.languages import LanguageTable, load_languages
 
 VIEW = PythonView(executable="/venv/bin/python", bases=(Path("/usr"),), environment=None, site_packages=())
 

@@ -22,6 +22,8 @@ class ZygotePlan(TypedDict):
     """Name of one of the modules -> program that runs if the module was imported."""
     import_from: list[str]
     """Folders that it imports from, before those of Python's own modules."""
+    startup: str
+    """Cell whose names each session has at its start; empty for none."""
 
 
 class UserIdFields(TypedDict):
@@ -29,6 +31,40 @@ class UserIdFields(TypedDict):
 
     first: int
     num_ids: int
+
+
+class LimitFields(TypedDict):
+    """Limits of an execution, field by field as in sandbox.execution.Limits."""
+
+    wall_seconds: float
+    cpu_seconds: int
+    memory_bytes: int
+    output_bytes: int
+    num_processes: int
+    tmp_bytes: int
+    num_tmp_files: int
+    num_open_files: int
+
+
+class TerminalFields(TypedDict):
+    """Size of a terminal, field by field as in sandbox.execution.Terminal."""
+
+    columns: int
+    rows: int
+
+
+class PodFields(TypedDict):
+    """What a program or session wants of its pod."""
+
+    limits: LimitFields
+    network: str
+    """A value of sandbox.execution.Network."""
+    root: str
+    """Name of the root file system; "" for none."""
+    folders: list[str]
+    """Paths of the lane's folders that it sees; none of them with a root."""
+    terminal: TerminalFields | None
+    """Terminal of its output; None for pipes."""
 
 
 class LaneSettings(TypedDict):
@@ -54,6 +90,10 @@ class LaneSettings(TypedDict):
     """User ids of programs."""
     folders: list[str]
     """Paths of the folders that a program sees only if it asks for them."""
+    num_prewarmed: int
+    """Interpreters that are made ahead of sessions."""
+    first_pod: PodFields
+    """Pod of these interpreters until sessions ask for another."""
 
 
 class LaneDescriptors(TypedDict):
@@ -67,27 +107,7 @@ class LaneDescriptors(TypedDict):
     """Version of the control groups, and the folders of memory and of processes; None where there are none."""
 
 
-class LimitFields(TypedDict):
-    """Limits of an execution, field by field as in sandbox.execution.Limits."""
-
-    wall_seconds: float
-    cpu_seconds: int
-    memory_bytes: int
-    output_bytes: int
-    num_processes: int
-    tmp_bytes: int
-    num_tmp_files: int
-    num_open_files: int
-
-
-class TerminalFields(TypedDict):
-    """Size of a terminal, field by field as in sandbox.execution.Terminal."""
-
-    columns: int
-    rows: int
-
-
-class LaneProgram(TypedDict):
+class LaneProgram(PodFields):
     """A program to compile, if its language is compiled, and to run."""
 
     kind: ProgramKind
@@ -106,18 +126,9 @@ class LaneProgram(TypedDict):
     """Names of files to send back after the end."""
     max_file_bytes: int
     """Size of all fetched files together."""
-    limits: LimitFields
-    network: str
-    """A value of sandbox.execution.Network."""
-    root: str
-    """Name of the root file system; "" for none."""
-    folders: list[str]
-    """Paths of the lane's folders that it sees; none of them with a root."""
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the program starts; empty for none."""
-    terminal: TerminalFields | None
-    """Terminal of the program; None for pipes."""
 
 
 class RunRequest(TypedDict):
@@ -160,23 +171,14 @@ class PingRequest(TypedDict):
     op: Literal["ping"]
 
 
-class OpenRequest(TypedDict):
-    """Start a session. The answer is Done or Refusal."""
+class OpenRequest(PodFields):
+    """Start a session. The answer is Opened or Refusal."""
 
     op: Literal["open"]
     session: str
-    limits: LimitFields
-    network: str
-    """A value of sandbox.execution.Network."""
-    root: str
-    """Name of the root file system; "" for none."""
-    folders: list[str]
-    """Paths of the lane's folders that it sees; none of them with a root."""
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the interpreter starts; empty for none."""
-    terminal: TerminalFields | None
-    """Terminal of its output; None for pipes."""
 
 
 class CellRequest(TypedDict):
@@ -324,6 +326,14 @@ class Done(TypedDict):
     kind: Literal["done"]
 
 
+class Opened(TypedDict):
+    """The session has started."""
+
+    kind: Literal["opened"]
+    is_prewarmed: bool
+    """Whether its interpreter was there before it was asked for."""
+
+
 class Refusal(TypedDict):
     """The request was not served."""
 
@@ -333,7 +343,7 @@ class Refusal(TypedDict):
     reason: str
 
 
-LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | Done | Refusal
+LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | Opened | Done | Refusal
 
 
 class AnswerFrame(TypedDict):

@@ -43,6 +43,8 @@ class PodProcess:
         self.zygote = zygote
         self._loop = loop
         self._pid: int | None = None
+        self.was_ahead = False
+        """Whether the process was made before its task was known."""
         self._owner: Owner | None = None
         self._pending_end: Callable[[Owner], None] | None = None
         """Report of the end to come, for a process that ended before it had an owner."""

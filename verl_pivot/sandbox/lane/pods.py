@@ -17,7 +17,7 @@ from verl_pivot.sandbox.lane.procfs import is_exiting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from verl_pivot.sandbox.lane.messages import LaneProgram, OpenRequest
+    from verl_pivot.sandbox.lane.messages import PodFields
 
 NETWORK_NONE, NETWORK_LOOPBACK = "none", "loopback"
 """Values of sandbox.execution.Network, which is not mounted in a lane."""
@@ -104,7 +104,7 @@ class Pod:
             self.groups.give_back(self.group)
 
 
-def pod_shape(asked: "LaneProgram | OpenRequest", *, folders: list[str], has_proc: bool) -> PodShape:
+def pod_shape(asked: "PodFields", *, folders: list[str], has_proc: bool) -> PodShape:
     """Shape of the pod for one program or session; `folders` are all that the lane has."""
     limits = asked["limits"]
     return PodShape(

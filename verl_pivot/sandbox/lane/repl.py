@@ -15,13 +15,13 @@ import sys
 import threading
 import traceback
 from dataclasses import dataclass
-from types import FrameType
+from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.answers import HELLO, write_answer
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive
-from verl_pivot.sandbox.lane.python_program import exit_code_of, new_main_module, open_standard_streams
+from verl_pivot.sandbox.lane.python_program import exit_code_of, open_standard_streams
 
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.answers import Fields
@@ -44,9 +44,20 @@ class _Interrupts:
 _interrupts = _Interrupts()
 
 
+def compiled_startup(code: str) -> CodeType:
+    """The cell that runs ahead of a session, as its cell 0."""
+    name = CELL_FILE.format(0)
+    _remember(name, code)
+    return compile(code, name, "exec", dont_inherit=True)
+
+
+def _remember(name: str, code: str) -> None:
+    """Keep the source of a cell, for tracebacks and snapshots."""
+    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+
+
 def serve_cells(channel: socket.socket) -> NoReturn:
     """Run one cell after the other until the channel closes."""
-    new_main_module()
     channel.send(HELLO)
     pid = _getpid()
     while True:
@@ -69,7 +80,7 @@ def serve_cells(channel: socket.socket) -> NoReturn:
 def _run_cell(code: str, number: int, max_bytes: int, pid: int) -> "Fields":
     """Run one cell; returns its value and its traceback. A process that the cell forked ends with the cell's code."""
     name = CELL_FILE.format(number)
-    linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
+    _remember(name, code)
     _signal.signal(_signal.SIGINT, _interrupts)
     value, error, exit_code = None, None, 0
     try:

@@ -168,8 +168,15 @@ class SessionRequests:
             total_cpu_seconds=self._cpu_seconds,
         )
         self._sessions[session.id] = session
-        self._starts.append(_Start(session=session, answer=answer))
+        self._starts.append(_Start(session=session, answer=partial(self._answer_open, session, answer)))
         self.pump()
+
+    def _answer_open(self, session: LaneSession, answer: "OnAnswer", outcome: "Done | Refusal") -> None:
+        process = session.interpreter.process if session.interpreter is not None else None
+        if outcome["kind"] == "done" and process is not None:
+            answer({"kind": "opened", "is_prewarmed": process.was_ahead})
+        else:
+            answer(outcome)
 
     def _use(self, session: LaneSession, request: "UseRequest", answer: "OnAnswer", feed: OutputFeed | None) -> None:
         """Serve a request that needs the interpreter; a session that lost its interpreter gets a fresh one first."""

@@ -66,10 +66,14 @@ class Lane:
         self._outer_proc = outer_proc
         self._loop = EventLoop()
         networks = None if settings["shares_network"] else NetworkPool(outer_proc)
-        spares = Spares(self._loop, PodMaker(groups, networks, UserIds(**settings["user_ids"])))
+        self._spares = spares = Spares(self._loop, PodMaker(groups, networks, UserIds(**settings["user_ids"])))
         self._zygotes = {
             name: self._start_zygote(plan, settings["max_forks"]) for name, plan in settings["zygotes"].items()
         }
+        if settings["num_prewarmed"]:
+            shape = pod_shape(settings["first_pod"], folders=self._folders, has_proc=self._has_proc)
+            session_zygote = self._zygotes[settings["session_zygote"]]
+            spares.keep(session_zygote, shape, num_kept=settings["num_prewarmed"])
         self._scheduler = Scheduler(self._loop, spares, self._zygotes, settings)
         self._sessions = SessionRequests(
             self._loop,
@@ -111,6 +115,8 @@ class Lane:
     def _on_zygote_ready(self) -> None:
         if all(zygote.is_ready for zygote in self._zygotes.values()):
             self._send(READY_NUMBER, {"kind": "done"})
+            for zygote in self._zygotes.values():
+                self._spares.refill(zygote)
         self._pump()
 
     def _on_readable(self) -> None:

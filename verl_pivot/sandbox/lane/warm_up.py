@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # a zygote imports as little as possible
     from collections.abc import Callable
     from types import CodeType
 
+STARTUP = "session.startup"
+"""Name under which the cell that runs ahead of sessions is reported."""
 _NAMES_OF_SYS = ("argv", "excepthook", "displayhook", "unraisablehook")
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
@@ -76,11 +78,18 @@ def _warning_registries() -> "dict[str, dict[object, object]]":
     return found
 
 
-def run_warm_ups(programs: dict[str, str], *, on_start: "Callable[[str], None]", max_data_bytes: int) -> None:
+def run_warm_ups(
+    programs: dict[str, str],
+    *,
+    startup: "tuple[CodeType, dict[str, object]] | None" = None,
+    on_start: "Callable[[str], None]",
+    max_data_bytes: int,
+) -> None:
     """Run warm-ups in this interpreter, one after the other, without their output.
 
     Args:
         programs: {name: code} of the warm-ups.
+        startup: Cell that runs after them, and the namespace that it fills; None for none.
         on_start: Called with each name before that warm-up runs.
         max_data_bytes: Private memory that this process may have meanwhile.
 
@@ -97,7 +106,10 @@ def run_warm_ups(programs: dict[str, str], *, on_start: "Callable[[str], None]",
     try:
         for name, code in programs.items():
             on_start(name)
-            _run(name, code)
+            _run(compile(code, f"<warm-up {name}>", "exec", dont_inherit=True), {"__name__": "__main__"})
+        if startup is not None:
+            on_start(STARTUP)
+            _run(*startup)
     finally:
         for fd, original in enumerate(saved):
             os.dup2(original, fd)
@@ -107,10 +119,9 @@ def run_warm_ups(programs: dict[str, str], *, on_start: "Callable[[str], None]",
         state.restore()
 
 
-def _run(name: str, code: str) -> None:
-    compiled = compile(code, f"<warm-up {name}>", "exec", dont_inherit=True)
+def _run(code: "CodeType", names: dict[str, object]) -> None:
     try:
-        contextvars.copy_context().run(_execute, compiled)
+        contextvars.copy_context().run(_execute, code, names)
     except BaseException as error:  # a warm-up may raise anything
         raise WarmUpError(f"it raised {type(error).__name__}: {error}") from error
     if _thread._count():
@@ -119,12 +130,12 @@ def _run(name: str, code: str) -> None:
         raise WarmUpError("it left a process running")
 
 
-def _execute(code: "CodeType") -> None:
+def _execute(code: "CodeType", names: dict[str, object]) -> None:
     """Run code in a context of its own, with which settings of decimal and numpy end that it changes."""
     if "decimal" in sys.modules:
         decimal = sys.modules["decimal"]
         decimal.setcontext(decimal.getcontext().copy())
-    exec(code, {"__name__": "__main__"})
+    exec(code, names)
 
 
 def _has_children() -> bool:

@@ -31,7 +31,14 @@ from verl_pivot.sandbox.lane.confinement import (
 )
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive, send
 from verl_pivot.sandbox.lane.files import end_everyone_else, fetch_files, take_place, write_files
-from verl_pivot.sandbox.lane.python_program import MAIN, MAIN_PATH, become_fresh, open_standard_streams, run_main
+from verl_pivot.sandbox.lane.python_program import (
+    MAIN,
+    MAIN_PATH,
+    become_fresh,
+    new_main_module,
+    open_standard_streams,
+    run_main,
+)
 from verl_pivot.sandbox.lane.seccomp import program_filter_bytes, zygote_filter_bytes
 from verl_pivot.sandbox.lane.terminal import enter_terminal, hand_over
 
@@ -59,6 +66,7 @@ OUTER_PROC = 6
 """Descriptor of the service's /proc, by which a pod's user is mapped on a machine where pods cannot mount one."""
 _CONTROL, _ORDERS, _REPORT = 3, 3, 4
 """Descriptors of a child: 3 is the channel for its order, and later, in a session, the channel for cells."""
+_REPL = "verl_pivot.sandbox.lane.repl"
 _MAX_REASON_LENGTH = 500
 _WARM_UP_BYTES = 1024**3
 """Memory that warm-ups may take above what the zygote has before them."""
@@ -214,7 +222,9 @@ def _become(task: "ProgramTask | CellsTask", control: int) -> None:
     if task["terminal"] is not None and task["kind"] != "exec":
         open_standard_streams()
     if task["kind"] == "cells":
-        _modules["verl_pivot.sandbox.lane.repl"].serve_cells(socket.socket(fileno=control))
+        if "__main__" not in _modules:
+            new_main_module()
+        _modules[_REPL].serve_cells(socket.socket(fileno=control))
     elif task["kind"] == "python":
         run_main(task["code"], task["argv"], name=MAIN_PATH if task["place"]["folder"] else MAIN)
     else:
@@ -262,19 +272,35 @@ def _import(modules: tuple[str, ...]) -> None:
                 raise
 
 
-def _warm_up(channel: socket.socket, programs: dict[str, str], max_data_bytes: int) -> None:
-    """Run warm-ups; one that fails ends this process, with the reason as the last report."""
+def _warm_up(channel: socket.socket, programs: dict[str, str], startup: str, max_data_bytes: int) -> None:
+    """Run warm-ups, and the startup of sessions; one that fails ends this process, with the reason as last report."""
     from verl_pivot.sandbox.lane.warm_up import WarmUpError, run_warm_ups
 
+    cell = None
+    if startup:
+        main_module = _modules["__main__"] = new_main_module()
+        cell = (_modules[_REPL].compiled_startup(startup), main_module.__dict__)
     try:
-        run_warm_ups(programs, on_start=lambda name: send(channel, ("warming", name)), max_data_bytes=max_data_bytes)
+        run_warm_ups(
+            programs,
+            startup=cell,
+            on_start=lambda name: send(channel, ("warming", name)),
+            max_data_bytes=max_data_bytes,
+        )
     except WarmUpError as error:
         send(channel, ("failed_warm_up", str(error)[:_MAX_REASON_LENGTH]))
         os._exit(1)
 
 
-def main(modules: tuple[str, ...], warm_ups: dict[str, str], has_proc: bool) -> None:
-    """Import those of `modules` that are installed, run the warm-ups named after them, then fork for the lane."""
+def main(modules: tuple[str, ...], warm_ups: dict[str, str], startup: str, has_proc: bool) -> None:
+    """Import those of `modules` that are installed, run the warm-ups named after them, then fork for the lane.
+
+    Args:
+        modules: Names of modules.
+        warm_ups: {name of a module: program}.
+        startup: Cell whose names sessions have; "" for none.
+        has_proc: Whether pods mount /proc.
+    """
     for number in (_ORDERS, _REPORT):
         os.dup2(CHANNEL, number)  # a library that keeps a file open must not get a number that children use
     channel = socket.socket(fileno=CHANNEL)
@@ -288,8 +314,8 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], has_proc: bool) -> 
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
     _import(modules)
     wanted = {name: code for name, code in warm_ups.items() if name in _modules}
-    if wanted:
-        _warm_up(channel, wanted, data_bytes(None if has_proc else OUTER_PROC) + _WARM_UP_BYTES)
+    if wanted or startup:
+        _warm_up(channel, wanted, startup, data_bytes(None if has_proc else OUTER_PROC) + _WARM_UP_BYTES)
     reseed()  # makes lazy modules load what it needs
     exec(compile(_FIRST_PRINT, "warm", "exec"), {"__name__": "warm"})
     zygote = Zygote(channel, has_proc=has_proc)

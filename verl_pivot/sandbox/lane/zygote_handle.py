@@ -122,7 +122,7 @@ class ZygoteHandle:
         self._running: dict[int, Child] = {}
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         modules, warm_ups = tuple(self._plan["modules"]), self._plan["warm_ups"]
-        call = f"main({modules!r}, {warm_ups!r}, {self._has_proc})"
+        call = f"main({modules!r}, {warm_ups!r}, {self._plan['startup']!r}, {self._has_proc})"
         code = f"import sys; sys.path[:0] = {sys.path[:1]!r}; from verl_pivot.sandbox.lane.zygote import main; {call}"
         environment = {**os.environ, BIND_NOW: "1", IMPORT_FROM: ":".join(self._plan["import_from"])}
         argv = [sys.executable, "-P", "-s", "-B", "-c", code]

@@ -48,8 +48,10 @@ class Backend(Protocol):
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
-    ) -> None:
+    ) -> bool:
         """Start a Python interpreter that keeps its variables; the limits hold for the whole session.
+
+        Returns whether the interpreter was there already, made ahead of the session.
 
         Args:
             session_id: Id of the new session.

@@ -147,7 +147,7 @@ class BwrapExecBackend:
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
-    ) -> None:
+    ) -> bool:
         raise _no_sessions()
 
     async def run_cell(

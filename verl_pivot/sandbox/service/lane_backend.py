@@ -14,7 +14,7 @@ from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, OnOutput, Program, Result, Terminal
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
-from verl_pivot.sandbox.lane.messages import CellRequest, LaneSettings, Refusal, UserIdFields
+from verl_pivot.sandbox.lane.messages import CellRequest, LaneSettings, PodFields, Refusal, UserIdFields
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
@@ -53,7 +53,9 @@ class ZygoteBackend:
         self._num_lanes = settings.num_lanes or os.cpu_count() or 1
         self._min_tier = settings.min_tier
         self._languages = load_languages(settings.languages_file, python=self._python)
-        self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane()
+        self._num_prewarmed = -(-self._languages.session.prewarm // self._num_lanes)
+        """Interpreters that each lane makes ahead."""
+        self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane(self._num_prewarmed)
         self.tier = ""
         self._lanes: list[LaneProcess] = []
         self._user_range: int | None = None
@@ -101,13 +103,26 @@ class ZygoteBackend:
             "has_proc": has_proc,
             "shares_network": self._shares_network,
             "zygotes": self._zygotes.plans,
-            "session_zygote": "full",
+            "session_zygote": self._zygotes.session_zygote,
+            "num_prewarmed": self._num_prewarmed,
+            "first_pod": self._usual_pod(),
             "session_cpu_seconds": self._session_cpu_seconds,
             "num_foreground": _NUM_FOREGROUND,
             "max_forks": _MAX_FORKS,
             "memory_bytes": self._memory_bytes // self._num_lanes,
             "user_ids": {"first": 0, "num_ids": 0},
             "folders": [*self._languages.folders],
+        }
+
+    def _usual_pod(self) -> PodFields:
+        """Pod of a session that asks for nothing."""
+        python = self._languages.available.get("python")
+        return {
+            "limits": limit_fields(Limits()),
+            "network": Network.NONE.value,
+            "root": "",
+            "folders": [] if python is None else [*python.places],
+            "terminal": None,
         }
 
     async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
@@ -134,7 +149,7 @@ class ZygoteBackend:
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
-    ) -> None:
+    ) -> bool:
         self._roots.check(root, ())
         python = self._languages.get("python")
         check_variables(environment, python)
@@ -154,11 +169,12 @@ class ZygoteBackend:
                     "terminal": terminal_fields(terminal),
                 }
             )
-            if answer["kind"] != "done":
+            if answer["kind"] != "opened":
                 raise _session_error(answer)
         except (SandboxError, asyncio.CancelledError):
             await self.close_session(session_id)
             raise
+        return answer["is_prewarmed"]
 
     async def run_cell(
         self,

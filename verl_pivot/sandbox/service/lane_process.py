@@ -34,6 +34,7 @@ from verl_pivot.sandbox.lane.messages import (
     LaneRequest,
     LaneSettings,
     MoreRequest,
+    Opened,
     OpenRequest,
     OutputAnswer,
     PingRequest,
@@ -169,7 +170,9 @@ class LaneProcess:
     @overload
     async def ask(self, request: PingRequest) -> Done: ...
     @overload
-    async def ask(self, request: OpenRequest | ForkRequest) -> Done | Refusal: ...
+    async def ask(self, request: OpenRequest) -> Opened | Refusal: ...
+    @overload
+    async def ask(self, request: ForkRequest) -> Done | Refusal: ...
     @overload
     async def ask(self, request: FilesRequest) -> FilesAnswer | Refusal: ...
 

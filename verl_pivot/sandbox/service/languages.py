@@ -8,92 +8,27 @@ from dataclasses import dataclass, field, replace
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
 
 import yaml
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ValidationError
 
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLanguageError
 from verl_pivot.sandbox.bubblewrap.command_line import standard_environment
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView, is_below
-from verl_pivot.sandbox.execution import MIB, Limits, Program, check_file_name
+from verl_pivot.sandbox.execution import Limits, Program, check_file_name
+from verl_pivot.sandbox.service.language_options import (
+    LANGUAGES_FILE,
+    LanguageOptions,
+    Overhead,
+    SessionOptions,
+    ZygoteChoice,
+)
 from verl_pivot.sandbox.service.shown_folders import ShownFolder, check_together, shown_folders
-from verl_pivot.validation import Options, first_problem
+from verl_pivot.validation import first_problem
 
-_Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
-_Command = Annotated[tuple[_Word, ...], Field(min_length=1)]
-ZygoteChoice: TypeAlias = Literal["auto", "bare", "standard", "full"]
-"""Zygote that programs are forked from, by the modules it has imported; "auto" chooses one by a program's imports."""
 MAX_WARM_UP_BYTES = 32 * 1024
 """Most bytes of all warm-ups together, which travel in command lines."""
-
-
-class _StrictOptions(Options):
-    """Options that take no value of another type: "1" is not a number."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class Overhead(_StrictOptions):
-    """Usage of a language's runtime itself, granted on top of a program's limits."""
-
-    memory_bytes: Annotated[int, Field(ge=0, le=4096 * MIB)] = 16 * MIB
-    num_processes: Annotated[int, Field(ge=0, le=256)] = 0
-    num_open_files: Annotated[int, Field(ge=0, le=1024)] = 0
-
-
-class _CompileOptions(_StrictOptions):
-    """Limits of the compiler; sandbox.execution.Limits has the ranges."""
-
-    wall_seconds: float = 15.0
-    cpu_seconds: int = 30
-    memory_bytes: int = 2048 * MIB
-    num_processes: int = 64
-
-
-_ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
-
-
-def _compiled(code: str) -> str:
-    """Check that a warm-up is Python; raises ValueError with the line if it is not."""
-    try:
-        compile(code, "warm-up", "exec", dont_inherit=True)
-    except SyntaxError as error:
-        raise ValueError(f"is no Python: {error.msg}, line {error.lineno}") from error
-    return code
-
-
-class _LanguageOptions(_StrictOptions):
-    """One language in the YAML; the fields mean what they mean in Language."""
-
-    file: str
-    run: Annotated[_Command, Field(strict=False)]
-    compile: Annotated[_Command, Field(strict=False)] | None = None
-    zygote: ZygoteChoice | None = None
-    warm: dict[_ModuleName, Annotated[str, AfterValidator(_compiled)] | None] | None = None
-    folders: dict[_Word, _Word] = Field(default_factory=dict)
-    import_from: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
-    overhead: Overhead = Overhead()
-    compile_limits: _CompileOptions = _CompileOptions()
-
-    @model_validator(mode="after")
-    def _check_warm(self) -> "_LanguageOptions":
-        if self.warm and self.zygote is None:
-            raise ValueError("warm is for a language with a zygote, which runs the warm-ups before it forks")
-        return self
-
-    @model_validator(mode="after")
-    def _check_import_from(self) -> "_LanguageOptions":
-        if self.import_from and self.zygote is None:
-            raise ValueError("import_from is for Python; name the folder in a variable, as `run: [env, NODE_PATH=...]`")
-        for path in self.import_from:
-            if ":" in path or not any(is_below(Path(path), Path(place)) for place in self.folders.values()):
-                raise ValueError(f"import_from: {path} lies in none of the pod's paths in `folders`")
-        return self
-
-
-_FILE = TypeAdapter(dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_+#.-]{0,31}$")], _LanguageOptions])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +97,8 @@ class LanguageTable:
     """Modules for which the other file has a warm-up: the zygote `full` imports them, as it does --preload's."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """{path in the pod: folder of the host} of all languages."""
+    session: SessionOptions = field(default_factory=SessionOptions)
+    """How sessions begin, which are Python's."""
 
     def get(self, name: str) -> Language:
         """The language of this name.
@@ -195,8 +132,9 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
         merged[name] = _merged(merged.get(name), fields)
     raw = {name: fields for name, fields in merged.items() if fields is not None}
     try:
-        checked = _FILE.validate_python(raw)
+        checked = LANGUAGES_FILE.validate_python(raw)
         languages = [_language(name, options, python, file) for name, options in checked.items()]
+        session = _session(checked, file)
         warm_ups = _warm_ups(checked, file)
     except ValidationError as error:
         first = error.errors()[0]
@@ -210,7 +148,14 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
     except ValueError as error:
         raise ConfigError(f"{file}: folders: {error}") from error
     warmed = _warmed_modules(own, warm_ups, _import_folders(languages), file)
-    return replace(table, warm_ups=warm_ups, warmed_modules=warmed, folders=folders)
+    return replace(table, warm_ups=warm_ups, warmed_modules=warmed, folders=folders, session=session)
+
+
+def _session(languages: Mapping[str, LanguageOptions], file: Path) -> SessionOptions:
+    for name, options in languages.items():
+        if name != "python" and options.session != SessionOptions():
+            raise ConfigError(f"{file}: {name}.session: sessions are Python's; give it in `python`")
+    return languages["python"].session if "python" in languages else SessionOptions()
 
 
 def _import_folders(languages: list[Language]) -> list[str]:
@@ -245,7 +190,7 @@ def _merged(old: object, fields: object) -> object:
     return {**old, **fields, **warm}
 
 
-def _warm_ups(languages: Mapping[str, _LanguageOptions], file: Path) -> dict[str, str]:
+def _warm_ups(languages: Mapping[str, LanguageOptions], file: Path) -> dict[str, str]:
     """{module: program} of all languages, which share their zygotes."""
     found: dict[str, str] = {}
     for name, options in languages.items():
@@ -273,7 +218,7 @@ def _read(path: Path) -> dict[str, object]:
     return content
 
 
-def _language(name: str, options: _LanguageOptions, python: PythonView, file: Path) -> Language:
+def _language(name: str, options: LanguageOptions, python: PythonView, file: Path) -> Language:
     check_file_name(options.file)
     try:
         folders = shown_folders(options.folders, python)

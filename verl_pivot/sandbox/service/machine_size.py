@@ -3,6 +3,7 @@
 import os
 import resource
 
+from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.group_tree import memory_limits
 
 _NUM_SLOTS_PER_LANE = 512
@@ -10,10 +11,20 @@ _FDS_OF_LANE, _FDS_OF_PROGRAM = 224, 10
 """Descriptors that a lane has open for itself and its zygotes, and at most for each program that runs."""
 
 
-def num_slots_of_lane() -> int:
-    """Programs that one lane may run at once: their descriptors fit into the hard limit on open files."""
+def num_slots_of_lane(num_prewarmed: int) -> int:
+    """Programs that one lane may run at once: their descriptors fit into the hard limit on open files.
+
+    Raises:
+        ConfigError: If `num_prewarmed` interpreters, each of which takes a slot, would leave less than half of them.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(1, min(_NUM_SLOTS_PER_LANE, (most - _FDS_OF_LANE) // _FDS_OF_PROGRAM))
+    num_slots = max(1, min(_NUM_SLOTS_PER_LANE, (most - _FDS_OF_LANE) // _FDS_OF_PROGRAM))
+    if num_prewarmed > num_slots // 2:
+        raise ConfigError(
+            f"session.prewarm: {num_prewarmed} interpreters of each lane would take more than half of its {num_slots} "
+            f"slots; lower it, or raise the limit on open files, which is {most}"
+        )
+    return num_slots - num_prewarmed
 
 
 def memory_of_machine() -> int:

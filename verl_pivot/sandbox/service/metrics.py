@@ -20,6 +20,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         executions = Counter("sandbox_executions", "Ended executions by status", ["status"], registry=self.registry)
         failures = Counter("sandbox_failures", "Requests without a result", ["kind"], registry=self.registry)
+        self._opened = Counter("sandbox_sessions_opened", "Opened sessions", ["prewarmed"], registry=self.registry)
         # Children are looked up once: labels() costs more than the count itself.
         self._executions = {status: executions.labels(status) for status in Status}
         self._failures = {kind: failures.labels(kind) for kind in FailureKind}
@@ -43,6 +44,9 @@ class Metrics:
 
     def failed(self, kind: FailureKind) -> None:
         self._failures[kind].inc()
+
+    def opened(self, *, is_prewarmed: bool) -> None:
+        self._opened.labels("yes" if is_prewarmed else "no").inc()
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

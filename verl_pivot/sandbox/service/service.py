@@ -78,7 +78,11 @@ class Service:
         settings = self._settings
         self._executions = ExecutionTable(self._backend.num_slots, settings.limits, self.metrics)
         self._sessions = SessionTable(
-            self._backend, self._executions, settings.max_sessions, settings.session_idle_seconds
+            self._backend,
+            self._executions,
+            self.metrics,
+            max_sessions=settings.max_sessions,
+            idle_seconds=settings.session_idle_seconds,
         )
         self._streams = StreamedRequests(self._backend, self._sessions)
         self._watch()

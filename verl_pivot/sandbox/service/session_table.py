@@ -9,6 +9,7 @@ from verl_pivot.sandbox.execution import Limits, OnOutput, Program, Result, Sess
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.service.backend import Backend
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable, Start
+from verl_pivot.sandbox.service.metrics import Metrics
 from verl_pivot.sandbox.wire import CellBody, ForkBody, OpenBody, check_envelope, decode_limits, decode_terminal
 
 FIRST_EPOCH = 1
@@ -33,7 +34,16 @@ class OpenSession:
 class SessionTable:
     """Every open session of one service."""
 
-    def __init__(self, backend: Backend, executions: ExecutionTable, max_sessions: int, idle_seconds: float) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        executions: ExecutionTable,
+        metrics: Metrics,
+        *,
+        max_sessions: int,
+        idle_seconds: float,
+    ) -> None:
+        self._metrics = metrics
         self._backend = backend
         self._executions = executions
         self._max_sessions = max_sessions
@@ -60,7 +70,7 @@ class SessionTable:
 
         async def start() -> SessionState:
             self._check_new(body.id)
-            await self._backend.open_session(
+            is_prewarmed = await self._backend.open_session(
                 body.id,
                 limits=limits,
                 network=body.network,
@@ -69,6 +79,7 @@ class SessionTable:
                 folder=body.folder,
                 terminal=terminal,
             )
+            self._metrics.opened(is_prewarmed=is_prewarmed)
             return self._add(body.id, body.client)
 
         place = (body.root, tuple(body.environment.items()), body.folder)

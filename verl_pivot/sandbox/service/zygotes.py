@@ -27,8 +27,13 @@ class ZygotePlanner:
             "standard": STANDARD_MODULES,
             "full": (*STANDARD_MODULES, *SESSION_MODULES, *packages),
         }
-        import_from = [path for language in languages.available.values() for path in language.import_from]
-        self.plans = {name: _plan(imported, languages, import_from) for name, imported in modules.items()}
+        self.session_zygote = "full"
+        """Name of the zygote that forks the interpreters of sessions: one of their own where they begin otherwise."""
+        if languages.session.startup or languages.session.prewarm:
+            self.session_zygote = "session"
+            modules["session"] = modules["full"]
+        self.plans = {name: _plan(imported, languages) for name, imported in modules.items()}
+        self.plans[self.session_zygote]["startup"] = languages.session.startup
         self._imports = {"full": _imports_of(packages), "standard": _imports_of(STANDARD_MODULES)}
 
     def choose(self, program: Program, language: Language) -> str:
@@ -40,9 +45,10 @@ class ZygotePlanner:
         return next((name for name, imports in self._imports.items() if imports.search(program.code)), "bare")
 
 
-def _plan(modules: tuple[str, ...], languages: LanguageTable, import_from: list[str]) -> ZygotePlan:
+def _plan(modules: tuple[str, ...], languages: LanguageTable) -> ZygotePlan:
+    import_from = [path for language in languages.available.values() for path in language.import_from]
     warm_ups = {name: code for name, code in languages.warm_ups.items() if name in modules}
-    return {"modules": [*modules], "warm_ups": warm_ups, "import_from": import_from}
+    return {"modules": [*modules], "warm_ups": warm_ups, "import_from": import_from, "startup": ""}
 
 
 def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:

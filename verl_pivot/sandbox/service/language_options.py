@@ -1,0 +1,94 @@
+"""Languages in YAML, as pydantic models: the fields of each, their ranges, and what does not go together."""
+
+from pathlib import Path
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, model_validator
+
+from verl_pivot.sandbox.bubblewrap.python_view import is_below
+from verl_pivot.sandbox.execution import MIB
+from verl_pivot.validation import Options
+
+_Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
+_Command = Annotated[tuple[_Word, ...], Field(min_length=1)]
+ZygoteChoice: TypeAlias = Literal["auto", "bare", "standard", "full"]
+"""Zygote that programs are forked from, by the modules it has imported; "auto" chooses one by a program's imports."""
+MAX_STARTUP_LENGTH = 16 * 1024
+"""Most characters of the cell that runs ahead of sessions, which travels in command lines."""
+
+
+class _StrictOptions(Options):
+    """Options that take no value of another type: "1" is not a number."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Overhead(_StrictOptions):
+    """Usage of a language's runtime itself, granted on top of a program's limits."""
+
+    memory_bytes: Annotated[int, Field(ge=0, le=4096 * MIB)] = 16 * MIB
+    num_processes: Annotated[int, Field(ge=0, le=256)] = 0
+    num_open_files: Annotated[int, Field(ge=0, le=1024)] = 0
+
+
+class CompileOptions(_StrictOptions):
+    """Limits of the compiler; sandbox.execution.Limits has the ranges."""
+
+    wall_seconds: float = 15.0
+    cpu_seconds: int = 30
+    memory_bytes: int = 2048 * MIB
+    num_processes: int = 64
+
+
+_ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$")]
+
+
+def _compiled(code: str) -> str:
+    """Check that a warm-up is Python; raises ValueError with the line if it is not."""
+    try:
+        compile(code, "warm-up", "exec", dont_inherit=True)
+    except SyntaxError as error:
+        raise ValueError(f"is no Python: {error.msg}, line {error.lineno}") from error
+    return code
+
+
+class SessionOptions(_StrictOptions):
+    """How sessions begin."""
+
+    startup: Annotated[str, AfterValidator(_compiled), Field(max_length=MAX_STARTUP_LENGTH)] = ""
+    """Cell that runs once, ahead of all sessions, each of which then has its names."""
+    prewarm: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Interpreters that a service makes ahead of the sessions that will have them."""
+
+
+class LanguageOptions(_StrictOptions):
+    """One language in the YAML; the fields mean what they mean in Language."""
+
+    file: str
+    run: Annotated[_Command, Field(strict=False)]
+    compile: Annotated[_Command, Field(strict=False)] | None = None
+    zygote: ZygoteChoice | None = None
+    warm: dict[_ModuleName, Annotated[str, AfterValidator(_compiled)] | None] | None = None
+    folders: dict[_Word, _Word] = Field(default_factory=dict)
+    import_from: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
+    session: SessionOptions = SessionOptions()
+    overhead: Overhead = Overhead()
+    compile_limits: CompileOptions = CompileOptions()
+
+    @model_validator(mode="after")
+    def _check_warm(self) -> "LanguageOptions":
+        if self.warm and self.zygote is None:
+            raise ValueError("warm is for a language with a zygote, which runs the warm-ups before it forks")
+        return self
+
+    @model_validator(mode="after")
+    def _check_import_from(self) -> "LanguageOptions":
+        if self.import_from and self.zygote is None:
+            raise ValueError("import_from is for Python; name the folder in a variable, as `run: [env, NODE_PATH=...]`")
+        for path in self.import_from:
+            if ":" in path or not any(is_below(Path(path), Path(place)) for place in self.folders.values()):
+                raise ValueError(f"import_from: {path} lies in none of the pod's paths in `folders`")
+        return self
+
+
+LANGUAGES_FILE = TypeAdapter(dict[Annotated[str, Field(pattern=r"^[a-z][a-z0-9_+#.-]{0,31}$")], LanguageOptions])
