@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -13,22 +14,31 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.factories import make_turn
+from tests.support.format_examples import EXAMPLES
 from tests.support.loop_steps import MeasuredSteps
+from tests.support.processor_time import (
+    GROWTH,
+    MAX_RATIO,
+    MAX_SECONDS,
+    LimitedWorker,
+    TooMuchProcessorTimeError,
+    growth,
+    seconds_of,
+)
 from verl_pivot.data.actions import parse_action
 from verl_pivot.data.files import Place, RawRow
 from verl_pivot.data.json_values import BadRowError
 from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.rollout.turn_parsers import TagPair, TagParser, num_tag_pairs
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
+from verl_pivot.verifiers.code_blocks import code_blocks
+from verl_pivot.verifiers.code_outputs import same_words
+from verl_pivot.verifiers.judge_client import without_wrapping
+from verl_pivot.verifiers.math_texts import read_math_answer
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.scoring import score_completion
 
 NUM_CHARS = 4_000
-GROWTH = 8
-MAX_RATIO = 3 * GROWTH
-"""Growth of the processor time that fails a test; a reader whose time grows with the square needs 64 times."""
-MIN_SECONDS = 0.001
-"""Time under which the smaller text's time is not measured well."""
 MAX_CHARS = 64 * 1024
 MAX_STEP_SECONDS = 0.05
 PIECES = [
@@ -186,6 +196,44 @@ def imported(role: str, name: str) -> Callable[[str], object]:
     return read
 
 
+def imported_example(name: str) -> Callable[[str], object]:
+    """Reader that imports an example of a format once for each key, with the growing text in place of a text there."""
+    row = next(example.row for example in EXAMPLES.values() if example.format == name)
+    places = {place[-1]: place for place in places_of_texts(row)}
+
+    def read(text: str) -> object:
+        for place in places.values():
+            try:
+                parse_row(
+                    RawRow(place=Place(file="a.jsonl", unit="line", number=1), raw=replaced(row, place, text)),
+                    ImportOptions(format=name),
+                )
+            except BadRowError:
+                continue
+        return None
+
+    return read
+
+
+def places_of_texts(value: Json) -> Iterator[tuple[str | int, ...]]:
+    """Keys and indices that lead to each text in a value."""
+    if isinstance(value, str):
+        yield ()
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, child in children:
+        yield from ((key, *place) for place in places_of_texts(child))
+
+
+def replaced(row: JsonObject, place: tuple[str | int, ...], text: str) -> bytes:
+    """A row as JSON, with another text at a place."""
+    copy: Any = json.loads(json.dumps(row))
+    parent = copy
+    for key in place[:-1]:
+        parent = parent[key]
+    parent[place[-1]] = text
+    return json.dumps(copy).encode()
+
+
 def answer(asked: Ask, text: str) -> Verdict:
     return asyncio.run(asked(text))
 
@@ -199,56 +247,81 @@ READERS: dict[str, Callable[[str], object]] = {
     "parse_action": lambda text: parse_action(text, ended=True),
     "num_tag_pairs": lambda text: num_tag_pairs("answer", [text]),
     "tags": calls_in_tags,
+    "code_blocks": code_blocks,
+    "read_math_answer": read_math_answer,
+    "same_words": lambda text: same_words(text, text + "1"),
+    "without_wrapping": without_wrapping,
     **{name: partial(answer, asked) for name, asked in VERDICTS.items()},
     **{
         f"import {name}, {role}": imported(role, name)
         for name in ("hermes", "openhands", "sharegpt", "swe-agent")
         for role in ("system", "user", "assistant")
     },
+    **{
+        f"import {name}, an example": imported_example(name)
+        for name in sorted({each.format for each in EXAMPLES.values()})
+    },
 }
 
 
-def seconds_of(read: Callable[[str], object], text: str, num_runs: int) -> float:
-    """Processor seconds of the fastest of some runs."""
-    times = []
-    for _ in range(num_runs):
-        begin = time.process_time()  # with that of the thread in which long texts are compared
-        read(text)
-        times.append(time.process_time() - begin)
-    return min(times)
+def cubic(text: str) -> object:
+    return re.search("a*a*b", text)
 
 
-def growth(read: Callable[[str], object], head: str, piece: str) -> float:
-    """Times that a text of eight times the length takes longer; measured again if that is too many."""
-    small, large = (head + piece * (num_chars // len(piece)) for num_chars in (NUM_CHARS, GROWTH * NUM_CHARS))
-    for num_runs in (1, 3, 5):
-        ratio = seconds_of(read, large, num_runs) / max(seconds_of(read, small, num_runs), MIN_SECONDS)
-        if ratio <= MAX_RATIO:
-            break
-    return ratio
+def exponential(text: str) -> object:
+    return re.fullmatch("(a|aa)*b", text)
+
+
+def growth_of(reader: str, head: str, piece: str) -> float:
+    read = {**READERS, "cubic": cubic, "exponential": exponential}[reader]
+    return growth(read, lambda num_chars: head + piece * (num_chars // len(piece)), NUM_CHARS)
+
+
+def growths_of(reader: str) -> dict[str, float]:
+    """Pieces for which a reader's time grows too much."""
+    return {piece: ratio for piece in PIECES if (ratio := growth_of(reader, "", piece)) > MAX_RATIO}
+
+
+def growth_of_constraint(options: JsonObject, form: str, piece: str) -> float:
+    asked = ask("constraints", options, within(form))
+    return growth(partial(answer, asked), lambda num_chars: piece * (num_chars // len(piece)), NUM_CHARS)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[LimitedWorker]:
+    worker = LimitedWorker()
+    yield worker
+    worker.close()
 
 
 @pytest.mark.parametrize("reader", READERS)
 @settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
 @given(head=st.sampled_from(["", *PIECES]), pieces=st.lists(st.sampled_from(PIECES), min_size=1, max_size=3))
-def test_time_grows_with_the_length_of_the_text(reader: str, head: str, pieces: list[str]) -> None:
-    assert growth(READERS[reader], head, "".join(pieces)) <= MAX_RATIO
+def test_time_grows_with_the_length_of_the_text(
+    reader: str, worker: LimitedWorker, head: str, pieces: list[str]
+) -> None:
+    assert worker.run(MAX_SECONDS, growth_of, reader, head, "".join(pieces)) <= MAX_RATIO
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_no_mark_repeated_without_its_partner_takes_longer_than_its_length(reader: str) -> None:
-    slow = {piece: ratio for piece in PIECES if (ratio := growth(READERS[reader], "", piece)) > MAX_RATIO}
+def test_no_mark_repeated_without_its_partner_takes_longer_than_its_length(reader: str, worker: LimitedWorker) -> None:
+    assert worker.run(MAX_SECONDS, growths_of, reader) == {}
 
-    assert slow == {}
+
+@pytest.mark.parametrize("reader", ["cubic", "exponential"])
+def test_a_reader_that_may_never_end_is_killed(reader: str, worker: LimitedWorker) -> None:
+    with pytest.raises(TooMuchProcessorTimeError, match=f"{reader}.* was killed"):
+        worker.run(1, growth_of, reader, "", "a")
 
 
 @pytest.mark.parametrize(("options", "piece"), HEAVY_FOR_CONSTRAINTS)
-def test_no_constraint_takes_longer_than_the_length_of_the_text(options: JsonObject, piece: str) -> None:
+def test_no_constraint_takes_longer_than_the_length_of_the_text(
+    options: JsonObject, piece: str, worker: LimitedWorker
+) -> None:
     form = '"TEXT!"' if "json_schema" in options else "TEXT!"
     written = json.dumps(piece)[1:-1] if "json_schema" in options else piece
-    asked = ask("constraints", options, within(form))
 
-    assert growth(partial(answer, asked), "", written) <= MAX_RATIO
+    assert worker.run(MAX_SECONDS, growth_of_constraint, options, form, written) <= MAX_RATIO
 
 
 async def longest_step(asked: Ask, text: str) -> float:
@@ -261,12 +334,26 @@ async def longest_step(asked: Ask, text: str) -> float:
     return measured.longest_seconds
 
 
-@pytest.mark.parametrize("name", VERDICTS)
-async def test_no_verdict_on_64_kb_stops_the_event_loop(name: str) -> None:
-    texts = {piece: piece * (MAX_CHARS // len(piece)) for piece in PIECES}
-    seconds = {piece: await longest_step(VERDICTS[name], text) for piece, text in texts.items()}
+def slow_steps_of(name: str) -> dict[str, float]:
+    """Pieces of texts on which a verdict stops the event loop too long, with the processor seconds."""
+    seconds = {piece: asyncio.run(longest_step(VERDICTS[name], piece * (MAX_CHARS // len(piece)))) for piece in PIECES}
+    return {piece: each for piece, each in seconds.items() if each > MAX_STEP_SECONDS}
 
-    assert {piece: each for piece, each in seconds.items() if each > MAX_STEP_SECONDS} == {}
+
+def slow_completions(pieces: list[str]) -> dict[str, float]:
+    """Pieces of completions that stop the event loop too long, with the processor seconds."""
+    turn = replace(make_turn(), verifier="qa", verifier_options={})
+
+    def score(text: str) -> Coroutine[Any, Any, Verdict]:
+        return score_completion(text, True, turn)
+
+    seconds = {piece: asyncio.run(longest_step(score, "x" + piece * 8_000)) for piece in pieces}
+    return {piece: each for piece, each in seconds.items() if each > MAX_STEP_SECONDS}
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_no_verdict_on_64_kb_stops_the_event_loop(name: str, worker: LimitedWorker) -> None:
+    assert worker.run(MAX_SECONDS, slow_steps_of, name) == {}
 
 
 async def test_what_takes_many_times_as_long_is_compared_beside_the_loop() -> None:
@@ -283,11 +370,8 @@ async def test_what_takes_many_times_as_long_is_compared_beside_the_loop() -> No
     assert (await asked("[x - 600,")).score == 1.0
 
 
-@pytest.mark.parametrize("piece", PIECES)
-async def test_no_completion_of_64_kb_stops_the_event_loop(piece: str) -> None:
-    turn = replace(make_turn(), verifier="qa", verifier_options={})
-
-    assert await longest_step(lambda text: score_completion(text, True, turn), "x" + piece * 8_000) <= MAX_STEP_SECONDS
+def test_no_completion_of_64_kb_stops_the_event_loop(worker: LimitedWorker) -> None:
+    assert worker.run(MAX_SECONDS, slow_completions, PIECES) == {}
 
 
 def test_a_name_that_repeats_at_the_end_of_a_long_object_is_found_in_time() -> None:
@@ -299,4 +383,4 @@ def test_a_name_that_repeats_at_the_end_of_a_long_object_is_found_in_time() -> N
 
     few, many = (" ".join(f"n{number}" for number in range(count)) for count in (500, 500 * GROWTH))
 
-    assert seconds_of(read, many, 3) <= MAX_RATIO * max(seconds_of(read, few, 3), MIN_SECONDS)
+    assert seconds_of(read, many, 3) <= MAX_RATIO * max(seconds_of(read, few, 3), 0.001)

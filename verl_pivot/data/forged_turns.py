@@ -9,7 +9,7 @@ _TOKEN = re.compile(
     r"|\[/?(?:INST|THINK|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
 )
 """Markers of chat templates that mean nothing else."""
-_TAG = re.compile(r"<\s*(/?)\s*([a-z][\w:.-]{0,40})(?:[ ]+([a-z]{1,12}))?(?=[\s/>])")
+_TAG = re.compile(r"<\s*(?:(/)\s*)?([a-z][\w:.-]{0,40})(?:[ ]+([a-z]{1,12}))?(?=[\s/>])")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _RESULT = "(?:results?|outputs?|responses?|returns?|repl(?:y|ies)|feedback|observations?)"
 _RESULT_TAG = re.compile(

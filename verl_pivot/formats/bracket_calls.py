@@ -19,7 +19,7 @@ _REST = re.compile(r"\s*")
 _NOTATION_EXAMPLE = re.compile(r"\[func\w*\(")
 _BEFORE_TOOLS = "Here is a list of functions in JSON format that you can invoke:"
 _AFTER_TOOLS = re.compile(
-    r"\s*\.?\s*Should you decide to return the function call\(s\)[.,]?\s*Put it in the format of "
+    r"\s*(?:\.\s*)?Should you decide to return the function call\(s\)[.,]?\s*Put it in the format of "
     r"\[func1\(params_name=params_value, params_name2=params_value2\.\.\.\), func2\(params\)\]"
     r"\s*NO other text MUST be included\.\s*"
 )

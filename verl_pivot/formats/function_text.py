@@ -17,7 +17,7 @@ _BEGIN_FUNCTION = re.compile(r"---- BEGIN FUNCTION #\d+: (\S+) ----\nDescription
 _END_FUNCTION = re.compile(r"\n---- END FUNCTION #\d+ ----\s*")
 _NOTATION = re.compile(
     r"If you choose to call a function ONLY reply in the following format with NO suffix:\n.*?"
-    r"<IMPORTANT>\nReminder:\n(?:- [^\n]*\n)*- [^\n]*\n?(?:</IMPORTANT>)?\s*\Z",
+    r"<IMPORTANT>\nReminder:\n(?:- [^\n]*+\n)*- [^\n]*+\n?(?:</IMPORTANT>)?\s*\Z",
     re.DOTALL,
 )
 _PARAMETER = re.compile(r"^  \(\d+\) (\S+) \((\w+), (required|optional)\): ", re.MULTILINE)

@@ -1,7 +1,6 @@
 """One row of a foreign format -> Trajectory with its id, its verifier and its provenance."""
 
 import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,8 +19,6 @@ from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 DEFAULT_VERIFIER = "tool_call"
 _VERIFIER_COLUMNS = frozenset({"verifier", "verifier_options"})
 _VERIFIER_KEYS = {"name", "options"}
-# The opening tag is optional, as in `data.actions`: some chat templates put it into the prompt.
-_THINKING = re.compile(r"^\s*(?:<think>)?(.*?)</think>\s*", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +116,11 @@ def _with_thinking(message: Message, options: ImportOptions) -> Message:
     if message.role is not Role.ASSISTANT:
         return message
     content = message.content
-    if message.reasoning is None and "</think>" in content and (inline := _THINKING.match(content)):
-        message = replace(message, content=content[inline.end() :], reasoning=inline[1].strip())
+    if message.reasoning is None and "</think>" in content:
+        # The opening tag is optional, as in `data.actions`: some chat templates put it into the prompt.
+        thinking, _, rest = content.partition("</think>")
+        reasoning = thinking.lstrip().removeprefix("<think>").strip()
+        message = replace(message, content=rest.lstrip(), reasoning=reasoning)
     if message.content.lstrip().startswith("<think>"):
         raise BadRowError("unclear_thinking", "a <think> is never closed, or follows other reasoning of the message")
     return replace(message, reasoning=None) if options.thinking == "strip" else message

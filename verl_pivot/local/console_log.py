@@ -4,7 +4,7 @@ import re
 from typing import NamedTuple
 
 _STEP = re.compile(r"step:(\d+) - (.*)")
-_METRIC = re.compile(r"([\w/@.-]+):(?:np\.\w+\()?(-?(?:\d[\d.e+-]*|inf|nan))\)?(?= - |\s|$)")
+_METRIC = re.compile(r"(?<![\w/@.-])([\w/@.-]+):(?:np\.\w+\()?(-?(?:\d[\d.e+-]*|inf|nan))\)?(?= - |\s|$)")
 
 
 class LoggedStep(NamedTuple):

@@ -121,7 +121,7 @@ def _training(metrics: Mapping[str, float]) -> str:
         generating = metrics.get("timing_s/gen")
         parts.append(f"{seconds:.1f} s" + ("" if generating is None else f", {generating:.1f} of them sampling"))
     parts.append(_dropped(metrics))
-    refused = {name: share for name, share in metrics.items() if re.fullmatch(r"verifier/.+/.+", name)}
+    refused = {name: share for name, share in metrics.items() if re.fullmatch(r"verifier/[^/]+/.+", name)}
     parts += [f"{share:.0%} {name.split('/')[-1]}" for name, share in _most_frequent(refused, 2)]
     return "; ".join(parts)
 

@@ -7,7 +7,7 @@ from verl_pivot.types import Json
 
 _PLAIN = re.compile(r"(?!(?:true|false|null|inf|nan)$)[a-z_/.][\w/.:+@?-]*", re.ASCII | re.IGNORECASE)
 """Values that Hydra's grammar reads as a text without quotes."""
-_BEFORE_QUOTE = re.compile(r"(\\*)('|$)")
+_BEFORE_QUOTE = re.compile(r"(?<!\\)(\\*)('|$)")
 """Backslashes before a quote or the end: only these are special in Hydra's quoted texts."""
 
 

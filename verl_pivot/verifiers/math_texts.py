@@ -14,15 +14,16 @@ _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+"
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
 _FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
 _TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
-_ONLY_TEXT = re.compile(_FONT + r"\{ *\(?([^{}()]*)\)? *\}|\(?([A-Za-z]+)\)?")
+_ONLY_TEXT = re.compile(_FONT + r"\{([^{}]*)\}|\(?([A-Za-z]+)\)?")
 _SAID_BEFORE = re.compile(
     r"(?:the|final|answer|result|value|is|equals|so|thus|therefore|hence|[\s:,.])+", re.IGNORECASE
 )
-_UNIT_BEGINS = re.compile(_FONT + r"\{|\^ *\{? *\\circ|\\degree")
+_UNIT_BEGINS = re.compile(_FONT + r"\{|\^ *(?:\{ *)?\\circ|\\degree")
 _UNIT_PART = re.compile(
-    _FONT + r"\{[^{}]*\}|\^ *\{? *\\circ *\}?|\\degree|\^ *\{? *-?\d+ *\}?|\\cdot|\\times|\\[,;:! ]|[\s~/.*]"
+    _FONT + r"\{[^{}]*\}|\^ *(?:\{ *)?\\circ(?: *\})?"
+    r"|\\degree|\^ *(?:\{ *)?-?\d+(?: *\})?|\\cdot|\\times|\\[,;:! ]|[\s~/.*]"
 )
-_PLAIN_UNIT = re.compile(r"(.*[\d})])[\s~]*([A-Za-z]{2,})( *\^ *\{? *\d *\}?)?", re.DOTALL)
+_PLAIN_UNIT = re.compile(r"(.*[\d})])[\s~]*([A-Za-z]{2,})( *\^ *(?:\{ *)?\d(?: *\})?)?", re.DOTALL)
 _UNIT_WORD = re.compile(r"[A-Za-z\u00b5\u03bc\u2126\u03a9\u20ac\u00a3$%]+\.?")
 _NO_UNIT = frozenset(
     {"or", "and", "not", "no", "never", "is", "if", "but", "to", "than", "only", "maybe", "wrong", "false"}
@@ -124,13 +125,12 @@ class MathAnswer:
 def read_math_answer(text: str) -> MathAnswer | None:
     """The answer that a text spells; None where words stand behind the formula that are no unit."""
     text = _plain(text)
-    if (only := _ONLY_TEXT.fullmatch(text)) and only[1] and any(map(str.isdigit, only[1])):
-        text = only[1].strip()  # a number in another font
-    elif only:
-        said, written = only.groups()
-        return MathAnswer(
-            formula=text, letters=" ".join((said or written).strip(" .").split()), is_words=said is not None
-        )
+    words, letters = _only_text(text)
+    if words is not None and any(map(str.isdigit, words)):
+        text = words.strip()  # a number in another font
+    elif words is not None or letters is not None:
+        written = (words or letters or "").strip(" .").split()
+        return MathAnswer(formula=text, letters=" ".join(written), is_words=words is not None)
     if (said := _TEXT.match(text)) and _SAID_BEFORE.fullmatch(said[1]):
         text = text[said.end() :].strip()
     is_money = text.startswith((r"\$", r"-\$"))
@@ -147,6 +147,17 @@ def read_math_answer(text: str) -> MathAnswer | None:
         unit="$" if is_money and not unit else "" if is_percent else unit,
         is_percent=is_percent,
     )
+
+
+def _only_text(text: str) -> tuple[str | None, str | None]:
+    """(words of a command for text that is the whole answer, letters that are); None where the answer is not that."""
+    found = _ONLY_TEXT.fullmatch(text)
+    if found is None:
+        return None, None
+    if found[1] is None:
+        return None, found[2]
+    said = found[1].strip(" ").removeprefix("(").removesuffix(")")
+    return (None, None) if "(" in said or ")" in said else (said, None)
 
 
 def _plain(text: str) -> str:
@@ -188,10 +199,10 @@ def _without_unit(text: str) -> tuple[str, str]:
 
 def _unit(tail: str) -> str | None:
     """A unit in one spelling; None where the words are none."""
-    text = re.sub(r"\^ *\{? *\\circ *\}?|\\degree", " degree ", tail)
+    text = re.sub(r"\^ *(?:\{ *)?\\circ(?: *\})?|\\degree", " degree ", tail)
     text = _TEXT.sub(lambda found: f" {found[1]} ", text)
     text = re.sub(r"\\(?:cdot|times)|\\[,;:! ]|[~*.]|\bper\b", lambda found: " / " if found[0] == "per" else " ", text)
-    words = re.findall(r"[^\s/^{}]+|/|\^ *\{? *-?\d+ *\}?", text)
+    words = re.findall(r"[^\s/^{}]+|/|\^ *(?:\{ *)?-?\d+(?: *\})?", text)
     found = []
     for word in words:
         if word == "/" or word.startswith("^"):

@@ -66,7 +66,7 @@ def parse_version(text: str) -> tuple[int, int, int]:
     Raises:
         ConfigError: If `text` holds no version.
     """
-    match = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
+    match = re.search(r"(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", text)
     if match is None:
         raise ConfigError(f"`bwrap --version` answered {text.strip()!r}, which holds no version: reinstall bubblewrap")
     return int(match[1]), int(match[2]), int(match[3] or 0)
