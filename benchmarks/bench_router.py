@@ -285,7 +285,7 @@ class AgentLoops:
 def engine_loads(num: int, capacity: int) -> Iterator[list[str]]:
     """Addresses of `num` made-up engines, which only answer questions for their loads."""
     loop = asyncio.new_event_loop()
-    rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0, "max_total_num_tokens": capacity}
+    rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "max_total_num_tokens": capacity}
 
     async def tell(request: web.Request) -> web.Response:
         return web.json_response({"loads": [rank]})

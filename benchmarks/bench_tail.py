@@ -15,6 +15,7 @@ from statistics import fmean
 from typing import Annotated, NamedTuple
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -42,16 +43,20 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Trainings under each rule.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training, after 2 that do not count.")] = 5,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for one JSON line per training.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File for one JSON line per training. The same command goes on where it was interrupted."),
+    ] = None,
 ) -> None:
     """Print a table per scenario."""
     names = list(dict.fromkeys([BASELINE, *rules.split(",")]))
     jobs = [
         Job(scenario, seed, rule, steps) for scenario in scenarios.split(",") for seed in range(seeds) for rule in names
     ]
-    found: dict[Job, SimulatedTraining] = {}
+    found = {} if out is None or not out.exists() else read_trainings(out)
+    left = [job for job in jobs if job not in found]
     with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0))) as pool:
-        for job, training in zip(jobs, pool.map(run, jobs), strict=True):
+        for job, training in zip(left, pool.map(run, left), strict=True):
             found[job] = training
             if out is not None:
                 with out.open("a", encoding="utf-8") as file:
@@ -59,6 +64,16 @@ def main(
     for scenario in scenarios.split(","):
         rows = {rule: [found[Job(scenario, seed, rule, steps)] for seed in range(seeds)] for rule in names}
         Console().print(table(scenario, rows))
+
+
+def read_trainings(path: Path) -> dict[Job, SimulatedTraining]:
+    """Trainings that an earlier run has written."""
+    found = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        values = json.loads(line)
+        job = Job(**{name: values.pop(name) for name in Job._fields})
+        found[job] = SimulatedTraining(**values)
+    return found
 
 
 def run(job: Job) -> SimulatedTraining:
@@ -69,17 +84,18 @@ def run(job: Job) -> SimulatedTraining:
 
 
 def table(scenario: str, rows: dict[str, list[SimulatedTraining]]) -> Table:
-    """Each rule's means over the seeds; the speed-up is in seconds per trained rollout."""
-    shown = Table(title=f"{scenario}: means of {len(rows[BASELINE])} trainings", title_justify="left")
+    """Each rule's means over the seeds, in the order of SimulatedTraining's fields; it fits 80 columns."""
+    title = f"{scenario}: means of {len(rows[BASELINE])} trainings; ms of rollouts per trained rollout"
+    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     for column in (
-        "rule", "ms per rollout", "speed-up", "slowest seed", "length", "wasted", "recomputed", "steps", "most steps",
+        "rule", "ms", "times faster", "slowest seed", "length", "wasted", "tokens again", "steps", "most steps",
     ):  # fmt: skip
-        shown.add_column(column, justify="left" if column == "rule" else "right")
+        shown.add_column(column, justify="left" if column == "rule" else "right", no_wrap=column == "rule")
     for rule, trainings in rows.items():
         speed_ups = _speed_ups(trainings, rows[BASELINE])
         shown.add_row(
             rule,
-            f"{1000 * fmean(each.rollout_seconds for each in trainings):.1f}",
+            f"{1000 * fmean(each.rollout_seconds for each in trainings):.0f}",
             f"{math.exp(fmean(map(math.log, speed_ups))):.2f}",
             f"{min(speed_ups):.2f}",
             f"{fmean(each.length_ratio for each in trainings):.2f}",

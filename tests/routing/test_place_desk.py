@@ -37,7 +37,7 @@ class Desk:
         self.now = 0.0
         chosen = parse_router({"policy": "kv_admission", "max_response_tokens": 1_000}, "test")
         self.router = Router(make_routing_policy(chosen), lambda: self.now, forget_after_seconds=1e9)
-        self.router.add_server("a", EngineLoad(capacity=room * 1_100, used=0, num_running=1, num_waiting=0))
+        self.router.add_server("a", EngineLoad(capacity=room * 1_100, num_requests=1))
         self.desk = PlaceDesk(self.router, lambda: self.now)
         self._numbers = itertools.count()
 

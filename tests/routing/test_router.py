@@ -25,7 +25,7 @@ class Clock:
 
 
 def load(capacity: int = 10_000, num_running: int = 1, *, max_running: int | None = None) -> EngineLoad:
-    return EngineLoad(capacity=capacity, used=0, num_running=num_running, num_waiting=0, max_running=max_running)
+    return EngineLoad(capacity=capacity, num_requests=num_running, max_running=max_running)
 
 
 def make_router(

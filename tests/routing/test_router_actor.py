@@ -43,7 +43,7 @@ class Engines:
 @contextmanager
 def engines(num: int, capacity: object = 10_000, **others: object) -> Iterator[Engines]:
     """Fake engines that report a KV cache of `capacity` tokens."""
-    rank: dict[str, Any] = {"num_running_reqs": 1, "num_waiting_reqs": 0, "num_used_tokens": 0}
+    rank: dict[str, Any] = {"num_running_reqs": 1, "num_waiting_reqs": 0}
     rank |= {"max_total_num_tokens": capacity, **others}
 
     def answer(path: str, body: object) -> Answer:
@@ -162,7 +162,7 @@ async def test_a_prefill_decode_pair_is_used_by_its_number_of_conversations_and_
 
         status = await router.get_status.remote()
         assert sorted(server for server, _ in found) == sorted(status["prefill_halves"]) == sorted(two.names)
-        assert (status["total_inflight"], status["counts"]["lost"], status["engines"]) == (2, 0, {})
+        assert (status["total_inflight"], status["counts"]["lost"], status["max_running"]) == (2, 0, {})
 
 
 async def test_without_engines_the_error_has_the_text_of_verls_own_router(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Address of an SGLang server -> EngineLoad: its KV capacity, the tokens in use and its running requests."""
+"""Address of an SGLang server -> EngineLoad: its KV capacity, its requests and how many it runs at once."""
 
 from typing import Annotated
 
@@ -23,7 +23,6 @@ class _RankLoad(BaseModel):
 
     num_running_reqs: _Count
     num_waiting_reqs: _Count
-    num_used_tokens: _Count
     max_total_num_tokens: Annotated[int, Field(ge=1, lt=2**53)]
     max_running_requests: Annotated[int, Field(ge=1, lt=2**53)] | None = None
     """None from servers that do not report it."""
@@ -42,12 +41,8 @@ class EngineLoad(BaseModel):
 
     capacity: int
     """Tokens that the KV cache holds."""
-    used: int
-    """Tokens in the KV cache that belong to running requests."""
-    num_running: int
-    """Requests that the engine runs."""
-    num_waiting: int
-    """Requests in the engine's own queue."""
+    num_requests: int
+    """Requests that the engine runs or has in its own queue."""
     max_running: int | None = None
     """Most requests that the engine runs at once; None if it does not report them."""
     is_prefill_half: bool = False
@@ -58,10 +53,6 @@ class EngineLoad(BaseModel):
     def limits(self) -> tuple[int, int | None] | None:
         """KV tokens and requests that the engine takes; None if they are not known."""
         return None if self.is_prefill_half else (self.capacity, self.max_running)
-
-    @property
-    def num_requests(self) -> int:
-        return self.num_running + self.num_waiting
 
 
 async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
@@ -85,9 +76,7 @@ async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
     max_running = [rank.max_running_requests for rank in ranks if rank.max_running_requests is not None]
     return EngineLoad(
         capacity=sum(rank.max_total_num_tokens for rank in ranks),
-        used=sum(rank.num_used_tokens for rank in ranks),
-        num_running=sum(rank.num_running_reqs for rank in ranks),
-        num_waiting=sum(rank.num_waiting_reqs for rank in ranks),
+        num_requests=sum(rank.num_running_reqs + rank.num_waiting_reqs for rank in ranks),
         max_running=sum(max_running) if len(max_running) == len(ranks) else None,
         is_prefill_half=any(rank.disaggregation and rank.disaggregation.mode == "prefill" for rank in ranks),
     )

@@ -8,13 +8,11 @@ _SERVER_GAUGES = {
     "inflight": "Requests that run on a server",
     "committed_tokens": "Tokens of conversations that have a place on a server",
     "capacity_tokens": "Tokens that a server's KV cache holds",
-    "used_tokens": "Tokens in use in a server's KV cache, as the server reports them",
-    "queued": "Requests in a server's own queue, as the server reports them",
 }
 _ROUTER_GAUGES = {
     "waiting": "Requests that wait for a server",
     "conversations": "Conversations that have begun and not ended",
-    "utilisation": "Tokens in use / capacity, over all servers that report them",
+    "utilisation": "Committed tokens / capacity, over all servers whose capacity is known",
     "imbalance": "Requests on the busiest server / mean over the servers",
 }
 
@@ -41,14 +39,15 @@ class RouterGauges:
 
 def router_values(status: RouterStatus) -> dict[str, float]:
     """{gauge: value} for the gauges of the whole router."""
-    engines, inflight = status["engines"].values(), status["servers"].values()
+    inflight = status["servers"].values()
+    known = [tokens for tokens in status["tokens"].values() if tokens["capacity"] is not None]
     values: dict[str, float] = {
         "waiting": status["waiting"],
         "conversations": status["conversations"],
         **status["counts"],
     }
-    if capacity := sum(engine["capacity"] for engine in engines):
-        values["utilisation"] = sum(engine["used"] for engine in engines) / capacity
+    if capacity := sum(tokens["capacity"] or 0 for tokens in known):
+        values["utilisation"] = sum(tokens["committed"] for tokens in known) / capacity
     if total := sum(inflight):
         values["imbalance"] = max(inflight) * len(inflight) / total
     return values
@@ -56,14 +55,9 @@ def router_values(status: RouterStatus) -> dict[str, float]:
 
 def server_values(status: RouterStatus) -> dict[str, dict[str, float]]:
     """{server: {gauge: value}} for the gauges of each server."""
-    values: dict[str, dict[str, float]] = {
-        server: {"inflight": status["servers"][server], "committed_tokens": tokens["committed"]}
-        for server, tokens in status["tokens"].items()
-    }
-    for server, engine in status["engines"].items():
-        values[server] |= {
-            "capacity_tokens": engine["capacity"],
-            "used_tokens": engine["used"],
-            "queued": engine["num_waiting"],
-        }
+    values: dict[str, dict[str, float]] = {}
+    for server, tokens in status["tokens"].items():
+        values[server] = {"inflight": status["servers"][server], "committed_tokens": tokens["committed"]}
+        if tokens["capacity"] is not None:
+            values[server]["capacity_tokens"] = tokens["capacity"]
     return values

@@ -39,8 +39,8 @@ class RouterStatus(TypedDict):
     prefill_halves: list[str]
     """Servers that stand for a prefill-decode pair, of whose KV cache and requests nothing is known."""
     tokens: dict[str, TokenAccount]
-    engines: dict[str, dict[str, int]]
-    """{server: numbers of the EngineLoad that it reported last}."""
+    max_running: dict[str, int]
+    """{server: most requests that its engine runs at once} of the servers that report it."""
     counts: dict[str, int]
     """Fields of RouterCounts."""
 
@@ -212,10 +212,10 @@ class RouterState:
             suspended=[name for name, server in self.servers.items() if server.is_suspended],
             prefill_halves=[name for name, server in self.servers.items() if server.load and not server.known_load],
             tokens=self.tokens(),
-            engines={
-                name: load.model_dump(exclude_none=True, exclude={"is_prefill_half"})
+            max_running={
+                name: load.max_running
                 for name, server in self.servers.items()
-                if (load := server.known_load)
+                if (load := server.known_load) and load.max_running is not None
             },
             counts=asdict(self.counts),
         )
