@@ -1,6 +1,7 @@
 """Rows of two queries -> whether they are the same: values, types, NULLs, duplicates and, if asked for, order.
 
-Whole numbers are compared exactly. Others may differ by 1e-9 (relative), since sums in another order do.
+Whole numbers are compared exactly. Others may differ by 1e-9 (relative), since sums in another order do, but by no more
+than 0.001, or the rounding of a float where that is larger: so no time or number of an order is taken for the next one.
 """
 
 import math
@@ -14,6 +15,7 @@ Rows: TypeAlias = Sequence[Sequence[Json]]
 """[num_rows][num_columns]"""
 Cell: TypeAlias = tuple[object, ...]
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-9, 1e-12
+_MAX_DIFFERENCE, _ROUNDING = 1e-3, 1e-13
 _MAX_EXACT_FLOAT = 2.0**53
 """Floats from here on are all whole, although sums that they come from need not be."""
 
@@ -89,7 +91,7 @@ def _numbers(cell: Json) -> Iterator[int | float]:
     if isinstance(cell, list):
         for each in cell:
             yield from _numbers(each)
-    elif isinstance(cell, int | float) and not isinstance(cell, bool) and math.isfinite(cell):
+    elif (isinstance(cell, int) and not isinstance(cell, bool)) or (isinstance(cell, float) and math.isfinite(cell)):
         yield cell
 
 
@@ -98,7 +100,11 @@ def _is_whole(number: int | float) -> bool:
 
 
 def _is_close(first: int | float, second: int | float) -> bool:
-    return second - first <= max(_ABSOLUTE_TOLERANCE, _RELATIVE_TOLERANCE * max(abs(first), abs(second)))
+    size = max(abs(first), abs(second))
+    if size >= _MAX_EXACT_FLOAT and (isinstance(first, int) or isinstance(second, int)):
+        return first == second
+    rounding = max(_ABSOLUTE_TOLERANCE, _ROUNDING * size)
+    return second - first <= max(rounding, min(_RELATIVE_TOLERANCE * size, _MAX_DIFFERENCE))
 
 
 def _canonical(cell: Json, names: Mapping[float, float]) -> Cell:
@@ -106,6 +112,6 @@ def _canonical(cell: Json, names: Mapping[float, float]) -> Cell:
         return ("list", *(_canonical(each, names) for each in cell))
     if isinstance(cell, bool) or not isinstance(cell, int | float):
         return (type(cell).__name__, cell)
-    if math.isnan(cell):
+    if isinstance(cell, float) and math.isnan(cell):
         return ("nan",)
     return ("number", names.get(cell, cell))
