@@ -1,13 +1,11 @@
 """verifiers.code_values: what the runner in the sandbox writes is read as the value that it was, in bounded time."""
 
 import enum
-import importlib.util
 import json
 import math
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, defaultdict, deque, namedtuple
 from decimal import Decimal
 from fractions import Fraction
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -16,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.verifiers import runners
+from tests.support.expression_runner import load_runner
 from verl_pivot.verifiers.code_values import MAX_BYTES, read_values
 from verl_pivot.verifiers.verdicts import Reason
 
@@ -24,17 +22,7 @@ from verl_pivot.verifiers.verdicts import Reason
 @pytest.fixture(scope="module")
 def evaluate(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The runner's own function, as it is in the sandbox."""
-    folder = tmp_path_factory.mktemp("runner")
-    (folder / "plan.json").write_text(json.dumps({"code": "", "checks": [], "max_bytes": MAX_BYTES}))
-    path = Path(str(runners.__file__)).with_name("call_expressions.py")
-    spec = importlib.util.spec_from_file_location("call_expressions", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        spec.loader.exec_module(module)
-    return module.evaluate
+    return load_runner(tmp_path_factory.mktemp("runner")).evaluate
 
 
 def came_back(evaluate: Any, value: object) -> Any:

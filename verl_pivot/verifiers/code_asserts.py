@@ -70,7 +70,7 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
         *before, statement = ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{text[:200]!r} is not one assert") from error
-    setup = _read_setup(before, text)
+    setup = _read_setup(before, statement, text)
     splitter = _Splitter(text, entry_point, setup)
     test = statement.test if isinstance(statement, ast.Assert) else ast.Constant(value=None)
     if isinstance(test, ast.Call) and _name(test) == "raises" and entry_point != "raises":
@@ -93,9 +93,9 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
     return check
 
 
-def _read_setup(statements: Sequence[ast.stmt], text: str) -> Setup:
+def _read_setup(statements: Sequence[ast.stmt], last: ast.stmt, text: str) -> Setup:
     try:
-        return read_setup(statements)
+        return read_setup(statements, names_in(last))
     except ValueError as error:
         raise _refused(text, str(error)) from error
 

@@ -7,6 +7,7 @@ or changes stays a variable of the sandbox, so that a later assert sees what ear
 import ast
 import builtins
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -95,6 +96,7 @@ class TestBody:
         self.names = dict(names)
         self.story = list(story)
         self.variables = set(variables)
+        self._shared: set[str] = set()
         self._file = file
         self._depth = depth
 
@@ -106,6 +108,16 @@ class TestBody:
     def fork(self) -> "TestBody":
         """A test that begins where this one stands."""
         return TestBody(self._file, self.names, self.story, frozenset(self.variables), self._depth)
+
+    def read_test(self, statements: Sequence[ast.stmt]) -> None:
+        """Add the asserts of a whole test to the file's.
+
+        Raises:
+            ValueError: If one of its statements is none that can be checked from outside the sandbox.
+        """
+        counts = Counter(name for statement in statements for name in _loaded(statement))
+        self._shared = {name for name, count in counts.items() if count > 1}
+        self.read(statements)
 
     def read(self, statements: Sequence[ast.stmt]) -> None:
         """Add the asserts of some statements to the file's.
@@ -122,6 +134,7 @@ class TestBody:
             case _ if isinstance(statement, _WITHOUT_EFFECT) or _is_docstring(statement):
                 return
             case ast.Assert(test=test):
+                self._promote(self._given(test) & self._shared)
                 self._add(self.replaced(test))
             case ast.Assign(targets=[target], value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
                 self._assign(target, value)
@@ -148,6 +161,8 @@ class TestBody:
                 raise unreadable(statement)
 
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(value, ast.Call) and self._is_programs(self.replaced(value)):
+            self._promote(names_in(value) & self._shared)
         value = self.replaced(value)
         if isinstance(target, ast.Attribute | ast.Subscript):
             self._promote(names_in(target))
@@ -279,6 +294,14 @@ class TestBody:
                 self.names[name] = fresh
                 self._tell(ast.Assign(targets=[fresh], value=value))
 
+    def _given(self, node: ast.AST) -> set[str]:
+        """Names that a call of the program's gets, which it may change."""
+        if isinstance(node, ast.Call) and self._is_programs(node):
+            return {
+                each.id for each in (*node.args, *(arg.value for arg in node.keywords)) if isinstance(each, ast.Name)
+            }
+        return {name for each in ast.iter_child_nodes(node) for name in self._given(each)}
+
     def _is_programs(self, value: ast.expr) -> bool:
         """Whether it is a call of the program's or an attribute of a variable, and not something applied outside."""
         if isinstance(value, ast.Attribute):
@@ -365,6 +388,14 @@ class _Replacer(ast.NodeTransformer):
             return ast.Name(id=node.attr, ctx=ast.Load())
         self.generic_visit(node)
         return node
+
+
+def _loaded(statement: ast.stmt) -> list[str]:
+    """Names that a statement uses, each as often; those in a loop count twice, unless it assigns them anew."""
+    names = [each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
+    if not isinstance(statement, ast.For):
+        return names
+    return names + [name for name in names if name not in names_in(statement.target)]
 
 
 def _is_docstring(statement: ast.stmt) -> bool:

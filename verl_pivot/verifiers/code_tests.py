@@ -145,7 +145,7 @@ def _read_test(before: Sequence[ast.stmt], function: ast.FunctionDef, module: Te
             elif parameter.arg not in assigned:
                 body.names[parameter.arg] = body.use_fixture(parameter.arg)
         body.names.update(assigned)
-        body.read(function.body)
+        body.read_test(function.body)
 
 
 def _parametrized(function: ast.FunctionDef, module: TestBody) -> Iterator[dict[str, ast.expr]]:
