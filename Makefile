@@ -44,6 +44,7 @@ lint: .venv/ready
 bench-sandbox: .venv/ready
 	mkdir -p outputs
 	$(BIN)/python -m verl_pivot.cli sandbox bench --json outputs/sandbox-bench.json
+	$(BIN)/python -m benchmarks.bench_groups
 
 bench-neighbours: .venv/ready
 	$(BIN)/python -m benchmarks.bench_neighbours

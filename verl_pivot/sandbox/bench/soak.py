@@ -11,6 +11,7 @@ from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.bench.harness import Advance, BenchHarness
 from verl_pivot.sandbox.bench.processes import Footprint, footprint
 from verl_pivot.sandbox.bench.report import BenchRow, BenchTarget, at_least, at_most, number
+from verl_pivot.sandbox.bubblewrap.probe import Tier, probe
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
@@ -125,6 +126,8 @@ KINDS: Mapping[str, SoakKind] = {
 }
 _LANGUAGE_OF = {"javascript": "javascript", "c": "c", "cpp": "cpp", "c that does not compile": "c"}
 """{kind: language that it needs}, for languages that not every machine has."""
+_WATCHED = "memory"
+"""Kind that a watchdog ends, which reads the memory of several processes in /proc."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -140,8 +143,12 @@ class _Ends:
 async def measure_soak(harness: BenchHarness) -> list[BenchRow]:
     """Measure the service's footprint before and after the soak, when everything that was started has ended."""
     sizes, service = harness.sizes, await harness.service()
-    missing = load_languages(None, python=PythonView.of()).missing
-    kinds = {name: kind for name, kind in KINDS.items() if _LANGUAGE_OF.get(name) not in missing}
+    python = PythonView.of()
+    missing = load_languages(None, python=python).missing
+    unwatched = (_WATCHED,) if probe(python).tier is Tier.T3 else ()
+    kinds = {
+        name: kind for name, kind in KINDS.items() if _LANGUAGE_OF.get(name) not in missing and name not in unwatched
+    }
     ends = _Ends()
     assert service.pid is not None
     with harness.steps("soak", sizes.num_soak_warm_up + sizes.num_soak) as advance:
@@ -203,7 +210,7 @@ async def _settled(harness: BenchHarness, service_pid: int, earlier: Footprint |
 
 
 def _rows(before: Footprint, after: Footprint, ends: _Ends, num_executions: int, left_out: list[str]) -> list[BenchRow]:
-    kinds = f"{len(ends.counts)} kinds" + (f"; not installed: {', '.join(left_out)}" if left_out else "")
+    kinds = f"{len(ends.counts)} kinds" + (f"; not on this machine: {', '.join(left_out)}" if left_out else "")
     wrong = f"the first: {ends.problems[0]}" if ends.problems else ""
     return [
         BenchRow(
