@@ -88,6 +88,41 @@ ATTACKS: dict[str, tuple[JsonObject, str, str]] = {
     "writes a comma of another script": ({"has_no_commas": True}, "a\uff0c b", "wrong_form"),
     "leaves the title empty": ({"has_title": True}, "<<>> text", "wrong_form"),
     "opens quotes only": ({"is_quoted": True}, '"text', "wrong_form"),
+    "names another choice in small bold letters": (CHOICES, "B) is wrong, **a** it is", "wrong_form"),
+    "names another choice in quotes": (CHOICES, "B) is wrong, it is 'a'", "wrong_form"),
+    "names another choice as the answer": (CHOICES, "B. The answer is c", "wrong_form"),
+    "takes the choice back": (CHOICES, "B) no wait, c)", "wrong_form"),
+    "denies the choice behind words": (CHOICES, "The answer is not (B)", "wrong_form"),
+    "names two choices behind words": (CHOICES, "The answer is B or C", "wrong_form"),
+    "joins two choices": (CHOICES, "B/C", "wrong_form"),
+    "writes a choice in mathematical letters": (CHOICES, "\U0001d400", "wrong_form"),
+    "counts underscores as words": ({"words": {"at_least": 3}}, "_ _ _", "wrong_form"),
+    "counts characters without width as words": ({"words": {"at_least": 2}}, "a \u200b \u200b", "wrong_form"),
+    "counts Hangul's invisible letter as words": ({"words": {"at_least": 2}}, "a \u3164 \u3164", "wrong_form"),
+    "makes paragraphs of rules": ({"paragraphs": {"at_least": 3}}, "a\n\n***\n\n.", "wrong_form"),
+    "makes paragraphs of characters without width": ({"paragraphs": {"at_least": 2}}, "a\n\n\u200b", "wrong_form"),
+    "makes bullets of marks": ({"bullets": {"at_least": 2}}, "* *\n- -", "wrong_form"),
+    "makes bullets of characters without width": ({"bullets": {"at_least": 1}}, "- \u200b", "wrong_form"),
+    "makes placeholders of a blank": ({"placeholders": {"at_least": 1}}, "[ ] and [.]", "wrong_form"),
+    "makes a title of points": ({"has_title": True}, "<<...>> text", "wrong_form"),
+    "makes a title of nothing that is seen": ({"has_title": True}, "<<\u200b>> text", "wrong_form"),
+    "hides a character in a forbidden word": ({"forbidden_words": ["sorry"]}, "so\u200brry", "wrong_form"),
+    "hides a soft hyphen in a forbidden word": ({"forbidden_words": ["sorry"]}, "so\u00adrry", "wrong_form"),
+    "writes a forbidden word in letters that look alike": (
+        {"forbidden_words": ["sorry"]},
+        "s\u043erry",
+        "wrong_form",
+    ),
+    "writes a forbidden word in wide letters": ({"forbidden_words": ["sorry"]}, "\uff53orry", "wrong_form"),
+    "takes a forbidden word apart": ({"forbidden_words": ["caf\u00e9"]}, "cafe\u0301", "wrong_form"),
+    "joins a forbidden word to another": ({"forbidden_words": ["sorry"]}, "sorry-ish", "wrong_form"),
+    "gives a forbidden word an ending": ({"forbidden_words": ["sorry"]}, "sorry's", "wrong_form"),
+    "stresses a forbidden word": ({"forbidden_words": ["sorry"]}, "__sorry__", "wrong_form"),
+    "writes an Arabic comma": ({"has_no_commas": True}, "a\u060c b", "wrong_form"),
+    "writes an ideographic comma": ({"has_no_commas": True}, "a\u3001b", "wrong_form"),
+    "writes a small comma": ({"has_no_commas": True}, "a\ufe50 b", "wrong_form"),
+    "quotes nothing": ({"is_quoted": True}, '" "', "wrong_form"),
+    "quotes its begin and its end": ({"is_quoted": True}, '"a" b "c"', "wrong_form"),
     "says nothing": ({"words": {"at_most": 3}}, "  ", "no_answer"),
 }
 RIGHT: list[tuple[JsonObject, str]] = [
@@ -98,6 +133,24 @@ RIGHT: list[tuple[JsonObject, str]] = [
     (CHOICES, "**B**"),
     (CHOICES, "B) Paris is a city"),
     (CHOICES, "B. B is right"),
+    (CHOICES, "Answer: B"),
+    (CHOICES, "The answer is B."),
+    (CHOICES, "The correct answer is (B)"),
+    (CHOICES, "**Final answer:** B"),
+    (CHOICES, "Option B"),
+    (CHOICES, "B - Paris"),
+    (CHOICES, "**B. Paris**"),
+    (CHOICES, r"\text{B}"),
+    (CHOICES, "[B]"),
+    ({"keywords": ["don't"]}, "I don\u2019t"),
+    ({"keywords": ["caf\u00e9"]}, "cafe\u0301"),
+    ({"keywords": ["good"]}, "_good_"),
+    ({"forbidden_words": ["sorry"]}, "sorrow and \u0441\u043e\u0440\u0440\u0438"),
+    ({"sentences": {"at_least": 2, "at_most": 2}}, "\u4f60\u597d\u3002\u518d\u89c1\u3002"),
+    ({"bullets": {"at_least": 2}}, "\u2022 a\n\u2022 b"),
+    ({"is_quoted": True}, "\u201ca text\u201d"),
+    ({"is_quoted": True}, 'He "said" so'.join('""')),
+    ({"has_no_commas": True}, "a; b \u2019c\u2019"),
     ({"pattern": r"\d{4}|none"}, "2024"),
     ({"pattern": "yes|no"}, "no"),
     ({"words": {"at_least": 2, "at_most": 3}}, "It's well-known, yes"),
@@ -188,6 +241,19 @@ async def test_every_text_gets_a_verdict(text: str, options: JsonObject) -> None
     verdict = await judge(text, options)
 
     assert verdict.score in (0.0, 1.0)
+
+
+@given(
+    word=st.sampled_from(["sorry", "art", "caf\u00e9"]),
+    place=st.integers(0, 3),
+    hidden=st.sampled_from(["\u200b", "\u200d", "\u00ad", "\u2060", "\ufeff", "\u202e", "\u061c"]),
+    around=st.sampled_from(["{}", "_{}_", "**{}**", "{}-like", "pre-{}", "{}'s", "({})", "{}!", "{}_x"]),
+)
+async def test_a_forbidden_word_is_found_in_any_dress(word: str, place: int, hidden: str, around: str) -> None:
+    text = f"We say {around.format(word[:place] + hidden + word[place:])} here."
+
+    assert (await judge(text, {"forbidden_words": [word]})).score == 0.0
+    assert (await judge(text, {"forbidden_words": [f"{word}w"]})).score == 1.0
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=6))

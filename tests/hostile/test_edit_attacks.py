@@ -206,6 +206,9 @@ SAME_PATCHES = [
     UNIFIED.replace("+    return result\n", "+    return (result)\n"),
     "diff --git a/app/total.py b/app/total.py\nindex 1..2 100644\n" + UNIFIED,
     BEGIN_PATCH.replace("/repo/", ""),
+    UNIFIED.replace("--- a/README", "diff --git a/README.md b/README.md\nindex 1..2 100644\n--- a/README"),
+    UNIFIED.replace("\n", "\r\n"),
+    UNIFIED.replace("@@ -9,3 +9,3 @@", "@@ -9,3 +9,3 @@ def total(numbers):"),
 ]
 README_PATCH = UNIFIED[UNIFIED.index("--- a/README") :]
 OTHER_PATCHES = {
@@ -219,6 +222,43 @@ OTHER_PATCHES = {
     "no patch": ("return result", "runtime_error"),
     "nothing": ("", "runtime_error"),
     "no end": (BEGIN_PATCH.removesuffix("*** End Patch"), "runtime_error"),
+    "another mode beside it": (
+        f"diff --git a/a.md b/a.md\nold mode 100644\nnew mode 100755\n{UNIFIED}",
+        "runtime_error",
+    ),
+    "another mode behind it": (
+        f"{UNIFIED}diff --git a/a.md b/a.md\nold mode 100644\nnew mode 100755\n",
+        "runtime_error",
+    ),
+    "a file deleted by its heading": (
+        f"diff --git a/a.md b/a.md\ndeleted file mode 100644\n{UNIFIED}",
+        "runtime_error",
+    ),
+    "two files deleted by their headings": (
+        f"diff --git a/a.md b/a.md\ndeleted file mode 100644\ndiff --git a/b b/b\ndeleted file mode 100644\n{UNIFIED}",
+        "runtime_error",
+    ),
+    "an empty file created by its heading": (
+        f"{UNIFIED}diff --git a/new b/new\nnew file mode 100644\nindex 0000000..e69de29\n",
+        "runtime_error",
+    ),
+    "a file renamed by its heading": (
+        f"diff --git a/a.md b/b.md\nsimilarity index 100%\nrename from a.md\nrename to b.md\n{UNIFIED}",
+        "runtime_error",
+    ),
+    "a file copied by its heading": (
+        f"diff --git a/a.md b/b.md\ncopy from a.md\ncopy to b.md\n{UNIFIED}",
+        "runtime_error",
+    ),
+    "a file made a link": (UNIFIED.replace("--- a/app", "index 1..2 120000\n--- a/app"), "runtime_error"),
+    "a file made a program": (UNIFIED.replace("--- a/app", "new mode 100755\n--- a/app"), "runtime_error"),
+    "bytes beside it": (f"diff --git a/x b/x\nGIT binary patch\nliteral 3\n{UNIFIED}", "runtime_error"),
+    "files that differ in bytes": (f"Binary files a/x and b/x differ\n{UNIFIED}", "runtime_error"),
+    "prose behind it": (f"{UNIFIED}I hope that helps\n", "runtime_error"),
+    "the reverse": (
+        UNIFIED.replace("-    return result - 1\n+    return result", "+    return result - 1\n-    return result"),
+        "runtime_error",
+    ),
     "another place": (UNIFIED.replace(" # Total\n", "").replace("@@ -1 ", "@@ -0,0 "), "wrong_output"),
 }
 CLAUDE: JsonObject = {
@@ -289,6 +329,21 @@ async def test_an_expert_whose_edit_cannot_be_compared_is_undecided(expert: Json
 @pytest.mark.parametrize("patch", SAME_PATCHES)
 async def test_patches_of_several_files_are_applied(patch: str) -> None:
     verdict = await judge(call({"patch": patch}), {"patch": UNIFIED})
+
+    assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
+
+
+async def test_files_may_be_created_and_deleted_with_their_modes() -> None:
+    added = "--- /dev/null\n+++ b/x.py\n@@ -0,0 +1 @@\n+x\n"
+    deleted = "--- a/a.md\n+++ /dev/null\n@@ -1,3 +0,0 @@\n-a\n-b  \n-c\n"
+    heads = [
+        "diff --git a/x.py b/x.py\nnew file mode 100644\nindex 0..1\n",
+        "diff --git a/a.md b/a.md\ndeleted file mode 100644\n",
+    ]
+
+    verdict = await judge(
+        call({"patch": UNIFIED + heads[0] + added + heads[1] + deleted}), {"patch": UNIFIED + added + deleted}
+    )
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
 

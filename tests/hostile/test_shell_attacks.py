@@ -313,8 +313,29 @@ BATCHES: dict[str, tuple[str, str]] = {
         json.dumps({**BATCH, "commands": [{**command, "duration": -1.0} for command in COMMANDS]}),
         "wrong_type",
     ),
-    "joins two lines": (batch("ls -la src\nmake\n"), "wrong_number_of_calls"),
-    "types two lines for one": (batch("ls -la src\n", "make\n\n"), "wrong_value"),
+    "types two lines for one": (batch("ls -la src\n", "make\n\n"), "wrong_number_of_calls"),
+    "completes a word": (batch("ls -la src\t\n", "make\n"), "wrong_value"),
+    "parts words by a tab": (batch("ls\t-la src\n", "make\n"), "wrong_value"),
+    "goes back in the history": (batch("ls -la src\x10\n", "make\n"), "wrong_value"),
+    "takes a letter back": (batch("ls -la src\x7f\n", "make\n"), "wrong_value"),
+    "moves in the line": (batch("ls -la src\x1b[D\n", "make\n"), "wrong_value"),
+    "ends its input": (batch("ls -la src\n", "make\n\x04"), "wrong_number_of_calls"),
+    "deletes the line at its end": (batch("ls -la src\n", "make\n", "C-u"), "wrong_number_of_calls"),
+    "types a line in two parts, the second another": (batch("ls -la", " lib\n", "make\n"), "wrong_value"),
+    "repeats the last command": (batch("!!\n", "make\n"), "wrong_value"),
+    "runs the first beside the second": (batch("ls -la src &\n", "make\n"), "wrong_value"),
+    "waits in parts": (
+        json.dumps(
+            {
+                **BATCH,
+                "commands": [
+                    {"keystrokes": "ls -la src\n", "duration": 60.0},
+                    {"keystrokes": "make\n", "duration": 60.0},
+                ],
+            }
+        ),
+        "time_limit",
+    ),
     "goes on in the next line": (batch("ls -la src\n", "make \\\n"), "wrong_value"),
     "opens a quote": (batch("ls -la src\n", "make '\n"), "malformed_command"),
     "types a key's name": (batch("ls -la src\n", "Enter"), "wrong_value"),
@@ -350,6 +371,19 @@ async def test_a_batch_with_other_words_times_and_waits_is_paid(monkeypatch: pyt
     waiting = batch("ls -al src\n", "", "make\n", analysis="other", plan="words")
 
     assert (await judge_batch(waiting)).score == 1.0
+
+
+@pytest.mark.parametrize(
+    "keystrokes",
+    [
+        ["ls -la src\nmake\n"],
+        ["ls -la src", "\n", "make\n"],
+        ["ls ", "-la src\nma", "ke\n"],
+        ["ls -la src\nmake", "\n"],
+    ],
+)
+async def test_the_same_keys_may_be_split_anyhow(keystrokes: list[str]) -> None:
+    assert (await judge_batch(batch(*keystrokes))).score == 1.0
 
 
 TYPED = {

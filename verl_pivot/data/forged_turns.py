@@ -40,7 +40,7 @@ _INVISIBLE = re.compile(
     # Combining marks, and characters that only change how others are shown.
     r"[\u00ad\u0300-\u036f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3099\u309a\ufe00-\ufe0f\ufeff]"
 )
-_LOOK_ALIKES = str.maketrans(
+LOOK_ALIKES = str.maketrans(
     "авекмнорстухіѕјһАВЕКМНОРСТУХІЅЈοανρτυΟΑΒΕΗΙΚΜΝΡΤΥΧıłø◁▷⟨⟩〈〉《》",
     "abekmhopctyxisjhABEKMHOPCTYXISJoavptuOABEHIKMNPTYXilo<><><><>",
 )
@@ -51,7 +51,7 @@ def _folded(text: str) -> str:
     """A text with marks, look-alikes and forms of width made one; its letters keep their case."""
     if text.isascii():
         return text
-    return _INVISIBLE.sub("", unicodedata.normalize("NFKD", text)).translate(_LOOK_ALIKES)
+    return _INVISIBLE.sub("", unicodedata.normalize("NFKD", text)).translate(LOOK_ALIKES)
 
 
 def _folded_words(words: str) -> list[str]:

@@ -6,8 +6,18 @@ from dataclasses import dataclass, field
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@", re.ASCII)
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"
-_NOT_OF_HUNKS = ("diff ", "index ", "\\ No newline")
-"""Beginnings of lines of a unified diff that belong to no hunk."""
+_FILE_BEGINS, _NO_LINE_END = "diff ", "\\ No newline"
+_INDEX = re.compile(r"index [0-9a-f.]+(?: 100(?:644|755))?")
+_KIND_OF_MODE = {
+    "new file mode 100644": "add",
+    "deleted file mode 100644": "delete",
+    "deleted file mode 100755": "delete",
+}
+_OTHER_CHANGES = re.compile(
+    r"(?:old mode|new mode|new file mode|deleted file mode|rename|copy|similarity|dissimilarity|index|GIT binary"
+    r"|Binary)\b"
+)
+"""Headings of a unified diff that change more of a file than its text: its mode or name, or that it is a link."""
 _ABSENT = "/dev/null"
 
 
@@ -85,18 +95,44 @@ def _read_begin_patch(lines: list[str]) -> list[_FilePatch]:
 
 def _read_unified(lines: list[str]) -> list[_FilePatch]:
     parts: list[_FilePatch] = []
-    before = ""
+    before, kind, in_hunk = "", "", False
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if line.startswith("--- ") and following.startswith("+++ "):
-            before = line
+            before, in_hunk = line, False
         elif before:
-            parts.append(_named_file(_path_of(before), _path_of(line)))
-            before = ""
+            parts.append(_named_file(_path_of(before), _path_of(line), kind))
+            before, kind = "", ""
         elif hunk := _HUNK.match(line):
             _last(parts).hunks.append(_Hunk(int(hunk[1])))
-        elif not line.startswith(_NOT_OF_HUNKS) and parts and parts[-1].hunks:
+            in_hunk = True
+        elif not in_hunk or line.startswith(_FILE_BEGINS):
+            kind, in_hunk = _kind_of_heading(line, kind), False
+        elif not line.startswith(_NO_LINE_END):
             _add_line(parts[-1].hunks[-1], line)
+    _check_all_named(kind)
     return parts
+
+
+def _kind_of_heading(line: str, kind: str) -> str:
+    """What the headings of one file say of it through this line: "add", "delete" or "" for nothing.
+
+    Raises:
+        PatchError: If they change more than its text.
+    """
+    if line.startswith(_FILE_BEGINS):
+        _check_all_named(kind)
+        return ""
+    if line in _KIND_OF_MODE:
+        return _KIND_OF_MODE[line]
+    if _OTHER_CHANGES.match(line) and not _INDEX.fullmatch(line):
+        raise PatchError(f"changes more than the text of a file: {line[:100]!r}")
+    return kind
+
+
+def _check_all_named(kind: str) -> None:
+    """Refuse a heading for a file of which no lines follow."""
+    if kind:
+        raise PatchError("a file is created or deleted without its lines")
 
 
 def _last(parts: list[_FilePatch]) -> _FilePatch:
@@ -105,14 +141,13 @@ def _last(parts: list[_FilePatch]) -> _FilePatch:
     return parts[-1]
 
 
-def _named_file(before: str, behind: str) -> _FilePatch:
-    if before == _ABSENT:
-        return _FilePatch(behind, "add")
-    if behind == _ABSENT:
-        return _FilePatch(before, "delete")
-    if before != behind:
+def _named_file(before: str, behind: str, kind: str) -> _FilePatch:
+    found = "add" if before == _ABSENT else "delete" if behind == _ABSENT else "update"
+    if found == "update" and before != behind:
         raise PatchError("the patch renames a file")
-    return _FilePatch(behind, "update")
+    if kind not in ("", found):
+        raise PatchError(f"the headings of {before} and its lines say different things")
+    return _FilePatch(before if found == "delete" else behind, found)
 
 
 def _path_of(line: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
@@ -34,6 +34,26 @@ _NUMBER_WORDS = {
     **{word: word for word in ("once", "twice", "thrice", "first", "half", "quarter", "double", "triple")},
 }
 """Words for numbers. "One" is a pronoun as well."""
+_CONTRARIES = tuple(
+    frozenset(words.split())
+    for words in (
+        *("befor aft since until", "abov below", "ov und", "mor les few", "most least", "left right", "up down"),
+        *("increas decreas reduc", "rais low reduc", "add remov delet", "enabl disabl", "open clos", "buy sell"),
+        *("upgrad downgrad", "inbound outbound", "arriv depart", "arrival departur", "early lat", "earli lat"),
+        *("first last", "next previou", "start stop end", "begin end", "lock unlock", "includ exclud", "all som"),
+        *("always sometime", "minimum maximum", "min max", "high low", "higher low", "cheap expensiv", "tru fals"),
+        *("on off", "credit debit", "deposit withdraw", "win los", "grant revok", "allow forbid block", "send receiv"),
+        *("sam different", "old new", "hot cold", "today tomorrow yesterday", "north south east west"),
+        *("morn noon afternoon even night", "approv deny", "departur return", "domestic international"),
+        *("monday tuesday wednesday thursday friday saturday sunday", "hour minut second day week month year"),
+        *("january february march april may june july august september octob novemb decemb",),
+        *("red green blu black white yellow orang brown gray grey", "mal femal", "husband wif", "fath moth"),
+    )
+)
+"""Words, without their endings, that exclude each other."""
+_ENDING = re.compile(r"(?:ing|ers?|ed|es|e|s|d)\Z")
+_PREFIXES = ("non-", "non", "un", "dis", "in", "im", "ir", "de-", "mis")
+"""Beginnings of words that turn their sense."""
 _AROUND_WORD = "\"'`*_()[]{}<>,;:!?.\u2026"
 _PROSE = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _AMOUNT = re.compile(r"[-+~<>=#$\u20ac\u00a3\u00a5]*\d+(?:[.,:/]\d+)*")
@@ -67,7 +87,8 @@ class _ProseWord(NamedTuple):
 
 
 def have_same_sense(text: str, other: str) -> bool:
-    """Whether two texts of prose name the same numbers in the same order, exchange no name, and negate equally often.
+    """Whether two texts of prose name the same numbers in the same order, exchange neither names nor contraries, and
+    negate equally often.
 
     Numbers count with their signs and units. A text may leave names out or add some; where each has names that the
     other lacks, or both have the same in another order, the texts say different things. Words may be repeated.
@@ -75,6 +96,8 @@ def have_same_sense(text: str, other: str) -> bool:
     if num_negations(text) != num_negations(other):
         return False
     words, others = _prose_words(text), _prose_words(other)
+    if _exchange_contraries(words, others):
+        return False
     if [each.word for each in dict.fromkeys(words) if each.is_number] != [
         each.word for each in dict.fromkeys(others) if each.is_number
     ]:
@@ -85,6 +108,33 @@ def have_same_sense(text: str, other: str) -> bool:
         return False
     shared = (names | other_names) & all_words.keys() & all_others.keys()
     return [word for word in all_words if word in shared] == [word for word in all_others if word in shared]
+
+
+def _exchange_contraries(words: list[_ProseWord], others: list[_ProseWord]) -> bool:
+    """Whether each text has a word that excludes one of the other, or both have such words in another order.
+
+    A word excludes those of its group in _CONTRARIES, and itself with a prefix that turns it.
+    """
+    whole, whole_others = ({each.word for each in found} for found in (words, others))
+    if any(_turned(new, old) for new, old in ((whole - whole_others, whole_others), (whole_others - whole, whole))):
+        return True
+    stems, other_stems = (
+        list(dict.fromkeys(_ENDING.sub("", each.word) for each in found)) for found in (words, others)
+    )
+    for group in _CONTRARIES:
+        ours, theirs = ([stem for stem in found if stem in group] for found in (stems, other_stems))
+        if ours != theirs and (len(ours) == len(theirs) or not {*ours} & {*theirs}) and ours and theirs:
+            return True
+    return False
+
+
+def _turned(words: Set[str], others: Set[str]) -> bool:
+    """Whether one of the words is one of the others with a prefix that turns its sense."""
+    return any(
+        word.startswith(prefix) and len(word) - len(prefix) > 3 and word.removeprefix(prefix) in others
+        for word in words
+        for prefix in _PREFIXES
+    )
 
 
 def _prose_words(text: str) -> list[_ProseWord]:

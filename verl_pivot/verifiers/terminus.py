@@ -1,6 +1,7 @@
 """Verifier `terminus`: keystrokes for a terminal are right if they do what the expert's do; both Terminus formats."""
 
 import json
+import re
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError
@@ -21,6 +22,9 @@ _MAX_SIMILAR_CHARS = 5_000
 """Characters of the longest keystrokes whose similarity is measured, in time with the square of their length."""
 _MAX_EXTRA_SECONDS = 60.0
 """Seconds that a batch may wait longer than the expert's; one command of Terminus 2 waits no longer than that."""
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_KEY = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
+"""Keys that no line holds: bash completes words at a tab, and edits the line or its history at others."""
 _Seconds = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
 
 
@@ -137,7 +141,7 @@ async def _compare(command: Command, expert: Command, *, is_read_by_bash: bool) 
     if line == expert_line:
         return Verdict.accept()
     # Keys that do not end a line are not executed, and several lines may be read by what the first of them starts.
-    is_one_line = line.find("\n") == len(line) - 1 and expert_line.find("\n") == len(expert_line) - 1
+    is_one_line = all(each.find("\n") == len(each) - 1 and not _KEY.search(each) for each in (line, expert_line))
     if not is_read_by_bash or not is_one_line:
         return refuse(Reason.WRONG_VALUE, f"{line[:200]!r}, the expert types {expert_line[:200]!r}")
     return await compare_lines(line, expert_line)
@@ -151,8 +155,11 @@ def _waits_alike(command: Command, expert: Command) -> bool:
 
 
 def _typing_commands(batch: Batch) -> list[Command]:
-    """The commands of a batch without those that only wait."""
-    return [command for command in batch.commands if command.keystrokes]
+    """The commands of a batch without those that only wait; lines in Terminus 2, whose keys may be split anyhow."""
+    if isinstance(batch, _Terminus1Batch):
+        return [command for command in batch.commands if command.keystrokes]
+    keys = "".join(command.keystrokes for command in batch.commands)
+    return [_Terminus2Command(keystrokes=line) for line in _LINE.findall(keys)]
 
 
 def _total_seconds(batch: Batch) -> float:

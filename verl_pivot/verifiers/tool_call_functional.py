@@ -165,13 +165,17 @@ class _Comparison:
                 actual, expert = _without_shared(actual, expert)
             if len(expert) > _MAX_MATCHED:
                 return Difference(Reason.WRONG_VALUE, f"{path}: {len(expert)} items are not the expert's")
-            partners = match_all(expert, actual, lambda one, other: not self._values(other, one, items, path))
+            partners = match_all(expert, actual, lambda one, other: not self._items(other, one, items, path))
             if None not in partners:
                 return None
             return Difference(Reason.WRONG_VALUE, f"{path}: no item is {_shown(expert[partners.index(None)])}")
         pairs = enumerate(zip(actual, expert, strict=True))
         found = (self._values(one, other, items, f"{path}[{index}]") for index, (one, other) in pairs)
         return next((each for each in found if each is not None), None)
+
+    def _items(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> Difference | None:
+        """The first difference of two items of arrays without an order; arrays within these have one."""
+        return self._values(actual, expert, schema, f"{path}[]" if isinstance(expert, list) else path)
 
     def _is_same(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> bool:
         if equal(actual, expert):

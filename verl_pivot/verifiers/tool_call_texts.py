@@ -49,7 +49,8 @@ def is_same_prose(text: str, other: str, min_similarity: float) -> bool:
 
 def _member(text: str, members: list[Json]) -> str | None:
     spelling = text.strip().lower()
-    found = [each for each in members if isinstance(each, str) and each.strip().lower() == spelling]
+    texts = [each for each in members if isinstance(each, str) and each.isascii() == text.isascii()]  # U+212A is no k
+    found = [each for each in texts if each.strip().lower() == spelling]
     return found[0] if len(found) == 1 else None
 
 
