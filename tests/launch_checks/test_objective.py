@@ -44,6 +44,13 @@ def test_an_objective_sets_verls_loss_and_its_aggregation(
     assert objective in OBJECTIVES
 
 
+def test_the_papers_objective_is_the_default() -> None:
+    actor = composed().actor_rollout_ref.actor
+
+    check_config(composed(), [])
+    assert (actor.policy_loss.loss_mode, actor.loss_agg_mode) == ("pivot_action", "seq-mean-token-sum")
+
+
 def test_the_objective_verl_takes_what_the_command_sets() -> None:
     config = composed("pivot.objective=verl", f"{ACTOR}.loss_agg_mode=token-sum", f"{ACTOR}.policy_loss.loss_mode=gspo")
 
