@@ -367,6 +367,16 @@ def test_single_turns_are_never_slower_than_under_verls_router(name: str) -> Non
     assert ours.min_speed_up > 0.97
 
 
+def test_a_first_step_whose_agent_loops_report_no_end_is_not_slower_than_under_verls_router() -> None:
+    """No length is known at its beginning, and lengths are learnt from turns that may be the last."""
+    scenario = shrink(SCENARIOS["A-stock"], SCENARIOS["A-stock"].num_engines // 4)
+    results = [compare_seed("A-stock", scenario, seed, ["least_inflight", "kv_forecast_no_prior"]) for seed in range(3)]
+
+    _, ours = summarize(results)
+
+    assert ours.min_speed_up > 0.98
+
+
 def test_all_scenarios_have_16_engines_at_most_and_their_load() -> None:
     found = all_scenarios()
 
