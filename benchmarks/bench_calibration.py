@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.optimize import nnls  # type: ignore[import-untyped]
 
-from benchmarks.bench_engines import MODEL
+from benchmarks.bench_engines import MODEL, empty_cache
 from benchmarks.conversations import prompt_of, tokens
 from tests.support.tiny_model import write_model
 from verl_pivot.engines.server import sglang_server
@@ -121,7 +121,7 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
         for running in (1, 4, 8, 12, 16, 24, 40, 64):
             if running * (context + 64) > capacity:
                 break
-            (await http.post("/flush_cache")).raise_for_status()
+            await empty_cache(http)
             prompts = await _contexts(http, running, context)
             for _ in range(3):
                 short = await _together(http, prompts, 1)  # both find their prompts in the cache
@@ -158,7 +158,7 @@ async def _together(http: httpx.AsyncClient, prompts: Sequence[list[int]], num_t
 
 async def seconds_of(http: httpx.AsyncClient, conversations: Sequence[SimulatedConversation]) -> float:
     """Seconds that all these conversations take together on the server, from an empty cache."""
-    (await http.post("/flush_cache")).raise_for_status()
+    await empty_cache(http)
     began = time.monotonic()
     await asyncio.gather(*(play(http, each) for each in conversations))
     return time.monotonic() - began

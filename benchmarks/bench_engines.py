@@ -181,7 +181,7 @@ async def step(
 ) -> RoutingCosts:
     """Play conversations that all begin at once, from empty caches."""
     for url in urls:
-        (await http.post(f"{url}/flush_cache")).raise_for_status()
+        await empty_cache(http, url)
     before = await _num_retractions(http, urls)
     costs = RoutingCosts()
     began = time.monotonic()
@@ -223,6 +223,11 @@ class Engine:
         content = answer.json()
         extra_fields = {"cached_tokens": content["meta_info"]["cached_tokens"], "url": self._url}
         return TokenOutput(token_ids=content["output_ids"], stop_reason="stop", extra_fields=extra_fields)
+
+
+async def empty_cache(http: httpx.AsyncClient, url: str = "") -> None:
+    """Empty a server's prefix cache as soon as it has ended its requests, which it does a moment after answering."""
+    (await http.post(f"{url}/flush_cache", params={"timeout": 30.0})).raise_for_status()
 
 
 async def _num_retractions(http: httpx.AsyncClient, urls: Sequence[str]) -> int:

@@ -255,7 +255,7 @@ OTHER_ROLLOUT: Mapping[str, dict[str, Any]] = {
     "max_turn_tokens": {"max_turn_tokens": 5},
     "max_observation_tokens": {"max_observation_tokens": 16},
     "max_calls_per_turn": {"max_calls_per_turn": 1},
-    "max_wall_seconds": {"max_wall_seconds": 0.001},
+    "max_wall_seconds": {"max_wall_seconds": 1e-9},
 }
 """{key: values that are set with it}"""
 
