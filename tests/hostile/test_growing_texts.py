@@ -119,6 +119,12 @@ HEAVY_FOR_CONSTRAINTS: list[tuple[JsonObject, str]] = [
     ({"choices": ["A", "B"], "choice": "A"}, "_"),
     ({"choices": ["A", "B"], "choice": "A"}, "(*"),
     ({"keywords": ["b b b"]}, "b "),
+    ({"forbidden_words": ["b b b"]}, "b-"),
+    ({"forbidden_words": ["sorry"]}, "s\u043e\u0336"),
+    ({"choices": ["A", "B"], "choice": "A"}, "the "),
+    ({"choices": ["A", "B"], "choice": "A"}, "A) answer "),
+    ({"choices": ["A", "B"], "choice": "A"}, "\\text{"),
+    ({"is_quoted": True}, '"'),
 ]
 
 

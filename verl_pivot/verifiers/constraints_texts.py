@@ -6,18 +6,33 @@ from collections.abc import Sequence
 
 from verl_pivot.data.forged_turns import LOOK_ALIKES
 
-_LETTER = r"[^\W_\u115f\u1160\u3164\uffa0]"
-"""A letter or digit that is seen; Hangul's fillers are letters and are not."""
-_WORD = re.compile(rf"{_LETTER}+(?:['_-]+{_LETTER}+)*")
+_LETTER = r"[^\W_]"
+_WORD = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+){{0,3}}")
+"""A word, of which up to four may be joined."""
 _PART = re.compile(rf"{_LETTER}+")
 _LATIN = re.compile(r"[A-Za-z]")
-_QUOTES = {0x2019: "'", 0x2018: "'"}
-_VISIBLE = re.compile(_LETTER)
-_SENTENCE_END = re.compile(
-    r"(?<![.!?\u3002\uff01\uff1f])(?:[.!?\u3002\uff01\uff1f]++(?=\s|$|[\"'\u201d)])|[\u3002\uff01\uff1f]++)"
+_UNSEEN = re.compile(
+    # Combining marks of no letter's own, Hangul's fillers, and characters that only change how others are shown.
+    r"[\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
+    r"\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-_BLANK_LINE = re.compile(r"\n[ \t]*\n")
-_BULLET = re.compile(r"^[ \t]*(?:[*+\u2022\u2023\u25e6-]|\d+[.)])[ \t]+(\S.*)$", re.MULTILINE)
+_ONE_FORM = str.maketrans(
+    {
+        **dict.fromkeys("\u2018\u2019\u201b\u02bc\u2032`\u00b4", "'"),
+        **dict.fromkeys("\u2010\u2011\u2012\u2212\u2043", "-"),
+        **dict.fromkeys("\r\v\f\x85\u2028", "\n"),
+        "\u2029": "\n\n",
+    }
+)
+_SENTENCE_END = re.compile(
+    r"(?<![.!?\u3002\uff01\uff1f])"
+    r"(?:[.!?\u3002\uff01\uff1f]++(?=[\"'\u201d)\]*_]{0,4}(?:\s|$))|[\u3002\uff01\uff1f]++)"
+)
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+_BULLET = re.compile(
+    r"^[ \t]*(?:[*+\u00b7\u2013\u2014\u2022\u2023\u2219\u25a0\u25aa\u25ab\u25cb\u25cf\u25e6-]|\d+[.)])[ \t]+(\S.*)$",
+    re.MULTILINE,
+)
 _PLACEHOLDER = re.compile(r"\[([^\[\]\n]+)\]")
 _TITLE = re.compile(r"<<([^<>\n]+)>>")
 _COMMA = re.compile(
@@ -29,7 +44,7 @@ _LATEX_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|boxed)\{([^{}]*)\}")
 _SAID_BEFORE = re.compile(
     r"(?:(?:the|my|so|final|correct|right|best|answer|option|choice|letter|is)\b[\s:*_]*)+", re.IGNORECASE
 )
-_LABELLED = re.compile(r"[\s(\[*`\"']*([^\W_]+)[*`\"']*(?:[)\].:]|\s[-\u2013\u2014]\s)")
+_LABELLED = re.compile(r"[\s(\[*`\"']*([^\W_]+)[*`\"']*(?:[)\]]|[.:](?!\w)|\s[-\u2013\u2014]\s)")
 _MARKED = re.compile(r"(?<![^\W_])([^\W_]+)[)\]]|(?<=[(\[*_`\"'])([^\W_]+)(?=[*_`\"'])")
 _NAMED_BEHIND = re.compile(
     r"\b(?:answer|option|choice|letter)(?: is| must be| should be)?:? +([^\W_]+)\b", re.IGNORECASE
@@ -38,11 +53,10 @@ _CHOICE_MARKS = " \t\n()[]{}*_`\"'.:,"
 
 
 def _plain(text: str) -> str:
-    """The text in one form of each letter, without characters that are not seen."""
-    if text.isascii():
-        return text
-    composed = unicodedata.normalize("NFKC", text).translate(_QUOTES)
-    return "".join(each for each in composed if unicodedata.category(each) != "Cf")
+    """The text in one form of each letter, quote, hyphen and line end, without characters that are not seen."""
+    if not text.isascii():
+        text = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
+    return text.replace("\r\n", "\n").translate(_ONE_FORM)
 
 
 def _words(text: str) -> list[str]:
@@ -55,22 +69,22 @@ def num_words(text: str) -> int:
 
 def num_sentences(text: str) -> int:
     """Sentences, which end with ., ! or ? before a space or the end; the rest of the text is one more."""
-    return sum(map(_has_letter, _SENTENCE_END.split(text)))
+    return sum(map(_has_letter, _SENTENCE_END.split(_plain(text))))
 
 
 def num_paragraphs(text: str) -> int:
     """Paragraphs between blank lines; rules such as *** are none."""
-    return sum(map(_has_letter, _BLANK_LINE.split(text)))
+    return sum(map(_has_letter, _BLANK_LINE.split(_plain(text))))
 
 
 def num_bullets(text: str) -> int:
     """Lines that begin with *, +, -, a bullet or a number, and go on with words."""
-    return sum(map(_has_letter, _BULLET.findall(text)))
+    return sum(map(_has_letter, _BULLET.findall(_plain(text))))
 
 
 def num_placeholders(text: str) -> int:
     """Placeholders such as [address]."""
-    return sum(map(_has_letter, _PLACEHOLDER.findall(text)))
+    return sum(map(_has_letter, _PLACEHOLDER.findall(_plain(text))))
 
 
 def num_capital_words(text: str) -> int:
@@ -80,7 +94,7 @@ def num_capital_words(text: str) -> int:
 
 def has_title(text: str) -> bool:
     """Whether a title stands in double angle brackets, as in <<Title>>."""
-    return any(map(_has_letter, _TITLE.findall(text)))
+    return any(map(_has_letter, _TITLE.findall(_plain(text))))
 
 
 def has_comma(text: str) -> bool:
@@ -89,25 +103,19 @@ def has_comma(text: str) -> bool:
 
 
 def _has_letter(text: str) -> bool:
-    return _VISIBLE.search(text) is not None
+    return _PART.search(text) is not None
 
 
 def num_occurrences(text: str, phrase: str) -> int:
     """How often a phrase stands in a text as whole words, in any case."""
-    words, sought = ([word.casefold() for word in _words(each)] for each in (text, phrase))
-    return _num_places(words, sought)
+    return _num_places(_words(text), _words(phrase))
 
 
-def is_avoided(text: str, phrase: str) -> bool:
-    """Whether a phrase stands nowhere in a text: not in words that are joined, nor in letters that look alike."""
-    sought = [word.casefold() for word in _words(phrase)]
-    plain = _plain(text)
+def num_in_any_dress(text: str, phrase: str) -> int:
+    """How often a phrase stands in a text, those in words that are joined and in letters that look alike included."""
+    sought, plain = _words(phrase), _plain(text)
     spellings = {plain, " ".join(map(_in_latin_letters, plain.split()))}
-    return not any(
-        _num_places([word.casefold() for word in words.findall(spelling)], sought)
-        for spelling in spellings
-        for words in (_WORD, _PART)
-    )
+    return max(_num_places(words.findall(each), sought) for each in spellings for words in (_WORD, _PART))
 
 
 def _in_latin_letters(word: str) -> str:
@@ -116,8 +124,8 @@ def _in_latin_letters(word: str) -> str:
 
 
 def _num_places(words: Sequence[str], sought: Sequence[str]) -> int:
-    """Number of places at which some words stand one after the other."""
-    size = len(sought)
+    """Number of places at which some words stand one after the other, in any case."""
+    words, sought, size = [*map(str.casefold, words)], [*map(str.casefold, sought)], len(sought)
     return sum(words[start : start + size] == sought for start in range(len(words) - size + 1))
 
 
@@ -129,7 +137,7 @@ def is_in_case(text: str, letter_case: str) -> bool:
 def is_quoted(text: str) -> bool:
     """Whether all of the text stands in one pair of double quotes, straight or curly."""
     text = text.strip()
-    if text[:1] + text[-1:] not in ('""', "\u201c\u201d") or not _has_letter(text):
+    if text[:1] + text[-1:] not in ('""', "\u201c\u201d") or not _has_letter(_plain(text)):
         return False
     inner = text[1:-1]
     first = min((place for mark in '"\u201d' if (place := inner.find(mark)) >= 0), default=-1)
