@@ -25,9 +25,8 @@ async def test_programs_and_sessions_find_what_a_warm_up_has_loaded(tmp_path: Pa
     warm_up = (
         "import colorsys; colorsys.LOADED = [str(path) for path in __import__('zipapp').MAIN_TEMPLATE.split()[:1]]"
     )
-    service = start_service(
-        Kind.ZYGOTE, *languages(tmp_path, f'python: {{warm: {{sympy: null, colorsys: "{warm_up}"}}}}'), lanes=1
-    )
+    named = languages(tmp_path, f'python: {{warm: {{sympy: null, colorsys: "{warm_up}"}}}}')
+    service = start_service(Kind.ZYGOTE, *named, "--preload", "numpy,sympy", lanes=1)
     code = "import colorsys, sys\nprint(colorsys.LOADED, 'zipapp' in sys.modules, 'sympy.combinatorics' in sys.modules)"
     try:
         async with service.client() as sandbox:
