@@ -254,6 +254,7 @@ OTHER_PATCHES = {
     "a file made a program": (UNIFIED.replace("--- a/app", "new mode 100755\n--- a/app"), "runtime_error"),
     "bytes beside it": (f"diff --git a/x b/x\nGIT binary patch\nliteral 3\n{UNIFIED}", "runtime_error"),
     "files that differ in bytes": (f"Binary files a/x and b/x differ\n{UNIFIED}", "runtime_error"),
+    "a return at the end of one line": (UNIFIED.replace("+    return result", "+    return result\r"), "wrong_output"),
     "prose behind it": (f"{UNIFIED}I hope that helps\n", "runtime_error"),
     "the reverse": (
         UNIFIED.replace("-    return result - 1\n+    return result", "+    return result - 1\n-    return result"),
@@ -331,6 +332,16 @@ async def test_patches_of_several_files_are_applied(patch: str) -> None:
     verdict = await judge(call({"patch": patch}), {"patch": UNIFIED})
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
+
+
+async def test_lines_of_a_patch_of_a_file_with_other_line_ends_may_have_them() -> None:
+    files: JsonObject = {"/repo/b.txt": "one\r\ntwo\r\n"}
+    patch = "--- a/b.txt\n+++ b/b.txt\n@@ -1,2 +1,2 @@\n one\n-two\n+2\n"
+    expert: JsonObject = {"patch": patch}
+
+    for other in (patch.replace("\n", "\r\n"), patch.replace("one\n-two\n+2\n", "one\r\n-two\r\n+2\r\n")):
+        assert (await judge(call({"patch": other}), expert, files=files)).score == 1.0
+    assert (await judge(call({"patch": patch.replace("+2", "+3")}), expert, files=files)).score == 0.0
 
 
 async def test_files_may_be_created_and_deleted_with_their_modes() -> None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _HUNK = re.compile(r"@@ -(\d{1,9})(?:,\d+)? \+\d+(?:,\d+)? @@", re.ASCII)
 _BEGIN, _END = "*** Begin Patch", "*** End Patch"
@@ -53,7 +53,9 @@ def apply_patch(patch: str, files: Mapping[str, str]) -> dict[str, str | None]:
     Raises:
         PatchError: If the patch cannot be read, or does not fit the files.
     """
-    lines = patch.replace("\r\n", "\n").strip("\n").split("\n")
+    lines = patch.strip("\r\n").split("\n")
+    if all(line.endswith("\r") for line in lines[:-1]):
+        lines = _without_returns(lines)
     parts = _read_begin_patch(lines) if lines[0].strip() == _BEGIN else _read_unified(lines)
     edited: dict[str, str | None] = {}
     for part in parts:
@@ -177,13 +179,21 @@ def _apply(part: _FilePatch, text: str | None) -> str | None:
     ends = {line.endswith("\r") for line in lines[:-1]}
     if len(ends) > 1:
         raise PatchError(f"{part.path} has line ends of two kinds")
-    lines = [line.removesuffix("\r") for line in lines]
+    if True in ends:
+        lines = _without_returns(lines)
+        part.hunks = [
+            replace(hunk, old=_without_returns(hunk.old), new=_without_returns(hunk.new)) for hunk in part.hunks
+        ]
     position, shift = 0, 0
     for hunk in part.hunks:
         start = _place(hunk, lines, position, shift)
         lines[start : start + len(hunk.old)] = hunk.new
         position, shift = start + len(hunk.new), shift + len(hunk.new) - len(hunk.old)
     return ("\r\n" if True in ends else "\n").join(lines)
+
+
+def _without_returns(lines: list[str]) -> list[str]:
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _place(hunk: _Hunk, lines: list[str], position: int, shift: int) -> int:

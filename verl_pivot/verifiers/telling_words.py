@@ -34,25 +34,40 @@ _NUMBER_WORDS = {
     **{word: word for word in ("once", "twice", "thrice", "first", "half", "quarter", "double", "triple")},
 }
 """Words for numbers. "One" is a pronoun as well."""
+_ENDING = re.compile(r"(?<=\w{3})(?:ing|ers?|est|ed|es|e|s|d)\Z")
 _CONTRARIES = tuple(
-    frozenset(words.split())
+    frozenset(_ENDING.sub("", word) for word in words.split())
     for words in (
-        *("befor aft since until", "abov below", "ov und", "mor les few", "most least", "left right", "up down"),
-        *("increas decreas reduc", "rais low reduc", "add remov delet", "enabl disabl", "open clos", "buy sell"),
-        *("upgrad downgrad", "inbound outbound", "arriv depart", "arrival departur", "early lat", "earli lat"),
-        *("first last", "next previou", "start stop end", "begin end", "lock unlock", "includ exclud", "all som"),
-        *("always sometime", "minimum maximum", "min max", "high low", "higher low", "cheap expensiv", "tru fals"),
-        *("on off", "credit debit", "deposit withdraw", "win los", "grant revok", "allow forbid block", "send receiv"),
-        *("sam different", "old new", "hot cold", "today tomorrow yesterday", "north south east west"),
-        *("morn noon afternoon even night", "approv deny", "departur return", "domestic international"),
-        *("monday tuesday wednesday thursday friday saturday sunday", "hour minut second day week month year"),
-        *("january february march april may june july august september octob novemb decemb",),
-        *("red green blu black white yellow orang brown gray grey", "mal femal", "husband wif", "fath moth"),
+        *("before after since until", "above below", "over under", "more less", "more fewer", "most least"),
+        *("left right", "up down", "top bottom", "front back", "inside outside", "north south east west"),
+        *("increase decrease reduce", "raise lower reduce", "add remove delete", "enable disable", "open close"),
+        *("buy sell", "bought sold", "upgrade downgrade", "upload download", "import export", "push pull"),
+        *("inbound outbound", "arrive depart", "arrival departure", "departure return", "one-way round-trip"),
+        *("early late", "earlier later", "first last", "next previous", "start stop end", "begin end", "fast slow"),
+        *("lock unlock", "include exclude", "all some", "always sometimes", "minimum maximum", "min max", "plus minus"),
+        *(
+            "high low",
+            "cheap expensive",
+            "big small",
+            "bigger smaller",
+            "large small",
+            "long short",
+            "full empty",
+            "heavy light",
+        ),
+        *("true false", "on off", "same different", "old new", "hot cold", "wet dry", "public private"),
+        *("credit debit", "deposit withdraw", "win lose", "won lost", "lend borrow", "grant revoke"),
+        *("allow forbid block", "approve deny", "send receive", "domestic international", "economy business"),
+        *("window aisle middle", "breakfast lunch dinner", "winter summer spring autumn", "today tomorrow yesterday"),
+        *("morning noon afternoon evening night", "hour minute second day week month year"),
+        *("monday tuesday wednesday thursday friday saturday sunday",),
+        *("january february march april may june july august september october november december",),
+        *("red green blue black white yellow orange brown gray", "male female", "husband wife", "father mother"),
+        *("son daughter", "brother sister", "uncle aunt", "mr mrs"),
     )
 )
 """Words, without their endings, that exclude each other."""
-_ENDING = re.compile(r"(?:ing|ers?|ed|es|e|s|d)\Z")
-_PREFIXES = ("non-", "non", "un", "dis", "in", "im", "ir", "de-", "mis")
+_PREFIXES = ("non-", "non", "un", "dis", "in", "il", "im", "ir", "de-", "de", "mis", "anti-", "anti")
 """Beginnings of words that turn their sense."""
 _AROUND_WORD = "\"'`*_()[]{}<>,;:!?.\u2026"
 _PROSE = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
