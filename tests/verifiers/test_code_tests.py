@@ -376,4 +376,6 @@ def test_what_a_test_with_state_expects_stays_outside_the_sandbox() -> None:
     program = verifier._assert_program("pass")
 
     assert b".push(7)" in program.files["plan.json"]
+    repeated = json.loads(program.files["plan.json"])["checks"]
+    assert all("except Exception" in check["setup"] for check in repeated if ".pop()\n" in check["setup"])
     assert not any(word in program.files["plan.json"] for word in (b"987654", b"sentinel", b"IndexError"))

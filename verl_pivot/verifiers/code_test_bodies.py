@@ -321,8 +321,7 @@ class TestBody:
         if isinstance(test, ast.Constant) and test.value is True:
             return  # HumanEval's tests have some
         self._add_behind_story(ast.Assert(test=test, msg=None))
-        for call in self._changes(test):
-            self._tell(ast.Expr(value=call))
+        self._tell_changes(test)
 
     def _add_raise(self, call: ast.expr, error: Sequence[ast.expr]) -> None:
         """Add an expected error: its kind and, if there is one, the pattern of its text."""
@@ -330,7 +329,11 @@ class TestBody:
         keywords = [ast.keyword(arg="match", value=each) for each in pattern]
         test = ast.Call(func=ast.Name(id="raises", ctx=ast.Load()), args=[call, self.replaced(kind)], keywords=keywords)
         self._add_behind_story(ast.Assert(test=test, msg=None))
-        for change in self._changes(call):
+        self._tell_changes(call)
+
+    def _tell_changes(self, asserted: ast.expr) -> None:
+        """Repeat the calls of an assert before later ones, so that none shows whether it is expected to raise."""
+        for change in self._changes(asserted):
             handler = ast.ExceptHandler(type=ast.Name(id="Exception", ctx=ast.Load()), body=[ast.Pass()])
             self._tell(ast.Try(body=[ast.Expr(value=change)], handlers=[handler], orelse=[], finalbody=[]))
 
