@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES
 from verl_pivot.verifiers.code_setup import is_constant, names_in
+from verl_pivot.verifiers.code_test_items import MAX_ASSERTS, items, parts, unreadable
 from verl_pivot.verifiers.code_unittest import assert_of_unittest, expected_error
 
-MAX_ASSERTS = 2_000
-"""Most asserts of one file of tests."""
 _MAX_STATEMENTS = 5_000
 """Most statements of a file that are read, with those of loops and helper functions, and that stand before asserts."""
 _MAX_NODES = 200_000
@@ -29,8 +28,6 @@ _WITHOUT_EFFECT = (ast.Pass, ast.Import, ast.ImportFrom)
 @dataclass(slots=True, kw_only=True)
 class TestFile:
     """What the tests of one file share while they are read."""
-
-    __test__ = False
 
     entry_point: str
     taken: set[str]
@@ -73,8 +70,6 @@ class Told(NamedTuple):
 
 class TestBody:
     """Reads the statements of one test."""
-
-    __test__ = False
 
     def __init__(
         self,
@@ -405,58 +400,5 @@ def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def items(node: ast.expr) -> Sequence[ast.expr]:
-    """Items of a list or tuple, or of `range`, `enumerate` or `zip` over such; `pytest.param(1, 2)` is a tuple.
-
-    Raises:
-        ValueError: If it is something else.
-    """
-    if isinstance(node, ast.List | ast.Tuple):
-        return node.elts
-    name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "pytest.param":
-        return node.args
-    if not isinstance(node, ast.Call) or node.keywords or not node.args:
-        raise unreadable(node)
-    if name == "range":
-        return [ast.Constant(value=number) for number in _range(node)]
-    if name == "enumerate" and len(node.args) == 1:
-        return [_tuple(ast.Constant(value=number), item) for number, item in enumerate(items(node.args[0]))]
-    if name == "zip":
-        return [_tuple(*each) for each in zip(*map(items, node.args), strict=False)]
-    raise unreadable(node)
-
-
-def parts(node: ast.expr, number: int) -> Sequence[ast.expr]:
-    """As many items of a list or tuple.
-
-    Raises:
-        ValueError: If it has another number of items.
-    """
-    found = items(node)
-    if len(found) != number:
-        raise unreadable(node)
-    return found
-
-
-def _range(node: ast.Call) -> range:
-    try:
-        numbers = range(*map(ast.literal_eval, node.args))
-    except (TypeError, ValueError) as error:
-        raise unreadable(node) from error
-    if numbers[MAX_ASSERTS:]:
-        raise unreadable(node)
-    return numbers
-
-
-def _tuple(*each: ast.expr) -> ast.expr:
-    return ast.Tuple(elts=list(each), ctx=ast.Load())
-
-
 def _name(function: ast.expr) -> str:
     return function.id if isinstance(function, ast.Name) else ""
-
-
-def unreadable(node: ast.AST) -> ValueError:
-    """Error for a part of the tests that cannot be checked outside the sandbox."""
-    return ValueError(f"the tests have {ast.unparse(node)[:100]!r}, which cannot be checked outside; write asserts")

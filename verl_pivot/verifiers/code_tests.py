@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
-from verl_pivot.verifiers.code_test_bodies import TestBody, TestFile, items, parts, unreadable
+from verl_pivot.verifiers.code_test_bodies import TestBody, TestFile
+from verl_pivot.verifiers.code_test_items import items, parts, unreadable
 
 _SETUP_METHODS = ("setUp", "setup_method")
 _OTHER_METHODS = ("setUpClass", "setup_class", "tearDown", "teardown_method", "tearDownClass", "teardown_class")
