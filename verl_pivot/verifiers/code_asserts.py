@@ -15,8 +15,9 @@ from types import CodeType
 from typing import Any
 
 from verl_pivot.verifiers.code_errors import RaiseCheck, read_raise
+from verl_pivot.verifiers.code_inputs import check_inputs, name_of, refused
 from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES, NAMES, multiply, power, remainder
-from verl_pivot.verifiers.code_setup import MADE, Setup, is_function, is_maker, names_in, read_setup, subjects
+from verl_pivot.verifiers.code_setup import MADE, Setup, names_in, read_setup, subjects
 
 _CALCULATIONS: Mapping[type[ast.operator], Any] = {ast.Mult: multiply, ast.Pow: power, ast.Mod: remainder}
 _OUTSIDE_NODES = (
@@ -73,10 +74,10 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
     setup = _read_setup(before, statement, text)
     splitter = _Splitter(text, entry_point, setup)
     test = statement.test if isinstance(statement, ast.Assert) else ast.Constant(value=None)
-    if isinstance(test, ast.Call) and _name(test) == "raises" and entry_point != "raises":
+    if isinstance(test, ast.Call) and name_of(test) == "raises" and entry_point != "raises":
         return _raise_check(test, text, splitter)
     if isinstance(test, ast.Tuple | ast.List | ast.Dict | ast.Set):
-        raise _refused(text, f"asserts a {type(test).__name__.lower()}, which is true whatever it holds")
+        raise refused(text, f"asserts a {type(test).__name__.lower()}, which is true whatever it holds")
     constants = _constants(test)
     for atom in _atoms(test):
         splitter.check_atom(atom)
@@ -97,7 +98,7 @@ def _read_setup(statements: Sequence[ast.stmt], last: ast.stmt, text: str) -> Se
     try:
         return read_setup(statements, names_in(last))
     except ValueError as error:
-        raise _refused(text, str(error)) from error
+        raise refused(text, str(error)) from error
 
 
 def _raise_check(test: ast.Call, text: str, splitter: "_Splitter") -> RaiseCheck:
@@ -105,9 +106,9 @@ def _raise_check(test: ast.Call, text: str, splitter: "_Splitter") -> RaiseCheck
     try:
         raised = read_raise(test)
     except ValueError as error:
-        raise _refused(text, str(error)) from error
+        raise refused(text, str(error)) from error
     if splitter.is_outside(raised.call):
-        raise _refused(text, "expects an error of what is not the program's")
+        raise refused(text, "expects an error of what is not the program's")
     splitter.check_program(raised.call)
     return RaiseCheck(
         setup=splitter.setup.text,
@@ -123,7 +124,7 @@ def _compiled(test: ast.expr, text: str) -> CodeType:
             warnings.simplefilter("ignore", SyntaxWarning)
             return compile(ast.Expression(test), "assert", "eval")
     except (SyntaxError, ValueError, RecursionError) as error:
-        raise _refused(text, f"cannot be compiled: {error}") from error
+        raise refused(text, f"cannot be compiled: {error}") from error
 
 
 def _atoms(test: ast.expr) -> Iterator[ast.expr]:
@@ -133,7 +134,7 @@ def _atoms(test: ast.expr) -> Iterator[ast.expr]:
         parts = test.values
     elif isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         parts = [test.operand]
-    elif isinstance(test, ast.Call) and _name(test) in ("all", "any") and len(test.args) == 1:
+    elif isinstance(test, ast.Call) and name_of(test) in ("all", "any") and len(test.args) == 1:
         parts = test.args[0].elts if isinstance(test.args[0], ast.List | ast.Tuple) else []
     if not parts:
         yield test
@@ -220,10 +221,10 @@ class _Splitter(ast.NodeTransformer):
         loose = {name for call in self.setup.loose for name in subjects(call)}
         names = {*subjects(whole), *loose}
         if len(names) > 1 and loose - {self._entry_point}:
-            raise _refused(self._text, f"has statements that give constants to {' and '.join(sorted(names))}")
+            raise refused(self._text, f"has statements that give constants to {' and '.join(sorted(names))}")
         if self.setup.text and not names_in(whole) - (_NOT_THE_PROGRAMS - {self._entry_point}):
             raise self._refused("value that is not the program's and")
-        _check_inputs(whole, self._entry_point, self._text)
+        check_inputs(whole, self._entry_point, self._text)
 
     def is_outside(self, call: ast.Call) -> bool:
         """Whether a call is none of the program's."""
@@ -236,7 +237,7 @@ class _Splitter(ast.NodeTransformer):
         while isinstance(root, ast.Attribute):
             root = root.value
         if isinstance(root, ast.Name) and root.id in self.setup.chains:
-            return _name(function), None
+            return name_of(function), None
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
             return function.attr, MODULES.get(function.value.id, {}).get(function.attr)
         name = function.id if isinstance(function, ast.Name) else ""
@@ -259,7 +260,7 @@ class _Splitter(ast.NodeTransformer):
 
     def _name_of_value(self, node: ast.expr) -> str:
         whole = self.setup.inlined(node)
-        name = _name(whole)
+        name = name_of(whole)
         return name if name != MADE else " and ".join(sorted(names_in(whole) - {MADE}))
 
     def _programs(self, node: ast.AST) -> Iterator[ast.expr]:
@@ -275,76 +276,4 @@ class _Splitter(ast.NodeTransformer):
             yield from self._programs(each)
 
     def _refused(self, what: str) -> ValueError:
-        return _refused(self._text, f"has a {what} that cannot be checked outside; write call == value")
-
-
-def _refused(text: str, why: str) -> ValueError:
-    return ValueError(f"{text[:200]!r} {why}")
-
-
-def _check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
-    """Refuse an expression in which one function gets both the value of another one and a constant.
-
-    The constant may then be what the other function is expected to give. Of `f(Node(1), 2)` the constants are inputs,
-    as are those of every call of the entry point.
-
-    Raises:
-        ValueError: If it is refused.
-    """
-    for node in ast.walk(expression):
-        if isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute):
-            raise _refused(text, "calls something that has no name; write call == value")
-        if isinstance(node, ast.Subscript) and any(map(is_function, ast.walk(node.slice))):
-            raise _refused(text, "has a call within an index; write call == value")
-    if entry_point and isinstance(expression, ast.Call) and entry_point in (_name(expression), _root(expression)):
-        return
-    owners = {id(owner): owner for owner in _owners(expression, None) if owner is not None}
-    for owner in owners.values():
-        inner = [call for call in ast.walk(owner) if call is not owner and is_function(call)]
-        if inner or len(owners) > 1:
-            names = " and ".join(sorted({_name(each) for each in owners.values()}))
-            raise _refused(
-                text,
-                f"gives constants to {names}, which could be what is expected and would enter the sandbox; compare one "
-                "call with a value, or name the function under test as `entry_point`",
-            )
-
-
-def _owners(node: ast.AST, owner: ast.Call | None) -> Iterator[ast.Call | None]:
-    """The innermost function call around each constant, empty literal and name that is an argument."""
-    if isinstance(node, ast.Call):
-        inner = node if owner is None or is_function(node) else owner
-        receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
-        if receiver is not None and not isinstance(receiver, ast.Name):
-            yield from _owners(receiver, inner)
-        for each in (*node.args, *(keyword.value for keyword in node.keywords)):
-            yield from _owners(each, inner)
-        return
-    children = [] if isinstance(node, ast.Name | ast.Constant) else list(ast.iter_child_nodes(node))
-    children = [
-        child for child in children if not isinstance(child, ast.expr_context | ast.operator | ast.unaryop | ast.cmpop)
-    ]
-    if not children:
-        yield owner
-    for child in children:
-        yield from _owners(child, owner)
-
-
-def _name(node: ast.expr) -> str:
-    """Name of a function, method or variable."""
-    function = node.func if isinstance(node, ast.Call) else node
-    return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
-
-
-def _root(node: ast.expr) -> str:
-    """Name of the class with whose object a chain of methods begins: Stack of `Stack().push(1).pop()`."""
-    while isinstance(node, ast.Attribute | ast.Call):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == MADE:
-            node = node.args[0]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            return node.func.id if is_maker(node) else ""
-        else:
-            node = node.func if isinstance(node, ast.Call) else node.value
-    return ""
+        return refused(self._text, f"has a {what} that cannot be checked outside; write call == value")

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
-from verl_pivot.verifiers.code_test_bodies import TestBody, TestFile
+from verl_pivot.verifiers.code_test_bodies import TestBody
+from verl_pivot.verifiers.code_test_file import TestFile
 from verl_pivot.verifiers.code_test_items import items, parts, unreadable
 
 _SETUP_METHODS = ("setUp", "setup_method")
