@@ -320,6 +320,8 @@ BATCHES: dict[str, tuple[str, str]] = {
     "takes a letter back": (batch("ls -la src\x7f\n", "make\n"), "wrong_value"),
     "moves in the line": (batch("ls -la src\x1b[D\n", "make\n"), "wrong_value"),
     "ends its input": (batch("ls -la src\n", "make\n\x04"), "wrong_number_of_calls"),
+    "types a word for a key": (batch("ls -la src\n", "make", "Enter"), "wrong_number_of_calls"),
+    "presses a key within a line": (batch("ls -la ", "Up", "src\n", "make\n"), "wrong_number_of_calls"),
     "deletes the line at its end": (batch("ls -la src\n", "make\n", "C-u"), "wrong_number_of_calls"),
     "types a line in two parts, the second another": (batch("ls -la", " lib\n", "make\n"), "wrong_value"),
     "repeats the last command": (batch("!!\n", "make\n"), "wrong_value"),
@@ -375,15 +377,21 @@ async def test_a_batch_with_other_words_times_and_waits_is_paid(monkeypatch: pyt
 
 @pytest.mark.parametrize(
     "keystrokes",
-    [
-        ["ls -la src\nmake\n"],
-        ["ls -la src", "\n", "make\n"],
-        ["ls ", "-la src\nma", "ke\n"],
-        ["ls -la src\nmake", "\n"],
-    ],
+    [["ls -la src\nmake\n"], ["ls -la src", "\n", "make\n"], ["ls ", "-la src\nmake\n"], ["ls -la src\nmake", "\n"]],
 )
 async def test_the_same_keys_may_be_split_anyhow(keystrokes: list[str]) -> None:
     assert (await judge_batch(batch(*keystrokes))).score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"), [("ls -la\n", "C-c"), ("make all\n", "Up"), ("ls src\n", "^c"), ("cd /\n", "0x41")]
+)
+async def test_the_name_of_a_key_is_not_the_same_in_a_line(keys: str, name: str) -> None:
+    pressed, typed = batch(name, keys), batch(f"{name}{keys}")
+
+    assert (await judge_batch(pressed, pressed)).score == 1.0
+    assert (await judge_batch(typed, pressed)).score == 0.0
+    assert (await judge_batch(pressed, typed)).score == 0.0
 
 
 TYPED = {

@@ -2,6 +2,7 @@
 
 import json
 import re
+from itertools import groupby
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError
@@ -23,6 +24,7 @@ _MAX_SIMILAR_CHARS = 5_000
 _MAX_EXTRA_SECONDS = 60.0
 """Seconds that a batch may wait longer than the expert's; one command of Terminus 2 waits no longer than that."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_MAY_BE_KEY = re.compile(r"\S{2,}")
 _KEY = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
 """Keys that no line holds: bash completes words at a tab, and edits the line or its history at others."""
 _Seconds = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
@@ -155,11 +157,22 @@ def _waits_alike(command: Command, expert: Command) -> bool:
 
 
 def _typing_commands(batch: Batch) -> list[Command]:
-    """The commands of a batch without those that only wait; lines in Terminus 2, whose keys may be split anyhow."""
+    """The commands of a batch without those that only wait; lines in Terminus 2, whose keys may be split anyhow.
+
+    Keys without a blank or line end stand alone: tmux reads some of them as the name of a key, such as C-c or Up.
+    """
     if isinstance(batch, _Terminus1Batch):
         return [command for command in batch.commands if command.keystrokes]
-    keys = "".join(command.keystrokes for command in batch.commands)
-    return [_Terminus2Command(keystrokes=line) for line in _LINE.findall(keys)]
+    found: list[Command] = []
+    for stands_alone, commands in groupby(batch.commands, _may_be_key):
+        typed = [command.keystrokes for command in commands]
+        lines = typed if stands_alone else _LINE.findall("".join(typed))
+        found += [_Terminus2Command(keystrokes=line) for line in lines]
+    return found
+
+
+def _may_be_key(command: Command) -> bool:
+    return _MAY_BE_KEY.fullmatch(command.keystrokes) is not None
 
 
 def _total_seconds(batch: Batch) -> float:
