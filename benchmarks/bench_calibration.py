@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import httpx
 import numpy as np
@@ -104,17 +104,15 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
     """Rates that fit the measured seconds best, by least squares with no rate below 0.
 
     Measured are prefills of several lengths, and decoding steps of batches whose requests have contexts of one length.
-    What a prefill takes beyond the time that the server reports of it is the request's way.
     """
     await generate(http, tokens("warm", 64), 8)
-    prefills, seconds, ways = [], [], []
+    prefills, seconds = [], []
     for length in (budget // 16, budget // 4, budget // 2, budget):
         for attempt in range(4):
             began = time.monotonic()
-            answer = await answer_of(http, tokens(f"prefill {length} {attempt}", length), 1)
+            await generate(http, tokens(f"prefill {length} {attempt}", length), 1)
             prefills.append([1.0, length])
-            seconds.append(answer["meta_info"]["e2e_latency"])
-            ways.append(time.monotonic() - began - seconds[-1])
+            seconds.append(time.monotonic() - began)
     (batch, token), _ = nnls(np.array(prefills), np.array(seconds))
     steps, decoding = [], []
     for context in (budget // 32, budget // 5, budget // 2, 3 * budget // 4, budget):
@@ -135,7 +133,6 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
         context_token_seconds=context_rate,
         prefill_token_seconds=token,
         prefill_batch_seconds=batch,
-        way_seconds=float(np.median(ways)),
     )
 
 
@@ -175,16 +172,11 @@ async def play(http: httpx.AsyncClient, conversation: SimulatedConversation) -> 
 
 async def generate(http: httpx.AsyncClient, ids: list[int], num_tokens: int) -> list[int]:
     """[num_tokens] ids that the server generates after the prompt `ids`."""
-    found: list[int] = (await answer_of(http, ids, num_tokens))["output_ids"]
-    return found
-
-
-async def answer_of(http: httpx.AsyncClient, ids: list[int], num_tokens: int) -> dict[str, Any]:
-    """The server's answer of `num_tokens` tokens after the prompt `ids`."""
     body = {"input_ids": ids, "sampling_params": {"max_new_tokens": num_tokens}}
-    answer: dict[str, Any] = (await http.post("/generate", json=body)).raise_for_status().json()
-    assert len(answer["output_ids"]) == num_tokens, answer["meta_info"]
-    return answer
+    answer = (await http.post("/generate", json=body)).raise_for_status().json()
+    found: list[int] = answer["output_ids"]
+    assert len(found) == num_tokens, answer["meta_info"]
+    return found
 
 
 if __name__ == "__main__":

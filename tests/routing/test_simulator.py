@@ -215,17 +215,6 @@ def test_a_single_conversation_takes_as_long_as_its_critical_path() -> None:
     assert outcome.makespan_seconds == pytest.approx(bound(ONE, alone, RATES).critical_path, rel=1e-9)
 
 
-def test_the_way_to_the_engine_and_back_takes_time_between_turns_only() -> None:
-    rollout = conversation(*[SimulatedTurn(generated=10, observed=5)] * 2, SimulatedTurn(generated=10))
-
-    near, far = (
-        simulate(ONE, [rollout], Static(num_conversations=1), EngineRates(way_seconds=each)).makespan_seconds
-        for each in (0.0, 0.25)
-    )
-
-    assert far == pytest.approx(near + 2 * 0.25)
-
-
 def test_without_reports_of_the_end_every_turn_may_be_the_last() -> None:
     policy = _Recorder()
 

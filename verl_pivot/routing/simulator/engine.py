@@ -29,8 +29,6 @@ class EngineRates:
     """Seconds of prefill per token."""
     prefill_batch_seconds: float = 12e-3
     """Seconds that a prefill takes however short it is."""
-    way_seconds: float = 0.0
-    """Seconds of the way from an engine and back to one between two turns, in which engines do other work."""
     max_prefill_tokens: int = 16_384
     """Most tokens in one prefill."""
     reservation: float = 0.7

@@ -61,7 +61,6 @@ class Simulation:
     ) -> None:
         self._scenario = scenario
         self._policy = policy
-        self._way_seconds = rates.way_seconds
         for number in range(scenario.num_engines):
             policy.add_server(str(number), scenario.capacity, 0.0, max_running=scenario.max_running)
         self._engines = [
@@ -219,8 +218,7 @@ class Simulation:
                 self._place(self._policy.end(end), now)
             return
         progress.context += turn.observed
-        back_at = now + self._way_seconds + turn.wait_seconds
-        heapq.heappush(self._events, (back_at, next(self._order), -1, name))
+        heapq.heappush(self._events, (now + turn.wait_seconds, next(self._order), -1, name))
 
     def _outcome(self) -> SimulatedStep:
         drawn = sum(turn.generated for each in self._progress.values() for turn in each.conversation.turns)
