@@ -143,6 +143,23 @@ def test_a_retraction_ends_as_soon_as_the_next_decode_step_fits() -> None:
     assert simulated.counts.num_retracted == 1
 
 
+def test_an_engine_whose_prefills_take_no_time_of_their_own_goes_on() -> None:
+    scenario = Scenario(
+        num_engines=1,
+        capacity=12_288,
+        num_groups=12,
+        group_size=8,
+        prompt_tokens=128,
+        budget=1_024,
+        median_tokens=307.0,
+    )
+    conversations = draw_conversations(scenario, 0)
+
+    outcome = simulate(scenario, conversations, Static(num_conversations=96), EngineRates(prefill_batch_seconds=0.0))
+
+    assert outcome.num_rollouts == 96
+
+
 def test_an_engine_runs_no_more_requests_than_its_limit() -> None:
     simulated = engine(max_running=2)
     for number in range(6):

@@ -187,6 +187,7 @@ class Simulation:
 
     def _advance(self, number: int, now: float) -> None:
         finished = self._engines[number].advance()
+        self._next_times[number] = float("inf")  # an engine without a prefill's base time may go on at the same time
         self._schedule(number)
         for request in finished:
             self._end_turn(str(request.conversation), number, now)
