@@ -125,3 +125,25 @@ def test_an_input_that_is_not_there_is_named_before_anything_is_read(
         result = run("import", "in.jsonl", missing, "--out", "t.jsonl")
         assert (result.exit_code, result.stderr) == (1, said)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "runs"]
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "better"),
+    [
+        (("import", "x.jsonl"), "t.parquet", "t.jsonl"),
+        (("import", "x.jsonl"), "t.jsonl.gz", "t.jsonl"),
+        (("filter", "t.jsonl"), "f.parquet", "f.jsonl"),
+        (("profile", "t.jsonl", "--model", "m"), "p.zst", "p.jsonl"),
+        (("play", "tools.yaml"), "played.parquet", "played.jsonl"),
+        (("select", "t.jsonl"), "pivots.jsonl", "pivots.parquet"),
+        (("hard-set", "problems.parquet", "--rollouts", "r.jsonl"), "hard", "hard.parquet"),
+    ],
+)
+def test_an_output_whose_name_would_be_read_as_another_kind_of_file_is_refused(
+    tmp_path: Path, command: tuple[str, ...], name: str, better: str
+) -> None:
+    result = run(*command, "--out", tmp_path / name)
+
+    assert result.exit_code == 1, result.output
+    assert f"give {tmp_path / better}" in result.stderr or f"such as {tmp_path / better}" in result.stderr
+    assert not any(tmp_path.iterdir())

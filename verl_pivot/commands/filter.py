@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.options import out_of_json_lines, refuse_overwriting
 from verl_pivot.commands.tables import counts_table
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def filter_command(
     trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
-    out: Annotated[Path, typer.Option(help="The filtered.jsonl to write.")],
+    out: Annotated[Path, typer.Option(callback=out_of_json_lines, help="The filtered.jsonl to write.")],
     rules: Annotated[
         Path | None, typer.Option(help="YAML list of filters; by default those of configs/quality.yaml.")
     ] = None,

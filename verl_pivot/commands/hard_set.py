@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
 from verl_pivot.commands.tables import counts_table
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ def hard_set_command(
         list[Path],
         typer.Option(help="Recorded rollouts, <trainer.validation_data_dir>/pivot/<step>.jsonl; repeatable."),
     ],
-    out: Annotated[Path, typer.Option(help="The hard.parquet to write.")],
+    out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The hard.parquet to write.")],
     min_rollouts: Annotated[
         int, typer.Option(min=1, help="Rollouts with a score that a problem needs before it can be dropped.")
     ] = 8,

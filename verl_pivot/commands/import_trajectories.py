@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import message_turns_remark, next_command
-from verl_pivot.commands.options import json_object, refuse_overwriting
+from verl_pivot.commands.options import json_object, out_of_json_lines, refuse_overwriting
 from verl_pivot.commands.tables import counts_table, printable
 from verl_pivot.errors import ConfigError
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def import_command(
     files: Annotated[list[Path], typer.Argument(help="Files of JSON lines, JSON (both may be compressed) or parquet.")],
-    out: Annotated[Path, typer.Option(help="The trajectories.jsonl to write.")],
+    out: Annotated[Path, typer.Option(callback=out_of_json_lines, help="The trajectories.jsonl to write.")],
     format: Annotated[
         str | None,
         typer.Option(

@@ -14,6 +14,37 @@ Address = Annotated[
     str, typer.Option(help="With --ray: address of the Ray cluster, host:port; auto is the cluster of this machine.")
 ]
 
+_READ_OTHERWISE = frozenset({".parquet", ".gz", ".bz2", ".zst", ".lz4"})
+"""Endings of files that every reader takes for parquet or compressed JSON."""
+
+
+def out_of_json_lines(out: Path | None) -> Path | None:
+    """The value of an option --out whose file will hold JSON lines.
+
+    Raises:
+        ConfigError: If the name ends as that of another kind of file, as which it would be read.
+    """
+    if out is not None and out.suffix in _READ_OTHERWISE:
+        stem = out.with_suffix("")
+        raise ConfigError(
+            f"--out {out}: JSON lines are written, and {out.suffix} is read as another kind of file; give a name such as "
+            f"{stem if stem.suffix == '.jsonl' else stem.with_suffix('.jsonl')}"
+        )
+    return out
+
+
+def out_of_parquet(out: Path) -> Path:
+    """The value of an option --out whose file will be parquet.
+
+    Raises:
+        ConfigError: If the name does not end in .parquet, by which verl and every reader know such a file.
+    """
+    if out.suffix != ".parquet":
+        raise ConfigError(
+            f"--out {out}: parquet is written, and its name must end in .parquet; give {out.with_suffix('.parquet')}"
+        )
+    return out
+
 
 def json_object(text: str, option: str) -> "JsonObject":
     """The value of an option that takes a JSON object.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.options import json_object
+from verl_pivot.commands.options import json_object, out_of_json_lines
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ def play_command(
     num: Annotated[int | None, typer.Option(min=1, help="Play only the first N rows.")] = None,
     samples: Annotated[int, typer.Option(min=1, help="Conversations about each row.")] = 1,
     out: Annotated[
-        Path | None, typer.Option(help="A new played.jsonl for the conversations, which `import` reads as it stands.")
+        Path | None,
+        typer.Option(
+            callback=out_of_json_lines,
+            help="A new played.jsonl for the conversations, which `import` reads as it stands.",
+        ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print a summary only.")] = False,
     concurrency: Annotated[

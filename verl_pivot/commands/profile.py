@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import next_command
-from verl_pivot.commands.options import Address, json_object
+from verl_pivot.commands.options import Address, json_object, out_of_json_lines
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +25,10 @@ hang."""
 def profile_command(
     trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
     model: Annotated[str, typer.Option(help="Checkpoint of the reference policy: a folder or a Hugging Face name.")],
-    out: Annotated[Path, typer.Option(help="The profile.jsonl to write, or an unfinished one to continue.")],
+    out: Annotated[
+        Path,
+        typer.Option(callback=out_of_json_lines, help="The profile.jsonl to write, or an unfinished one to continue."),
+    ],
     endpoint: Annotated[
         list[str] | None,
         typer.Option(

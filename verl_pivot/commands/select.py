@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import launch_command
-from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
 from verl_pivot.commands.tables import counts_table
 from verl_pivot.errors import ConfigError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def select_command(
     trajectories: Annotated[Path, typer.Argument(help="trajectories.jsonl from `verl-pivot import`.")],
-    out: Annotated[Path, typer.Option(help="The pivots.parquet to write.")],
+    out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The pivots.parquet to write.")],
     profile: Annotated[Path | None, typer.Option(help="profile.jsonl from `verl-pivot profile`.")] = None,
     lambda_diff: Annotated[float, typer.Option(help="Upper limit of a pivot's mean reward, in (0, 1].")] = 1.0,
     keep: Annotated[
