@@ -27,8 +27,8 @@ def out_of_json_lines(out: Path | None) -> Path | None:
     if out is not None and out.suffix in _READ_OTHERWISE:
         stem = out.with_suffix("")
         raise ConfigError(
-            f"--out {out}: JSON lines are written, and {out.suffix} is read as another kind of file; give a name such as "
-            f"{stem if stem.suffix == '.jsonl' else stem.with_suffix('.jsonl')}"
+            f"--out {out}: JSON lines are written, and {out.suffix} is read as another kind of file; give a name "
+            f"such as {stem if stem.suffix == '.jsonl' else stem.with_suffix('.jsonl')}"
         )
     return out
 
