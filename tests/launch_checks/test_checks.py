@@ -20,6 +20,7 @@ from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_arguments
 from verl_pivot.launch_checks.owned_settings import check_owned_settings
 from verl_pivot.launch_checks.run_record import RunRecord
+from verl_pivot.launch_checks.training_files import read_files
 from verl_pivot.launch_checks.void_settings import check_void_settings
 
 
@@ -99,6 +100,12 @@ def test_a_missing_training_file_is_named_with_what_writes_it(folder: Path) -> N
         f"data.train_files: there is no file pivot.parquet in {folder}; it is written by `verl-pivot select`"
     )
     assert refusal("data.val_files=v.parquet").startswith(f"data.val_files: there is no file v.parquet in {folder}; ")
+
+
+def test_a_missing_file_of_tasks_is_named_by_its_whole_path(folder: Path) -> None:
+    path = Path.home() / "nobody.parquet"
+    with pytest.raises(ConfigError, match=f"^data.val_files: there is no file {path}; name a parquet file of tasks$"):
+        read_files("data.val_files", ["~/nobody.parquet"])
 
 
 def test_a_key_without_a_file_is_refused_and_a_dataset_of_ones_own_is_left_alone(folder: Path) -> None:

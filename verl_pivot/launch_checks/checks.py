@@ -17,6 +17,7 @@ from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write
 from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.training_files import (
+    NAME_TASKS,
     OUR_DATASET,
     SplitSize,
     check_lengths,
@@ -104,8 +105,9 @@ def _check_data(config: DictConfig, method: str | None) -> int | None:
     if data.custom_cls.path != OUR_DATASET:
         return None  # a dataset of the user's, which may read anything
     train, val = file_list(data.train_files), file_list(data.val_files)
-    files = read_files("data.train_files", train, "; it is written by `verl-pivot select`" if is_pivotrl else "")
-    val_remedy = "; `verl-pivot select` writes it beside the training file" if is_pivotrl else ""
+    train_remedy = "it is written by `verl-pivot select`" if is_pivotrl else NAME_TASKS
+    files = read_files("data.train_files", train, train_remedy)
+    val_remedy = "`verl-pivot select` writes it beside the training file" if is_pivotrl else NAME_TASKS
     val_files = read_files("data.val_files", val, val_remedy)
     places = ", ".join(train)
     if files is None:

@@ -15,6 +15,8 @@ from verl_pivot.verifiers.registry import get_verifier
 
 OUR_DATASET = "pkg://verl_pivot.data.dataset"
 """`data.custom_cls.path` of the dataset that reads pivots.parquet."""
+NAME_TASKS = "name a parquet file of tasks"
+"""What to do about a missing file of whole tasks."""
 _READ_BY_VERL = (".parquet", ".json", ".jsonl")
 _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
             "sampling", "agent_name")  # fmt: skip
@@ -45,7 +47,7 @@ def file_list(files: str | ListConfig | None) -> list[str]:
     return [files] if isinstance(files, str) else [str(file) for file in files or ()]
 
 
-def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | None:
+def read_files(key: str, files: Sequence[str], remedy: str = NAME_TASKS) -> SplitSize | None:
     """Sizes of the files; None if one is remote or no parquet, which only verl can read.
 
     Args:
@@ -61,8 +63,10 @@ def read_files(key: str, files: Sequence[str], remedy: str = "") -> SplitSize | 
     if any("://" in file for file in files):
         return None
     for file in files:
-        if not Path(file).expanduser().is_file():
-            raise ConfigError(f"{key}: there is no file {file} in {Path.cwd()}{remedy}")
+        path = Path(file).expanduser()
+        if not path.is_file():
+            place = "" if path.is_absolute() else f" in {Path.cwd()}"
+            raise ConfigError(f"{key}: there is no file {path}{place}; {remedy}")
         if not file.endswith(_READ_BY_VERL):
             raise ConfigError(f"{key}: {file} ends in none of {', '.join(_READ_BY_VERL)}, which verl reads")
     if not all(file.endswith(".parquet") for file in files):
