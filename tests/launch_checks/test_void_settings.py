@@ -386,7 +386,7 @@ def placed(policy: str, options: Mapping[str, float], *, says_so: bool) -> list[
         says_so: Whether requests say that they are of one turn, as those of pivots do.
     """
     made = make_routing_policy(parse_router({"policy": policy, "max_response_tokens": 1000, policy: options}, "test"))
-    for server, capacity in {"a": 5_000, "b": 15_000, "c": 30_000}.items():
+    for server, capacity in {"a": 3_000, "b": 9_000, "c": 18_000}.items():
         made.add_server(server, capacity, 0.0)
     rng, order = random.Random(0), []
     for step in range(3):
