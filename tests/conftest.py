@@ -14,7 +14,7 @@ from tests.support.paths import ROOT
 # No test needs a model hub, and without a network each question to one takes half a minute.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# A job in a shell's background ignores Ctrl-C, one of nohup ignores hangups, and so would each command that a test starts.
+# Jobs in a shell's background ignore Ctrl-C, those of nohup hangups, and so would each command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
