@@ -60,7 +60,8 @@ def test_a_shell_is_used_with_the_keyboard(tmp_path: Path) -> None:
     process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
     os.close(theirs)
     shown = b""
-    for sign, answer in ((b"$ ", b"sleep 60\r"), (b"60\r\n", b"\x03"), (b"^C", b"exit $((5 + 1))\r")):
+    sleep = b"bash -c 'echo asleep $((2 - 1)); exec sleep 60'\r"  # Ctrl-C before it is in the foreground would be lost
+    for sign, answer in ((b"$ ", sleep), (b"asleep 1\r\n", b"\x03"), (b"^C", b"exit $((5 + 1))\r")):
         while sign not in shown:
             assert select.select([ours], [], [], 60.0)[0], shown
             shown += os.read(ours, 4096)

@@ -123,6 +123,7 @@ def test_only_the_assistants_tokens_are_labels(tokenizer: Qwen2Tokenizer, logs: 
     assert all(label in (-100, token) for token, label in zip(example.input_ids, example.labels, strict=True))
 
 
+@pytest.mark.heavy
 def test_a_policy_is_trained_once_per_configuration_and_loads_as_a_checkpoint(
     tmp_path: Path, tokenizer: Qwen2Tokenizer
 ) -> None:

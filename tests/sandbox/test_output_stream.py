@@ -132,6 +132,7 @@ def test_the_output_of_cells_comes_while_they_run() -> None:
 
 @needs_sandbox
 @on_every_kind
+@pytest.mark.heavy
 def test_a_reader_that_is_slow_changes_no_result(kind: Kind) -> None:
     code = "import time\nfor _ in range(20):\n    print('x' * 9_999)\n    time.sleep(0.01)"
     limits = Limits(wall_seconds=5.0, output_bytes=10**6)
@@ -181,13 +182,14 @@ def test_a_stream_that_is_left_ends_the_program(kind: Kind, how: str) -> None:
 
 @needs_sandbox
 def test_a_shell_is_typed_to_while_it_runs() -> None:
+    sleep = "bash -c 'echo asleep $((2 - 1)); exec sleep 60'\n"  # Ctrl-C before it is in the foreground would be lost
     program = Program(code="bash --norc -i", language="bash", terminal=Terminal(), limits=Limits(wall_seconds=30.0))
 
     async def main() -> None:
         async with service().client() as sandbox:
             async with sandbox.stream(program) as output:
-                shown, answers = "", iter(["sleep 60\n", "\x03", "echo $((6 * 7))\n", "exit 5\n"])
-                signs = iter(["$ ", "sleep 60\r\n", "^C", "42\r\n"])
+                shown, answers = "", iter([sleep, "\x03", "echo $((6 * 7))\n", "exit 5\n"])
+                signs = iter(["$ ", "asleep 1\r\n", "^C", "42\r\n"])
                 sign = next(signs)
                 async for chunk in output:
                     shown += chunk.text

@@ -180,6 +180,7 @@ def test_a_snapshot_of_a_restored_session_is_as_good() -> None:
     assert asyncio.run(main()) == "(5, 6, 5, True)"
 
 
+@pytest.mark.heavy
 def test_objects_that_fight_their_snapshot_leave_the_session_as_it_was() -> None:
     evil = "class E:\n def __reduce__(self):\n  {}\nx = 7; e = E()"
     bodies = {

@@ -1,7 +1,7 @@
 """verifiers.code_approx: what equals `approx(...)` equals pytest's own."""
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from verl_pivot.verifiers.code_approx import Approx
@@ -16,6 +16,10 @@ TOLERANCES = st.fixed_dictionaries({}, optional={"rel": RELATIVE, "abs": ABSOLUT
 
 
 @given(VALUES, VALUES, TOLERANCES)
+@example(True, 1, {})
+@example(1, True, {})
+@example(True, 1.0000005, {})
+@example([True], [False], {"abs": 2})
 def test_it_equals_what_pytests_equals(value: object, expected: object, tolerances: dict[str, float]) -> None:
     assume(isinstance(value, dict) == isinstance(expected, dict))  # pytest's approx([]) equals {}, ours does not
     is_equal = value == pytest.approx(expected, **tolerances)

@@ -35,7 +35,7 @@ class Approx:
         return self._is_near(value, expected)
 
     def _is_near(self, value: Any, expected: Any) -> bool:
-        if isinstance(value, bool) or isinstance(expected, bool) or not _are_numbers(value, expected):
+        if isinstance(expected, bool) or not _are_numbers(value, expected):
             return type(value) is type(expected) and bool(value == expected)
         if value == expected:
             return True
