@@ -44,6 +44,7 @@ def test_questions_that_both_arms_answer_alike_leave_no_doubt() -> None:
 
     assert paired_difference(scores, scores) == (0.0, Interval(0.0, 0.0))
     assert paired_difference([0.0] * 4, [1.0] * 4) == (1.0, Interval(1.0, 1.0))
+    assert paired_difference([False] * 4, [True] * 4) == (1.0, Interval(1.0, 1.0))
 
 
 @pytest.mark.parametrize(("baseline", "arm"), [([], []), ([1.0], [1.0, 0.0]), ([1.0], [])])

@@ -63,14 +63,14 @@ def paired_difference(baseline: Sequence[float], arm: Sequence[float]) -> Paired
     """The arm's mean minus the baseline's, with the interval of a bootstrap over the questions that both answered.
 
     Args:
-        baseline: [num_questions] scores.
+        baseline: [num_questions] scores, or whether each question was answered rightly.
         arm: [num_questions] scores of the same questions in the same order.
 
     Raises:
         ValueError: If the numbers of scores differ, or there is none.
     """
-    gains = np.subtract(arm, baseline) if len(arm) == len(baseline) else None
-    if gains is None or not len(gains):
+    if len(arm) != len(baseline) or not len(arm):
         raise ValueError(f"{len(baseline)} scores of one arm cannot be paired with {len(arm)} of another")
+    gains = np.subtract(arm, baseline, dtype=float)
     drawn = bootstrap_counts(len(gains)) @ gains / len(gains)
     return PairedDifference(float(gains.mean()), percentile_interval(drawn))
