@@ -203,6 +203,21 @@ def test_objects_that_fight_their_snapshot_leave_the_session_as_it_was() -> None
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("handler", ["signal.SIG_IGN", "lambda *_: os.waitpid(-1, 0)"])
+def test_a_session_that_reaps_its_children_itself_can_be_kept_and_goes_on_reaping(handler: str) -> None:
+    cells = [f"import os, signal\nown = {handler}\nsignal.signal(signal.SIGCHLD, own)", "x = 7"]
+
+    async def main() -> tuple[str | None, str | None]:
+        async with service().client() as sandbox, await sandbox.open(limits=LIMITS) as session:
+            await run_all(session, cells)
+            snapshot = await session.snapshot()
+            after = await session.run("signal.getsignal(signal.SIGCHLD) == own")
+            async with await sandbox.open(snapshot=snapshot.content) as other:
+                return (await other.run("x")).value, after.value
+
+    assert asyncio.run(main()) == ("7", "True")
+
+
 def test_an_object_that_raises_is_lost_and_no_other() -> None:
     cells = ["class E:\n def __getstate__(self): raise RuntimeError('no')\ne, x = E(), 7"]
 

@@ -42,15 +42,16 @@ def save(path: str, max_bytes: int) -> None:
     num_threads = len(sys._current_frames()) - 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # for threads, which the list of what is lost names
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the session's own might take the copy's end away
         child = os.fork()
     if child == 0:
         _save_and_exit(path, max_bytes, num_threads)
     try:
-        _, status = os.waitpid(child, 0)
-    except BaseException:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    finally:  # whatever came while it waited, the copy is still there to be ended, or has ended and was not reaped
         os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        raise
+        _, status = os.waitpid(child, 0)
+        signal.signal(signal.SIGCHLD, handler)
     if status != 0:
         raise RuntimeError(f"the process that writes it ended with wait status {status}")
 
