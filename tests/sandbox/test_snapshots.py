@@ -188,7 +188,7 @@ def test_objects_that_fight_their_snapshot_leave_the_session_as_it_was() -> None
         "import os, signal; os.kill(os.getpid(), 9)": "wait status 9",
         "raise SystemExit": "wait status 256",
         "while True: pass": "KeyboardInterrupt",
-        "import os; os.kill(os.getppid(), 2); return (int, ())": "KeyboardInterrupt",
+        "import os, time\n  while True: time.sleep(0.3); os.kill(os.getppid(), 2)": "KeyboardInterrupt",
     }
 
     async def main() -> None:
@@ -199,6 +199,23 @@ def test_objects_that_fight_their_snapshot_leave_the_session_as_it_was() -> None
                     with pytest.raises(SnapshotError, match=reason):
                         await session.snapshot(wall_seconds=1.0)
                     assert ((await session.run("x")).value, session.epoch) == ("7", 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.heavy
+def test_an_object_that_interrupts_its_snapshot_at_any_moment_leaves_the_session_as_it_was() -> None:
+    evil = "class E:\n def __reduce__(self): import os; os.kill(os.getppid(), 2); return (int, ())\nx = 7; e = E()"
+
+    async def main() -> None:
+        async with service().client() as sandbox, await sandbox.open(limits=LIMITS) as session:
+            await run_all(session, [evil])
+            for _ in range(20):
+                try:
+                    await session.snapshot()
+                except SnapshotError as error:
+                    assert "KeyboardInterrupt" in str(error)
+                assert ((await session.run("x")).value, session.epoch) == ("7", 1)
 
     asyncio.run(main())
 
