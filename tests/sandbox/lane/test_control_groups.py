@@ -1,6 +1,11 @@
-"""Groups of version 2 in a folder whose files are made with each group, as the kernel makes them."""
+"""Groups of version 2 in a folder whose files are made with each group, as the kernel makes them, and real ones."""
 
 import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,12 +23,14 @@ OF_THE_KERNEL = {
     "memory.current": "0\n",
     "memory.events": "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n",
     "pids.max": "",
+    "cgroup.freeze": "0\n",
+    "cgroup.kill": "",
 }
-LEFT_OUT = [(), ("memory.swap.max",), ("memory.oom.group",)]
+LEFT_OUT = [(), ("memory.swap.max",), ("memory.oom.group", "cgroup.freeze", "cgroup.kill"), ("cgroup.kill",)]
 """Files that kernels without swap and older kernels lack."""
 
 
-@pytest.fixture(params=LEFT_OUT, ids=["all files", "no swap", "an older kernel"])
+@pytest.fixture(params=LEFT_OUT, ids=["all files", "no swap", "an older kernel", "Linux 5.2 to 5.13"])
 def folders(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupFolders]:
     make = os.mkdir
 
@@ -115,6 +122,93 @@ def test_a_group_is_used_again_when_it_is_empty_and_not_before(folders: GroupFol
     assert pool.take(memory_bytes=64 * MIB, num_processes=10).name == "pod-10"
     (tmp_path / busy.name / "cgroup.procs").write_text("")
     assert pool.take(memory_bytes=64 * MIB, num_processes=10) is busy
+
+
+def test_a_group_that_can_be_frozen_says_so_and_is_thawed_for_the_next_program(
+    folders: GroupFolders, tmp_path: Path
+) -> None:
+    pool = GroupPool(folders)
+    group = pool.take(memory_bytes=64 * MIB, num_processes=10)
+    freezer, killer = tmp_path / group.name / "cgroup.freeze", tmp_path / group.name / "cgroup.kill"
+    can_freeze, can_kill = freezer.exists(), killer.exists()
+
+    assert group.set_frozen(is_frozen=True) is can_freeze
+    assert not can_freeze or freezer.read_text().split() == ["1"]
+    group.kill()
+
+    assert not can_kill or killer.read_text() == "1"
+    assert not can_freeze or freezer.read_text().split() == ["0"]
+    assert (freezer.exists(), killer.exists()) == (can_freeze, can_kill)
+
+
+def test_a_group_of_version_1_leaves_stopping_to_signals(tmp_path: Path) -> None:
+    memory, pids = tmp_path / "memory", tmp_path / "pids"
+    memory.mkdir()
+    pids.mkdir()
+    fds = os.open(memory, os.O_PATH), os.open(pids, os.O_PATH)
+    group = PodGroup(GroupFolders(version=1, memory=fds[0], pids=fds[1]), "pod")
+
+    assert not group.set_frozen(is_frozen=True)
+    group.kill()
+
+    assert list((memory / "pod").iterdir()) == []
+    for fd in fds:
+        os.close(fd)
+
+
+UNIFIED = Path("/sys/fs/cgroup/unified")
+HOPPERS = """
+import os, signal, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print("begun", flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+    os.setpgid(0, 0)
+"""
+"""Processes that hop from one process group to the next, which no signal to groups of the last look stops."""
+
+
+def cpu_microseconds(folder: Path) -> int:
+    return int((folder / "cpu.stat").read_text().split()[1])
+
+
+@pytest.mark.skipif(not os.access(UNIFIED / "cgroup.procs", os.W_OK), reason="groups of version 2 cannot be made")
+@pytest.mark.heavy
+def test_the_kernel_stops_and_ends_processes_that_no_signal_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir=UNIFIED, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        (folder / "pod").mkdir()
+        fd = os.open(folder, os.O_PATH)
+        monkeypatch.setattr(control_groups.os, "mkdir", lambda *_, **__: None)
+        group = PodGroup(GroupFolders(version=2, memory=fd, pids=fd), "pod")
+        with subprocess.Popen([sys.executable, "-c", HOPPERS], stdout=subprocess.PIPE) as process:
+            group.admit(process.pid)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+
+            assert group.set_frozen(is_frozen=True)
+            until_event(folder / "pod", "frozen 1")
+            before = cpu_microseconds(folder / "pod")
+            until_event(folder / "pod", "frozen 1", looks=20)
+            assert cpu_microseconds(folder / "pod") == before
+            group.kill()
+            until_event(folder / "pod", "populated 0")
+
+            assert process.wait() in (0, -signal.SIGKILL)
+        os.close(fd)
+        (folder / "pod").rmdir()
+
+
+def until_event(folder: Path, line: str, *, looks: int = 1) -> None:
+    """Wait until a group's file of events has had a line in as many looks, 10 ms apart."""
+    for _ in range(3_000):
+        looks -= line in (folder / "cgroup.events").read_text().splitlines()
+        if looks == 0:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{line} never came: {(folder / 'cgroup.events').read_text()}")
 
 
 def test_the_limit_of_a_group_is_beyond_what_its_watchdog_allows() -> None:

@@ -24,7 +24,7 @@ _MUCH_CPU_SECONDS = 0.25
 
 
 class Background:
-    """Stops and continues programs by their process groups; at most one runs."""
+    """Stops and continues programs, by their control groups or else by their process groups; at most one runs."""
 
     def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
@@ -55,7 +55,7 @@ class Background:
 
     def stop_again(self, run: Run, sample: UsageSample) -> None:
         """Stop a stopped program's processes that run nevertheless: they were new, or continued each other."""
-        if not sample.is_stopped:
+        if not sample.is_stopped and not run.set_frozen(is_frozen=True):
             run.groups, run.pids = run.groups | sample.groups, sample.pids
             signal_groups(run.groups, signal.SIGSTOP)
 
@@ -120,8 +120,10 @@ class Background:
 
     def _stop(self, run: Run) -> None:
         run.pause()
-        signal_groups(run.groups, signal.SIGSTOP)
+        if not run.set_frozen(is_frozen=True):
+            signal_groups(run.groups, signal.SIGSTOP)
 
     def _continue(self, run: Run) -> None:
         run.resume()
-        signal_groups(run.groups, signal.SIGCONT)
+        if not run.set_frozen(is_frozen=False):
+            signal_groups(run.groups, signal.SIGCONT)

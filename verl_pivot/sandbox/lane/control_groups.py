@@ -25,6 +25,7 @@ _MAX_FREE = 64
 _NUM_TRIES = 4
 """Free groups that are looked at before a new one is made: the processes of the latest may not have ended yet."""
 _NUM_AHEAD = 8
+_FREEZE, _KILL = "cgroup.freeze", "cgroup.kill"
 _FULL_SHARE = 0.9
 """Share of its limit that a group which ran out of memory has used at least."""
 
@@ -102,6 +103,8 @@ class PodGroup:
         self._folders = folders
         self.name = name
         self._memory_bytes = self._num_processes = 0
+        self._is_frozen: bool | None = None
+        """Whether its processes are stopped; None where the kernel cannot."""
         self._num_kills = self._num_times = 0
         """Processes that were killed, and times that memory ran out, before the limits were set."""
         for folder in folders.all:
@@ -112,6 +115,7 @@ class PodGroup:
         else:
             self._write_if_known("memory.oom.group", 1)
             self._write_if_known(folders.files.swap_limit, 0)
+            self._is_frozen = False if self._write_if_known(_FREEZE, 0) else None
 
     @property
     def is_unused(self) -> bool:
@@ -153,6 +157,24 @@ class PodGroup:
             finally:
                 os.close(fd)
 
+    def set_frozen(self, *, is_frozen: bool) -> bool:
+        """Stop all processes of the group, also those that they will start, or let them go on, without any signal.
+
+        False where the kernel cannot: version 1, and version 2 before Linux 5.2.
+        """
+        if self._is_frozen is None:
+            return False
+        if is_frozen != self._is_frozen:
+            self._write(self._folders.memory, _FREEZE, int(is_frozen))
+            self._is_frozen = is_frozen
+        return True
+
+    def kill(self) -> None:
+        """Kill all processes of the group at once where the kernel can, and leave the group thawed."""
+        if self._folders.version == 2:
+            self._write_if_known(_KILL, 1)  # since Linux 5.14
+            self.set_frozen(is_frozen=False)
+
     def has_run_out(self) -> bool:
         """Whether the kernel has killed a process of the group, since its limits were set, for the limit on memory.
 
@@ -181,9 +203,13 @@ class PodGroup:
     def _most_bytes(self) -> int:
         return int(self._read(self._folders.memory, self._folders.files.most))
 
-    def _write_if_known(self, file: str, value: int) -> None:
-        with contextlib.suppress(FileNotFoundError):  # the kernel is older, or built without it
+    def _write_if_known(self, file: str, value: int) -> bool:
+        """Write a file; False if the kernel has none of this name, since it is older or built without it."""
+        try:
             self._write(self._folders.memory, file, value)
+        except FileNotFoundError:
+            return False
+        return True
 
     def _write(self, folder: int, file: str, value: int) -> None:
         fd = self._open(folder, file, os.O_WRONLY)
@@ -234,6 +260,7 @@ class GroupPool:
 
     def give_back(self, group: PodGroup) -> None:
         """Take back a group whose processes have ended, or have been killed and are about to."""
+        group.kill()
         self._free.append(group)
         if len(self._free) > _MAX_FREE:
             self._free.popleft().remove()

@@ -93,6 +93,10 @@ class Pod:
             return 0
         return buffer_bytes(self.network.num_sockets if self.network is not None else num_sockets_of(self.pid))
 
+    def set_frozen(self, *, is_frozen: bool) -> bool:
+        """Stop everything in the pod or let it go on; False where its processes have to be signalled instead."""
+        return self.group is not None and self.group.set_frozen(is_frozen=is_frozen)
+
     def end(self) -> None:
         """Kill everything in the pod. To be called once."""
         send_signal(self.pidfd, signal.SIGKILL)

@@ -169,6 +169,10 @@ class Run:
         if self.task is not None:
             self.task.resume()
 
+    def set_frozen(self, *, is_frozen: bool) -> bool:
+        """Stop all processes or let them go on; False where they have to be signalled instead."""
+        return self.pod is not None and self.pod.set_frozen(is_frozen=is_frozen)
+
     def fail(self, reason: str) -> None:
         """Answer that the system could not run the program."""
         self._on_end(self, {"kind": "failed", "reason": reason})
