@@ -177,6 +177,7 @@ def exec_command(
     as_pid_1: bool = False,
     library: Path | None = None,
     folders: Mapping[str, Path] = MappingProxyType({}),
+    devices: Iterable[Path] = (),
 ) -> BwrapCommand:
     """Command of one program in namespaces of its own, without capabilities and without a way to user namespaces.
 
@@ -193,6 +194,7 @@ def exec_command(
         as_pid_1: Make the payload PID 1; then it must be trusted. Otherwise bubblewrap's own reaper is PID 1.
         library: One trusted file, which the sandbox shows in LIBRARY.
         folders: {path in the sandbox: folder of the host} that it shows read-only.
+        devices: Devices of the host that the program may use.
     """
     uid = str(PROGRAM_UID)
     options = ["--unshare-all", "--unshare-user", "--uid", uid, "--gid", uid, "--cap-drop", "ALL"]
@@ -205,9 +207,11 @@ def exec_command(
     if library is not None:
         options += ["--ro-bind", str(library), f"{LIBRARY}/{library.name}"]
     data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
+    mounts = _mounts(mount_proc=mount_proc, tmp_bytes=tmp_bytes)
+    mounts += [word for device in devices for word in ("--dev-bind", str(device), str(device))]
     return _command(
         python,
-        [str(bwrap), *options, *_mounts(mount_proc=mount_proc, tmp_bytes=tmp_bytes)],
+        [str(bwrap), *options, *mounts],
         data,
         tuple(payload),
         keep_fds=keep_fds,

@@ -63,6 +63,11 @@ def ioctl() -> bytes:
     return by_value(_SECOND, [*allowed, *refused, *asking], fail(errno.ENOTTY))
 
 
+def ioctl_of_devices() -> bytes:
+    """Allow the requests of any driver, which only the programs of a language with devices can reach."""
+    return by_value(_SECOND, [(_one(request), fail(errno.EPERM)) for request in _TERMINAL_INJECTIONS], ALLOW)
+
+
 def fcntl() -> bytes:
     return by_value(_SECOND, [(_one(command), fail(errno.EINVAL)) for command in _FCNTL_WATCHES], ALLOW)
 

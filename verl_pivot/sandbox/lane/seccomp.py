@@ -32,13 +32,20 @@ _BY_ARGUMENTS: Mapping[str, Callable[[], bytes]] = {
 }
 
 
-def filter_bytes(machine: str = os.uname().machine) -> bytes:
+def filter_bytes(machine: str = os.uname().machine, *, has_devices: bool = False) -> bytes:
     """The whole filter as an array of struct sock_filter, for `bwrap --seccomp FD` and seccomp(2).
+
+    Args:
+        machine: One of MACHINES.
+        has_devices: Whether programs may use devices, whose drivers have requests of their own.
 
     Raises:
         RuntimeError: If the machine is none of MACHINES.
     """
-    return _filter({**_rules(), "prctl": call_arguments.prctl(may_filter=False)}, fail(errno.ENOSYS), machine)
+    rules = {**_rules(), "prctl": call_arguments.prctl(may_filter=False)}
+    if has_devices:
+        rules["ioctl"] = call_arguments.ioctl_of_devices()
+    return _filter(rules, fail(errno.ENOSYS), machine)
 
 
 def zygote_filter_bytes(machine: str = os.uname().machine) -> bytes:

@@ -235,13 +235,14 @@ class BwrapExecBackend:
             bwrap=machine.bwrap,
             version=machine.version,
             tmp_bytes=program.limits.tmp_bytes,
-            seccomp=filter_bytes(),
+            seccomp=filter_bytes(has_devices=bool(language.devices)),
             files=_tmp_files(program, language),
             keep_fds=fds,
             mount_proc=machine.has_proc,
             as_pid_1=True,
             library=_SHIM,
             folders={folder.place: folder.source for folder in language.folders},
+            devices=language.devices,
         )
 
 

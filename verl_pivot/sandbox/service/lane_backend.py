@@ -53,6 +53,7 @@ class ZygoteBackend:
         self._num_lanes = settings.num_lanes or os.cpu_count() or 1
         self._min_tier = settings.min_tier
         self._languages = load_languages(settings.languages_file, python=self._python)
+        self._languages.check_without_devices()
         self._num_prewarmed = -(-self._languages.session.prewarm // self._num_lanes)
         """Interpreters that each lane makes ahead."""
         self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane(self._num_prewarmed)

@@ -70,6 +70,7 @@ class LanguageOptions(_StrictOptions):
     zygote: ZygoteChoice | None = None
     warm: dict[_ModuleName, Annotated[str, AfterValidator(_compiled)] | None] | None = None
     folders: dict[_Word, _Word] = Field(default_factory=dict)
+    devices: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
     import_from: Annotated[tuple[_Word, ...], Field(strict=False)] = ()
     session: SessionOptions = SessionOptions()
     overhead: Overhead = Overhead()

@@ -17,6 +17,7 @@ from verl_pivot.errors import ConfigError, SandboxRequestError, UnsupportedLangu
 from verl_pivot.sandbox.bubblewrap.command_line import standard_environment
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView, is_below
 from verl_pivot.sandbox.execution import Limits, Program, check_file_name
+from verl_pivot.sandbox.service.devices import checked_devices
 from verl_pivot.sandbox.service.language_options import (
     LANGUAGES_FILE,
     LanguageOptions,
@@ -53,6 +54,8 @@ class Language:
     """Limits of the compiler; the limits of an execution hold for the program."""
     folders: tuple[ShownFolder, ...] = ()
     """Folders of the host that its programs may read."""
+    devices: tuple[Path, ...] = ()
+    """Devices of the host that its programs, which have to be trusted, may use."""
     import_from: tuple[str, ...] = ()
     """Paths in the pod from which Python imports, besides its own."""
 
@@ -99,6 +102,18 @@ class LanguageTable:
     """{path in the pod: folder of the host} of all languages."""
     session: SessionOptions = field(default_factory=SessionOptions)
     """How sessions begin, which are Python's."""
+
+    def check_without_devices(self) -> None:
+        """Check that no language has devices, for a backend whose programs share one view of the machine.
+
+        Raises:
+            ConfigError: If one has.
+        """
+        for name, language in self.available.items():
+            if language.devices:
+                raise ConfigError(
+                    f"{name}.devices: only --backend bwrap_exec gives programs devices; start it, or remove them"
+                )
 
     def get(self, name: str) -> Language:
         """The language of this name.
@@ -224,6 +239,10 @@ def _language(name: str, options: LanguageOptions, python: PythonView, file: Pat
         folders = shown_folders(options.folders, python)
     except ValueError as error:
         raise ConfigError(f"{file}: {name}.folders: {error}") from error
+    try:
+        devices = checked_devices(options.devices)
+    except ValueError as error:
+        raise ConfigError(f"{file}: {name}.devices: {error}") from error
     return Language(
         name=name,
         file=options.file,
@@ -233,6 +252,7 @@ def _language(name: str, options: LanguageOptions, python: PythonView, file: Pat
         overhead=options.overhead,
         compile_limits=Limits(**options.compile_limits.model_dump()),
         folders=folders,
+        devices=devices,
         import_from=options.import_from,
     )
 
