@@ -18,6 +18,7 @@ from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.plan import plan_command
 from verl_pivot.commands.play import play_command
 from verl_pivot.commands.profile import profile_command
+from verl_pivot.commands.qa_rows import qa_rows_command
 from verl_pivot.commands.route import route_app
 from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.score import score_command
@@ -97,6 +98,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "select": select_command,
     "export": export_command,
     "index": index_command,
+    "qa-rows": qa_rows_command,
     "next-stage": next_stage_command,
     "hard-set": hard_set_command,
 }
