@@ -70,6 +70,7 @@ def outcome_of(tool: Any, name: str, arguments: JsonObject, workspace: Workspace
 
 
 @given(FORGED_RESULTS)
+@pytest.mark.finding("answers that end a training run")
 def test_whatever_a_session_answers_is_an_observation(result: Result) -> None:
     options = CodeToolOptions()
     for tool, name, arguments in ((Bash(options), "bash", "command"), (JupyterCell(options), "jupyter_code", "code")):
@@ -92,6 +93,7 @@ def test_a_real_exit_code_decides_about_a_command(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "x", "0x0", "00000", "+0", " 0", "0\n", "\u0660", "1_0", "9" * 5000])
+@pytest.mark.finding("answers that end a training run")
 def test_a_value_that_is_no_exit_code_is_an_error_of_the_command(value: str | None) -> None:
     outcome = outcome_of(
         Bash(CodeToolOptions()), "bash", {"command": "true"}, ForgedWorkspace(Result(status=Status.OK, value=value))
@@ -124,6 +126,7 @@ def test_a_tool_that_refuses_is_read_by_the_policy(raised: Exception) -> None:
 
 
 @pytest.mark.parametrize("outcome", [*FAILURES, *BUGS, *WRONG_RESULTS, Observation("\ud800")], ids=repr)
+@pytest.mark.finding("answers that end a training run")
 def test_a_tool_that_breaks_masks_the_trajectory(outcome: Any) -> None:
     answered = outcome_of(BrokenTool(outcome), "broken", {})
 
@@ -147,6 +150,7 @@ subprocess.run = lambda *args, **options: Forged
 
 @needs_sandbox
 @pytest.mark.parametrize("returncode", ["'no number'", "None", "10**5000", "object()", "'\\ud800'"])
+@pytest.mark.finding("answers that end a training run")
 async def test_a_cell_that_patches_how_commands_run_only_spoils_its_own_commands(
     returncode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,6 +95,7 @@ def most_bytes(running: Service) -> int:
 @pytest.mark.heavy
 @in_groups
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h09_what_the_kernel_holds_for_a_program_is_its_memory(kind: Kind, name: str) -> None:
     result = service(kind).run(TREE + ATTACKS[name], limits=LIMITS)
 

@@ -17,6 +17,7 @@ import pytest
 from tests.support.sandbox_machine import FORKS
 from tests.support.sandbox_services import (
     DEADLINE_SECONDS,
+    MASKED,
     ROOT,
     SMALL,
     Kind,
@@ -349,6 +350,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.finding("processes of neighbours")
 def test_h58_32_bombs_beside_200_honest_programs_spoil_none(name: str) -> None:
     limits = Limits(wall_seconds=1.0, memory_bytes=64 * MIB, num_processes=8)
 
@@ -368,6 +370,7 @@ def test_h58_32_bombs_beside_200_honest_programs_spoil_none(name: str) -> None:
     assert_each_its_own(asyncio.run(main()))
 
 
+@pytest.mark.finding("time without a core")
 def test_h60_waiting_for_a_core_is_not_the_programs_time() -> None:
     """Twice as many programs as cores; each needs two thirds of its limit on a core of its own."""
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
@@ -408,10 +411,6 @@ def test_h60_a_suspended_service_ends_nobody_before_its_time() -> None:
         assert_each_its_own(asyncio.run(outputs_while(running, attack, count=10)))
 
 
-MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
-"""Covers a part of /proc, as Docker does, so that the kernel lets nobody mount another /proc."""
-
-
 def test_h61_with_a_masked_proc_programs_run_without_one() -> None:
     running = start_service(wrapper=MASKED)
     try:
@@ -437,6 +436,7 @@ COUNTED = {
 }
 
 
+@pytest.mark.finding("processes of neighbours")
 def test_h61_without_proc_a_program_is_limited_to_its_own_processes_and_not_by_its_neighbours() -> None:
     limits = Limits(wall_seconds=30.0, num_processes=8)
     programs = [Program(code=code, limits=limits) for code in COUNTED.values() for _ in range(12)]

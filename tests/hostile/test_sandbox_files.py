@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.sandbox_services import SMALL, Kind, on_every_kind, service
+from tests.support.sandbox_services import SMALL, Kind, on_every_kind, on_every_kind_and_tier, service
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 
@@ -70,7 +70,8 @@ def test_h18_bwrap_exec_which_cannot_bound_files_ends_the_program() -> None:
     assert service(Kind.BWRAP_EXEC).run(MANY_FILES, limits=DISK).status == Status.MEMORY_LIMIT
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h19_shared_memory_ends_at_16_mib(kind: Kind) -> None:
     code = """
 import errno

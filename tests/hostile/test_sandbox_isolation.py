@@ -16,6 +16,7 @@ from tests.support.sandbox_services import (
     SMALL,
     Kind,
     on_every_kind,
+    on_every_kind_and_tier,
     on_zygotes,
     service,
     start_service,
@@ -128,7 +129,8 @@ print("searched")
 """
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("secrets of the service")
 def test_h34_no_secret_of_the_service_is_in_anything_readable(kind: Kind) -> None:
     limits = Limits(wall_seconds=30.0, memory_bytes=512 * MIB)
 
@@ -136,6 +138,7 @@ def test_h34_no_secret_of_the_service_is_in_anything_readable(kind: Kind) -> Non
 
 
 @on_zygotes
+@pytest.mark.finding("secrets of the service")
 def test_h34_nor_in_what_a_session_can_read(kind: Kind) -> None:
     import asyncio
 
@@ -269,7 +272,8 @@ else:
 """
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("ports, sockets and open files of others")
 def test_h36_abstract_sockets_of_other_programs_cannot_be_met(kind: Kind) -> None:
     others = [Program(code=MEET, args=("connect", "abstract"), limits=SMALL)] * 4  # on both lanes
 
@@ -281,7 +285,8 @@ def test_h36_abstract_sockets_of_other_programs_cannot_be_met(kind: Kind) -> Non
     assert {client.stdout for client in clients} <= {"['EPERM']\n", "['ECONNREFUSED']\n", "['ECONNREFUSED', 'EPERM']\n"}
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("ports, sockets and open files of others")
 def test_h37_two_servers_on_one_port_do_not_see_each_other(kind: Kind) -> None:
     servers = [Program(code=MEET, args=("listen", "tcp"), limits=SMALL, network=Network.LOOPBACK)] * 2
     client = Program(code=MEET, args=("connect", "tcp"), limits=SMALL, network=Network.LOOPBACK)
@@ -441,7 +446,8 @@ for name, number in (("seccomp", 317), ("landlock", 444), ("cachestat", 451), ("
 """
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("system calls outside the list")
 def test_h40_calls_that_no_program_needs_do_not_exist(kind: Kind) -> None:
     assert set(answers(kind, UNKNOWN_CALLS).values()) == {"ENOSYS"}
 
@@ -459,15 +465,17 @@ NARROWED = {
 }
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("name", NARROWED)
+@pytest.mark.finding("system calls outside the list")
 def test_h40_calls_are_narrowed_to_what_programs_need(kind: Kind, name: str) -> None:
     action, expected = NARROWED[name]
 
     assert answers(kind, f"attempt('it', lambda: {action})") == {"it": expected}
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("system calls outside the list")
 def test_h40_a_32_bit_system_call_ends_the_program(kind: Kind) -> None:
     code = """
 import ctypes, mmap
@@ -556,6 +564,7 @@ def test_h44_a_service_started_by_root_is_root_no_longer() -> None:
     }
 
 
+@pytest.mark.finding("secrets of the service")
 def test_h34_of_roots_environment_nothing_is_in_the_processes_of_an_ordinary_user() -> None:
     """The service's uid may be another service's too, whose processes can read /proc/PID/environ."""
     if not IS_ROOT:
@@ -572,6 +581,7 @@ def test_h34_of_roots_environment_nothing_is_in_the_processes_of_an_ordinary_use
 
 
 @on_every_kind
+@pytest.mark.finding("descriptors of the service")
 def test_h46_a_program_holds_its_three_streams_and_nothing_else(kind: Kind) -> None:
     code = """
 answers["open"] = [fd for fd in range(1024) if os.path.exists(f"/proc/self/fd/{fd}")]
@@ -622,6 +632,7 @@ print(names, sum(1 for _ in open("/proc/net/tcp")) - 1)
 
 @on_every_kind
 @pytest.mark.parametrize("network", Network)
+@pytest.mark.finding("ports, sockets and open files of others")
 def test_h37_programs_take_the_same_port_and_see_their_own_sockets_alone(kind: Kind, network: Network) -> None:
     names = [str(number) for number in range(6)]
 
@@ -632,6 +643,7 @@ def test_h37_programs_take_the_same_port_and_see_their_own_sockets_alone(kind: K
     assert [result.stdout for result in results] == [f"['@name-{name}'] 1\n" for name in names]
 
 
+@pytest.mark.finding("ports, sockets and open files of others")
 def test_h37_a_network_that_was_used_before_holds_nothing_of_that() -> None:
     leaver = """
 import os, socket, sys
@@ -677,8 +689,9 @@ print(names)
 """
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("how", ["os.openpty()", "__import__('pty').fork()", "os.open('/dev/ptmx', os.O_RDWR)"])
+@pytest.mark.finding("terminals of others")
 def test_h31_the_terminals_of_other_programs_do_not_exist(kind: Kind, how: str) -> None:
     victim = f"import os, time\nheld = {how}\ntime.sleep(2.0)\nprint(len(os.listdir('/dev/pts')))"
     codes = [victim] * 3 + [f"import time; time.sleep(1.0)\n{TERMINALS}"] * 3
@@ -689,6 +702,7 @@ def test_h31_the_terminals_of_other_programs_do_not_exist(kind: Kind, how: str) 
 
 
 @on_zygotes
+@pytest.mark.finding("terminals of others")
 def test_h31_a_program_that_takes_every_terminal_takes_its_own(kind: Kind) -> None:
     greedy = """
 import os, time

@@ -16,6 +16,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
+@pytest.mark.finding("output beyond its bound")
 def test_a_flood_of_output_ends_the_program_at_once(name: str) -> None:
     marker, code = marked(FLOODS[name])
 

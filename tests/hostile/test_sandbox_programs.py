@@ -36,6 +36,7 @@ SPOOFS = {
 
 @on_every_kind
 @pytest.mark.parametrize("name", SPOOFS)
+@pytest.mark.finding("statuses of limits")
 def test_h49_what_a_program_prints_never_becomes_its_status(kind: Kind, name: str) -> None:
     code, printed = SPOOFS[name]
 
@@ -54,6 +55,7 @@ def test_h49_what_a_program_prints_never_becomes_its_status(kind: Kind, name: st
         ("import resource; resource.setrlimit(resource.RLIMIT_CPU, (1, 2))\nwhile True: pass", 24),
     ],
 )
+@pytest.mark.finding("statuses of limits")
 def test_h49_the_signal_of_a_limit_alone_is_not_that_limit(kind: Kind, code: str, number: int) -> None:
     result = service(kind).run(code, limits=Limits(wall_seconds=60.0, cpu_seconds=10))
 

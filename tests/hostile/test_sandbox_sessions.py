@@ -200,6 +200,7 @@ FORGERIES = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.finding("answers that hold up the lane")
 def test_h49_a_forged_frame_hurts_only_its_own_session(name: str) -> None:
     async def main() -> None:
         async with service().client() as sandbox:
@@ -236,6 +237,7 @@ for fd in range(3, 20):
     in_session(body)
 
 
+@pytest.mark.finding("answers that hold up the lane")
 def test_h50_a_value_of_100_mb_is_cut() -> None:
     async def body(session: Session) -> None:
         result = await session.run("'x' * 100_000_000")
@@ -245,6 +247,7 @@ def test_h50_a_value_of_100_mb_is_cut() -> None:
     in_session(body, Limits(wall_seconds=5.0, memory_bytes=1024 * MIB))
 
 
+@pytest.mark.finding("output beyond its bound")
 def test_h21_a_flood_in_a_cell_ends_it_with_the_interpreter() -> None:
     async def body(session: Session) -> None:
         result = await session.run("while True: print('x' * 1000)")

@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.support.paths import ROOT
-from tests.support.sandbox_services import IS_ROOT, SMALL, Kind, on_every_kind, service, start_service
+from tests.support.sandbox_services import (
+    IS_ROOT,
+    SMALL,
+    Kind,
+    on_every_kind,
+    on_every_kind_and_tier,
+    service,
+    start_service,
+)
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS
@@ -31,13 +39,15 @@ def may_set_a_least_score() -> bool:
     return IS_ROOT and bool(capabilities >> 24 & 1)
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("call", ["206, 1, 0", "253", "294, 0"], ids=["io_setup", "inotify_init", "inotify_init1"])
+@pytest.mark.finding("counters that programs share")
 def test_counters_of_the_whole_machine_are_out_of_reach(kind: Kind, call: str) -> None:
     assert service(kind).output(f"{CALL}call({call})") == "ENOSYS\n"
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("counters that programs share")
 def test_queued_signals_are_bounded_for_each_program(kind: Kind) -> None:
     code = f"""{CALL}
 import os, signal
@@ -51,7 +61,8 @@ print(num_queued)
     assert int(service(kind).output(code)) <= NUM_SIGNALS
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("counters that programs share")
 def test_one_program_that_queues_all_its_signals_leaves_others_their_timers(kind: Kind) -> None:
     greedy = f"""{CALL}
 import os, signal, time
@@ -69,7 +80,8 @@ time.sleep(2.0)
     assert [result.stdout for result in results] == ["", "", "0\n", "0\n"]
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_sizes_of_socket_buffers_stay_as_they_are(kind: Kind) -> None:
     code = """
 import socket
@@ -86,7 +98,7 @@ for ours in (*socket.socketpair(), socket.socket()):
     assert service(kind).output(code) == "True\nTrue\nTrue\nTrue\n1\n" * 3
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("family", [16, 17, 29, 38, 40], ids=["netlink", "packet", "can", "alg", "vsock"])
 def test_pairs_of_sockets_are_local_ones(kind: Kind, family: int) -> None:
     assert service(kind).output(f"{CALL}call(53, {family}, 3, 0, 0)") == "EAFNOSUPPORT\n"
@@ -113,6 +125,7 @@ TABLES = {
 
 @on_every_kind
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h09_page_tables_are_memory(kind: Kind, name: str) -> None:
     limits = Limits(wall_seconds=30.0, cpu_seconds=30, memory_bytes=64 * MIB)
 
@@ -166,11 +179,13 @@ WITH_SOCKETS = Limits(wall_seconds=30.0, cpu_seconds=60, memory_bytes=16 * MIB, 
 
 @without_groups
 @pytest.mark.parametrize("name", SOCKETS)
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h09_buffers_of_sockets_are_memory_without_control_groups_too(kind: Kind, name: str) -> None:
     assert service(kind).run(TREE + SOCKETS[name] + AT_END, limits=WITH_SOCKETS).status == Status.MEMORY_LIMIT
 
 
 @without_groups
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h09_buffers_of_connections_are_memory_too(kind: Kind) -> None:
     code = TREE + TCP + AT_END
 
@@ -179,6 +194,7 @@ def test_h09_buffers_of_connections_are_memory_too(kind: Kind) -> None:
     assert result.status == Status.MEMORY_LIMIT
 
 
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h09_the_buffers_of_a_connection_stay_small() -> None:
     code = """
 import socket, threading
@@ -239,6 +255,7 @@ while True:
 """
 
 
+@pytest.mark.finding("stopped programs that go on")
 def test_h09_a_program_whose_children_continue_it_is_watched_all_the_same() -> None:
     rival = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"
     limits = Limits(wall_seconds=30.0, memory_bytes=64 * MIB)
@@ -248,7 +265,7 @@ def test_h09_a_program_whose_children_continue_it_is_watched_all_the_same() -> N
     assert [result.status for result in results] == [Status.MEMORY_LIMIT, Status.OK, Status.OK]
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize(
     "attack",
     [
@@ -258,6 +275,7 @@ def test_h09_a_program_whose_children_continue_it_is_watched_all_the_same() -> N
         "os.rename('/tmp/a.txt', '/tmp/b'); os.symlink('/tmp/a.txt', '/tmp/a.txt')",
     ],
 )
+@pytest.mark.finding("having no result")
 def test_h47_a_program_cannot_choose_to_have_no_result(kind: Kind, attack: str) -> None:
     code = (
         f"import os, resource\nopen('a.txt', 'w').write('a')\ntry:\n    {attack}\nexcept OSError as error: print(error)"
@@ -281,8 +299,9 @@ REFUSED = {
 }
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.finding("files that collide or do not fit")
 def test_h54_files_that_cannot_be_written_are_the_callers_error_at_once(kind: Kind, name: str) -> None:
     files, message = REFUSED[name]
 
@@ -299,6 +318,7 @@ def test_h54_as_many_files_as_fit_are_written(kind: Kind) -> None:
     assert found == f"{sorted([*files, 'main.py'])}\n"
 
 
+@pytest.mark.finding("descriptors of the service")
 def test_h14_300_sleepers_at_1024_descriptors_all_end_well() -> None:
     running = start_service(Kind.ZYGOTE, wrapper=("prlimit", "--nofile=1024:1024"))
     try:
@@ -335,8 +355,9 @@ def test_h45_a_lane_asks_to_be_ended_first_and_never_later_than_its_container_as
     assert done.stdout.split() == [score]
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.finding("output beyond its bound")
 def test_h21_output_beyond_its_bound_is_never_a_success_however_fast_it_comes(kind: Kind, stream: int) -> None:
     code = f"import fcntl, os\nfcntl.fcntl({stream}, 1031, 1 << 20)\nos.write({stream}, bytes((1 << 20) + 1))"
 
@@ -345,7 +366,8 @@ def test_h21_output_beyond_its_bound_is_never_a_success_however_fast_it_comes(ki
     assert {result.status for result in results} == {Status.OUTPUT_LIMIT}
 
 
-@on_every_kind
+@on_every_kind_and_tier
+@pytest.mark.finding("core files and the service's clients")
 def test_h20_a_program_has_no_say_in_what_becomes_of_its_memory_when_it_crashes(kind: Kind) -> None:
     code = """
 import os, resource

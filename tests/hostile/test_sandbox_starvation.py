@@ -51,6 +51,7 @@ def assert_not_ended_early(result: Result) -> None:
 
 @pytest.mark.parametrize("kind", [Kind.ZYGOTE, Kind.BWRAP_EXEC])
 @pytest.mark.parametrize("name", COMPUTES)
+@pytest.mark.finding("time without a core")
 def test_h60_a_program_is_not_ended_for_time_in_which_it_had_no_core(name: str, kind: Kind) -> None:
     limits = Limits(wall_seconds=WALL_SECONDS)
 
@@ -62,6 +63,7 @@ def test_h60_a_program_is_not_ended_for_time_in_which_it_had_no_core(name: str, 
 
 
 @pytest.mark.parametrize("name", COMPUTES)
+@pytest.mark.finding("time without a core")
 def test_h60_a_cell_is_not_ended_for_time_in_which_it_had_no_core(name: str) -> None:
     async def body(session: Session) -> None:
         with rivals():
@@ -112,6 +114,7 @@ def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:
 CELL_BUSY = "end = time.process_time() + 0.25\nwhile time.process_time() < end: pass"
 
 
+@pytest.mark.finding("CPU time of a session")
 def test_h59_the_limit_on_cpu_time_counts_for_each_cell() -> None:
     """A session lives as long as a trajectory, whose calls together take more than the limit of one."""
 
@@ -134,6 +137,7 @@ def test_h59_the_limit_on_cpu_time_counts_for_each_cell() -> None:
         "class A:\n    def __repr__(self):\n        while True: pass\nA()",
     ],
 )
+@pytest.mark.finding("CPU time of a session")
 def test_h59_a_cell_that_uses_up_its_cpu_time_is_interrupted_and_keeps_its_variables(code: str) -> None:
     async def body(session: Session) -> None:
         await session.run("go = True\nkept = 7")
@@ -143,6 +147,7 @@ def test_h59_a_cell_that_uses_up_its_cpu_time_is_interrupted_and_keeps_its_varia
     in_session(body, Limits(wall_seconds=60.0, cpu_seconds=1))
 
 
+@pytest.mark.finding("CPU time of a session")
 def test_h59_a_daemon_of_an_earlier_cell_does_not_count() -> None:
     async def body(session: Session) -> None:
         await session.run("import subprocess, sys, time")

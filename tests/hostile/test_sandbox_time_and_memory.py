@@ -79,6 +79,7 @@ while True:
     assert_no_survivors(marker)
 
 
+@pytest.mark.finding("processes of neighbours")
 def test_h05_forks_end_at_the_limit_of_processes_and_sleepers_do_not_delay_the_result() -> None:
     marker, code = marked("""
 import os, time
@@ -209,6 +210,7 @@ print([os.waitpid(pid, 0)[1] for pid in children])
     assert service().output(code, limits=replace(FEW, wall_seconds=10.0)) == "[0, 0, 0, 0, 0]\n"
 
 
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h13_memory_files_which_no_limit_counts_are_refused() -> None:
     assert (
         service()
@@ -217,6 +219,7 @@ def test_h13_memory_files_which_no_limit_counts_are_refused() -> None:
     )
 
 
+@pytest.mark.finding("memory that limits of a process do not see")
 def test_h15_system_v_and_posix_queues_are_refused() -> None:
     code = """
 import ctypes, errno

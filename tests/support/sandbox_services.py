@@ -54,11 +54,16 @@ class Kind(StrEnum):
     """Backend zygote, started by root."""
     BWRAP_EXEC_BY_ROOT = "bwrap_exec_by_root"
     """Backend bwrap_exec, started by root; only for tests of what root alone can give."""
+    WITHOUT_PROC = "zygote_without_proc"
+    """Backend zygote, started by an ordinary user where a part of /proc is covered: tier T3."""
 
 
 IS_ROOT = os.geteuid() == 0
 KINDS = (Kind.ZYGOTE, Kind.BWRAP_EXEC, *([Kind.BY_ROOT] if IS_ROOT else []))
 on_every_kind = pytest.mark.parametrize("kind", KINDS)
+on_every_kind_and_tier = pytest.mark.parametrize("kind", [*KINDS, Kind.WITHOUT_PROC])
+MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
+"""Covers a part of /proc, as Docker does, so that the kernel lets nobody mount another /proc."""
 on_zygotes = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BWRAP_EXEC])
 
 
@@ -129,7 +134,8 @@ def start_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2, wra
     """
     folder = _service_folder()
     token = canary()
-    backend = kind.value.removesuffix("_by_root")
+    backend = kind.value.removesuffix("_by_root").removesuffix("_without_proc")
+    wrapper = MASKED if kind is Kind.WITHOUT_PROC else wrapper
     serve = [sys.executable, "-m", "verl_pivot.cli", "sandbox", "serve", "--backend", backend, "--lanes", str(lanes)]
     serve += ["--languages", str(folder / "languages.yaml"), *arguments]
     if not wrapper:
