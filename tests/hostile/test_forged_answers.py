@@ -70,7 +70,7 @@ def outcome_of(tool: Any, name: str, arguments: JsonObject, workspace: Workspace
 
 
 @given(FORGED_RESULTS)
-@pytest.mark.finding("answers that end a training run")
+@pytest.mark.finding("answers that end a training run", where="no service")
 def test_whatever_a_session_answers_is_an_observation(result: Result) -> None:
     options = CodeToolOptions()
     for tool, name, arguments in ((Bash(options), "bash", "command"), (JupyterCell(options), "jupyter_code", "code")):
@@ -93,7 +93,7 @@ def test_a_real_exit_code_decides_about_a_command(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "", "x", "0x0", "00000", "+0", " 0", "0\n", "\u0660", "1_0", "9" * 5000])
-@pytest.mark.finding("answers that end a training run")
+@pytest.mark.finding("answers that end a training run", where="no service")
 def test_a_value_that_is_no_exit_code_is_an_error_of_the_command(value: str | None) -> None:
     outcome = outcome_of(
         Bash(CodeToolOptions()), "bash", {"command": "true"}, ForgedWorkspace(Result(status=Status.OK, value=value))
@@ -126,7 +126,7 @@ def test_a_tool_that_refuses_is_read_by_the_policy(raised: Exception) -> None:
 
 
 @pytest.mark.parametrize("outcome", [*FAILURES, *BUGS, *WRONG_RESULTS, Observation("\ud800")], ids=repr)
-@pytest.mark.finding("answers that end a training run")
+@pytest.mark.finding("answers that end a training run", where="no service")
 def test_a_tool_that_breaks_masks_the_trajectory(outcome: Any) -> None:
     answered = outcome_of(BrokenTool(outcome), "broken", {})
 

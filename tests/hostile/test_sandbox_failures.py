@@ -436,7 +436,18 @@ COUNTED = {
 }
 
 
+@on_every_kind
+@pytest.mark.parametrize("name", COUNTED)
 @pytest.mark.finding("processes of neighbours")
+def test_h61_threads_and_children_of_neighbours_count_for_no_program(kind: Kind, name: str) -> None:
+    program = Program(code=COUNTED[name], limits=Limits(wall_seconds=30.0, num_processes=8))
+
+    results = service(kind).run_many([program] * 6)
+
+    assert {(result.status, result.stdout, result.stderr) for result in results} == {(Status.OK, "3\n", "")}
+
+
+@pytest.mark.finding("processes of neighbours", where="zygote_without_proc")
 def test_h61_without_proc_a_program_is_limited_to_its_own_processes_and_not_by_its_neighbours() -> None:
     limits = Limits(wall_seconds=30.0, num_processes=8)
     programs = [Program(code=code, limits=limits) for code in COUNTED.values() for _ in range(12)]

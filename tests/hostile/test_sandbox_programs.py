@@ -15,6 +15,7 @@ from tests.support.sandbox_services import (
     Kind,
     Service,
     on_every_kind,
+    on_every_kind_and_tier,
     on_zygotes,
     service,
     start_service,
@@ -34,7 +35,7 @@ SPOOFS = {
 }
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize("name", SPOOFS)
 @pytest.mark.finding("statuses of limits")
 def test_h49_what_a_program_prints_never_becomes_its_status(kind: Kind, name: str) -> None:
@@ -45,7 +46,7 @@ def test_h49_what_a_program_prints_never_becomes_its_status(kind: Kind, name: st
     assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 9, printed)
 
 
-@on_every_kind
+@on_every_kind_and_tier
 @pytest.mark.parametrize(
     ("code", "number"),
     [

@@ -14,6 +14,7 @@ from tests.support.sandbox_services import (
     Kind,
     on_every_kind,
     on_every_kind_and_tier,
+    on_zygotes,
     service,
     start_service,
 )
@@ -100,6 +101,7 @@ for ours in (*socket.socketpair(), socket.socket()):
 
 @on_every_kind_and_tier
 @pytest.mark.parametrize("family", [16, 17, 29, 38, 40], ids=["netlink", "packet", "can", "alg", "vsock"])
+@pytest.mark.finding("system calls outside the list")
 def test_pairs_of_sockets_are_local_ones(kind: Kind, family: int) -> None:
     assert service(kind).output(f"{CALL}call(53, {family}, 3, 0, 0)") == "EAFNOSUPPORT\n"
 
@@ -241,7 +243,7 @@ def hop():
     while True:
         if os.fork():
             os._exit(0)
-        os.setpgid(0, 0)
+        HOP
         os.kill(-1, signal.SIGCONT)
         time.sleep(0.0007)
 for _ in range(2):
@@ -255,12 +257,16 @@ while True:
 """
 
 
+@on_zygotes
+@pytest.mark.parametrize("hop", ["os.setpgid(0, 0)", "os.setsid()", "pass"], ids=["groups", "sessions", "no group"])
 @pytest.mark.finding("stopped programs that go on")
-def test_h09_a_program_whose_children_continue_it_is_watched_all_the_same() -> None:
+def test_h09_a_program_whose_children_continue_it_is_watched_all_the_same(kind: Kind, hop: str) -> None:
     rival = "import time\nwhile time.process_time() < 0.5: pass\nprint('done')"
     limits = Limits(wall_seconds=30.0, memory_bytes=64 * MIB)
 
-    results = service().run_many([Program(code=code, limits=limits) for code in (HOPPERS, rival, rival)])
+    results = service(kind).run_many(
+        [Program(code=code, limits=limits) for code in (HOPPERS.replace("HOP", hop), rival, rival)]
+    )
 
     assert [result.status for result in results] == [Status.MEMORY_LIMIT, Status.OK, Status.OK]
 

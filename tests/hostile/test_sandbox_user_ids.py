@@ -66,7 +66,7 @@ print(socket.recv_fds(b, 9, 9)[0], os.write(end, bytes(65536)))
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", GREEDY)
-@pytest.mark.finding("counters that programs share")
+@pytest.mark.finding("counters that programs share", where="zygote_by_root")
 def test_h58_what_one_program_uses_up_of_its_user_is_there_for_others(name: str) -> None:
     greedy = f"import fcntl, os, socket, time\nheld = []{GREEDY[name]}{HOLD}"
 

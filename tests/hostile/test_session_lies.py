@@ -12,6 +12,7 @@ from verl_pivot.sandbox.execution import Status
 from verl_pivot.sandbox.lane.answers import AnswerError, decode_answer
 from verl_pivot.sandbox.session import Session
 
+SESSIONS = [*(kind for kind in KINDS if kind is not Kind.BWRAP_EXEC), Kind.WITHOUT_PROC]
 FIND = """
 import os, struct, sys
 frame = sys._getframe()
@@ -42,7 +43,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BWRAP_EXEC])
+@pytest.mark.parametrize("kind", SESSIONS)
 @pytest.mark.finding("answers that hold up the lane")
 def test_h49_a_forged_answer_costs_its_own_interpreter_in_its_own_cell_and_no_other(name: str, kind: Kind) -> None:
     async def main() -> None:
@@ -124,7 +125,7 @@ FORKS = {
 
 
 @pytest.mark.parametrize("name", FORKS)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BWRAP_EXEC])
+@pytest.mark.parametrize("kind", SESSIONS)
 @pytest.mark.finding("processes that a cell forks")
 def test_h59_a_process_that_a_cell_forks_ends_with_the_cell_and_never_answers(name: str, kind: Kind) -> None:
     async def main() -> None:
@@ -216,7 +217,7 @@ def test_h59_what_a_cell_leaves_to_end_the_interpreter_is_told_to_a_later_cell_a
 @given(st.binary(max_size=64), st.integers(0, 3), st.integers(0, 20), st.integers(0, 40))
 @example(b"\x00" * 7 + b"\x01a", 1, 1, 1)
 @example(b"\xff" * 16, 2, 0, 0)
-@pytest.mark.finding("answers that hold up the lane")
+@pytest.mark.finding("answers that hold up the lane", where="no service")
 def test_whatever_is_read_of_an_answer_is_bounded_fields_or_refused(
     received: bytes, num_fields: int, max_bytes: int, max_total_bytes: int
 ) -> None:

@@ -82,7 +82,7 @@ def test_groups_that_are_not_mounted_are_none(tmp_path: Path) -> None:
     assert own_groups(proc) is None
 
 
-@pytest.mark.finding("core files and the service's clients")
+@pytest.mark.finding("core files and the service's clients", where="no service")
 def test_the_memory_of_a_job_is_the_least_limit_of_its_groups(tmp_path: Path) -> None:
     proc = machine(tmp_path, groups="0::/slurm/job_7/step_0\n", mounts=VERSION_2)
     group(tmp_path, "slurm", memory_max="max\n")

@@ -176,7 +176,7 @@ def cpu_microseconds(folder: Path) -> int:
 
 @pytest.mark.skipif(not os.access(UNIFIED / "cgroup.procs", os.W_OK), reason="groups of version 2 cannot be made")
 @pytest.mark.heavy
-@pytest.mark.finding("stopped programs that go on")
+@pytest.mark.finding("stopped programs that go on", where="no service")
 def test_the_kernel_stops_and_ends_processes_that_no_signal_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir=UNIFIED, ignore_cleanup_errors=True) as name:
         folder = Path(name)

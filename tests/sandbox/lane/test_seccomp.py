@@ -218,7 +218,7 @@ def test_requests_of_devices_are_those_of_terminals_files_and_questions(machine:
 
 
 @on_every_machine
-@pytest.mark.finding("ports, sockets and open files of others")
+@pytest.mark.finding("ports, sockets and open files of others", where="no service")
 def test_nobody_watches_what_others_open(machine: str) -> None:
     f_notify, f_setlease = 1026, 1024
 

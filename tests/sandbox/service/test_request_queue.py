@@ -124,7 +124,7 @@ def test_results_are_kept_for_a_time() -> None:
     assert kept.num_bytes == 1
 
 
-@pytest.mark.finding("results that are kept")
+@pytest.mark.finding("results that are kept", where="no service")
 def test_a_result_that_is_given_anew_is_kept_once_and_counted_once() -> None:
     kept = KeptResults(ServiceLimits(kept_seconds=60.0))
     for now in (100.0, 160.0, 220.0):
@@ -134,7 +134,7 @@ def test_a_result_that_is_given_anew_is_kept_once_and_counted_once() -> None:
     assert (kept.num_bytes, kept.get(("client", "1"), now=221.0)) == (11, KeptLine(7, b"longer line", 281.0))
 
 
-@pytest.mark.finding("results that are kept")
+@pytest.mark.finding("results that are kept", where="no service")
 def test_results_that_are_kept_for_no_time_are_dropped_at_once() -> None:
     kept = KeptResults(ServiceLimits(kept_seconds=0.0))
     kept.put(("client", "1"), 7, b"line", now=100.0)
@@ -142,7 +142,7 @@ def test_results_that_are_kept_for_no_time_are_dropped_at_once() -> None:
     assert (kept.num_bytes, kept.get(("client", "1"), now=100.0)) == (0, None)
 
 
-@pytest.mark.finding("results that are kept")
+@pytest.mark.finding("results that are kept", where="no service")
 def test_oldest_kept_results_give_way_to_the_bytes_of_new_ones() -> None:
     kept = KeptResults(ServiceLimits(max_kept_bytes=10))
     kept.put(("c", "1"), 0, b"12345", now=0.0)

@@ -439,7 +439,7 @@ async def test_stop_ends_programs_that_run_too_long() -> None:
     assert backend.killed == ["hang"]
 
 
-@pytest.mark.finding("core files and the service's clients")
+@pytest.mark.finding("core files and the service's clients", where="no service")
 async def test_clients_that_send_slowly_or_nothing_do_not_hold_up_others() -> None:
     async with serving(FakeBackend(), body_seconds=0.2) as service:
         connections = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(200)]
