@@ -1,6 +1,12 @@
 """Every hostile case has a test, and every test that docs/sandbox.md names exists."""
 
+import json
+import os
 import re
+import subprocess
+import sys
+
+import pytest
 
 from tests.support.paths import ROOT
 
@@ -37,3 +43,18 @@ def test_the_page_knows_every_limit_with_its_default_range_and_status() -> None:
 
     assert [name for name in LIMIT_RANGES if f"| `{name}`" not in page] == []
     assert [status.value for status in Status if f"`{status.value}`" not in page] == []
+
+
+@pytest.mark.heavy
+@pytest.mark.skipif(os.geteuid() != 0, reason="other users than root cannot start the services of two columns")
+def test_the_page_has_the_table_of_attacks_and_each_class_has_at_least_three() -> None:
+    code = "import json, sandbox_attacks as made\ncounts = made.collected()\n"
+    code += "print(json.dumps([made.table(counts), {name: tests.total() for name, tests in counts.items()}]))"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'docs'}:{ROOT}"}
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+
+    made, totals = json.loads(done.stdout)
+    assert made in (ROOT / "docs/sandbox.md").read_text(), "run `python docs/sandbox_attacks.py`"
+    assert len(totals) == 20
+    assert {name for name, total in totals.items() if total < 3} == set()

@@ -58,6 +58,15 @@ for page in range(0, pages, 2):
     libc.mprotect(ctypes.c_void_p(start + (page << 12)), ctypes.c_size_t(4096), 1)
 time.sleep(60)
 """,
+    "watches of epoll": """
+import select
+os.fork()
+watched = [os.eventfd(0) for _ in range(120)]
+held = [select.epoll() for _ in range(120)]
+for each in held:
+    for fd in watched: each.register(fd)
+time.sleep(60)
+""",
     "sockets in flight": """
 try:
     while True:
