@@ -1,0 +1,55 @@
+"""Facts <-> the sentences of documents that tell them, in several wordings, and sentences that tell nothing asked."""
+
+import re
+from random import Random
+
+WORDINGS = {
+    "birth_year": ("{name} was born in the year {value}.", "The birth of {name} fell in the year {value}."),
+    "birth_town": ("{name} grew up in {value}, the place of birth.", "{value} is where {name} was born."),
+    "employer": ("{name} earns a living at {value}.", "{name} is on the staff of {value}."),
+    "founder": ("{name} was founded by {value}.", "The founder of {name} is {value}."),
+    "founded": ("{name} was founded in the year {value}.", "The year in which {name} was founded is {value}."),
+    "seat": ("{name} is based in {value}.", "The seat of {name} is the town of {value}."),
+    "population": ("{value} people live in {name}.", "{name} has {value} inhabitants."),
+    "mayor": ("The mayor of {name} is {value}.", "{name} elected {value} as its mayor."),
+}
+"""{fact: wordings of its sentence}"""
+_FILLERS = (
+    "A bridge nearby was repaired {number} times.",
+    "An old almanac spends {number} lines on the weather there.",
+    "Letters from that time fill {number} boxes of the archive.",
+    "Of the pictures that were taken, {number} are lost.",
+    "A garden with {number} pear trees lies behind the house.",
+    "Visitors remember a clock that was {number} minutes slow.",
+    "The first edition of the guide had {number} pages.",
+    "Neighbours once counted {number} crows on one roof.",
+    "The road there has {number} bends and no inn.",
+    "A song of {number} verses is still known.",
+)
+"""Sentences that tell nothing that is asked; each has a number, so that no number is the only one of its document."""
+_VALUE = r"(\d+|[A-Z][a-z]+(?: [A-Z][a-z]+)?)"
+"""A number, or a name of one or two words."""
+
+VOCABULARY = frozenset(
+    re.findall(r"[a-z]+", " ".join([*(each for wordings in WORDINGS.values() for each in wordings), *_FILLERS]).lower())
+)
+"""Words of all sentences, which no name may have."""
+
+
+def sentence(name: str, fact: str, value: str, rng: Random) -> str:
+    """A fact of an entity in one of its wordings."""
+    return rng.choice(WORDINGS[fact]).format(name=name, value=value)
+
+
+def fillers(number: int, rng: Random) -> list[str]:
+    """Different sentences that tell nothing that is asked."""
+    return [each.format(number=rng.randrange(3, 90)) for each in rng.sample(_FILLERS, number)]
+
+
+def value_in(page: str, name: str, fact: str) -> str | None:
+    """The value that a page gives to a fact of an entity; None if the page does not tell it."""
+    for wording in WORDINGS[fact]:
+        pattern = re.escape(wording).replace(r"\{name\}", re.escape(name)).replace(r"\{value\}", _VALUE)
+        if found := re.search(rf"(?<!\w){pattern}", page):
+            return found[1]
+    return None
