@@ -72,6 +72,7 @@ ADAPTERS = {
     "rewards/manager.py",
     "rewards/turn_rewards.py",
     "rollout/fault_reporting.py",
+    "rollout/loop_parts.py",
     "rollout/pivot_turn.py",
     "rollout/played_rollout.py",
     "rollout/tool_loop.py",

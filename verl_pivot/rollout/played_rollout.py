@@ -19,16 +19,27 @@ from verl_pivot.data.rollout_records import (
     StopReason,
 )
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.rollout.outcome import decided_outcome
-from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.rollout.settings import RolloutSettings, is_dumped
 from verl_pivot.rollout.token_record import TokenRecord
-from verl_pivot.rollout.turn_parsers import num_tag_pairs
-from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport, LoopParts
+from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
+from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolLoopParts(LoopParts):
+    """Parts of the agent loop with tools that all its rollouts share."""
+
+    settings: RolloutSettings
+    parser: TurnParser
+    added_prefix: str = ""
+    """Text added before every turn; empty if the chat template writes the prefix of turns itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +85,7 @@ class PlayedRollout:
         return self.observed[-1].failure if self.observed else ""
 
     async def row(
-        self, parts: LoopParts, tools: RolloutTools, columns: Mapping[str, Any]
+        self, parts: ToolLoopParts, tools: RolloutTools, columns: Mapping[str, Any]
     ) -> TurnRewardOutput | list[TurnRewardOutput]:
         """The row that verl stores; an empty list if the system failed before the policy sampled a token.
 
@@ -118,7 +129,7 @@ class PlayedRollout:
             for turn, texts in zip(self.turns, observations, strict=False)  # the last turn may have none
         ]
 
-    def _record(self, parts: LoopParts, schemas: list[JsonObject]) -> RolloutRecord:
+    def _record(self, parts: ToolLoopParts, schemas: list[JsonObject]) -> RolloutRecord:
         tag = parts.settings.format_tag
         return RolloutRecord(
             prompt_id=self.prompt_id,

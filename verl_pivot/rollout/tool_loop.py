@@ -1,24 +1,19 @@
 """Agent loop `pivot_tools` of verl: a row of the dataset -> one rollout in which the policy calls tools."""
 
-from collections.abc import Sequence
-from functools import cache
 from typing import Any, TypeAlias
 
-from transformers import AutoConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.utils.tokenizer.chat_template import apply_chat_template
-from verl.workers.rollout.utils import get_max_position_embeddings
 
-from verl_pivot.engines.rendering import end_token_ids
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
 from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser, VerlParser
-from verl_pivot.rollout.turn_sampler import LoopParts
 from verl_pivot.tools.toolset import load_toolset
 
 _Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
@@ -37,16 +32,12 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.config)
         parser = make_parser(settings, self.tokenizer)
-        _check_stop(parser.stop, self.rollout_config)
-        model_dir = self.config.actor_rollout_ref.model.path
-        special = [token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special]
-        self._parts = LoopParts(
-            loop=self,
+        self._parts = ToolLoopParts.of(
+            self,
+            parser.stop,
+            parser.stop_token_ids,
             settings=settings,
             parser=parser,
-            end_token_ids=end_token_ids(model_dir, self.tokenizer) | set(parser.stop_token_ids),
-            special_tokens=tuple(special),
-            max_model_len=self.rollout_config.max_model_len or _context_length(model_dir),
             added_prefix=self._added_prefix(settings.assistant_prefix),
         )
 
@@ -98,17 +89,3 @@ def make_parser(settings: RolloutSettings, tokenizer: Any) -> TurnParser:
         known = ", ".join(f"verl/{each}" for each in sorted(ToolParser._registry))
         raise ConfigError(f"pivot.rollout.parser: verl has no parser {name!r}; known: {known}") from error
     return VerlParser(parser, OpenAIFunctionToolSchema)
-
-
-def _check_stop(stops: Sequence[str], rollout_config: Any) -> None:
-    """Raise ConfigError if the parser needs stop texts and the engine cannot stop at texts."""
-    if stops and rollout_config.name == "sglang" and rollout_config.get("skip_tokenizer_init", True):
-        raise ConfigError(
-            "pivot.rollout.parser=tags ends turns at stop texts, for which SGLang needs its tokenizer: add "
-            "actor_rollout_ref.rollout.skip_tokenizer_init=False to the command"
-        )
-
-
-@cache
-def _context_length(model_dir: str) -> int:
-    return int(get_max_position_embeddings(AutoConfig.from_pretrained(model_dir)))

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.rendering import action_text
-from verl_pivot.errors import DataError
+from verl_pivot.rollout.conversation_tokens import prompt_tokens, with_messages, with_sampled_turn
 from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
-from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn
+from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn, ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
-from verl_pivot.rollout.tracing import in_span
-from verl_pivot.rollout.turn_sampler import EngineReport, LoopParts, SampledTurn, TurnSampler
+from verl_pivot.rollout.turn_sampler import EngineReport, SampledTurn, TurnSampler
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
@@ -28,9 +27,8 @@ class _Context(NamedTuple):
 class ToolRollout:
     """One rollout with tools. Its attributes never change; its state is in the local variables of `play`."""
 
-    def __init__(self, parts: LoopParts, tools: RolloutTools, sampling_params: Mapping[str, Any]) -> None:
+    def __init__(self, parts: ToolLoopParts, tools: RolloutTools, sampling_params: Mapping[str, Any]) -> None:
         self._parts = parts
-        self._loop = parts.loop
         self._settings = parts.settings
         self._limits = parts.settings.limits(parts.loop.rollout_config.response_length)
         self._tools = tools
@@ -61,13 +59,13 @@ class ToolRollout:
         stop: StopReason | None
         try:
             while True:
-                sampled = await self._sample(context.tokens, len(turns))
-                deadline = self._deadline(deadline, engine, sampled.report)
+                sampled = await self._sampler.sample(context.tokens.token_ids, self._budget(context.tokens), len(turns))
+                deadline = engine.deadline(deadline, sampled.report, self._limits.max_wall_seconds)
                 engine = engine.plus(sampled.report)
                 if not sampled.token_ids:
                     stop = StopReason.ENGINE_FAILURE
                     break
-                tokens = await self._append_turn(context.tokens, sampled)
+                tokens = await with_sampled_turn(self._parts, context.tokens, sampled)
                 turns.append(await self._read_turn(sampled, len(turns), deadline))
                 messages = [*context.messages, turns[-1].message]
                 if (stop := turns[-1].stop_reason) is not None:
@@ -88,41 +86,7 @@ class ToolRollout:
 
     async def _render(self, prompt: Sequence[JsonObject]) -> TokenRecord:
         """Tokens of the prompt, followed by the prefix of the first turn."""
-        loop = self._loop
-        if any(not isinstance(message.get("content"), str | None) for message in prompt):
-            raise DataError(
-                "a prompt has content that is not text, such as images, which the agent loop pivot_tools cannot read: "
-                "remove the row"
-            )
-        prompt_ids = await loop.loop.run_in_executor(
-            None,
-            lambda: loop.continuous_token_builder.build_initial_tokens(list(prompt), tools=self._schemas or None),
-        )
-        tokens = TokenRecord.of_prompt([*prompt_ids, *self._encode(self._parts.added_prefix)])
-        if tokens.num_prompt_tokens > loop.rollout_config.prompt_length:
-            raise DataError(
-                f"a prompt of {tokens.num_prompt_tokens} tokens, its tools included, is longer than "
-                f"data.max_prompt_length={loop.rollout_config.prompt_length}: raise that limit, or remove the row"
-            )
-        if self._budget(tokens) <= 0:
-            raise DataError(
-                f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room for a response in the engine's "
-                f"context of {self._parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the "
-                "model's own): raise it, or remove the row"
-            )
-        return tokens
-
-    def _deadline(self, before: float, engine: EngineReport, report: EngineReport) -> float:
-        """Time of `time.monotonic` at which `max_wall_seconds` are used up, after a turn has been sampled.
-
-        Args:
-            before: The deadline before that turn; infinite before the first one.
-            engine: Report of the turns before it.
-            report: Report of the turn.
-        """
-        if before == math.inf:
-            return time.monotonic() + self._limits.max_wall_seconds
-        return before + engine.seconds_of_new_weights(report)
+        return await prompt_tokens(self._parts, prompt, self._schemas, self._parts.added_prefix)
 
     def _limit_reached(self, tokens: TokenRecord, deadline: float) -> StopReason | None:
         """The limit that forbids another turn; None if another turn may begin."""
@@ -135,29 +99,6 @@ class ToolRollout:
         left = self._parts.max_model_len - len(tokens.token_ids) - 1
         return min(left, self._limits.turn_budget(len(tokens.mask)))
 
-    async def _sample(self, tokens: TokenRecord, index: int) -> SampledTurn:
-        """The next turn of the policy from the engines.
-
-        Args:
-            tokens: All tokens of the rollout so far.
-            index: Index of the turn, from 0.
-        """
-        sampling = self._sampler.sample(tokens.token_ids, self._budget(tokens))
-        return await in_span(
-            "turn", {"index": index}, sampling, lambda sampled: self._loop.tokenizer.decode(sampled.token_ids)
-        )
-
-    async def _append_turn(self, tokens: TokenRecord, sampled: SampledTurn) -> TokenRecord:
-        is_first_with_logprobs = tokens.logprobs is None and sampled.logprobs is not None
-        merged, mask, logprobs = await self._loop.ct_merge_assistant_token(
-            tokens.token_ids,
-            sampled.token_ids,
-            tokens.mask,
-            [0.0] * len(tokens.mask) if is_first_with_logprobs else tokens.logprobs,
-            assistant_logprobs=sampled.logprobs,
-        )
-        return tokens.with_turn(merged.token_ids, mask, logprobs)
-
     async def _read_turn(self, sampled: SampledTurn, index: int, deadline: float) -> PolicyTurn:
         """Find the calls of a turn and decide whether the rollout ends with it.
 
@@ -166,7 +107,7 @@ class ToolRollout:
             index: Index of the turn, from 0.
             deadline: Time of `time.monotonic` after which no call begins.
         """
-        text, ended = action_text(sampled.token_ids, self._loop.tokenizer, self._parts.end_token_ids)
+        text, ended = action_text(sampled.token_ids, self._parts.loop.tokenizer, self._parts.end_token_ids)
         full_text = self._settings.assistant_prefix + text
         stop = next((stop for stop in self._parts.parser.stop if stop in text), None)
         text = full_text if stop is None else full_text[: full_text.index(stop) + len(stop)]
@@ -202,7 +143,7 @@ class ToolRollout:
         assert message is not None, self._settings
         call = CallRecord(
             turn=turn.index, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION,
-            num_tokens=len(self._encode(message)),
+            num_tokens=len(self._parts.encode(message)),
         )  # fmt: skip
         return ObservedTurn(texts=[message], calls=[call])
 
@@ -211,22 +152,17 @@ class ToolRollout:
     ) -> _Context:
         """Tokens and messages with the observations added."""
         if self._settings.parser == "tags":  # the policy goes on in the same message
-            return _Context(tokens.with_text(self._encode("".join(texts))), messages)
+            return _Context(tokens.with_text(self._parts.encode("".join(texts))), messages)
         added = self._messages_of(turn, texts)
-        merged, mask, logprobs = await self._loop.ct_merge_context_msg(
-            messages, [*messages, *added], tokens.token_ids, tokens.mask, tokens.logprobs, tools=self._schemas or None
-        )
-        prefix = self._encode(self._parts.added_prefix)
-        return _Context(tokens.with_merged(merged.token_ids, mask, logprobs).with_text(prefix), [*messages, *added])
+        merged = await with_messages(self._parts, tokens, messages, added, self._schemas)
+        prefix = self._parts.encode(self._parts.added_prefix)
+        return _Context(merged.with_text(prefix), [*messages, *added])
 
     def _messages_of(self, turn: PolicyTurn, texts: Sequence[str]) -> list[JsonObject]:
         if not turn.calls or self._settings.observation_role == "user":
             return [{"role": "user", "content": "\n".join(texts)}]
         known = self._tools.toolbox.tools
         return [_tool_message(text, call, known) for text, call in zip(texts, turn.calls, strict=True)]
-
-    def _encode(self, text: str) -> list[int]:
-        return list(self._loop.tokenizer.encode(text, add_special_tokens=False)) if text else []
 
 
 def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:

@@ -1,16 +1,16 @@
 """TurnSampler: tokens of a rollout so far -> the policy's next turn from verl's engines, with logprobs."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_pivot.data.rollout_records import RoutingCost
-from verl_pivot.rollout.settings import RolloutSettings
-from verl_pivot.rollout.turn_parsers import TurnParser
+from verl_pivot.rollout.loop_parts import LoopParts
+from verl_pivot.rollout.tracing import in_span
 from verl_pivot.routing.client import end_conversation, new_request_id
 
 MAX_EMPTY_ANSWERS = 3
@@ -18,24 +18,6 @@ MAX_EMPTY_ANSWERS = 3
 _ABORTED = ("abort", "aborted")
 OLDEST_STEP, NEWEST_STEP = "min_global_steps", "max_global_steps"
 """verl's extra fields of a completion: the training steps of the oldest and the newest weights that sampled it."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoopParts:
-    """Parts of one agent loop that all its rollouts share."""
-
-    loop: AgentLoopBase
-    """verl's agent loop, for its tokenizer, its continuous tokens and its client of the engines."""
-    settings: RolloutSettings
-    parser: TurnParser
-    end_token_ids: frozenset[int]
-    """Tokens that end a turn."""
-    special_tokens: tuple[str, ...]
-    """Texts of the tokenizer's special tokens."""
-    max_model_len: int
-    """Most tokens that an engine takes, prompt and response together."""
-    added_prefix: str = ""
-    """Text added before every turn; empty if the chat template writes the prefix of turns itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +57,20 @@ class EngineReport:
             return 0.0
         return later.seconds
 
+    def deadline(self, before: float, later: "EngineReport", max_wall_seconds: float) -> float:
+        """Time of `time.monotonic` at which a rollout's seconds are used up, after a turn has been sampled.
+
+        Seconds count from the end of the first turn, and not while a turn waits for new weights.
+
+        Args:
+            before: The deadline before that turn; infinite before the first one.
+            later: Report of the turn; this report is that of the turns before it.
+            max_wall_seconds: Seconds that the rollout may take.
+        """
+        if before == math.inf:
+            return time.monotonic() + max_wall_seconds
+        return before + self.seconds_of_new_weights(later)
+
     def plus(self, later: "EngineReport") -> "EngineReport":
         """This report and a later one of the same rollout together."""
         counts = [each.num_preempted for each in (self, later) if each.num_preempted is not None]
@@ -103,21 +99,28 @@ class TurnSampler:
 
     def __init__(self, parts: LoopParts, sampling_params: Mapping[str, Any]) -> None:
         self._loop = parts.loop
-        self._stop = parts.parser.stop
+        self._stop = parts.stop
         self._params = dict(sampling_params)
-        if parts.parser.stop:
-            self._params["stop"] = list(parts.parser.stop)
-        if parts.parser.stop_token_ids:
-            self._params["stop_token_ids"] = list(parts.parser.stop_token_ids)
+        if parts.stop:
+            self._params["stop"] = list(parts.stop)
+        if parts.stop_token_ids:
+            self._params["stop_token_ids"] = list(parts.stop_token_ids)
         self._request_id = new_request_id()
 
-    async def sample(self, token_ids: list[int], max_tokens: int) -> SampledTurn:
-        """Sample the next turn.
+    async def sample(self, token_ids: list[int], max_tokens: int, index: int) -> SampledTurn:
+        """Sample the next turn, in a span of its own if the rollout is traced.
 
         Args:
             token_ids: All tokens of the rollout so far.
             max_tokens: Most tokens that the turn may have.
+            index: Index of the turn, from 0.
         """
+        sampling = self._sample(token_ids, max_tokens)
+        return await in_span(
+            "turn", {"index": index}, sampling, lambda sampled: self._loop.tokenizer.decode(sampled.token_ids)
+        )
+
+    async def _sample(self, token_ids: list[int], max_tokens: int) -> SampledTurn:
         report = EngineReport()
         for _ in range(MAX_EMPTY_ANSWERS):
             began = time.monotonic()

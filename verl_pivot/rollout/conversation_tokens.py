@@ -1,0 +1,94 @@
+"""Messages and sampled turns -> TokenRecord, through verl's continuous tokens: what was sampled is never tokenised."""
+
+from collections.abc import Sequence
+
+from verl_pivot.errors import DataError
+from verl_pivot.rollout.loop_parts import LoopParts
+from verl_pivot.rollout.token_record import TokenRecord
+from verl_pivot.rollout.turn_sampler import SampledTurn
+from verl_pivot.types import JsonObject
+
+
+async def prompt_tokens(
+    parts: LoopParts, messages: Sequence[JsonObject], schemas: Sequence[JsonObject] = (), prefix: str = ""
+) -> TokenRecord:
+    """Tokens of a prompt, up to where the policy begins to write.
+
+    Args:
+        parts: The agent loop.
+        messages: Messages of the prompt.
+        schemas: Schemas of the tools that the chat template shows.
+        prefix: Text behind the prompt that the first turn begins with and that is not sampled.
+
+    Raises:
+        DataError: If the prompt is too long, or holds anything but text.
+    """
+    loop = parts.loop
+    if any(not isinstance(message.get("content"), str | None) for message in messages):
+        raise DataError(
+            "a prompt has content that is not text, such as images, which the agent loop cannot read: remove the row"
+        )
+    tokens = await rendered(parts, messages, schemas, prefix)
+    if tokens.num_prompt_tokens > loop.rollout_config.prompt_length:
+        raise DataError(
+            f"a prompt of {tokens.num_prompt_tokens} tokens, its tools included, is longer than "
+            f"data.max_prompt_length={loop.rollout_config.prompt_length}: raise that limit, or remove the row"
+        )
+    if tokens.num_prompt_tokens + 1 >= parts.max_model_len:
+        raise DataError(
+            f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room for a response in the engine's "
+            f"context of {parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the "
+            "model's own): raise it, or remove the row"
+        )
+    return tokens
+
+
+async def rendered(
+    parts: LoopParts, messages: Sequence[JsonObject], schemas: Sequence[JsonObject] = (), prefix: str = ""
+) -> TokenRecord:
+    """Tokens of messages of any length, as a prompt; arguments are those of `prompt_tokens`."""
+    builder = parts.loop.continuous_token_builder
+    prompt_ids = await parts.loop.loop.run_in_executor(
+        None, lambda: builder.build_initial_tokens(list(messages), tools=list(schemas) or None)
+    )
+    return TokenRecord.of_prompt([*prompt_ids, *parts.encode(prefix)])
+
+
+async def with_sampled_turn(parts: LoopParts, tokens: TokenRecord, sampled: SampledTurn) -> TokenRecord:
+    """A record followed by a turn of the policy, exactly as the engine sampled it."""
+    is_first_with_logprobs = tokens.logprobs is None and sampled.logprobs is not None
+    merged, mask, logprobs = await parts.loop.ct_merge_assistant_token(
+        tokens.token_ids,
+        sampled.token_ids,
+        tokens.mask,
+        [0.0] * len(tokens.mask) if is_first_with_logprobs else tokens.logprobs,
+        assistant_logprobs=sampled.logprobs,
+    )
+    return tokens.with_turn(merged.token_ids, mask, logprobs)
+
+
+async def with_messages(
+    parts: LoopParts,
+    tokens: TokenRecord,
+    messages: Sequence[JsonObject],
+    added: Sequence[JsonObject],
+    schemas: Sequence[JsonObject] = (),
+) -> TokenRecord:
+    """A record followed by messages that the policy reads.
+
+    Args:
+        parts: The agent loop.
+        tokens: Record of `messages`, the last of which is the policy's.
+        messages: Messages so far.
+        added: Messages that follow them.
+        schemas: Schemas of the tools that the chat template shows.
+    """
+    merged, mask, logprobs = await parts.loop.ct_merge_context_msg(
+        list(messages),
+        [*messages, *added],
+        tokens.token_ids,
+        tokens.mask,
+        tokens.logprobs,
+        tools=list(schemas) or None,
+    )
+    return tokens.with_merged(merged.token_ids, mask, logprobs)
