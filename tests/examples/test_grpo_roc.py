@@ -43,7 +43,7 @@ from tests.support.rollout_records import dump_line  # noqa: E402
 from tests.support.sandbox_machine import needs_sandbox  # noqa: E402
 from tests.support.sandbox_services import use_service  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason  # noqa: E402
-from verl_pivot.rollout.observations import cut_to_tokens  # noqa: E402
+from verl_pivot.engines.text_cut import cut_to_tokens  # noqa: E402
 from verl_pivot.types import Role, Trajectory  # noqa: E402
 
 PROBLEMS = [make_problem(seed) for seed in range(200)]

@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.tiny_model import write_tokenizer
-from verl_pivot.rollout.observations import cut_to_tokens
+from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import HermesParser, TagPair, TagParser
 from verl_pivot.tools.calls import CallOutcome, Toolbox

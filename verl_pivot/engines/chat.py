@@ -1,19 +1,31 @@
-"""ChatClient: messages -> an answer of a model behind an OpenAI-compatible server; used by judges and `play`."""
+"""ChatClient: messages -> an answer of a model behind OpenAI-compatible servers; used by judges and `play`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from hashlib import sha256
+from typing import Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
+from verl_pivot.engines.answer_cache import AnswerCache
+from verl_pivot.engines.endpoints import Endpoints
 from verl_pivot.engines.http_client import HttpClient
 from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, excerpt, not_json
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import JsonObject
 
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
+AnswerFormat = Literal["json_schema", "json_object", "text"]
+"""How a server is told the form of its answers: a JSON schema, JSON of any form, or by the prompt alone."""
 _REMEDY: Final = "see that the server takes these parameters"
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """One token that a model wrote, and the log of its probability."""
+
+    token: str
+    logprob: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +39,10 @@ class ChatAnswer:
     num_prompt_tokens: int
     num_completion_tokens: int
     """Tokens as the server counts them; 0 where it does not say."""
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """[num_tokens] if they were asked for."""
+    is_cached: bool = False
+    """Whether the answer comes from the cache, so that it cost nothing this time."""
 
     @property
     def text(self) -> str:
@@ -40,9 +56,14 @@ class _ChatUsage(msgspec.Struct):
     completion_tokens: int = 0
 
 
+class _ChatLogprobs(msgspec.Struct):
+    content: tuple[TokenLogprob, ...] | None = None
+
+
 class _ChatChoice(msgspec.Struct):
     message: dict[str, object]
     finish_reason: str | None = None
+    logprobs: _ChatLogprobs | None = None
 
 
 class _ChatCompletion(msgspec.Struct):
@@ -54,43 +75,105 @@ class ChatClient:
     """One model behind /v1/chat/completions, for any number of requests at once, within one event loop."""
 
     def __init__(
-        self, url: str, model: str, api_key: str, retries: Retries | None = None, *, remedy: str = _REMEDY
+        self,
+        url: str | Sequence[str],
+        model: str,
+        api_key: str,
+        retries: Retries | None = None,
+        *,
+        remedy: str = _REMEDY,
+        cache: AnswerCache | None = None,
     ) -> None:
         """Keep the address; nothing is sent yet.
 
         Args:
-            url: Address of the server, with or without /v1.
-            model: Name under which the server offers the model.
-            api_key: Key of the server; any text where it needs none.
+            url: Address of the server, with or without /v1, or those of several servers of the same model.
+            model: Name under which the servers offer the model.
+            api_key: Key of the servers; any text where they need none.
             retries: How failures that may pass are repeated.
-            remedy: What a user can do where the server refuses a request; ends the message.
+            remedy: What a user can do where a server refuses a request; ends the message.
+            cache: Answers to questions with a `cache_key`; None keeps none.
         """
+        chosen = retries or Retries()
+        urls = [url] if isinstance(url, str) else list(url)
         self._model = model
-        self._client = openai_client(url, api_key, retries or Retries(), remedy)
+        self._cache = cache
+        self._servers = Endpoints([openai_client(each, api_key, chosen, remedy) for each in urls], chosen)
 
-    async def ask(self, messages: Sequence[JsonObject], parameters: JsonObject) -> ChatAnswer:
+    async def ask(
+        self,
+        messages: Sequence[JsonObject],
+        parameters: JsonObject,
+        *,
+        logprobs: bool = False,
+        cache_key: str | None = None,
+    ) -> ChatAnswer:
         """The model's next message.
 
         Args:
             messages: The conversation so far, in OpenAI's format.
             parameters: Other keys of the request, such as temperature, max_tokens and tools.
+            logprobs: Whether the answer has the logprobs of its tokens.
+            cache_key: Name of the question: an equal question with equal parameters to this model is answered from
+                the cache, if there is one. Messages may differ in what means nothing, such as the words of fences.
 
         Raises:
-            EngineError: If the server cannot be reached, keeps failing, or answers something else.
-            ConfigError: If the server refuses the request itself.
+            EngineError: If no server can be reached, or it keeps failing, or answers something else.
+            ConfigError: If a server refuses the request itself, or the cache cannot be written.
         """
+        asked = {**parameters, **({"logprobs": True} if logprobs else {})}
+        if self._cache is None or cache_key is None:
+            return self._read(await self._post(messages, asked), logprobs=logprobs)
+        key = sha256(msgspec.json.encode([self._model, asked, cache_key], order="sorted")).hexdigest()
+        if (kept := self._cache.get(key)) is not None:
+            return self._read(kept, logprobs=logprobs, is_cached=True)
+        body = await self._post(messages, asked)
+        answer = self._read(body, logprobs=logprobs)
+        self._cache.put(key, _as_one_line(body))
+        return answer
+
+    async def _post(self, messages: Sequence[JsonObject], parameters: JsonObject) -> bytes:
         body = msgspec.json.encode({"model": self._model, "messages": list(messages), **parameters})
-        answer = decoded(await self._client.post("/chat/completions", body), _ChatCompletion, self._client.url)
-        usage = answer.usage or _ChatUsage()
+        return await self._servers.post("/chat/completions", body)
+
+    def _read(self, body: bytes, *, logprobs: bool, is_cached: bool = False) -> ChatAnswer:
+        answer = decoded(body, _ChatCompletion, self._servers.url)
+        choice, usage = answer.choices[0], answer.usage or _ChatUsage()
+        found = choice.logprobs.content if choice.logprobs is not None else None
+        if logprobs and found is None:
+            raise EngineError(f"{self._servers.url} gives no logprobs; ask a server that does, such as SGLang or vLLM")
         return ChatAnswer(
-            message=answer.choices[0].message,  # type: ignore[arg-type]  # msgspec decodes JSON into JSON's types
-            finish_reason=answer.choices[0].finish_reason or "",
+            message=choice.message,  # type: ignore[arg-type]  # msgspec decodes JSON into JSON's types
+            finish_reason=choice.finish_reason or "",
             num_prompt_tokens=usage.prompt_tokens,
             num_completion_tokens=usage.completion_tokens,
+            logprobs=found or (),
+            is_cached=is_cached,
         )
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._servers.close()
+
+
+def response_format(answer_format: AnswerFormat, name: str, schema: JsonObject) -> JsonObject:
+    """Parameters of a request that ask the server for the form of its answer.
+
+    Args:
+        answer_format: How the server is told.
+        name: Name of the form.
+        schema: JSON schema of the answer, which only "json_schema" sends.
+    """
+    if answer_format == "text":
+        return {}
+    if answer_format == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    form: JsonObject = {"name": name, "schema": schema, "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
+
+
+def _as_one_line(body: bytes) -> bytes:
+    """The same JSON without line breaks."""
+    return msgspec.json.encode(msgspec.json.decode(body))
 
 
 def openai_client(url: str, api_key: str, retries: Retries, remedy: str = TOO_LONG) -> HttpClient:

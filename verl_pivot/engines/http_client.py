@@ -41,6 +41,16 @@ class HttpClient:
         """
         return await with_retries(self._retries, lambda: self._request("POST", path, body))
 
+    async def try_post(self, path: str, body: bytes) -> bytes:
+        """As `post`, with one attempt.
+
+        Raises:
+            UnavailableError: If another attempt is worth it.
+            EngineError: If the server does not know the path.
+            ConfigError: If the server refuses the request itself, or the URL is none.
+        """
+        return await self._request("POST", path, body)
+
     async def get(self, path: str) -> bytes:
         """Body of the answer to a GET request; raises and repeats as `post`."""
         return await with_retries(self._retries, lambda: self._request("GET", path, None))

@@ -5,7 +5,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
-from verl_pivot.rollout.observations import CutText, Tokenizer, cut_to_tokens, without_special_tokens
+from verl_pivot.engines.text_cut import CutText, Tokenizer, cut_to_tokens
+from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.tools.calls import CallOutcome, Toolbox
 from verl_pivot.types import Malformed, ToolCall
 

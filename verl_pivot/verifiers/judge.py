@@ -6,12 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from verl_pivot.engines.chat import AnswerFormat
 from verl_pivot.errors import VerifierError
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import judge_prompts as prompts
 from verl_pivot.verifiers.asked_once import AskedOnce
-from verl_pivot.verifiers.judge_client import AnswerFormat, Endpoint, UnansweredQuestionError, ask
+from verl_pivot.verifiers.judge_client import Endpoint, UnansweredQuestionError, ask
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse, undecided
 

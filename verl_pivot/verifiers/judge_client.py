@@ -7,12 +7,12 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from verl_pivot.data.json_values import object_of_unique_names
-from verl_pivot.engines.chat import ChatAnswer, ChatClient
+from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, response_format
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
 from verl_pivot.loop_local import LoopLocal
@@ -20,8 +20,6 @@ from verl_pivot.types import JsonObject
 from verl_pivot.validation import first_problem
 from verl_pivot.verifiers.judge_usage import usage
 
-AnswerFormat = Literal["json_schema", "json_object", "text"]
-"""How an endpoint is told the form of its answers: a JSON schema, JSON of any form, or by the prompt alone."""
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
 _CODE_BLOCK = re.compile(r"```(?:json)?\n(.*)\n```", re.DOTALL)
 _MAX_ATTEMPTS = 3
@@ -89,16 +87,6 @@ def without_wrapping(text: str) -> str:
     return fenced[1] if fenced else answer
 
 
-def _response_format(answer_format: AnswerFormat, reply: type[BaseModel]) -> JsonObject:
-    """Parameters of a request that ask the server for the form of its answer."""
-    if answer_format == "text":
-        return {}
-    if answer_format == "json_object":
-        return {"response_format": {"type": "json_object"}}
-    schema: JsonObject = {"name": reply.__name__, "schema": reply.model_json_schema(), "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
-
-
 class _EndpointConnection:
     """Connection of one event loop to one endpoint."""
 
@@ -135,7 +123,7 @@ class _EndpointConnection:
         """
         endpoint = self._endpoint
         parameters: JsonObject = {
-            **_response_format(endpoint.answer_format, reply),
+            **response_format(endpoint.answer_format, reply.__name__, reply.model_json_schema()),
             "temperature": 0.0,
             "seed": seed,
             "max_tokens": endpoint.max_tokens,

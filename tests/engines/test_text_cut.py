@@ -1,0 +1,54 @@
+"""Texts that are cut until all of them together fit."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_pivot.engines.text_cut import fit_together
+
+
+class Letters:
+    """A tokenizer with one token for each character."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [ord(letter) for letter in text]
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(map(chr, token_ids))
+
+
+def test_texts_that_fit_stay_as_they_are() -> None:
+    assert fit_together(["a" * 50, "b" * 50], [0, 1], 100, Letters()) == ["a" * 50, "b" * 50]
+
+
+def test_the_first_in_the_order_is_cut_in_its_middle_and_says_so() -> None:
+    old, new = fit_together(["a" * 150 + "z" * 150, "b" * 100], [0, 1], 300, Letters())
+
+    assert new == "b" * 100
+    assert old.startswith("a" * 70)
+    assert old.endswith("z" * 70)
+    assert "characters left out] ..." in old
+    assert len(old) <= 200
+
+
+def test_the_next_is_cut_when_the_first_has_64_tokens_left() -> None:
+    first, second, third = fit_together(["a" * 500, "b" * 500, "c" * 100], [0, 1, 2], 400, Letters())
+
+    assert len(first) == 64
+    assert len(second) < 240
+    assert third == "c" * 100
+
+
+def test_a_text_of_a_hundred_megabytes_is_cut_in_little_time() -> None:
+    huge, small = fit_together(["a" * 100_000_000, "b" * 100], [0, 1], 1000, Letters())
+
+    assert len(huge) <= 900
+    assert small == "b" * 100
+
+
+@given(st.lists(st.text(min_size=0, max_size=400), min_size=1, max_size=6), st.integers(400, 2000))
+def test_all_together_fit_and_no_text_changes_unless_it_had_to(texts: list[str], max_tokens: int) -> None:
+    fitted = fit_together(texts, range(len(texts)), max_tokens, Letters())
+
+    assert sum(map(len, fitted)) <= max_tokens
+    if sum(map(len, texts)) <= max_tokens:
+        assert fitted == texts

@@ -1,0 +1,73 @@
+"""Endpoints: one request -> the answer of whichever of several equal servers is least busy and works."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from verl_pivot.engines.http_client import HttpClient
+from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
+
+_LONGEST_REST_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class _Server:
+    """One server and how it does."""
+
+    client: HttpClient
+    num_running: int = 0
+    num_failures: int = 0
+    """Failures since the last answer."""
+    rests_until: float = 0.0
+    """Time of the event loop until which others are preferred."""
+
+
+class Endpoints:
+    """Servers of the same model: each request goes to the one with the fewest requests, and after a failure to another.
+
+    A server that failed is asked again after a rest that doubles with each failure, or at once if all others failed.
+    """
+
+    def __init__(self, clients: Sequence[HttpClient], retries: Retries) -> None:
+        """Keep the servers.
+
+        Args:
+            clients: [num_servers] clients, at least one.
+            retries: How a request is repeated, on whichever server.
+        """
+        self._servers = [_Server(client) for client in clients]
+        self._retries = retries
+
+    @property
+    def url(self) -> str:
+        """Addresses of all servers, for messages."""
+        return ", ".join(server.client.url for server in self._servers)
+
+    async def post(self, path: str, body: bytes) -> bytes:
+        """Body of the answer to a JSON body.
+
+        Raises:
+            EngineError: If no server can be reached, or they keep failing, or do not know the path.
+            ConfigError: If a server refuses the request itself.
+        """
+        return await with_retries(self._retries, lambda: self._try(path, body))
+
+    async def _try(self, path: str, body: bytes) -> bytes:
+        now = asyncio.get_running_loop().time()
+        server = min(self._servers, key=lambda each: (max(0.0, each.rests_until - now), each.num_running))
+        server.num_running += 1
+        try:
+            answer = await server.client.try_post(path, body)
+        except UnavailableError as error:
+            server.num_failures += 1
+            rest = max(error.retry_after_seconds, 0.5 * 2.0 ** min(server.num_failures, 10))
+            server.rests_until = asyncio.get_running_loop().time() + min(rest, _LONGEST_REST_SECONDS)
+            raise
+        finally:
+            server.num_running -= 1
+        server.num_failures, server.rests_until = 0, 0.0
+        return answer
+
+    async def close(self) -> None:
+        for server in self._servers:
+            await server.client.close()

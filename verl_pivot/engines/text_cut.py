@@ -1,0 +1,80 @@
+"""Texts -> texts that fit a number of tokens: a note replaces the middle of a long one."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+_NOTE = "\n... [{} characters left out] ...\n"
+_LEAST_TOKENS = 64
+"""Tokens that a text keeps as long as texts that are cut after it have more."""
+_MAX_CHARACTERS_PER_TOKEN = 32
+"""Characters kept per allowed token before text is tokenised at all: a tool may give back 100 MB."""
+
+
+class Tokenizer(Protocol):
+    """The methods of a Hugging Face tokenizer that this module uses."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]: ...
+
+    def decode(self, token_ids: list[int]) -> str: ...
+
+
+class CutText(NamedTuple):
+    """A text after it was cut to its limit."""
+
+    text: str
+    num_tokens: int
+    truncated: bool
+    """Whether the middle was left out."""
+
+
+def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
+    """Cut a text to about `max_tokens`: its beginning and its end in equal parts, and between them a note.
+
+    Args:
+        text: Text of any length.
+        max_tokens: Limit, which includes the note's tokens. If the note alone exceeds it, only the note is returned.
+        tokenizer: Tokenizer of the policy.
+    """
+    max_characters = max_tokens * _MAX_CHARACTERS_PER_TOKEN  # of each end
+    is_huge = len(text) > 2 * max_characters
+    ids = [] if is_huge else tokenizer.encode(text, add_special_tokens=False)
+    if not is_huge and len(ids) <= max_tokens:
+        return CutText(text, len(ids), truncated=False)
+    note = _NOTE
+    room = max(0, max_tokens - len(tokenizer.encode(note.format(len(text)), add_special_tokens=False)))
+    num_head = (room + 1) // 2
+    head_ids = tokenizer.encode(text[:max_characters], add_special_tokens=False)[:num_head]
+    tail_ids = tokenizer.encode(text[-max_characters:], add_special_tokens=False)
+    tail_ids = tail_ids[max(0, len(tail_ids) - (room - num_head)) :]
+    # A token may hold a part of a character, which decodes to U+FFFD.
+    head, tail = (tokenizer.decode(part).strip("\N{REPLACEMENT CHARACTER}") for part in (head_ids, tail_ids))
+    cut = head + note.format(len(text) - len(head) - len(tail)) + tail
+    return CutText(cut, len(tokenizer.encode(cut, add_special_tokens=False)), truncated=True)
+
+
+def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> list[str]:
+    """Cut the middle out of some texts until all of them together have about `max_tokens`.
+
+    Args:
+        texts: Texts of any length.
+        order: Positions in `texts`, each once: the first of them is cut first, down to 64 tokens, then the next.
+        max_tokens: Limit of all texts together.
+        tokenizer: Any tokenizer; that of another model counts a little differently.
+    """
+    if sum(len(text.encode(errors="replace")) for text in texts) <= max_tokens:  # a token has at least one byte
+        return list(texts)
+    fitted = list(texts)
+    sizes = [len(tokenizer.encode(_countable(text, max_tokens), add_special_tokens=False)) for text in texts]
+    for position in order:
+        excess = sum(sizes) - max_tokens
+        if excess <= 0:
+            break
+        least = min(sizes[position], _LEAST_TOKENS)
+        cut = cut_to_tokens(texts[position], max(least, sizes[position] - excess), tokenizer)
+        fitted[position], sizes[position] = cut.text, cut.num_tokens
+    return fitted
+
+
+def _countable(text: str, max_tokens: int) -> str:
+    """A part of the text that has more than `max_tokens`, where the whole is far longer."""
+    return text[: 2 * max_tokens * _MAX_CHARACTERS_PER_TOKEN]
