@@ -11,6 +11,7 @@ break-once  SandboxError for the first run of this stdin, then ok
 bug         an exception that no backend should raise
 lose        SessionLostError
 kill        a session's cell that ends its interpreter
+call F A    a session's cell that calls function F with arguments A, and writes the reply to stdout
 """
 
 import asyncio
@@ -31,6 +32,7 @@ from verl_pivot.sandbox.execution import (
     Terminal,
     Timing,
 )
+from verl_pivot.sandbox.host_functions import HostCall, HostFunction, PassedCalls
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.service import Service
 from verl_pivot.sandbox.service.settings import ServiceSettings
@@ -114,6 +116,7 @@ class FakeBackend:
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
+        functions: tuple[HostFunction, ...],
     ) -> bool:
         self.sessions[session_id] = FakeSession()
         return False
@@ -128,6 +131,7 @@ class FakeBackend:
         files: dict[str, bytes],
         fetch: tuple[str, ...],
         on_output: OnOutput | None = None,
+        calls: PassedCalls | None = None,
     ) -> Result:
         session = self.sessions[session_id]
         if epoch != session.epoch:
@@ -135,6 +139,9 @@ class FakeBackend:
         if code == "kill":
             session.epoch, session.cells = session.epoch + 1, []
             return Result(status=Status.SESSION_KILLED, session=self._state(session_id))
+        if calls is not None and code.startswith("call "):
+            _, name, arguments = code.split(" ", 2)
+            code = f"print {await calls.on_call(HostCall(len(session.cells), name, arguments))}"
         result = await self.run(Program(code=code))
         session.cells.append(code)
         return Result(

@@ -4,6 +4,7 @@ import time
 
 import aiohttp
 
+from verl_pivot.sandbox.call_answering import CallAnswering
 from verl_pivot.sandbox.nodes import Node
 from verl_pivot.sandbox.transport import KEEP_ALIVE_SECONDS, Transport, TransportError
 from verl_pivot.sandbox.wire import Line, decode_line
@@ -22,31 +23,43 @@ class CellSocket:
         self.is_free = True
         """Whether no request waits for its answer."""
 
-    async def send(self, body: bytes) -> Line:
+    async def send(self, body: bytes, answering: CallAnswering | None = None) -> Line:
         """Answer to one cell, however long it takes; cancelling this call makes the node stop the cell.
+
+        Args:
+            body: The cell.
+            answering: Answers its calls of the host's functions; None if it may make none.
 
         Raises:
             TransportError: If the connection breaks off.
+            HostFailureError: If a call could not be answered, which makes the node stop the cell too.
         """
         is_answered = self.is_free = False
         try:
             if time.monotonic() - self._used_at > KEEP_ALIVE_SECONDS:
                 await self.close()
-            if self._socket is None:
-                self._socket = await self._transport.open_socket(self._node, self._path)
-            await self._socket.send_bytes(body)
-            message = await self._socket.receive()
-            if message.type is not aiohttp.WSMsgType.BINARY:
-                raise TransportError(f"the connection was closed: {message.extra or message.type.name}")
-            line = decode_line(message.data)
+            line = await self._exchange(body)
+            while answering is not None and line.call is not None:
+                line = await self._exchange(await answering.reply(line.call))
             is_answered = True
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise TransportError(f"{type(error).__name__}: {error}") from error
         finally:
             self.is_free, self._used_at = True, time.monotonic()
             if not is_answered:
                 await self.close()
         return line
+
+    async def _exchange(self, message: bytes) -> Line:
+        """The node's next line after this message."""
+        try:
+            if self._socket is None:
+                self._socket = await self._transport.open_socket(self._node, self._path)
+            await self._socket.send_bytes(message)
+            answer = await self._socket.receive()
+            if answer.type is not aiohttp.WSMsgType.BINARY:
+                raise TransportError(f"the connection was closed: {answer.extra or answer.type.name}")
+            return decode_line(answer.data)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise TransportError(f"{type(error).__name__}: {error}") from error
 
     async def close(self) -> None:
         socket, self._socket = self._socket, None

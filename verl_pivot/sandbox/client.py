@@ -13,6 +13,7 @@ from uuid import uuid4
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
 from verl_pivot.sandbox.discovery import Discovery, NodeFollower, first_nodes
 from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, Terminal
+from verl_pivot.sandbox.host_functions import HostFunction
 from verl_pivot.sandbox.local_service import LocalService, acquire, release
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Node
 from verl_pivot.sandbox.output_stream import OutputStream
@@ -199,6 +200,7 @@ class Sandbox:
         network: Network = Network.NONE,
         root: str = "",
         terminal: Terminal | None = None,
+        functions: Sequence[HostFunction] = (),
         snapshot: bytes | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Session:
@@ -211,6 +213,7 @@ class Sandbox:
             network: Network that the session sees.
             root: Name of the root file system that it runs in, as for `run`.
             terminal: Terminal that shows what cells print, which then have no branches; None for pipes.
+            functions: Functions of the host that its cells may call, while `Session.run` has someone who answers.
             snapshot: Content of a Snapshot, with which the session begins; None for an empty one.
             deadline_seconds: Seconds for the whole call; as many again to bring back the snapshot.
 
@@ -231,6 +234,7 @@ class Sandbox:
             network=network,
             root=root,
             terminal=terminal,
+            functions=functions,
             deadline_seconds=deadline_seconds,
         )
         if snapshot is not None:

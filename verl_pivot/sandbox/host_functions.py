@@ -1,14 +1,14 @@
-"""Functions of the host: a cell of a session calls them by name, and the caller of the session answers into the cell."""
+"""Functions of the host: the cells of a session call them, and whoever runs a cell answers into it."""
 
+import json
 import keyword
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.types import Json, JsonObject
 
-MAX_CALL_BYTES = 1024**2
-"""Most bytes of the arguments of one call as JSON, and of its reply."""
 MAX_FUNCTIONS = 64
 """Most functions of one session."""
 MAX_FUNCTIONS_BYTES = 256 * 1024
@@ -42,6 +42,27 @@ class HostFunction:
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
             raise SandboxRequestError(f"a function of the host is called {self.name!r}, which is no Python identifier")
+        properties, required = self.parameters.get("properties", {}), self.parameters.get("required", [])
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            raise SandboxRequestError(f"function {self.name} needs parameters that are a JSON schema of an object")
+
+
+def check_functions(functions: Sequence[HostFunction]) -> None:
+    """Check the functions of one session together.
+
+    Raises:
+        SandboxRequestError: If they are too many or too long, or two have the same name.
+    """
+    names = [function.name for function in functions]
+    if len(names) > MAX_FUNCTIONS:
+        raise SandboxRequestError(f"a session has at most {MAX_FUNCTIONS} functions of the host, got {len(names)}")
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise SandboxRequestError(f"two functions of the host are called {min(repeated)}")
+    num_bytes = sum(len(json.dumps((each.description, each.parameters))) for each in functions)
+    if num_bytes > MAX_FUNCTIONS_BYTES:
+        raise SandboxRequestError(
+            f"descriptions of the host's functions have {num_bytes} bytes; the most is {MAX_FUNCTIONS_BYTES}"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,11 +93,40 @@ class CallLimits:
     max_calls: int = 100
     """Most calls of one cell; each further one raises a RuntimeError in the cell."""
     reply_seconds: float = 60.0
-    """Seconds that a reply may take; none of them counts as time of the cell. Later, the cell ends with a SandboxError."""
+    """Seconds that a reply may take, during which the cell's time stands still; later it ends with a SandboxError."""
 
     def __post_init__(self) -> None:
         if not (self.max_calls > 0 and 0.0 < self.reply_seconds < float("inf")):
             raise SandboxRequestError(f"limits of calls must be positive numbers, got {self}")
+
+
+class HostCall(NamedTuple):
+    """A call as it comes from the sandbox, where the code of a cell may have forged it."""
+
+    number: int
+    name: str
+    """Name of one of the session's functions."""
+    arguments: str
+    """JSON of the arguments, or any other text."""
+
+
+class ReplyText(NamedTuple):
+    """A reply on its way to the cell; one of the two is None."""
+
+    value: str | None
+    """JSON of what the call returns."""
+    error: str | None
+
+
+OnCall = Callable[[HostCall], Awaitable[ReplyText]]
+"""Receiver of the calls of a cell, one at a time."""
+
+
+class PassedCalls(NamedTuple):
+    """How the calls of one cell are passed on."""
+
+    limits: CallLimits
+    on_call: OnCall
 
 
 AnswerCall = Callable[[str, JsonObject], Awaitable[HostReply]]

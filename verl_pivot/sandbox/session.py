@@ -9,9 +9,11 @@ from uuid import uuid4
 import msgspec
 
 from verl_pivot.errors import SandboxError, SandboxFileError, SandboxRequestError, SessionLostError, SnapshotError
+from verl_pivot.sandbox.call_answering import CallAnswering, HostFailureError
 from verl_pivot.sandbox.cell_socket import CellSocket
 from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, SessionState, Status, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.host_functions import AnswerCall, CallLimits, HostFunction, check_functions
 from verl_pivot.sandbox.nodes import Node
 from verl_pivot.sandbox.output_stream import OutputStream
 from verl_pivot.sandbox.session_sender import Exchange, SessionSender
@@ -24,7 +26,7 @@ from verl_pivot.sandbox.snapshot import (
     saving_cell,
 )
 from verl_pivot.sandbox.transport import TransportError
-from verl_pivot.sandbox.wire import CellBody, ForkBody, Line, OpenBody, encode
+from verl_pivot.sandbox.wire import MAX_CALL_MESSAGE_BYTES, CellBody, ForkBody, Line, OpenBody, encode
 
 DEADLINE_SECONDS = 120.0
 """Default of `deadline_seconds`: seconds for a whole call with its queues and retries."""
@@ -47,6 +49,7 @@ async def open_session(
     network: Network,
     root: str,
     terminal: Terminal | None,
+    functions: Sequence[HostFunction],
     deadline_seconds: float,
 ) -> "Session":
     """Open a session on the first of `nodes` that takes it.
@@ -55,6 +58,7 @@ async def open_session(
         SandboxRequestError: If the request is not allowed.
         SandboxError: If no node opened the session until the deadline.
     """
+    check_functions(functions)
     body = OpenBody(
         client=sender.client,
         id=uuid4().hex,
@@ -65,12 +69,13 @@ async def open_session(
         environment=dict(environment),
         folder=folder,
         terminal=msgspec.Raw(encode(terminal)),
+        functions=msgspec.Raw(encode(list(functions))),
     )
     try:
         node, line = await sender.send(nodes, "/v1/sessions", body, _RETRIED_AT_OPEN)
     except TransportError as error:
         raise SandboxError(f"no session could be opened: {error}") from error
-    return Session(sender, node, _state(line), limits)
+    return Session(sender, node, _state(line), limits, [function.name for function in functions])
 
 
 class Session:
@@ -86,13 +91,17 @@ class Session:
             assert await session.read_file("output.txt") == b"21"
     """
 
-    def __init__(self, sender: SessionSender, node: Node, state: SessionState, limits: Limits) -> None:
+    def __init__(
+        self, sender: SessionSender, node: Node, state: SessionState, limits: Limits, functions: Sequence[str]
+    ) -> None:
         self.id = state.id
         self.epoch = state.epoch
         """Number of the interpreter; it grows when a cell had to be killed, and all variables and files are gone."""
         self._sender = sender
         self._node = node
         self._limits = limits
+        self._functions = functions
+        """Names of the functions of the host that cells may call."""
         self._socket = CellSocket(sender.transport, node, state.id)
         self.lost: tuple[str, ...] = ()
         """What was not brought back of the snapshot that the session was opened with: "name: reason" of each."""
@@ -118,6 +127,8 @@ class Session:
         wall_seconds: float | None = None,
         files: Mapping[str, bytes] | None = None,
         fetch: Sequence[str] = (),
+        answer_call: AnswerCall | None = None,
+        call_limits: CallLimits = CallLimits(),  # noqa: B008  frozen
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> Result:
         """Run one cell; the repr of its last expression comes back as `value`.
@@ -127,16 +138,40 @@ class Session:
             wall_seconds: Limit of this cell; None takes the session's.
             files: {name: content} written into the working directory before the cell runs.
             fetch: Names of files to bring back after the cell.
-            deadline_seconds: Seconds for the whole call.
+            answer_call: Answers the cell's calls of the functions that the session was opened with; None refuses them.
+                An exception of it ends the cell and its interpreter, and is raised here.
+            call_limits: Limits of these calls.
+            deadline_seconds: Seconds for the whole call, without those in which `answer_call` works.
 
         Raises:
             SandboxRequestError: If the cell is not allowed, or the session is busy with another one.
             SessionLostError: If the interpreter is gone through no fault of this cell.
-            SandboxError: If there is no result until the deadline.
+            SandboxError: If there is no result until the deadline, or a call has no reply in time.
         """
-        return self._take(
-            await self._send("run", self._cell(code, wall_seconds, files, fetch, deadline_seconds), self._socket)
-        )
+        cell = self._cell(code, wall_seconds, files, fetch, deadline_seconds)
+        if answer_call is None:
+            return self._take(await self._send("run", cell, self._socket))
+        try:
+            return self._take(await self._send_with_calls(cell, answer_call, call_limits))
+        except HostFailureError as failure:
+            raise failure.error from None
+
+    async def _send_with_calls(self, cell: CellBody, answer_call: AnswerCall, limits: CallLimits) -> Line:
+        if not self._socket.is_free:
+            raise SandboxRequestError(f"session {self.id} runs another cell; await that one first")
+        cell = msgspec.structs.replace(cell, calls=msgspec.Raw(encode(limits)))
+        num_bytes = len(encode(cell))
+        if num_bytes > MAX_CALL_MESSAGE_BYTES:
+            raise SandboxRequestError(
+                f"a cell with calls has {num_bytes} bytes; the most is {MAX_CALL_MESSAGE_BYTES}: use write_file"
+            )
+        limit = asyncio.timeout(cell.deadline_seconds)
+        answering = CallAnswering(answer_call, limits, self._functions, limit)
+
+        async def exchange(node: Node, path: str, data: bytes) -> Line:
+            return await self._socket.send(data, answering)
+
+        return await self._send("run", cell, exchange=exchange, limit=limit)
 
     def stream(
         self,
@@ -149,7 +184,8 @@ class Session:
     ) -> OutputStream:
         """Run one cell and read its output meanwhile; arguments, result and errors are those of `run`.
 
-        A cell whose output is given up before its end ends its interpreter, as a call of `run` that is cancelled does.
+        The cell can call no functions of the host. If its output is given up before its end, its interpreter ends, as
+        with a call of `run` that is cancelled.
         """
         body = self._cell(code, wall_seconds, files, fetch, deadline_seconds)
 
@@ -223,7 +259,8 @@ class Session:
     async def fork(self, *, deadline_seconds: float = DEADLINE_SECONDS) -> "Session":
         """Branch off a session with a copy of all variables and the same working directory. Raises as `run` does."""
         body = ForkBody(client=self._sender.client, id=uuid4().hex, deadline_seconds=deadline_seconds, epoch=self.epoch)
-        return Session(self._sender, self._node, _state(await self._send("fork", body)), self._limits)
+        state = _state(await self._send("fork", body))
+        return Session(self._sender, self._node, state, self._limits, self._functions)
 
     async def snapshot(
         self, *, wall_seconds: float | None = None, deadline_seconds: float = DEADLINE_SECONDS
@@ -290,7 +327,12 @@ class Session:
         return result.files[name]
 
     async def _send(
-        self, verb: str, body: CellBody | ForkBody, socket: CellSocket | None = None, exchange: Exchange | None = None
+        self,
+        verb: str,
+        body: CellBody | ForkBody,
+        socket: CellSocket | None = None,
+        exchange: Exchange | None = None,
+        limit: asyncio.Timeout | None = None,
     ) -> Line:
         if self._is_closed:
             raise SandboxRequestError(f"session {self.id} is closed; open another")
@@ -299,10 +341,10 @@ class Session:
             self._abandoned_id = None
         try:
             path = f"/v1/sessions/{self.id}/{verb}"
-            _, line = await self._sender.send([self._node], path, body, _RETRIED, socket, exchange)
+            _, line = await self._sender.send([self._node], path, body, _RETRIED, socket, exchange, limit)
         except TransportError as error:
             raise SessionLostError(f"session {self.id} is lost with its node {self._node.url}: {error}") from error
-        except (asyncio.CancelledError, SandboxError):
+        except (asyncio.CancelledError, SandboxError, HostFailureError):
             self._abandoned_id = body.id
             raise
         if line.failure is not None:

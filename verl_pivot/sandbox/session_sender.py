@@ -48,6 +48,7 @@ class SessionSender:
         retried: frozenset[FailureKind],
         socket: CellSocket | None = None,
         exchange: Exchange | None = None,
+        limit: asyncio.Timeout | None = None,
     ) -> NodeAnswer:
         """Answer of the first node that takes the request; every attempt carries the same id.
 
@@ -58,6 +59,7 @@ class SessionSender:
             retried: Failures after which the request is sent again; any other failure is an answer.
             socket: WebSocket that takes the request instead of a POST, if it is free and the request is small enough.
             exchange: Sends one attempt; None for a POST with one line of answer.
+            limit: Deadline that others may move; None for the body's.
 
         Raises:
             TransportError: If the connection failed MAX_TRANSPORT_FAILURES times in a row.
@@ -67,7 +69,7 @@ class SessionSender:
         num_attempts, num_broken, problem = 0, 0, "no node is ready"
         refused_by: set[Node] = set()
         try:
-            async with asyncio.timeout_at(deadline):
+            async with limit or asyncio.timeout_at(deadline):
                 while True:
                     node = await self._choose(nodes, refused_by)
                     num_attempts += 1

@@ -11,6 +11,8 @@ import msgspec
 from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.execution import Limits, Network, Output, Program, Result, SessionState, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.host_functions import CallLimits, HostCall, HostFunction, check_functions
+from verl_pivot.sandbox.lane.answers import MAX_CALL_BYTES
 
 MAX_ITEMS = 64
 """Most programs of one batch."""
@@ -23,6 +25,8 @@ HEARTBEAT_SECONDS = 5.0
 """Seconds without a line of the answer until the service sends an empty one, so that each side sees the other live."""
 MAX_CELL_BYTES = 64 * 1024
 """Most bytes of a cell on a WebSocket, of which many may be open; a larger cell is sent by POST."""
+MAX_CALL_MESSAGE_BYTES = 3 * MAX_CALL_BYTES
+"""Most bytes of a message on the WebSocket of a session with functions of the host: a reply, or a cell with calls."""
 
 ValueT = TypeVar("ValueT")
 
@@ -58,9 +62,11 @@ class Batch:
 
 
 class Line(msgspec.Struct, frozen=True):
-    """One line of the answer; exactly one of output, result, session and failure is set."""
+    """One line of the answer; exactly one of call, output, result, session and failure is set."""
 
     id: str | None = None
+    call: HostCall | None = None
+    """Call of a function of the host by a cell that runs; more lines with its id follow."""
     output: Output | None = None
     """Output of a request that runs; more lines with its id follow."""
     result: Result | None = None
@@ -109,6 +115,8 @@ def _given(struct: msgspec.Struct) -> dict[str, Any]:
 
 _WireLimits = _strict(Limits)
 _WireTerminal = _strict(Terminal)
+_WireFunction = _strict(HostFunction, parameters=dict[str, Any])
+_WireCallLimits = _strict(CallLimits)
 _decode_program = msgspec.json.Decoder(_strict(Program, limits=_WireLimits, terminal=_WireTerminal | None)).decode
 
 
@@ -146,6 +154,7 @@ class OpenBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     environment: dict[str, str] = {}
     folder: str = ""
     terminal: msgspec.Raw = msgspec.Raw(b"null")
+    functions: msgspec.Raw = msgspec.Raw(b"[]")
 
 
 class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -160,6 +169,18 @@ class CellBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=
     wall_seconds: float
     files: dict[str, bytes] = {}
     fetch: tuple[str, ...] = ()
+    calls: msgspec.Raw = msgspec.Raw(b"null")
+    """Limits of calls of the host's functions; null for a cell that may make none. Calls need the WebSocket: during the
+    cell, each comes as a Line, and a ReplyBody goes back."""
+
+
+class ReplyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Reply to a call of a running cell; a message on the session's WebSocket."""
+
+    number: int
+    value: str | None = None
+    """JSON of what the call returns."""
+    error: str | None = None
 
 
 class StreamBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -218,6 +239,20 @@ def decode_terminal(raw: msgspec.Raw) -> Terminal | None:
     """Decode the terminal of a session; raises SandboxRequestError if it is none."""
     given = decode(bytes(raw), _WireTerminal | None, "the field terminal")  # type: ignore[arg-type]  # a union is no class
     return None if given is None else Terminal(**_given(given))
+
+
+def decode_functions(raw: msgspec.Raw) -> tuple[HostFunction, ...]:
+    """Decode the functions of a session; raises SandboxRequestError if they are not usable."""
+    given = decode(bytes(raw), list[_WireFunction], "the field functions")  # type: ignore[valid-type]
+    functions = tuple(HostFunction(**_given(each)) for each in given)
+    check_functions(functions)
+    return functions
+
+
+def decode_call_limits(raw: msgspec.Raw) -> CallLimits | None:
+    """Decode limits of calls; raises SandboxRequestError if they are not usable."""
+    given = decode(bytes(raw), _WireCallLimits | None, "the field calls")  # type: ignore[arg-type]  # a union is no class
+    return None if given is None else CallLimits(**_given(given))
 
 
 def check_envelope(client: str, request_id: str, deadline_seconds: float) -> None:
@@ -321,6 +356,11 @@ def encode_batch(client: str, items: Sequence[bytes]) -> bytes:
 def encode_output(item_id: str, output: Output) -> bytes:
     """Encode the line of an answer that holds output of a request that runs, with its newline."""
     return msgspec.json.encode({"id": item_id, "output": output}) + b"\n"
+
+
+def encode_call(item_id: str, call: HostCall) -> bytes:
+    """Encode the line of an answer that holds a call of a cell that runs."""
+    return msgspec.json.encode({"id": item_id, "call": call})
 
 
 def encode_line(item_id: str | None, outcome: Result | SessionState | Failure) -> bytes:

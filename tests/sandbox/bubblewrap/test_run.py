@@ -268,7 +268,14 @@ async def test_sessions_are_refused_with_the_remedy() -> None:
     async with bwrap_backend() as backend:
         with pytest.raises(SandboxRequestError, match="has no sessions: use the backend zygote"):
             await backend.open_session(
-                "a", limits=Limits(), network=Network.NONE, root="", environment={}, folder="", terminal=None
+                "a",
+                limits=Limits(),
+                network=Network.NONE,
+                root="",
+                environment={},
+                folder="",
+                terminal=None,
+                functions=(),
             )
 
 

@@ -54,7 +54,7 @@ def test_every_request_has_an_operation_of_its_own() -> None:
     operations = [get_args(get_type_hints(request)["op"])[0] for request in requests]
 
     assert sorted(operations) == sorted(
-        ["run", "cancel", "more", "type", "ping", "open", "cell", "fork", "files", "abandon", "close"]
+        ["run", "cancel", "more", "type", "ping", "open", "cell", "fork", "files", "abandon", "close", "reply"]
     )
 
 

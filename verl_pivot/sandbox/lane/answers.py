@@ -15,6 +15,8 @@ if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
 
     Fields: TypeAlias = tuple[bytes | None, ...]
 
+MAX_CALL_BYTES = 1024**2
+"""Most bytes of the arguments of one call of a function of the host as JSON, and of its reply."""
 _LENGTH = struct.Struct(">q")
 _ABSENT = -1
 CREDENTIALS = struct.Struct("3i")
@@ -33,14 +35,24 @@ def write_answer(fd: int, fields: "Fields") -> None:
 
     A reader that has gone does not matter: it has taken something else for the answer.
     """
-    lengths = b"".join(_LENGTH.pack(_ABSENT if field is None else len(field)) for field in fields)
-    content = memoryview(lengths + b"".join(field or b"" for field in fields))
+    content = memoryview(pack_fields(fields))
     try:
         while content:
             content = content[os.write(fd, content[:_CHUNK_BYTES]) :]
         os.close(fd)
     except OSError:
         return
+
+
+def pack_fields(fields: "Fields") -> bytes:
+    """The lengths of the fields, then the fields."""
+    lengths = b"".join(_LENGTH.pack(_ABSENT if field is None else len(field)) for field in fields)
+    return lengths + b"".join(field or b"" for field in fields)
+
+
+def num_bytes_of(fields: "Fields") -> int:
+    """Length of what `pack_fields` gives."""
+    return sum(_LENGTH.size + len(field or b"") for field in fields)
 
 
 class AnswerSocket:

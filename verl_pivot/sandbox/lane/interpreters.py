@@ -20,9 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from verl_pivot.sandbox.lane.messages import CellAnswer, Done, Refusal
+    from verl_pivot.sandbox.lane.messages import CallAnswer, CellAnswer, Done, Refusal
 
-    OnCellAnswer: TypeAlias = Callable[[CellAnswer | Refusal], None]
+    OnCellAnswer: TypeAlias = Callable[[CallAnswer | CellAnswer | Refusal], None]
     OnStarted: TypeAlias = Callable[[Done | Refusal], None]
 
 _REPORT_SECONDS = 10.0
@@ -32,6 +32,7 @@ KILL_REASONS = {
     "cpu_limit": "the cell used up its processor time and would not be interrupted",
     "memory_limit": "the session used more memory than its limit",
     "evicted": "the node ran out of memory",
+    "no_reply": "no reply came to a call of a function of the host",
     "output_limit": "the cell wrote more output than may be read",
 }
 """Limit for which an interpreter was killed -> the sentence that the user reads."""

@@ -6,12 +6,12 @@ goes on in a fresh interpreter with the next epoch, and a request for the old ep
 
 import os
 import signal
-import time
 from functools import partial
 
 from verl_pivot.sandbox.lane.answer_fields import NO_OUTPUT, cell_answer
 from verl_pivot.sandbox.lane.answers import AnswerError
 from verl_pivot.sandbox.lane.capture import Capture, take_output
+from verl_pivot.sandbox.lane.cell_calls import CellCalls
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.fd_passing import send
 from verl_pivot.sandbox.lane.fork_reply import ForkReply
@@ -29,10 +29,13 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer, OnStarted
     from verl_pivot.sandbox.lane.messages import (
         CellAnswer,
+        CellRequest,
         Done,
+        FunctionFields,
         LimitFields,
         OutputFields,
         Refusal,
+        ReplyRequest,
         SessionFields,
         TerminalFields,
     )
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 _OWN_REASONS = ("memory_limit", "output_limit")
 """Limits that a session exceeds by itself."""
+_SYSTEM_REASONS = ("evicted", "no_reply")
+"""Reasons that are no doing of the session."""
 
 
 class LaneSession:
@@ -54,6 +59,7 @@ class LaneSession:
         *,
         place: "StartingPlace",
         terminal: "TerminalFields | None",
+        functions: "list[FunctionFields]",
         total_cpu_seconds: int,
     ) -> None:
         self.id = id
@@ -61,6 +67,7 @@ class LaneSession:
         self.limits = limits
         self.shape = shape
         self.place = place
+        self.functions = functions
         self.epoch = 1
         self.num_cells = 0
         self.interpreter: Interpreter | None = None
@@ -106,6 +113,7 @@ class LaneSession:
             "limits": limits,
             "place": self.place,
             "terminal": self.terminal,
+            "functions": self.functions,
         }
         self._on_started = answer
         self._zygote = process.zygote
@@ -122,31 +130,47 @@ class LaneSession:
                 process.give(interpreter, task, stdin=b"", outputs=outputs, control=control, terminal=terminal)
         theirs.close()
 
-    def run_cell(self, code: str, wall_seconds: float, answer: "OnCellAnswer") -> None:
-        """Run one cell in the interpreter, which is idle."""
+    def run_cell(self, request: "CellRequest", answer: "OnCellAnswer") -> None:
+        """Run one cell in the interpreter, which is idle; `answer` gets its calls too."""
         assert self.interpreter is not None, "a cell needs an interpreter"
         self.num_cells += 1
+        calls, pid = None, self.interpreter.pid
+        if request["calls"] is not None and pid is not None:
+            names = frozenset(each["name"] for each in self.functions)
+            calls = CellCalls(self._loop, pid, request["calls"], names, on_call=answer, kill=self.kill)
         cell = self._cell = RunningCell(
             self._loop,
             self.interpreter,
             answer,
-            wall_seconds=wall_seconds,
+            wall_seconds=request["wall_seconds"],
             cpu_seconds=self.limits["cpu_seconds"],
             max_bytes=self.limits["output_bytes"],
+            calls=calls,
             on_texts=self._on_texts,
             kill=self.kill,
         )
         try:
-            cell.send(self.num_cells, code)
+            cell.send(self.num_cells, request["code"])
         except OSError as error:
             self.kill(f"the interpreter's channel is broken: {error.strerror}")
+
+    def reply(self, request: "ReplyRequest") -> None:
+        """Reply to a call of the running cell; ignored if that has ended."""
+        if self._cell is not None and self._cell.calls is not None:
+            self._cell.calls.reply(request["call"], request["value"], request["error"])
 
     def fork(self, branch_id: str, answer: "OnStarted") -> "LaneSession":
         """A new session that goes on from here, in a copy of the interpreter."""
         assert self.interpreter is not None, "a fork needs an interpreter"
-        total = self._total_cpu_seconds
         branch = LaneSession(
-            branch_id, self.limits, self.shape, self._loop, place=self.place, terminal=None, total_cpu_seconds=total
+            branch_id,
+            self.limits,
+            self.shape,
+            self._loop,
+            place=self.place,
+            terminal=None,
+            functions=self.functions,
+            total_cpu_seconds=self._total_cpu_seconds,
         )
         ours, theirs = new_channel()
         outputs = self._captures()
@@ -260,7 +284,7 @@ class LaneSession:
     def _finish_cell(
         self, interpreter: Interpreter, cell: RunningCell, status: str, *, value: str | None, error: str | None
     ) -> None:
-        wall_seconds = time.monotonic() - cell.started_at
+        wall_seconds = cell.wall_seconds
         output = self._close_cell(interpreter, cell)
         cell.answer(
             cell_answer(
@@ -296,9 +320,9 @@ class LaneSession:
 
     def _answer_killed_cell(self, interpreter: Interpreter, cell: RunningCell) -> None:
         reason = cell.killed_by or ""
-        if reason == "evicted":
+        if reason in _SYSTEM_REASONS:
             self._close_cell(interpreter, cell)
-            cell.answer({"kind": "lost", "reason": reason})
+            cell.answer({"kind": "lost", "reason": KILL_REASONS[reason]})
         else:
             error = KILL_REASONS.get(reason, reason)
             self._finish_cell(interpreter, cell, "session_killed", value=None, error=error)

@@ -4,7 +4,7 @@ The lane's modules import this one for the type checker alone: making its types 
 `typing` 10 ms more in each zygote.
 """
 
-from typing import Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 EncodedFiles: TypeAlias = dict[str, str]
 """{file name: content in base64}."""
@@ -65,6 +65,21 @@ class PodFields(TypedDict):
     """Paths of the lane's folders that it sees; none of them with a root."""
     terminal: TerminalFields | None
     """Terminal of its output; None for pipes."""
+
+
+class FunctionFields(TypedDict):
+    """A function of the host, field by field as in sandbox.host_functions.HostFunction."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class CallLimitFields(TypedDict):
+    """Limits of the calls of one cell, field by field as in sandbox.host_functions.CallLimits."""
+
+    max_calls: int
+    reply_seconds: float
 
 
 class LaneSettings(TypedDict):
@@ -179,10 +194,12 @@ class OpenRequest(PodFields):
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the interpreter starts; empty for none."""
+    functions: list[FunctionFields]
+    """Functions of the host that its cells may call."""
 
 
 class CellRequest(TypedDict):
-    """Run a cell in a session. The answer is CellAnswer or Refusal."""
+    """Run a cell in a session. The answer is CellAnswer or Refusal, after a CallAnswer for each call."""
 
     op: Literal["cell"]
     session: str
@@ -191,6 +208,21 @@ class CellRequest(TypedDict):
     wall_seconds: float
     streams: bool
     """Whether to send its output while it runs, as OutputAnswers."""
+    calls: CallLimitFields | None
+    """Limits of its calls of the host's functions; None if it may make none."""
+
+
+class ReplyRequest(TypedDict):
+    """Reply to a call of the cell that runs in a session. This request has no answer, and may come too late."""
+
+    op: Literal["reply"]
+    session: str
+    call: int
+    """Number of the CallAnswer."""
+    value: str | None
+    """JSON of what the call returns; None for an error."""
+    error: str | None
+    """Text of the exception that the call raises; None for a value."""
 
 
 class ForkRequest(TypedDict):
@@ -231,7 +263,7 @@ class CloseRequest(TypedDict):
 
 UseRequest: TypeAlias = CellRequest | ForkRequest | FilesRequest
 """Requests that need the session's interpreter, idle and of the right epoch."""
-SessionRequest: TypeAlias = OpenRequest | UseRequest | AbandonRequest | CloseRequest
+SessionRequest: TypeAlias = OpenRequest | UseRequest | ReplyRequest | AbandonRequest | CloseRequest
 LaneRequest: TypeAlias = RunRequest | CancelRequest | MoreRequest | TypeRequest | PingRequest | SessionRequest
 
 
@@ -320,6 +352,18 @@ class OutputAnswer(TypedDict):
     stderr: str
 
 
+class CallAnswer(TypedDict):
+    """A running cell calls a function of the host; the cell waits until a ReplyRequest comes."""
+
+    kind: Literal["call"]
+    call: int
+    """Number of the call, which no other call of the lane has."""
+    name: str
+    """Name of one of the session's functions."""
+    arguments: str
+    """Text that the cell sent as the JSON of its arguments; it may be any text."""
+
+
 class Done(TypedDict):
     """The request was served, and has no result."""
 
@@ -343,7 +387,7 @@ class Refusal(TypedDict):
     reason: str
 
 
-LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | Opened | Done | Refusal
+LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | CallAnswer | Opened | Done | Refusal
 
 
 class AnswerFrame(TypedDict):

@@ -5,7 +5,7 @@ Imported for the type checker alone, as messages.py is.
 
 from typing import Literal, TypeAlias, TypedDict
 
-from verl_pivot.sandbox.lane.messages import ProgramKind, TerminalFields
+from verl_pivot.sandbox.lane.messages import FunctionFields, ProgramKind, TerminalFields
 
 
 class ResourceLimits(TypedDict):
@@ -51,6 +51,8 @@ class CellsTask(TypedDict):
     place: StartingPlace
     terminal: TerminalFields | None
     """Terminal in place of stdout and stderr; None for the streams that come with the order."""
+    functions: list[FunctionFields]
+    """Functions of the host that cells may call."""
 
 
 class FilesTask(TypedDict):

@@ -18,14 +18,17 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from verl_pivot.sandbox.lane import syscalls
+from verl_pivot.sandbox.lane import host_calls, syscalls
 from verl_pivot.sandbox.lane.answers import HELLO, write_answer
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive
+from verl_pivot.sandbox.lane.host_calls import HostCalls
 from verl_pivot.sandbox.lane.python_program import exit_code_of, open_standard_streams
 
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.answers import Fields
+    from verl_pivot.sandbox.lane.messages import FunctionFields
 
+_OWN_FILES = (__file__, host_calls.__file__)
 CELL_FILE = "<cell {}>"
 """File name of a cell in tracebacks."""
 
@@ -56,8 +59,14 @@ def _remember(name: str, code: str) -> None:
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
 
 
-def serve_cells(channel: socket.socket) -> NoReturn:
-    """Run one cell after the other until the channel closes."""
+def serve_cells(channel: socket.socket, functions: "list[FunctionFields]") -> NoReturn:
+    """Run one cell after the other until the channel closes.
+
+    Args:
+        channel: Channel for requests.
+        functions: Functions of the host that the cells may call.
+    """
+    calls = HostCalls(functions)
     channel.send(HELLO)
     pid = _getpid()
     while True:
@@ -69,11 +78,13 @@ def serve_cells(channel: socket.socket) -> NoReturn:
             channel = _fork(channel, fds)
             pid = _getpid()
             continue
-        answer, payload = fds
+        answer, payload, *call_sockets = fds
         code, max_bytes = marshal.loads(read_all(payload))
         os.close(payload)
         os.set_inheritable(answer, False)  # a command that the cell runs has no part in the answer
+        calls.begin(call_sockets)
         outcome = _run_cell(code, number, max_bytes, pid)
+        calls.end()
         write_answer(answer, outcome)
 
 
@@ -121,7 +132,7 @@ def _traceback(error: BaseException, name: str) -> str:
     while trace is not None and trace.tb_frame.f_code.co_filename != name:
         trace = trace.tb_next
     report = traceback.TracebackException(type(error), error, trace)
-    report.stack[:] = [frame for frame in report.stack if frame.filename != __file__]
+    report.stack[:] = [frame for frame in report.stack if frame.filename not in _OWN_FILES]
     return "".join(report.format())
 
 

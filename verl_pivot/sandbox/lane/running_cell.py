@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from verl_pivot.sandbox.lane.answers import AnswerError, AnswerSocket
+from verl_pivot.sandbox.lane.cell_calls import CellCalls
 from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     CoreTime,
@@ -45,6 +46,7 @@ class RunningCell:
         wall_seconds: float,
         cpu_seconds: float,
         max_bytes: int,
+        calls: CellCalls | None,
         on_texts: Callable[[str | None, str | None], None],
         kill: Callable[[str], None],
     ) -> None:
@@ -57,6 +59,7 @@ class RunningCell:
             wall_seconds: Seconds that it may take, besides those in which it waits for a core.
             cpu_seconds: CPU seconds of the interpreter in this cell, and of each process that the cell starts.
             max_bytes: Most bytes of its value, and of its traceback.
+            calls: Its calls of the host's functions; None if it may make none.
             on_texts: Called with value and traceback when they have come.
             kill: Called with the reason when the interpreter has to end.
         """
@@ -66,7 +69,8 @@ class RunningCell:
         """Limit or reason for which it was interrupted, or its interpreter killed."""
         self.had_no_core = False
         """Whether it was interrupted for its wall limit although it waited for a core for longer than is granted."""
-        self.started_at = time.monotonic()
+        self.calls = calls
+        self._started_at = time.monotonic()
         self._began_at = time.clock_gettime(time.CLOCK_BOOTTIME) - _TICK_SECONDS
         self._loop = loop
         self._interpreter = interpreter
@@ -89,17 +93,28 @@ class RunningCell:
             OSError: If its channel is broken.
         """
         payload = sealed_memory_file(marshal.dumps((code, self._max_bytes)))
+        sockets = [self._socket.theirs, *([] if self.calls is None else [self.calls.theirs])]
+        answer, *calls = (each.fileno() for each in sockets)
         try:
-            send(self._interpreter.channel, ("cell", number), (self._socket.theirs.fileno(), payload))
+            send(self._interpreter.channel, ("cell", number), (answer, payload, *calls))
         finally:
             os.close(payload)
-            self._socket.theirs.close()
+            for each in sockets:
+                each.close()
 
     def close(self) -> None:
         """Forget the cell, which has ended."""
         self._timer.cancel()
         self._loop.forget(self._socket.fileno())
         self._socket.close()
+        if self.calls is not None:
+            self.calls.close()
+
+    @property
+    def wall_seconds(self) -> float:
+        """Seconds since its start, without those in which it waited for replies to its calls."""
+        waited_seconds = 0.0 if self.calls is None else self.calls.waited_seconds
+        return time.monotonic() - self._started_at - waited_seconds
 
     def _on_readable(self) -> None:
         try:
@@ -117,9 +132,8 @@ class RunningCell:
     def _check_limits(self) -> None:
         """Interrupt the cell for a limit; time that it waited for a core is granted on top of the wall limit."""
         processes = family(self._pid) if self._interpreter.has_proc else []
-        now = time.monotonic()
-        look_at(self._waiting, processes, now)
-        elapsed = now - self.started_at
+        look_at(self._waiting, processes, time.monotonic())
+        elapsed = self.wall_seconds
         waited = self._waiting.seconds(elapsed)
         granted = granted_seconds(waited, self._wall_seconds)
         missing_wall = self._wall_seconds + granted - elapsed

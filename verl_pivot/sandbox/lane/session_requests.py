@@ -123,11 +123,16 @@ class SessionRequests:
         return [PodOfSessions(sessions) for sessions in pods.values()]
 
     def serve(self, request: "SessionRequest", answer: "OnAnswer", feed: OutputFeed | None = None) -> None:
-        """Serve one request; `answer` is called once, now or later, and `feed` takes the output of a cell before."""
+        """Serve one request; `answer` is called once, now or later, and before that with each call of a cell.
+
+        `feed` takes the output of a cell before its answer.
+        """
         if request["op"] == "open":
             self._open(request, answer)
             return
         session = self._sessions.get(request["session"])
+        if session is None and request["op"] == "reply":
+            return
         if session is None:
             answer({"kind": "lost", "reason": "its lane has no such session"})
         elif request["op"] == "close":
@@ -137,6 +142,8 @@ class SessionRequests:
         elif request["op"] == "abandon":
             session.kill("its cell was cancelled")
             answer({"kind": "done"})
+        elif request["op"] == "reply":
+            session.reply(request)
         else:
             self._use(session, request, answer, feed)
 
@@ -165,6 +172,7 @@ class SessionRequests:
             self._loop,
             place={"environment": request["environment"], "folder": request["folder"]},
             terminal=request["terminal"],
+            functions=request["functions"],
             total_cpu_seconds=self._cpu_seconds,
         )
         self._sessions[session.id] = session
@@ -211,7 +219,7 @@ class SessionRequests:
         if request["op"] == "cell":
             if feed is not None and session.interpreter is not None:
                 feed.follow(session.interpreter.outputs)
-            session.run_cell(request["code"], request["wall_seconds"], answer)
+            session.run_cell(request, answer)
         elif session.terminal is not None and request["op"] == "fork":
             answer({"kind": "refused", "reason": "a session with a terminal has no branches: open it without one"})
         elif request["op"] == "fork":

@@ -162,7 +162,7 @@ class Lane:
             self._send(run.number, answer)
 
     def _send(self, number: int, answer: "LaneAnswer") -> None:
-        if answer["kind"] != "output" and number in self._feeds:
+        if answer["kind"] not in ("output", "call") and number in self._feeds:
             self._feeds.pop(number).end()
         frame: AnswerFrame = {"number": number, "answer": answer}
         self._outgoing.append(memoryview(encode(frame)))

@@ -224,7 +224,7 @@ def _become(task: "ProgramTask | CellsTask", control: int) -> None:
     if task["kind"] == "cells":
         if "__main__" not in _modules:
             new_main_module()
-        _modules[_REPL].serve_cells(socket.socket(fileno=control))
+        _modules[_REPL].serve_cells(socket.socket(fileno=control), task["functions"])
     elif task["kind"] == "python":
         run_main(task["code"], task["argv"], name=MAIN_PATH if task["place"]["folder"] else MAIN)
     else:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, Terminal
+from verl_pivot.sandbox.host_functions import HostFunction, PassedCalls
 
 
 class Backend(Protocol):
@@ -48,6 +49,7 @@ class Backend(Protocol):
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
+        functions: tuple[HostFunction, ...],
     ) -> bool:
         """Start a Python interpreter that keeps its variables; the limits hold for the whole session.
 
@@ -61,6 +63,7 @@ class Backend(Protocol):
             environment: Variables in addition to the constant ones.
             folder: Folder below /tmp in which it starts; "" for /tmp.
             terminal: Terminal of its output; None for pipes.
+            functions: Functions of the host that its cells may call.
         """
         ...
 
@@ -74,6 +77,7 @@ class Backend(Protocol):
         files: dict[str, bytes],
         fetch: tuple[str, ...],
         on_output: OnOutput | None = None,
+        calls: PassedCalls | None = None,
     ) -> Result:
         """Run one cell.
 
@@ -85,6 +89,7 @@ class Backend(Protocol):
             files: Files to write before the cell: name -> content.
             fetch: Names of files to read after the cell.
             on_output: Receiver of its output while it runs, as for `run`.
+            calls: Limits and receiver of its calls of the host's functions; None if it may make none.
 
         Raises:
             SessionLostError: If that interpreter is gone.

@@ -34,6 +34,7 @@ from verl_pivot.sandbox.execution import (
     Terminal,
     Timing,
 )
+from verl_pivot.sandbox.host_functions import HostFunction, PassedCalls
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS, core_limit
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
@@ -147,6 +148,7 @@ class BwrapExecBackend:
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
+        functions: tuple[HostFunction, ...],
     ) -> bool:
         raise _no_sessions()
 
@@ -160,6 +162,7 @@ class BwrapExecBackend:
         files: dict[str, bytes],
         fetch: tuple[str, ...],
         on_output: OnOutput | None = None,
+        calls: PassedCalls | None = None,
     ) -> Result:
         raise _no_sessions()
 

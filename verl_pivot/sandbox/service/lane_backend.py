@@ -13,12 +13,15 @@ from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, OnOutput, Program, Result, Terminal
+from verl_pivot.sandbox.host_functions import HostFunction, PassedCalls
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
 from verl_pivot.sandbox.lane.messages import CellRequest, LaneSettings, PodFields, Refusal, UserIdFields
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
+    call_limit_fields,
     cell_result,
+    function_fields,
     lane_program,
     limit_fields,
     run_result,
@@ -150,6 +153,7 @@ class ZygoteBackend:
         environment: dict[str, str],
         folder: str,
         terminal: Terminal | None,
+        functions: tuple[HostFunction, ...],
     ) -> bool:
         self._roots.check(root, ())
         python = self._languages.get("python")
@@ -168,6 +172,7 @@ class ZygoteBackend:
                     "environment": {**({} if root else python.environment), **variables(environment, terminal)},
                     "folder": folder,
                     "terminal": terminal_fields(terminal),
+                    "functions": [function_fields(each) for each in functions],
                 }
             )
             if answer["kind"] != "opened":
@@ -187,6 +192,7 @@ class ZygoteBackend:
         files: dict[str, bytes],
         fetch: tuple[str, ...],
         on_output: OnOutput | None = None,
+        calls: PassedCalls | None = None,
     ) -> Result:
         if files:
             await self._write_files(session_id, epoch, files)
@@ -198,11 +204,12 @@ class ZygoteBackend:
             "code": code,
             "wall_seconds": wall_seconds,
             "streams": on_output is not None,
+            "calls": None if calls is None else call_limit_fields(calls.limits),
         }
         try:
             with _losing_sessions():
-                answer = await lane.run_cell(request, on_output)
-        except asyncio.CancelledError:
+                answer = await lane.run_cell(request, on_output, None if calls is None else calls.on_call)
+        except (asyncio.CancelledError, SandboxError, SandboxRequestError):
             lane.tell({"op": "abandon", "session": session_id})
             raise
         if answer["kind"] != "cell":

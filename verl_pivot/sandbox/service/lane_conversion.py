@@ -4,9 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Program, Result, SessionState, Status, Terminal, Timing
+from verl_pivot.sandbox.host_functions import CallLimits, HostFunction
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
 from verl_pivot.sandbox.lane.messages import (
+    CallLimitFields,
     CellAnswer,
+    FunctionFields,
     LaneProgram,
     LimitFields,
     OutputFields,
@@ -38,6 +41,14 @@ def limit_fields(limits: Limits) -> LimitFields:
         "num_tmp_files": limits.num_tmp_files,
         "num_open_files": limits.num_open_files,
     }
+
+
+def function_fields(function: HostFunction) -> FunctionFields:
+    return {"name": function.name, "description": function.description, "parameters": function.parameters}
+
+
+def call_limit_fields(limits: CallLimits) -> CallLimitFields:
+    return {"max_calls": limits.max_calls, "reply_seconds": limits.reply_seconds}
 
 
 def terminal_fields(terminal: Terminal | None) -> TerminalFields | None:

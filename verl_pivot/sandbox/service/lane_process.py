@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, overload
@@ -17,10 +18,12 @@ from verl_pivot.sandbox.bubblewrap.group_tree import GroupTree
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import kill_group
 from verl_pivot.sandbox.execution import OnOutput, Output
+from verl_pivot.sandbox.host_functions import HostCall, OnCall
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, FrameError, encode
 from verl_pivot.sandbox.lane.messages import (
     AbandonRequest,
     AnswerFrame,
+    CallAnswer,
     CancelRequest,
     CellAnswer,
     CellRequest,
@@ -39,6 +42,7 @@ from verl_pivot.sandbox.lane.messages import (
     OutputAnswer,
     PingRequest,
     Refusal,
+    ReplyRequest,
     RequestFrame,
     RunAnswer,
     TypeRequest,
@@ -48,6 +52,10 @@ _MAX_ANSWER_BYTES = 256 * 1024**2
 _READ_BYTES = 1024 * 1024
 _START_SECONDS = 180.0
 _STOP_SECONDS = 5.0
+
+
+OnPiece = Callable[[OutputAnswer | CallAnswer], Awaitable[None]]
+"""Receiver of what comes before the answer to a request."""
 
 
 class LaneProcess:
@@ -77,8 +85,8 @@ class LaneProcess:
         self._settings = settings
         self._answers: dict[int, asyncio.Future[Any]] = {}
         """Number of each open request -> its answer to come."""
-        self._pieces: dict[int, asyncio.Queue[OutputAnswer | None]] = {}
-        """Number of each open request that sends its output -> what has come of it, then None."""
+        self._pieces: dict[int, asyncio.Queue[OutputAnswer | CallAnswer | None]] = {}
+        """Number of each open request that sends output or calls -> what has come of it, then None."""
         self._numbers: dict[OnOutput, int] = {}
         """Receiver of the output of each running program -> number of its request."""
         self._num_requests = READY_NUMBER
@@ -147,7 +155,9 @@ class LaneProcess:
             if on_output is None:
                 return cast(RunAnswer | Refusal, await self._expect(number))
             self._numbers[on_output] = number
-            return cast(RunAnswer | Refusal, await self._expect_output(number, on_output))
+            return cast(
+                RunAnswer | Refusal, await self._expect_pieces(number, partial(self._output, number, on_output))
+            )
         except asyncio.CancelledError:
             self.tell({"op": "cancel", "target": number})
             raise
@@ -160,12 +170,24 @@ class LaneProcess:
         if on_output in self._numbers:
             self.tell({"op": "type", "target": self._numbers[on_output], "text": text})
 
-    async def run_cell(self, request: CellRequest, on_output: OnOutput | None) -> CellAnswer | Refusal:
+    async def run_cell(
+        self, request: CellRequest, on_output: OnOutput | None, on_call: OnCall | None
+    ) -> CellAnswer | Refusal:
         """Run a cell; cancelling this call does not take the request back."""
         number = self._send(request)
-        if on_output is None:
+
+        async def take(piece: OutputAnswer | CallAnswer) -> None:
+            if piece["kind"] == "output" and on_output is not None:
+                await self._output(number, on_output, piece)
+            elif piece["kind"] == "call" and on_call is not None:
+                call = HostCall(piece["call"], piece["name"], piece["arguments"])
+                value, error = await on_call(call)
+                session = request["session"]
+                self.tell({"op": "reply", "session": session, "call": call.number, "value": value, "error": error})
+
+        if on_output is None and on_call is None:
             return cast(CellAnswer | Refusal, await self._expect(number))
-        return cast(CellAnswer | Refusal, await self._expect_output(number, on_output))
+        return cast(CellAnswer | Refusal, await self._expect_pieces(number, take))
 
     @overload
     async def ask(self, request: PingRequest) -> Done: ...
@@ -180,7 +202,9 @@ class LaneProcess:
         """The answer to a request; cancelling this call does not take the request back."""
         return await self._expect(self._send(request))
 
-    def tell(self, request: CancelRequest | MoreRequest | TypeRequest | AbandonRequest | CloseRequest) -> None:
+    def tell(
+        self, request: CancelRequest | MoreRequest | TypeRequest | ReplyRequest | AbandonRequest | CloseRequest
+    ) -> None:
         """Send a request whose answer nobody reads."""
         self._send(request)
 
@@ -230,19 +254,24 @@ class LaneProcess:
             self._answers[number] = answer
         return answer
 
-    async def _expect_output(self, number: int, on_output: OnOutput) -> Any:
-        """The answer to come to a request, after its output; the lane sends the next piece when this one is taken."""
+    async def _expect_pieces(self, number: int, take: OnPiece) -> Any:
+        """The answer to come to a request, after `take` has taken its output and calls one by one."""
         answer = self._expect(number)
-        pieces = self._pieces[number] = asyncio.Queue[OutputAnswer | None]()
+        pieces = self._pieces[number] = asyncio.Queue[OutputAnswer | CallAnswer | None]()
         answer.add_done_callback(lambda _: pieces.put_nowait(None))
         try:
             while (piece := await pieces.get()) is not None:
-                stdout, stderr = binascii.a2b_base64(piece["stdout"]), binascii.a2b_base64(piece["stderr"])
-                await on_output(Output(stdout=stdout, stderr=stderr))
-                self.tell({"op": "more", "target": number})
+                await take(piece)
             return await answer
         finally:
             del self._pieces[number]
+
+    async def _output(self, number: int, on_output: OnOutput, piece: OutputAnswer | CallAnswer) -> None:
+        """Pass output on; the lane sends the next piece when this one is taken."""
+        if piece["kind"] == "output":
+            stdout, stderr = binascii.a2b_base64(piece["stdout"]), binascii.a2b_base64(piece["stderr"])
+            await on_output(Output(stdout=stdout, stderr=stderr))
+            self.tell({"op": "more", "target": number})
 
     def _kill(self) -> None:
         if self._process.returncode is None:
@@ -269,9 +298,10 @@ class LaneProcess:
             await self._fail_all()
 
     def _take(self, frame: AnswerFrame) -> None:
-        if frame["answer"]["kind"] == "output":
+        answered = frame["answer"]
+        if answered["kind"] == "output" or answered["kind"] == "call":
             if frame["number"] in self._pieces:
-                self._pieces[frame["number"]].put_nowait(frame["answer"])
+                self._pieces[frame["number"]].put_nowait(answered)
             return
         answer = self._answers.pop(frame["number"], None)
         if answer is not None and not answer.done():

@@ -15,7 +15,7 @@ from verl_pivot.sandbox import sandbox_fusion
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.service.admission import AdmissionError, check_token, read_body
 from verl_pivot.sandbox.service.backend import Backend
-from verl_pivot.sandbox.service.cell_socket_server import CellSocketServer
+from verl_pivot.sandbox.service.cell_socket_server import AskClient, CellSocketServer
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable
 from verl_pivot.sandbox.service.metrics import Metrics
 from verl_pivot.sandbox.service.outbox import Outbox
@@ -143,7 +143,7 @@ class Service:
         app.router.add_post("/v1/sessions", self._open)
         app.router.add_post("/v1/sessions/{id}/run", self._cell)
         app.router.add_post("/v1/sessions/{id}/stream", self._stream_cell)
-        sockets = CellSocketServer(self._cell_line)
+        sockets = CellSocketServer(self._cell_line, self._sessions.has_functions)
         app.on_shutdown.append(sockets.close)
         app.router.add_get("/v1/sessions/{id}/cells", sockets.handle)
         app.router.add_post("/v1/sessions/{id}/fork", self._fork)
@@ -264,10 +264,10 @@ class Service:
         body = decode(await self._read(request), CellBody, "the body")
         return await self._answer(self._sessions.run_cell(request.match_info["id"], body))
 
-    async def _cell_line(self, session_id: str, body: bytes) -> bytes:
+    async def _cell_line(self, session_id: str, body: bytes, ask: AskClient) -> bytes:
         self.metrics.request_bytes.inc(len(body))
         try:
-            cell = self._sessions.run_cell(session_id, decode(body, CellBody, "the message"))
+            cell = self._sessions.run_cell(session_id, decode(body, CellBody, "the message"), ask=ask)
         except SandboxRequestError as error:
             cell = _invalid(error)
         return await self._line(cell)

@@ -7,13 +7,29 @@ from dataclasses import dataclass
 from verl_pivot.errors import SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.execution import Limits, OnOutput, Program, Result, SessionState, check_place, check_root_name
 from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.host_functions import HostCall, PassedCalls, ReplyText
 from verl_pivot.sandbox.service.backend import Backend
+from verl_pivot.sandbox.service.cell_socket_server import AskClient
 from verl_pivot.sandbox.service.executions import Execution, ExecutionTable, Start
 from verl_pivot.sandbox.service.metrics import Metrics
-from verl_pivot.sandbox.wire import CellBody, ForkBody, OpenBody, check_envelope, decode_limits, decode_terminal
+from verl_pivot.sandbox.wire import (
+    CellBody,
+    ForkBody,
+    OpenBody,
+    ReplyBody,
+    check_envelope,
+    decode,
+    decode_call_limits,
+    decode_functions,
+    decode_limits,
+    decode_terminal,
+    encode_call,
+)
 
 FIRST_EPOCH = 1
 """Epoch of a new session and of a new branch; the backend counts from there."""
+_LATE_SECONDS = 5.0
+"""Seconds after the latest time of a reply at which the service gives it up; the client does so before."""
 MAX_REMEMBERED = 10_000
 """Sessions closed after idle time that are remembered, so that their users learn why they are gone."""
 
@@ -25,6 +41,8 @@ class OpenSession:
     client: str
     used: float
     """Time of the latest use, on the monotonic clock."""
+    has_functions: bool
+    """Whether its cells may call functions of the host."""
     request: str = ""
     """Id of the latest request for a cell or a fork."""
     cell: str = ""
@@ -65,6 +83,7 @@ class SessionTable:
         terminal = decode_terminal(body.terminal)
         check_root_name(body.root)
         check_place(body.environment, body.folder)
+        functions = decode_functions(body.functions)
         if len(self) >= self._max_sessions and body.id not in self._entries:
             return self._full()
 
@@ -78,21 +97,35 @@ class SessionTable:
                 environment=body.environment,
                 folder=body.folder,
                 terminal=terminal,
+                functions=functions,
             )
             self._metrics.opened(is_prewarmed=is_prewarmed)
-            return self._add(body.id, body.client)
+            return self._add(body.id, body.client, has_functions=bool(functions))
 
         place = (body.root, tuple(body.environment.items()), body.folder)
-        fingerprint = hash(("open", limits, body.network, place, terminal))
+        fingerprint = hash(("open", limits, body.network, place, terminal, bytes(body.functions)))
         return _execution(body, fingerprint, num_bytes=len(body.id), start=start)
 
-    def run_cell(self, session_id: str, body: CellBody, on_output: OnOutput | None = None) -> Execution | Failure:
+    def run_cell(
+        self,
+        session_id: str,
+        body: CellBody,
+        on_output: OnOutput | None = None,
+        ask: AskClient | None = None,
+    ) -> Execution | Failure:
         """Run a cell, whose output `on_output` receives while it runs, if it is given.
+
+        Args:
+            session_id: Id of the session.
+            body: The cell.
+            on_output: Receiver of its output while it runs; None if nobody reads it before the end.
+            ask: Way to the client for its calls of the host's functions; None where there is none.
 
         Raises:
             SandboxRequestError: If the cell is not allowed.
         """
         check_envelope(body.client, body.id, body.deadline_seconds)
+        calls = _cell_calls(body, ask)
         limits = Limits(wall_seconds=body.wall_seconds)
         cell = Program(code=body.code, files=body.files, fetch=body.fetch, limits=limits)  # checks the fields
         failure = self._occupy(session_id, body.client, body.id)
@@ -109,6 +142,7 @@ class SessionTable:
                 files=body.files,
                 fetch=body.fetch,
                 on_output=on_output,
+                calls=calls,
             )
 
         fingerprint = hash((session_id, body.epoch, body.code))
@@ -126,9 +160,14 @@ class SessionTable:
         async def start() -> SessionState:
             self._check_new(body.id)
             await self._backend.fork_session(session_id, body.id, epoch=body.epoch)
-            return self._add(body.id, body.client)
+            return self._add(body.id, body.client, has_functions=self.has_functions(session_id))
 
         return _execution(body, hash(("fork", session_id, body.epoch)), num_bytes=len(body.id), start=start)
+
+    def has_functions(self, session_id: str) -> bool:
+        """Whether the cells of a session may call functions of the host."""
+        entry = self._entries.get(session_id)
+        return entry is not None and entry.has_functions
 
     async def close(self, session_id: str, client: str) -> Failure | None:
         """End a session, whatever it runs; a Failure if there is no such session."""
@@ -187,13 +226,35 @@ class SessionTable:
             raise SessionLostError(f"a cell of session {session_id} was started, and its answer is gone")
         entry.cell = request_id
 
-    def _add(self, session_id: str, client: str) -> SessionState:
-        self._entries[session_id] = OpenSession(client=client, used=time.monotonic())
+    def _add(self, session_id: str, client: str, *, has_functions: bool) -> SessionState:
+        self._entries[session_id] = OpenSession(client=client, used=time.monotonic(), has_functions=has_functions)
         return SessionState(id=session_id, epoch=FIRST_EPOCH, num_cells=0)
 
     def _full(self) -> Failure:
         message = f"{len(self)} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
         return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=1.0)
+
+
+def _cell_calls(body: CellBody, ask: AskClient | None) -> PassedCalls | None:
+    """What passes the calls of a cell on to the client; None if the cell may make none.
+
+    Raises:
+        SandboxRequestError: If there is no way to the client.
+    """
+    limits = decode_call_limits(body.calls)
+    if limits is None:
+        return None
+    if ask is None:
+        raise SandboxRequestError("a cell that calls functions of the host needs the session's WebSocket")
+
+    async def on_call(call: HostCall) -> ReplyText:
+        line = encode_call(body.id, call)
+        reply = decode(await ask(line, limits.reply_seconds + _LATE_SECONDS), ReplyBody, "the reply to a call")
+        if reply.number != call.number or (reply.value is None) == (reply.error is None):
+            raise SandboxRequestError(f"call {call.number} needs a reply with either a value or an error")
+        return ReplyText(reply.value, reply.error)
+
+    return PassedCalls(limits, on_call)
 
 
 def _execution(body: OpenBody | CellBody | ForkBody, fingerprint: int, num_bytes: int, start: Start) -> Execution:
