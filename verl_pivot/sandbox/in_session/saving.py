@@ -28,6 +28,8 @@ MAX_LOST = 200
 """Most names in the list of what was lost."""
 MAX_REASON_LENGTH = 200
 _NOT_VARIABLES = frozenset(vars(types.ModuleType("__main__"))) | {"__builtins__", "__annotations__"}
+_HOST_MARK = "__host_function__"
+"""Attribute of functions of the host, as in lane/host_calls.py."""
 _ENTRY_BYTES = 64
 """Bytes that each variable and file counts on top of its content and name."""
 
@@ -101,7 +103,8 @@ class _Saving:
     def content(self) -> bytes:
         """The snapshot."""
         for name in [name for name in self._names if type(name) is str and name not in _NOT_VARIABLES]:
-            self._look_at(name, self._names[name])
+            if not _is_host_function(self._names[name]):
+                self._look_at(name, self._names[name])
         kept = self._take_room({name: size + 2 * len(name) for name, (_, size) in self._values.items()})
         chunks = self._chunks([name for name in self._values if name in kept])
         state = {
@@ -208,6 +211,11 @@ class _Saving:
 
     def _on_error(self, error: OSError) -> None:
         self.lost[f"file {os.path.relpath(error.filename, FOLDER)}"] = error.strerror or "it cannot be read"
+
+
+def _is_host_function(value: Any) -> bool:
+    """Whether a variable is a function of the host, which each session gets when it is opened."""
+    return isinstance(value, types.FunctionType) and _HOST_MARK in value.__dict__
 
 
 def _current_folder() -> str:

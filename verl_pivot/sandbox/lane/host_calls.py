@@ -28,7 +28,7 @@ _CHUNK_BYTES = 64 * 1024
 _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
 
 
-class HostCalls:
+class CallChannel:
     """Calls of the host's functions by the cells of one interpreter, one at a time, from its main thread."""
 
     def __init__(self, functions: "list[FunctionFields]") -> None:
@@ -118,6 +118,16 @@ class HostCalls:
         return reply
 
 
+class _OwnDefault:
+    """Default of an argument that is not sent, so that the host takes its own."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+_OWN_DEFAULT = _OwnDefault()
+
+
 def host_function(fields: "FunctionFields", call: "Call") -> "Callable[..., Any]":
     """A function of the session, with the signature and the docstring of its JSON schema."""
     name = fields["name"]
@@ -161,7 +171,7 @@ def signature_of(parameters: "dict[str, Any]") -> inspect.Signature:
 
 
 def _default(schema: "Any") -> "Any":
-    return schema.get("default", ...) if isinstance(schema, dict) else ...
+    return schema.get("default", _OWN_DEFAULT) if isinstance(schema, dict) else _OWN_DEFAULT
 
 
 def _annotation(schema: "Any") -> "Any":

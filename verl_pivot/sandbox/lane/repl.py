@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from verl_pivot.sandbox.lane import host_calls, syscalls
 from verl_pivot.sandbox.lane.answers import HELLO, write_answer
 from verl_pivot.sandbox.lane.fd_passing import read_all, receive
-from verl_pivot.sandbox.lane.host_calls import HostCalls
+from verl_pivot.sandbox.lane.host_calls import CallChannel
 from verl_pivot.sandbox.lane.python_program import exit_code_of, open_standard_streams
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def serve_cells(channel: socket.socket, functions: "list[FunctionFields]") -> No
         channel: Channel for requests.
         functions: Functions of the host that the cells may call.
     """
-    calls = HostCalls(functions)
+    calls = CallChannel(functions)
     channel.send(HELLO)
     pid = _getpid()
     while True:
