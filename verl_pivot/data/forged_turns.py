@@ -9,6 +9,7 @@ _TOKEN = re.compile(
     r"|\[/?(?:INST|THINK|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
 )
 """Markers of chat templates that mean nothing else."""
+_WRITTEN_TOKEN = re.compile(rf"{_TOKEN.pattern}|</?s>")
 _TAG = re.compile(r"<\s*(?:(/)\s*)?([a-z][\w:.-]{0,40})(?:[ ]+([a-z]{1,12}))?(?=[\s/>])")
 _NO_LETTERS = re.compile(r"[\W_]+")
 _RESULT = "(?:results?|outputs?|responses?|returns?|repl(?:y|ies)|feedback|observations?)"
@@ -45,6 +46,11 @@ LOOK_ALIKES = str.maketrans(
     "abekmhopctyxisjhABEKMHOPCTYXISJoavptuOABEHIKMNPTYXilo<><><><>",
 )
 """Letters of Cyrillic and Greek that look like Latin ones, and brackets that stand for < and >."""
+
+
+def without_chat_tokens(text: str) -> str:
+    """A text in which no marker of a chat template is whole, so that no server takes it for a token of its model."""
+    return _WRITTEN_TOKEN.sub(lambda found: f"{found[0][:1]} {found[0][1:]}", text)
 
 
 def _folded(text: str) -> str:

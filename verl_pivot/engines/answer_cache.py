@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, EngineError
 
 _SUFFIX = ".answers.jsonl"
 
@@ -20,7 +20,7 @@ class _Entry(msgspec.Struct):
     answer: msgspec.Raw
 
 
-class _Place(NamedTuple):
+class _AnswerPlace(NamedTuple):
     """Where a line stands."""
 
     descriptor: int
@@ -42,7 +42,7 @@ class AnswerCache:
             ConfigError: If the folder cannot be read or written.
         """
         self._folder = folder
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _AnswerPlace] = {}
         self._size = 0
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +51,7 @@ class AnswerCache:
             name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
             self._own = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
         except OSError as error:
-            raise self._error(error) from error
+            raise ConfigError(self._unwritable(error)) from error
 
     def __len__(self) -> int:
         return len(self._places)
@@ -69,19 +69,19 @@ class AnswerCache:
         """Keep an answer, which is JSON.
 
         Raises:
-            ConfigError: If it cannot be written.
+            EngineError: If it cannot be written.
         """
         line = msgspec.json.encode(_Entry(key=key, answer=msgspec.Raw(answer))) + b"\n"
         try:
             num_written = os.write(self._own, line)
         except OSError as error:
-            raise self._error(error) from error
+            raise EngineError(self._unwritable(error)) from error
         if num_written == len(line):
-            self._places[key] = _Place(self._own, self._size, len(line))
+            self._places[key] = _AnswerPlace(self._own, self._size, len(line))
             self._size += num_written
             return
         os.ftruncate(self._own, self._size)
-        raise self._error(OSError("no space left"))
+        raise EngineError(self._unwritable(OSError("no space left")))
 
     def _read(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDONLY)
@@ -89,11 +89,13 @@ class AnswerCache:
         with open(descriptor, "rb", closefd=False) as file:
             for line in file:
                 if (key := _key_of(line)) is not None:
-                    self._places[key] = _Place(descriptor, offset, len(line))
+                    self._places[key] = _AnswerPlace(descriptor, offset, len(line))
                 offset += len(line)
 
-    def _error(self, error: OSError) -> ConfigError:
-        return ConfigError(f"answers of the judge cannot be kept in {self._folder}: {error}; choose another folder")
+    def _unwritable(self, error: OSError) -> str:
+        return (
+            f"answers of the judge cannot be kept in {self._folder}: {error}; make room there, or choose another folder"
+        )
 
 
 def _key_of(line: bytes) -> str | None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.engines.endpoints import Endpoints
+from verl_pivot.engines.server_group import ServerGroup
 from verl_pivot.engines.http_client import HttpClient
 from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, excerpt, not_json
 from verl_pivot.errors import ConfigError, EngineError
@@ -98,7 +98,7 @@ class ChatClient:
         urls = [url] if isinstance(url, str) else list(url)
         self._model = model
         self._cache = cache
-        self._servers = Endpoints([openai_client(each, api_key, chosen, remedy) for each in urls], chosen)
+        self._servers = ServerGroup([openai_client(each, api_key, chosen, remedy) for each in urls], chosen)
 
     async def ask(
         self,
@@ -118,8 +118,9 @@ class ChatClient:
                 the cache, if there is one. Messages may differ in what means nothing, such as the words of fences.
 
         Raises:
-            EngineError: If no server can be reached, or it keeps failing, or answers something else.
-            ConfigError: If a server refuses the request itself, or the cache cannot be written.
+            EngineError: If no server can be reached, or it keeps failing, or answers something else, or if the cache
+                cannot be written.
+            ConfigError: If a server refuses the request itself.
         """
         asked = {**parameters, **({"logprobs": True} if logprobs else {})}
         if self._cache is None or cache_key is None:

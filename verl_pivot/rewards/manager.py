@@ -15,6 +15,9 @@ from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError
+from verl_pivot.rewards.process_record import PROCESS_FIELD
+from verl_pivot.rewards.process_rewards import ProcessRewards
+from verl_pivot.rewards.process_settings import parse_process
 from verl_pivot.types import Verdict
 from verl_pivot.user_code import MAX_DETAIL, code_error
 from verl_pivot.verifiers.registry import load_verifier_modules
@@ -33,8 +36,15 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         load_verifier_modules(config.pivot.verifier_modules)
         self.end_token_ids = end_token_ids(config.actor_rollout_ref.model.path, tokenizer)
 
+        self.process = _process_rewards(config, tokenizer, self.end_token_ids)
+
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         rollout = data[-1]  # if a rollout has several outputs, the last one gets the reward
+        reward = await self._outcome(data, rollout)
+        return reward if self.process is None else await _with_turn_rewards(reward, self.process, rollout)
+
+    async def _outcome(self, data: DataProto, rollout: Any) -> dict[str, Any]:
+        """Reward of the rollout as a whole."""
         row = rollout.non_tensor_batch
         extra_fields = row.get("tool_extra_fields") or {}
         record_info = _record_info(extra_fields.get(RECORD_FIELD))
@@ -64,6 +74,41 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = with_row_name(fault_verdict(code_error(place, error)), row)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         return _with_own_keys(reward, record_info)
+
+
+def _process_rewards(
+    config: DictConfig, tokenizer: PreTrainedTokenizerBase, end_token_ids: frozenset[int]
+) -> ProcessRewards | None:
+    """What gives turns rewards of their own; None without the section `pivot.process`."""
+    if "process" not in config.pivot:
+        return None
+    num_workers = int(config.reward.num_workers)
+    return ProcessRewards(parse_process(config), tokenizer, end_token_ids, num_workers=num_workers)
+
+
+async def _with_turn_rewards(reward: dict[str, Any], process: ProcessRewards, rollout: Any) -> dict[str, Any]:
+    """The reward with a record of the turns' rewards, which `TurnRewardOutput` puts on their tokens.
+
+    An undecided rollout is not judged. One that the judge cannot decide becomes undecided.
+    """
+    info: dict[str, Any] = {**reward["reward_extra_info"], PROCESS_FIELD: ""}
+    outcome, row = float(reward["reward_score"]), rollout.non_tensor_batch
+    if math.isnan(outcome) or info["undecided"]:
+        return {**reward, "reward_extra_info": info}
+    extra_fields = row.get("tool_extra_fields") or {}
+    try:
+        record = await process.record(_response_ids(rollout), outcome, row, extra_fields)
+    except (DataError, ConfigError) as error:
+        return _undecided(with_row_name(fault_verdict(error), row), info)
+    except PivotError as error:
+        return _undecided(Verdict.undecided("judge_failed", str(error)[:MAX_DETAIL]), info)
+    return {**reward, "reward_extra_info": {**info, PROCESS_FIELD: record.as_text()}}
+
+
+def _undecided(verdict: Verdict, info: Mapping[str, Any]) -> dict[str, Any]:
+    """A reward that is taken back because the turns could not be judged."""
+    undecided = _reward(verdict, verifier="process", record_info={})
+    return {**undecided, "reward_extra_info": {**info, **undecided["reward_extra_info"]}}
 
 
 def _response_ids(rollout: Any) -> list[int]:

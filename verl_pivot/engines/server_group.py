@@ -1,4 +1,4 @@
-"""Endpoints: one request -> the answer of whichever of several equal servers is least busy and works."""
+"""ServerGroup: one request -> the answer of whichever of several equal servers is least busy and works."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _LONGEST_REST_SECONDS = 30.0
 
 
 @dataclass(slots=True)
-class _Server:
+class _EqualServer:
     """One server and how it does."""
 
     client: HttpClient
@@ -22,7 +22,7 @@ class _Server:
     """Time of the event loop until which others are preferred."""
 
 
-class Endpoints:
+class ServerGroup:
     """Servers of the same model: each request goes to the one with the fewest requests, and after a failure to another.
 
     A server that failed is asked again after a rest that doubles with each failure, or at once if all others failed.
@@ -35,7 +35,7 @@ class Endpoints:
             clients: [num_servers] clients, at least one.
             retries: How a request is repeated, on whichever server.
         """
-        self._servers = [_Server(client) for client in clients]
+        self._servers = [_EqualServer(client) for client in clients]
         self._retries = retries
 
     @property

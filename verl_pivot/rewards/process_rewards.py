@@ -1,0 +1,128 @@
+"""ProcessRewards: a finished rollout and its outcome -> the ProcessRecord with a reward for each of its turns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, parse_record
+from verl_pivot.engines.rendering import action_text
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.rewards.principles import ShownTurn
+from verl_pivot.rewards.process import turn_rewards
+from verl_pivot.rewards.process_record import ProcessRecord
+from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudge
+
+
+class ProcessRewards:
+    """Rewards of a rollout's turns by the mode, the judge and the outcome; with mode outcome no judge is asked."""
+
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        end_token_ids: frozenset[int],
+        *,
+        num_workers: int,
+    ) -> None:
+        """Make the judge; nothing is asked yet.
+
+        Args:
+            settings: The section `pivot.process`.
+            tokenizer: Tokenizer of the policy.
+            end_token_ids: Tokens that end a turn.
+            num_workers: Reward workers of the run, which share `max_concurrency`.
+
+        Raises:
+            ConfigError: If the judge cannot be made of these settings.
+        """
+        self._settings = settings
+        self._tokenizer = tokenizer
+        self._end_token_ids = end_token_ids
+        self._judge = None if settings.mode == "outcome" else TurnJudge(settings, tokenizer, num_workers=num_workers)
+
+    async def record(
+        self, response_ids: list[int], outcome: float, row: Mapping[str, Any], extra_fields: Mapping[str, Any]
+    ) -> ProcessRecord:
+        """Judge the turns of a rollout.
+
+        Args:
+            response_ids: Tokens of the rollout behind its prompt.
+            outcome: Score of the rollout.
+            row: Columns of its row.
+            extra_fields: What the agent loop wrote beside the tokens.
+
+        Raises:
+            VerifierError: If the judge cannot be reached.
+            ConfigError: If it refuses every question, or the outcome does not go together with the mode.
+            DataError: If the agent loop wrote no record of turns.
+        """
+        if self._settings.mode == "renorm" and not 0.0 <= outcome <= 1.0:
+            raise ConfigError(
+                f"pivot.process.mode=renorm needs outcomes in [0, 1], and this one is {outcome:g}: choose another "
+                "reward function, or another pivot.process.mode"
+            )
+        turns = played_turns(response_ids, extra_fields, self._tokenizer, self._end_token_ids)
+        if self._judge is None:
+            judged = TrajectoryJudgement(turns=())
+            scores: list[float | None] = [0.0] * (len(turns) - 1)
+        else:
+            judged = await self._judge.judge(_task(row["raw_prompt"]), turns)
+            scores = [turn.score for turn in judged.turns]
+        answers = [answer for turn in judged.turns for answer in turn.answers]
+        return ProcessRecord(
+            rewards=tuple(turn_rewards(scores, outcome, self._settings)),
+            scores=tuple(scores) if self._judge is not None else (),
+            reasons=tuple(turn.reason for turn in judged.turns if turn.reason),
+            num_asked=len(answers),
+            num_cached=sum(answer.is_cached for answer in answers),
+            num_prompt_tokens=sum(answer.num_prompt_tokens for answer in answers if not answer.is_cached),
+            num_completion_tokens=sum(answer.num_completion_tokens for answer in answers if not answer.is_cached),
+            seconds=judged.seconds,
+        )
+
+
+def played_turns(
+    response_ids: Sequence[int],
+    extra_fields: Mapping[str, Any],
+    tokenizer: PreTrainedTokenizerBase,
+    end_token_ids: frozenset[int],
+) -> list[ShownTurn]:
+    """Turns of a rollout, each with the text that the policy read after it.
+
+    Args:
+        response_ids: Tokens of the rollout behind its prompt.
+        extra_fields: What the agent loop wrote beside them: where turns end, and how many tokens each has.
+        tokenizer: Tokenizer of the policy.
+        end_token_ids: Tokens that end a turn.
+
+    Raises:
+        DataError: If there is no record of turns, or it does not fit the tokens.
+    """
+    ends, record = extra_fields.get(TURN_ENDS_FIELD), extra_fields.get(RECORD_FIELD)
+    if not ends or record is None:
+        raise DataError(
+            "pivot.process judges the turns of the agent loop pivot_tools, and another loop played this row: remove "
+            "the row's column agent_name, or set actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools"
+        )
+    sizes = parse_record(record).turn_tokens
+    starts = [end - size for end, size in zip(ends, sizes, strict=True)]
+    bounds = [0, *(position for turn in zip(starts, ends, strict=True) for position in turn), len(response_ids)]
+    if sorted(bounds) != bounds:
+        raise DataError(f"turns of {list(sizes)} tokens that end at {list(ends)} do not fit {len(response_ids)} tokens")
+    following = [*starts[1:], len(response_ids)]
+    return [
+        ShownTurn(
+            text=action_text(list(response_ids[start:end]), tokenizer, end_token_ids)[0],
+            observation=str(tokenizer.decode(list(response_ids[end:then]), skip_special_tokens=True)).strip(),
+        )
+        for start, end, then in zip(starts, ends, following, strict=True)
+    ]
+
+
+def _task(prompt: Sequence[Mapping[str, Any]]) -> str:
+    """The prompt as text: what the policy was asked."""
+    if len(prompt) == 1:
+        return str(prompt[0].get("content") or "")
+    return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)

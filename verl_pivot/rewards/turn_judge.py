@@ -1,0 +1,191 @@
+"""TurnJudge: the turns of a trajectory -> a score for each from a judge behind an OpenAI-compatible endpoint."""
+
+import asyncio
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from verl_pivot.engines.answer_cache import AnswerCache
+from verl_pivot.engines.chat import ChatAnswer, ChatClient, response_format
+from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.text_cut import Tokenizer, fit_together
+from verl_pivot.errors import ConfigError, EngineError, VerifierError
+from verl_pivot.loop_local import LoopLocal
+from verl_pivot.rewards.principles import (
+    InvalidAnswerError,
+    ShownTurn,
+    TurnQuestion,
+    answer_schema,
+    score_of_answer,
+    turn_question,
+)
+from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.types import JsonObject
+from verl_pivot.verifiers.asked_once import AskedOnce
+
+_REMEDY: Final = "see that pivot.process.base_url and pivot.process.model are those of the judge"
+_LEAST_TEMPERATURE: Final = 0.7
+"""Temperature of a repeated question at least, since at 0 its answer would be the same whatever the seed."""
+_MAX_ANSWERS: Final = 4096
+"""Questions whose judgements are kept in memory for equal turns of other rollouts."""
+_MAX_REASON: Final = 300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnJudgement:
+    """What a judge said of one turn."""
+
+    score: float | None
+    """Score in [0, 1]; None if no answer was valid."""
+    reason: str = ""
+    """Why the last answer was invalid; "" if it was valid."""
+    answers: tuple[ChatAnswer, ...] = ()
+    """The answers, the valid one last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryJudgement:
+    """What a judge said of the turns of a trajectory."""
+
+    turns: tuple[TurnJudgement, ...]
+    """[num_turns - 1] the last turn is not judged."""
+    seconds: float = 0.0
+
+
+class _JudgeConnection:
+    """Connection of one event loop to the judge."""
+
+    def __init__(
+        self, settings: ProcessSettings, api_key: str, max_concurrency: int, cache: AnswerCache | None
+    ) -> None:
+        self.client = ChatClient(
+            settings.urls,
+            settings.model or "",
+            api_key,
+            Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
+            remedy=_REMEDY,
+            cache=cache,
+        )
+        self.slots = asyncio.Semaphore(max_concurrency)
+
+    async def __aenter__(self) -> "_JudgeConnection":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.client.close()
+
+
+class TurnJudge:
+    """Judges turns, many at a time and each once: equal questions at one time, or of an earlier process, share answers.
+
+    A judge that cannot be reached raises. One that answers, but not validly, gives turns without a score.
+    """
+
+    def __init__(self, settings: ProcessSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
+        """Open the cache; nothing is asked yet.
+
+        Args:
+            settings: The judge, its principles and limits.
+            tokenizer: Tokenizer that counts the tokens of questions.
+            num_workers: Processes that share `max_concurrency`.
+
+        Raises:
+            ConfigError: If the principles cannot be read, the cache cannot be opened, or the key is not set.
+        """
+        self._settings = settings
+        self._tokenizer = tokenizer
+        self._principle_set = settings.principle_set()
+        self._parameters = _parameters(settings)
+        cache = None if settings.cache_dir is None else AnswerCache(Path(settings.cache_dir))
+        key, share = settings.api_key, -(-settings.max_concurrency // num_workers)
+        self._connection = LoopLocal(lambda: _JudgeConnection(settings, key, share, cache))
+        self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
+
+    async def judge(self, task: str, turns: Sequence[ShownTurn]) -> TrajectoryJudgement:
+        """Judge every turn but the last, all at once.
+
+        Raises:
+            VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
+            ConfigError: If it refuses every question.
+        """
+        began = time.monotonic()
+        judged = await _all_or_none(
+            [self._judge_turn(task, turns[:number], turn) for number, turn in enumerate(turns[:-1])]
+        )
+        return TrajectoryJudgement(turns=tuple(judged), seconds=time.monotonic() - began)
+
+    async def _judge_turn(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnJudgement:
+        if not turn.text.strip():  # no principle can be fulfilled, and no words of it quoted
+            return TurnJudgement(score=0.0)
+        question = turn_question(task, earlier, turn, self._principle_set, self._fit)
+        return await self._judged.get(question.name, lambda: self._ask(question))
+
+    def _fit(self, texts: Sequence[str], order: Sequence[int]) -> Sequence[str]:
+        return fit_together(texts, order, self._settings.max_question_tokens, self._tokenizer)
+
+    async def _ask(self, question: TurnQuestion) -> TurnJudgement:
+        """Ask until an answer is valid, each time with another seed."""
+        answers: list[ChatAnswer] = []
+        reason = ""
+        for seed in range(self._settings.invalid_retries + 1):
+            try:
+                answers.append(await self._answer(question.messages, seed, question.name))
+                score = self._score(answers[-1], question)
+                return TurnJudgement(score=score, answers=tuple(answers))
+            except InvalidAnswerError as error:
+                reason = f"the judge's answer is invalid: {error}"
+            except ConfigError as error:  # a refused question, whose text may be the reason
+                await self._ask_control_question(error)
+                reason = f"the judge refuses the question: {error}"
+                break
+        return TurnJudgement(score=None, reason=reason[:_MAX_REASON], answers=tuple(answers))
+
+    def _score(self, answer: ChatAnswer, question: TurnQuestion) -> float:
+        if answer.finish_reason == "length":
+            raise InvalidAnswerError("it was cut off; raise pivot.process.max_tokens")
+        return score_of_answer(answer.text, question.turn, self._principle_set)
+
+    async def _ask_control_question(self, refusal: ConfigError) -> None:
+        """Ask about a harmless turn.
+
+        Raises:
+            ConfigError: If that is refused too, so that the endpoint and not the turn is at fault.
+        """
+        turn = ShownTurn(text="I add 1 and 2, which gives 3.")
+        control = turn_question("Add 1 and 2.", (), turn, self._principle_set, self._fit)
+        try:
+            await self._answer(control.messages, 0, None)
+        except ConfigError as error:
+            raise ConfigError(f"the judge refuses every question: {error}") from refusal
+
+    async def _answer(self, messages: list[JsonObject], seed: int, name: str | None) -> ChatAnswer:
+        temperature = self._settings.temperature
+        parameters: JsonObject = {
+            **self._parameters,
+            "temperature": temperature if seed == 0 else max(temperature, _LEAST_TEMPERATURE),
+            "seed": seed,
+        }
+        connection = await self._connection.get()
+        async with connection.slots:
+            try:
+                return await connection.client.ask(messages, parameters, cache_key=name)
+            except EngineError as error:
+                raise VerifierError(f"judge {self._settings.model}: {error}") from error
+
+
+def _parameters(settings: ProcessSettings) -> JsonObject:
+    schema = answer_schema(settings.form)
+    form: JsonObject = {} if schema is None else response_format(settings.answer_format, "principles", schema)
+    return {**form, "max_tokens": settings.max_tokens}
+
+
+async def _all_or_none(judging: Sequence[Coroutine[Any, Any, TurnJudgement]]) -> list[TurnJudgement]:
+    """Results of all turns; the first error is raised and ends the others."""
+    tasks = [asyncio.create_task(each) for each in judging]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
