@@ -10,8 +10,8 @@ from functools import partial
 
 from verl_pivot.sandbox.lane.answer_fields import NO_OUTPUT, cell_answer
 from verl_pivot.sandbox.lane.answers import AnswerError
+from verl_pivot.sandbox.lane.call_receiver import CallReceiver
 from verl_pivot.sandbox.lane.capture import Capture, take_output
-from verl_pivot.sandbox.lane.cell_calls import CellCalls
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.fd_passing import send
 from verl_pivot.sandbox.lane.fork_reply import ForkReply
@@ -137,7 +137,7 @@ class LaneSession:
         calls, pid = None, self.interpreter.pid
         if request["calls"] is not None and pid is not None:
             names = frozenset(each["name"] for each in self.functions)
-            calls = CellCalls(self._loop, pid, request["calls"], names, on_call=answer, kill=self.kill)
+            calls = CallReceiver(self._loop, pid, request["calls"], names, on_call=answer, kill=self.kill)
         cell = self._cell = RunningCell(
             self._loop,
             self.interpreter,

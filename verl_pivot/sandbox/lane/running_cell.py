@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from verl_pivot.sandbox.lane.answers import AnswerError, AnswerSocket
-from verl_pivot.sandbox.lane.cell_calls import CellCalls
+from verl_pivot.sandbox.lane.call_receiver import CallReceiver
 from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     CoreTime,
@@ -46,7 +46,7 @@ class RunningCell:
         wall_seconds: float,
         cpu_seconds: float,
         max_bytes: int,
-        calls: CellCalls | None,
+        calls: CallReceiver | None,
         on_texts: Callable[[str | None, str | None], None],
         kill: Callable[[str], None],
     ) -> None:

@@ -30,7 +30,7 @@ _LATE_SECONDS = 10.0
 _numbers = itertools.count(1)
 
 
-class CellCalls:
+class CallReceiver:
     """Socket for the calls of one cell; `theirs` is the interpreter's end."""
 
     def __init__(
