@@ -3,6 +3,7 @@
 They share a process with the user's code, which can forge their calls: the lane reads those as mere data.
 """
 
+import errno
 import inspect
 import keyword
 import os
@@ -110,6 +111,8 @@ class CallChannel:
             reply = tuple(None if length < 0 else _read(fd, length) for length in lengths)
             is_done = True
         except OSError as error:
+            if error.errno is None:  # a signal's handler of the cell raised it, such as a TimeoutError
+                raise
             raise RuntimeError(f"{name}() cannot be called: the socket of its calls is broken: {error}") from None
         finally:
             self._fd = fd
@@ -201,7 +204,7 @@ def _read(fd: int, num_bytes: int) -> bytes:
     while num_bytes > 0:
         piece = os.read(fd, min(num_bytes, _CHUNK_BYTES))
         if not piece:
-            raise OSError("it was closed")
+            raise ConnectionResetError(errno.ECONNRESET, "it was closed")
         pieces.append(piece)
         num_bytes -= len(piece)
     return b"".join(pieces)
