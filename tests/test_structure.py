@@ -47,11 +47,12 @@ ROOMS = (
         "sandbox/audit",
     ),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "planning", "exports"),
-    *("tools", "routing", "routing/simulator", "rewards", "rollout", "playing", "resampling"),
+    *("tools", "routing", "routing/simulator", "advantages", "rewards", "rollout", "playing", "resampling"),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "interrupts", "cli", "start"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
 ADAPTERS = {
+    "advantages/estimators.py",
     "data/dataset.py",
     "diagnosis/installation.py",
     "engines/model_facts.py",
@@ -70,6 +71,7 @@ ADAPTERS = {
     "resampling/replay_buffer.py",
     "resampling/roc_replay_buffer.py",
     "rewards/manager.py",
+    "rewards/step_returns.py",
     "rewards/turn_rewards.py",
     "rollout/fault_reporting.py",
     "rollout/loop_parts.py",
@@ -93,6 +95,7 @@ PURE = (
     "verl_pivot.selection.decisions",
     "verl_pivot.profiling.profiler",
     "verl_pivot.data.prompts",
+    "verl_pivot.advantages.steps",
     "verl_pivot.resampling.undecided",
     "verl_pivot.resampling.groups",
     "verl_pivot.data.actions",

@@ -1,0 +1,51 @@
+"""NotebookSettings: the section `pivot.notebook` of the launch command, checked."""
+
+from typing import Annotated, Literal, Self
+
+from omegaconf import DictConfig, OmegaConf
+from pydantic import Field, model_validator
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.steps import StepRule
+from verl_pivot.validation import validated
+
+
+class NotebookSettings(StepRule):
+    """Keys of `pivot.notebook`, which configs/method/l0.yaml explains to users."""
+
+    rows: Literal["context", "step"] = "context"
+    """context: a row for each stretch of context, with all its steps. step: a row for each step, as released."""
+    trim: Literal["hard", "oldest"] = "hard"
+    """hard: of a full context system prompt, task and Notepad stay. oldest: also the newest steps, each one whole."""
+    trim_keep: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Share of `max_context_tokens` that a trim leaves at most; only with trim oldest."""
+    max_context_tokens: Annotated[int, Field(ge=2)] = 16384 + 3072
+    """Tokens of a context, the step that is sampled included."""
+    max_step_tokens: Annotated[int, Field(ge=1)] = 3072
+    """Tokens sampled in one step."""
+    max_steps: Annotated[int, Field(ge=1)] = 10
+    notepad: bool = True
+    """Whether the notebook has a Notepad, whose notes survive a trim."""
+    normalise: Literal["released", "paper"] = "released"
+    """Where epsilon stands in the advantage: beside the standard deviation, or under the root."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_step_tokens >= self.max_context_tokens:
+            raise ValueError(
+                f"max_step_tokens={self.max_step_tokens} leaves no room for a task within max_context_tokens="
+                f"{self.max_context_tokens}: lower the one, or raise the other"
+            )
+        return self
+
+
+def parse_notebook_settings(config: DictConfig) -> NotebookSettings:
+    """Read `pivot.notebook` from verl's whole config.
+
+    Raises:
+        ConfigError: If a key is wrong or missing; the message names it.
+    """
+    chosen = OmegaConf.select(config, "pivot.notebook")
+    if chosen is None:
+        raise ConfigError("there is no pivot.notebook: add +method=l0 to the command")
+    return validated(NotebookSettings, OmegaConf.to_container(chosen, resolve=True), "pivot.notebook")
