@@ -26,7 +26,7 @@ class StepFacts:
     num_outputs: int = 0
     """Outputs of the cell: what it printed, its value, and its error."""
     num_errors: int = 0
-    """Those of the outputs that are errors."""
+    """Number of the outputs that are errors."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.num_errors <= self.num_outputs:
