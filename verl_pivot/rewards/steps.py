@@ -130,8 +130,8 @@ def trajectory_scores(
         num_trims: How often the context was trimmed.
 
     Returns:
-        {name: value}: em, f1, has_answer, the shares of steps `format` and `execution`, and the numbers `steps` and
-        `trims`.
+        {name: value}: em, f1, has_answer, the shares of steps `format` and `execution`, and the numbers `steps`,
+        `failed_steps` (those whose cell did not run) and `trims`.
     """
     num_steps = len(steps)
     return {
@@ -141,6 +141,7 @@ def trajectory_scores(
         "format": sum(step.has_form for step in steps) / num_steps,
         "execution": sum(_execution(step, rule) for step in steps) / num_steps,
         "steps": float(num_steps),
+        "failed_steps": float(sum(not step.ran for step in steps)),
         "trims": float(num_trims),
     }
 
