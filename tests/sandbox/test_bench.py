@@ -121,7 +121,7 @@ def test_the_default_sizes_are_those_that_the_targets_are_stated_for() -> None:
     sizes = BenchSizes()
 
     assert (sizes.num_calls, sizes.num_clients, sizes.num_sleepers, sizes.num_soak) == (45_000, 64, 1000, 10_000)
-    assert (sizes.num_honest, sizes.num_hostile) == (200, 32)
+    assert (sizes.num_honest, sizes.num_hostile, sizes.num_notebooks) == (200, 32, 256)
 
 
 COMPARISON = (
@@ -160,6 +160,11 @@ ROWS = {
     ),
     "sleepers": ("100 that sleep 1 s", "correct answers"),
     "sessions": ("cell over the client, p50", "fork over the client, p50", "two processes and a pipe"),
+    "notebooks": (
+        "call over the function's own time, p50",
+        "wrong answers",
+        "sessions, tasks, descriptors and processes left",
+    ),
     "hostile": (
         "idle p99",
         *(f"p99 beside 8 x {name}" for name in BOMBS),

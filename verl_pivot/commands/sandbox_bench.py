@@ -22,7 +22,10 @@ def bench_command(
     only: Annotated[
         list[str] | None,
         typer.Option(
-            help="Only this part, repeatable: science, bare, warm, http, calls, sleepers, sessions, hostile, soak."
+            help=(
+                "Only this part, repeatable: science, bare, warm, http, calls, sleepers, sessions, notebooks, hostile, "
+                "soak."
+            )
         ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="A short trial run, whose figures mean little.")] = False,

@@ -53,6 +53,10 @@ class BenchSizes:
     """Programs that sleep at the same time."""
     num_cells: int = 1000
     num_forks: int = 100
+    num_host_calls: int = 1000
+    """Calls of a function of the host by one cell."""
+    num_notebooks: int = 256
+    """Notebooks that are open at the same time."""
     num_honest: int = 200
     """Honest calls beside each kind of hostile program."""
     num_hostile: int = 32
@@ -76,6 +80,8 @@ QUICK = BenchSizes(
     num_sleepers=100,
     num_cells=50,
     num_forks=10,
+    num_host_calls=100,
+    num_notebooks=24,
     num_honest=8,
     num_hostile=8,
     num_soak=300,
@@ -130,6 +136,11 @@ class BenchHarness:
             if {"sandbox_in_flight 0.0", "sandbox_queued 0.0", "sandbox_sessions_open 0.0"} <= set(lines):
                 return
             await asyncio.sleep(0.05)
+
+    async def num_sessions(self) -> int:
+        """Number of open sessions, as the service counts them."""
+        lines = (await self._metrics()).splitlines()
+        return int(float(next(line.split()[1] for line in lines if line.startswith("sandbox_sessions_open "))))
 
     async def _metrics(self) -> str:
         assert self._service is not None

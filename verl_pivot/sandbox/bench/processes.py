@@ -1,5 +1,6 @@
 """Process id of a service -> memory, file descriptors, processes and mounts that it and its lanes hold."""
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -107,6 +108,7 @@ def _num_mounts(service: int) -> int:
             namespace = os.readlink(f"/proc/{pid}/ns/mnt")
             if namespace not in namespaces:
                 namespaces[namespace] = len(Path(f"/proc/{pid}/mountinfo").read_text().splitlines())
-        except _GONE:
-            continue
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESRCH, errno.EINVAL):  # EINVAL: it has left its namespaces
+                raise
     return sum(namespaces.values())

@@ -14,6 +14,7 @@ from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
 from verl_pivot.sandbox.bench.harness import BenchHarness, BenchSizes
 from verl_pivot.sandbox.bench.hostile import measure_hostile
 from verl_pivot.sandbox.bench.load import measure_calls, measure_sessions, measure_sleepers
+from verl_pivot.sandbox.bench.notebooks import measure_notebooks
 from verl_pivot.sandbox.bench.processes import busy_seconds
 from verl_pivot.sandbox.bench.rates import measure_bare, measure_http, measure_science
 from verl_pivot.sandbox.bench.report import BenchRow
@@ -31,6 +32,7 @@ PARTS: Mapping[str, Part] = {
     "calls": measure_calls,
     "sleepers": measure_sleepers,
     "sessions": measure_sessions,
+    "notebooks": measure_notebooks,
     "hostile": measure_hostile,
     "soak": measure_soak,
 }
