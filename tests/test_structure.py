@@ -77,6 +77,8 @@ ADAPTERS = {
     "rollout/loop_parts.py",
     "rollout/pivot_turn.py",
     "rollout/played_rollout.py",
+    "rollout/notebook_loop.py",
+    "rollout/text_difference.py",
     "rollout/tool_loop.py",
     "rollout/tracing.py",
     "rollout/turn_sampler.py",

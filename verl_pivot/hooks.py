@@ -107,7 +107,7 @@ HOOKS = (
     Hook("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser", "rollout/tool_loop.py", _TOOLS,
          takes="name, tokenizer"),
     Hook("verl.tools.schemas", "OpenAIFunctionToolSchema", "rollout/tool_loop.py", _TOOLS, fields="type function"),
-    Hook("verl.utils.tokenizer.chat_template", "apply_chat_template", "rollout/played_rollout.py", _TOOLS,
+    Hook("verl.utils.tokenizer.chat_template", "apply_chat_template", "rollout/text_difference.py", _TOOLS,
          takes="processor, messages, tokenize, add_generation_prompt, tools, return_dict, ..."),
     Hook("verl.workers.rollout.replica", "TokenOutput", "rollout/turn_sampler.py", _EVERY,
          fields="token_ids log_probs stop_reason num_preempted routed_experts extra_fields"),

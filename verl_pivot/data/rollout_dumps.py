@@ -41,6 +41,30 @@ class LeftOut(StrEnum):
     """More groups were generated ahead than the step needs."""
 
 
+class DumpedStep(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a turn in a notebook, by which its step is rewarded.
+
+    Example:
+        DumpedStep(has_form=True, ran=True, num_outputs=1, num_errors=0, step_return=0.31)
+    """
+
+    has_form: bool
+    """Whether the turn had exactly one think block and one code block, neither of them too short."""
+    ran: bool
+    """Whether its cell ran without an error; false if there was none."""
+    num_outputs: int
+    """Outputs of the cell: what it printed, its value, and its error."""
+    num_errors: int
+    step_return: float | None = None
+    """Discounted sum of the rewards of this step and all later ones; None if the rollout is masked."""
+    is_trimmed: bool = False
+    """Whether the context was trimmed before the turn."""
+    was_restarted: bool = False
+    """Whether the cell ended its interpreter, so that all variables were gone."""
+    notepad: str = ""
+    """The Notepad after the cell, as the policy reads it where it changed."""
+
+
 class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """One turn of the policy, and the text that it read afterwards.
 
@@ -56,6 +80,8 @@ class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the policy ended the turn by itself; False if it was cut off."""
     observations: tuple[str, ...] = ()
     """[num_calls] text that the policy read after each call of the turn, or the retry message alone."""
+    step: DumpedStep | None = None
+    """What came of the turn in a notebook; None for rollouts without a notebook."""
 
 
 class DumpedOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +118,8 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
     data_source: str | None = None
     turns: tuple[DumpedTurn, ...] = ()
     record: RolloutRecord | None = None
-    """Fields that stand beside these in the line; None if an agent loop of verl sampled the rollout."""
+    """Fields that stand beside these in the line; None if an agent loop of verl sampled the rollout, and in all but the
+    last line of a rollout that has several."""
 
     @property
     def group(self) -> str:
@@ -105,12 +132,12 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
         return self.uid.rsplit("_", 1)[0]
 
 
-def encode_transcript(row: Mapping[str, Any], record: RolloutRecord, turns: Sequence[DumpedTurn]) -> bytes:
+def encode_transcript(row: Mapping[str, Any], record: RolloutRecord | None, turns: Sequence[DumpedTurn]) -> bytes:
     """The part of a line that the agent loop knows, as a JSON object.
 
     Args:
         row: Columns of the row that was rolled out.
-        record: Record of the rollout.
+        record: Record of the rollout; None in all but the last line of a rollout that has several.
         turns: [num_turns] texts of the policy and of its tools.
     """
     turn_index = row.get("turn_index")
@@ -119,7 +146,7 @@ def encode_transcript(row: Mapping[str, Any], record: RolloutRecord, turns: Sequ
             "trajectory_id": row.get("trajectory_id"),
             "turn_index": None if turn_index is None else int(turn_index),
             "data_source": row.get("data_source"),
-            **record.as_dict(),
+            **({} if record is None else record.as_dict()),
             "turns": turns,
         }
     )

@@ -129,6 +129,10 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The same for the last token. It is greater than `oldest_weights` where the rollout went on in a later step."""
     failure: str = ""
     """What failed, if the rollout is masked."""
+    answer: str | None = None
+    """Answer that was submitted in a notebook; None if there is none, and for rollouts without a notebook."""
+    num_trims: int = 0
+    """Number of times that the context of a notebook was trimmed."""
 
     @property
     def is_masked(self) -> bool:

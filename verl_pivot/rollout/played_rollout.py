@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase
-from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
@@ -24,6 +22,7 @@ from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.settings import RolloutSettings, is_dumped
 from verl_pivot.rollout.token_record import TokenRecord
+from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
 from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport
 from verl_pivot.tools.toolset import RolloutTools
@@ -143,19 +142,14 @@ class PlayedRollout:
             num_empty_answers=self.engine.num_empty_answers,
             num_answers=None if tag is None else num_tag_pairs(tag, [turn.text for turn in self.turns]),
             # With tags the whole response is one assistant message, which is the decoded tokens by definition.
-            text_differs=parts.settings.parser != "tags" and self._text_differs(parts.loop, schemas),
+            text_differs=parts.settings.parser != "tags" and text_differs(
+                parts.loop, self.messages, self.tokens.token_ids, schemas
+            ),
             journey=self.journey,
             oldest_weights=self.engine.oldest_step,
             newest_weights=self.engine.newest_step,
             failure=self.failure,
         )
-
-    def _text_differs(self, loop: AgentLoopBase, schemas: list[JsonObject]) -> bool:
-        """Whether the chat template renders the messages differently from the rollout's tokens."""
-        text: Any = apply_chat_template(
-            loop.tokenizer, self.messages, tools=schemas or None, tokenize=False, **loop.apply_chat_template_kwargs
-        )
-        return not str(text).startswith(loop.tokenizer.decode(self.tokens.token_ids, skip_special_tokens=False))
 
     async def _outcome(self, tools: RolloutTools) -> Verdict | None:
         turn = read_turn(self.turns[-1].text)

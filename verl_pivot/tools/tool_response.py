@@ -37,7 +37,7 @@ def render_tool_response(result: Result, *, max_characters: int = 4096, with_tim
     stderr = _cut(result.stderr, result.stderr_bytes if result.stderr_truncated else 0, max_characters)
     failed = result.status is not Status.OK
     parts = (
-        ("reason", _reason(result) if failed else ""),
+        ("reason", failure_reason(result) if failed else ""),
         ("compiler", _cut(result.compile_output, 0, max_characters) if failed else ""),
         ("stdout", "\n".join(text for text in (stdout, value) if text)),
         ("stderr", stderr),
@@ -47,7 +47,8 @@ def render_tool_response(result: Result, *, max_characters: int = 4096, with_tim
     return "\n".join(["Tool call failure" if failed else "Tool call success", *lines])
 
 
-def _reason(result: Result) -> str:
+def failure_reason(result: Result) -> str:
+    """Why a result is a failure, in words that contain "error"."""
     if result.status is Status.SIGNALED and result.signal is not None:
         return f"execution error, ended by signal {_signal_name(result.signal)}"
     if result.status is Status.ERROR and result.exit_code is not None:

@@ -1,0 +1,114 @@
+"""CellCalls: calls that one cell makes of the host's functions -> their replies, records, and the submitted answer."""
+
+from collections.abc import Iterable
+
+from verl_pivot.data.rollout_records import CallRecord, CallStatus
+from verl_pivot.errors import ToolBugError, ToolFailureError
+from verl_pivot.sandbox.host_functions import HostFunction, HostReply
+from verl_pivot.tools.calls import CallOutcome, Toolbox
+from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
+
+SUBMIT = "submit_final_answer"
+SUBMIT_FUNCTION = HostFunction(
+    name=SUBMIT,
+    description="Submit the answer of the task, which ends the task; only the first answer counts.",
+    parameters={"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]},
+)
+
+
+class CellCalls:
+    """Answers the calls of one cell, and keeps what came of them.
+
+    The answer of the task is known here, outside of the sandbox, and never read from what a cell prints.
+    """
+
+    def __init__(self, toolbox: Toolbox, turn: int, answer: str | None = None) -> None:
+        """Keep what calls need.
+
+        Args:
+            toolbox: Tools of the rollout.
+            turn: Index of the step, from 0.
+            answer: Answer that was submitted before; None if there is none.
+        """
+        self.answer = answer
+        """The first answer that was submitted; None if there is none."""
+        self.records: list[CallRecord] = []
+        self._toolbox = toolbox
+        self._turn = turn
+
+    async def answer_call(self, name: str, arguments: JsonObject) -> HostReply:
+        """Run one call.
+
+        Raises:
+            ToolFailureError: If the tool failed, through no fault of the policy.
+        """
+        if name == SUBMIT:
+            return self._submit(arguments)
+        outcome = await self._toolbox.run_one(ToolCall(name=name, arguments=arguments), 0)
+        self.records.append(_record(outcome, self._turn))
+        if outcome.observation is None:
+            raise (ToolBugError if outcome.is_bug else ToolFailureError)(outcome.failure)
+        is_error = outcome.observation.error is not None
+        return HostReply(error=outcome.observation.text) if is_error else HostReply(value=outcome.observation.text)
+
+    def _submit(self, arguments: JsonObject) -> HostReply:
+        answer = arguments.get("answer")
+        problem, kind = self._problem(answer)
+        status = CallStatus.TOOL_ERROR if problem else CallStatus.OK
+        self.records.append(
+            CallRecord(turn=self._turn, name=SUBMIT, arguments=arguments, status=status, error_kind=kind)
+        )
+        if problem:
+            return HostReply(error=problem)
+        self.answer = str(answer)
+        return HostReply(value="submitted")
+
+    def _problem(self, answer: Json) -> tuple[str, ErrorKind | None]:
+        """Why an answer is not taken, and the kind of the mistake; "" and None if it is taken."""
+        if self.answer is not None:
+            return f"an answer was submitted already, and the first one counts: {self.answer!r:.200}", ErrorKind.REFUSED
+        if not isinstance(answer, str):
+            kind = type(answer).__name__
+            return f"the answer must be text (str), got {kind}; nothing was submitted", ErrorKind.INVALID_ARGUMENT
+        if not answer.strip():
+            return "the answer is empty; nothing was submitted", ErrorKind.INVALID_ARGUMENT
+        try:
+            answer.encode()
+        except UnicodeEncodeError:
+            return "the answer is not valid Unicode; nothing was submitted", ErrorKind.INVALID_ARGUMENT
+        return "", None
+
+
+def functions_of(schemas: Iterable[JsonObject]) -> list[HostFunction]:
+    """Functions that stand for tools in a notebook, and the one that submits the answer."""
+    functions = [schema["function"] for schema in schemas]
+    return [*(_function(each) for each in functions if isinstance(each, dict)), SUBMIT_FUNCTION]
+
+
+def _function(schema: JsonObject) -> HostFunction:
+    parameters = schema.get("parameters")
+    return HostFunction(
+        name=str(schema["name"]),
+        description=str(schema.get("description") or ""),
+        parameters=parameters if isinstance(parameters, dict) else {},
+    )
+
+
+def _record(outcome: CallOutcome, turn: int) -> CallRecord:
+    """Record of a call; its text is the cell's to use, and no tokens of the policy's context."""
+    call, observation = outcome.call, outcome.observation
+    assert isinstance(call, ToolCall), call
+    status = CallStatus.OK
+    if observation is None:
+        status = CallStatus.SYSTEM_FAILURE
+    elif observation.error is not None:
+        status = CallStatus.TOOL_ERROR
+    return CallRecord(
+        turn=turn,
+        name=call.name,
+        arguments=call.arguments,
+        status=status,
+        error_kind=None if observation is None else observation.error,
+        seconds=round(outcome.seconds, 6),
+        detail=outcome.failure,
+    )

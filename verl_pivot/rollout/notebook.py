@@ -1,0 +1,161 @@
+"""Notebook: code of a step -> RanCell, in a session of the sandbox that begins with the host's functions and a Notepad."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from verl_pivot.data.rollout_records import CallRecord
+from verl_pivot.errors import SandboxError, SandboxRequestError, ToolBugError, ToolFailureError
+from verl_pivot.rollout.cell_calls import CellCalls
+from verl_pivot.rollout.notebook_output import CellOutput, cell_output
+from verl_pivot.rollout.notepad import READ_NOTEPAD, NotepadReading, Notes, make_notepad, read_notepad
+from verl_pivot.sandbox.execution import Result, Status
+from verl_pivot.sandbox.host_functions import AnswerCall, CallLimits, HostFunction
+
+_OWN_CELL_SECONDS = 5.0
+"""Wall seconds of the cells that make and read the Notepad."""
+_NO_CORE = "the machine had no core for the code within its time limit; give the sandbox more cores or fewer rollouts"
+
+
+class CellRunner(Protocol):
+    """The methods of a session of the sandbox that this module uses."""
+
+    async def run(
+        self,
+        code: str,
+        *,
+        wall_seconds: float | None = None,
+        answer_call: AnswerCall | None = None,
+        call_limits: CallLimits = CallLimits(),
+    ) -> Result: ...
+
+    async def close(self) -> None: ...
+
+
+OpenRunner = Callable[[Sequence[HostFunction]], Awaitable[CellRunner]]
+"""Opens a session whose cells may call these functions.
+
+Raises SandboxError if the sandbox failed, and ToolFailureError if a session cannot be opened as the row asks for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RanCell:
+    """What came of the code of one step."""
+
+    output: CellOutput | None = None
+    """What the cell showed; None if the step had no code to run, or the system failed."""
+    calls: tuple[CallRecord, ...] = ()
+    answer: str | None = None
+    """The answer that was submitted in this step or before; None if there is none."""
+    notepad: NotepadReading = NotepadReading(Notes())
+    was_restarted: bool = False
+    """Whether the interpreter was killed, and all variables are gone."""
+    failure: str = ""
+    """Description of a failure of the system, which masks the rollout; "" if nothing failed."""
+    is_bug: bool = False
+    """Whether the failure is one of a tool's own code."""
+
+    def without_cell(self) -> "RanCell":
+        """What the next step leaves if it has no code to run."""
+        return RanCell(answer=self.answer, notepad=self.notepad)
+
+
+class _Shown(NamedTuple):
+    """What a cell showed, and whether its interpreter was killed."""
+
+    output: CellOutput | None
+    was_restarted: bool = False
+
+
+class Notebook:
+    """The notebook of one rollout; its session is opened by the first cell, and closed however the rollout ends."""
+
+    def __init__(
+        self,
+        open_runner: OpenRunner,
+        functions: Sequence[HostFunction],
+        *,
+        has_notepad: bool,
+        call_limits: CallLimits = CallLimits(),
+    ) -> None:
+        self._open_runner = open_runner
+        self._functions = functions
+        self._call_limits = call_limits
+        self._has_notepad = has_notepad
+        self._runner: CellRunner | None = None
+        self._epoch: int | None = None
+        """Number of the interpreter that the last cell left; None before the first cell."""
+        self._notepad = NotepadReading(Notes())
+
+    async def __aenter__(self) -> "Notebook":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.close()
+
+    async def run(self, code: str, calls: CellCalls) -> RanCell:
+        """Run the code of one step, and read the Notepad behind it."""
+        shown, failure, is_bug = _Shown(None), "", False
+        try:
+            shown = await self._run(code, calls)
+        except (ToolFailureError, SandboxError) as error:
+            failure, is_bug = str(error), isinstance(error, ToolBugError)
+        return RanCell(
+            output=shown.output, calls=tuple(calls.records), answer=calls.answer, notepad=self._notepad,
+            was_restarted=shown.was_restarted, failure=failure, is_bug=is_bug,
+        )  # fmt: skip
+
+    async def _run(self, code: str, calls: CellCalls) -> _Shown:
+        """Run the code of a step.
+
+        Raises:
+            SandboxError: If the sandbox failed.
+            ToolFailureError: If a tool failed.
+        """
+        if self._runner is None:
+            self._runner = await self._open_runner(self._functions)
+            await self._begin(self._runner)
+        try:
+            result = await self._runner.run(code, answer_call=calls.answer_call, call_limits=self._call_limits)
+        except SandboxRequestError as error:  # code that no session takes, such as one with a NUL byte
+            return _Shown(CellOutput(str(error), 1, 1))
+        if result.had_no_core:
+            raise ToolFailureError(_NO_CORE)
+        was_restarted = await self._follow(self._runner, result)
+        if self._has_notepad and not was_restarted:
+            was_restarted = await self._read_notepad(self._runner)
+        return _Shown(cell_output(result), was_restarted)
+
+    async def _begin(self, runner: CellRunner) -> None:
+        """Run the cell that a fresh interpreter begins with.
+
+        Raises:
+            ToolFailureError: If it fails; nothing of it comes from the policy.
+        """
+        cell = make_notepad(self._notepad.notes) if self._has_notepad else ""
+        result = await runner.run(cell, wall_seconds=_OWN_CELL_SECONDS)
+        if result.status is not Status.OK:
+            raise ToolFailureError(f"a fresh notebook could not be prepared: {result.error or result.status}")
+        self._notepad = NotepadReading(self._notepad.notes)
+        self._epoch = _epoch(result)
+
+    async def _read_notepad(self, runner: CellRunner) -> bool:
+        """Read the Notepad; returns whether the interpreter was killed by what the policy has made of it."""
+        result = await runner.run(READ_NOTEPAD, wall_seconds=_OWN_CELL_SECONDS)
+        self._notepad = read_notepad(result, self._notepad.notes)
+        return await self._follow(runner, result)
+
+    async def _follow(self, runner: CellRunner, result: Result) -> bool:
+        """Prepare the interpreter anew if the cell left a fresh one, and return whether it did."""
+        if _epoch(result) == self._epoch:
+            return False
+        await self._begin(runner)
+        return True
+
+
+def _epoch(result: Result) -> int:
+    assert result.session is not None, result
+    return result.session.epoch
+

@@ -1,0 +1,112 @@
+"""Notepad: the object `notepad` of a notebook -> the notes that the policy reads, or why they cannot be read."""
+
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from verl_pivot.sandbox import in_session
+from verl_pivot.sandbox.execution import Result, Status
+
+_MAX_NOTE_BYTES = 48 * 1024
+"""Bytes of JSON that a Notepad may have; a session brings back 64 KiB of what a cell prints."""
+
+
+class Todo(msgspec.Struct, frozen=True):
+    """One thing to do."""
+
+    text: str
+    is_done: bool = False
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What stands in a Notepad.
+
+    Example:
+        Notes(todos={"T1": Todo("find the firm")}, facts={"F1": "Ada was born in Orlen"}, draft="")
+    """
+
+    todos: dict[str, Todo] = {}
+    """{label: thing to do}, in the order in which they were added."""
+    facts: dict[str, str] = {}
+    draft: str = ""
+
+    def shown(self) -> str:
+        """The notes as the policy reads them."""
+        lines = [
+            *_section("To do", [f"[{'x' if todo.is_done else ' '}] {key}: {todo.text}" for key, todo in self.todos.items()]),
+            *_section("Facts", [f"{key}: {fact}" for key, fact in self.facts.items()]),
+            *_section("Draft", [self.draft] if self.draft else []),
+        ]  # fmt: skip
+        return "\n".join(lines) or "(empty)"
+
+
+class NotepadReading(NamedTuple):
+    """State of a Notepad after a cell."""
+
+    notes: Notes
+    """The notes, or those that could be read last."""
+    problem: str = ""
+    """Why the Notepad cannot be read; "" if it can."""
+
+    def shown(self) -> str:
+        """The Notepad as the policy reads it, with its problem if it has one."""
+        if not self.problem:
+            return f"<notepad>\n{self.notes.shown()}\n</notepad>"
+        return (
+            f"<notepad>\n`notepad` cannot be read: {self.problem}\nWrite `notepad = Notepad()` for a new one. "
+            f"Last it held:\n{self.notes.shown()}\n</notepad>"
+        )
+
+
+READ_NOTEPAD = "__import__('sys').stdout.write(__import__('json').dumps(notepad.contents())) and None"
+"""Cell that prints the Notepad's contents as JSON."""
+
+
+def read_notepad(result: Result, before: Notes) -> NotepadReading:
+    """The Notepad that the cell READ_NOTEPAD printed; it holds what cells of the policy have made of it.
+
+    Args:
+        result: Result of the cell.
+        before: Notes that could be read last.
+    """
+    if result.status is not Status.OK:
+        return NotepadReading(before, _last_line(result.error or result.stderr) or str(result.status))
+    if result.stdout_truncated or len(result.stdout) > _MAX_NOTE_BYTES:
+        return NotepadReading(before, f"it is longer than {_MAX_NOTE_BYTES} characters of JSON; remove some of it")
+    try:
+        return NotepadReading(_DECODER.decode(result.stdout))
+    except (msgspec.MsgspecError, RecursionError, UnicodeEncodeError) as error:
+        return NotepadReading(before, f"it does not hold notes: {str(error)[:200]}")
+
+
+def make_notepad(notes: Notes) -> str:
+    """Cell that defines the class Notepad, and `notepad` with these notes."""
+    contents = msgspec.json.encode(notes).decode()
+    return f"{_source()}\n\nnotepad = Notepad(__import__('json').loads({contents!r}))\n"
+
+
+@cache
+def _source() -> str:
+    return (Path(in_session.__path__[0]) / "notepad.py").read_text()
+
+
+_DECODER = msgspec.json.Decoder(Notes)
+
+
+def _section(title: str, entries: list[str]) -> list[str]:
+    return [f"{title}:", *(f"  {entry}" for entry in entries)] if entries else []
+
+
+def _last_line(text: str) -> str:
+    return text.strip().splitlines()[-1][:200] if text.strip() else ""
+
+
+NOTEPAD_METHODS = """\
+notepad.add_todo(text)          # add something to do; it gets a label such as T1
+notepad.check_todo("T1")        # mark it as done
+notepad.add_facts(text, ...)    # note what you found out; each fact gets a label such as F1
+notepad.write_draft(text)       # replace the draft of the answer
+notepad.remove("F1", ...)       # remove entries by their labels"""
+"""Methods of the Notepad, for the prompt."""
