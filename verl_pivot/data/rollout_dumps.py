@@ -61,8 +61,6 @@ class DumpedStep(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the context was trimmed before the turn."""
     was_restarted: bool = False
     """Whether the cell ended its interpreter, so that all variables were gone."""
-    notepad: str = ""
-    """The Notepad after the cell, as the policy reads it where it changed."""
 
 
 class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):

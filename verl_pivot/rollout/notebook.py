@@ -1,4 +1,4 @@
-"""Notebook: code of a step -> RanCell, in a session of the sandbox that begins with the host's functions and a Notepad."""
+"""Notebook: code of a step -> RanCell, in a session of the sandbox that begins with a Notepad."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,16 @@ from verl_pivot.data.rollout_records import CallRecord
 from verl_pivot.errors import SandboxError, SandboxRequestError, ToolBugError, ToolFailureError
 from verl_pivot.rollout.cell_calls import CellCalls
 from verl_pivot.rollout.notebook_output import CellOutput, cell_output
-from verl_pivot.rollout.notepad import READ_NOTEPAD, NotepadReading, Notes, make_notepad, read_notepad
+from verl_pivot.rollout.notepad import EMPTY_NOTEPAD, READ_NOTEPAD, NotepadReading, make_notepad, read_notepad
 from verl_pivot.sandbox.execution import Result, Status
 from verl_pivot.sandbox.host_functions import AnswerCall, CallLimits, HostFunction
 
 _OWN_CELL_SECONDS = 5.0
 """Wall seconds of the cells that make and read the Notepad."""
 _NO_CORE = "the machine had no core for the code within its time limit; give the sandbox more cores or fewer rollouts"
+
+
+CALL_LIMITS = CallLimits()
 
 
 class CellRunner(Protocol):
@@ -26,7 +29,7 @@ class CellRunner(Protocol):
         *,
         wall_seconds: float | None = None,
         answer_call: AnswerCall | None = None,
-        call_limits: CallLimits = CallLimits(),
+        call_limits: CallLimits = CALL_LIMITS,
     ) -> Result: ...
 
     async def close(self) -> None: ...
@@ -47,7 +50,7 @@ class RanCell:
     calls: tuple[CallRecord, ...] = ()
     answer: str | None = None
     """The answer that was submitted in this step or before; None if there is none."""
-    notepad: NotepadReading = NotepadReading(Notes())
+    notepad: NotepadReading = EMPTY_NOTEPAD
     was_restarted: bool = False
     """Whether the interpreter was killed, and all variables are gone."""
     failure: str = ""
@@ -76,7 +79,7 @@ class Notebook:
         functions: Sequence[HostFunction],
         *,
         has_notepad: bool,
-        call_limits: CallLimits = CallLimits(),
+        call_limits: CallLimits = CALL_LIMITS,
     ) -> None:
         self._open_runner = open_runner
         self._functions = functions
@@ -85,7 +88,7 @@ class Notebook:
         self._runner: CellRunner | None = None
         self._epoch: int | None = None
         """Number of the interpreter that the last cell left; None before the first cell."""
-        self._notepad = NotepadReading(Notes())
+        self._notepad = EMPTY_NOTEPAD
 
     async def __aenter__(self) -> "Notebook":
         return self
@@ -158,4 +161,3 @@ class Notebook:
 def _epoch(result: Result) -> int:
     assert result.session is not None, result
     return result.session.epoch
-

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.errors import DataError
 from verl_pivot.rollout.context import ContextWindow, Trim
 from verl_pivot.rollout.conversation_tokens import prompt_tokens, rendered, with_messages
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.notebook_prompt import Left, after_step, restarted, trimmed_task
 from verl_pivot.rollout.notepad import NotepadReading, Notes
-from verl_pivot.rollout.observations import cut_to_tokens, without_special_tokens
+from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.types import JsonObject
 

@@ -117,7 +117,9 @@ def _listed(function: HostFunction) -> str:
     order = sorted(named, key=lambda name: name not in needed)  # as in the session: required arguments first
     arguments = ", ".join(_argument(name, named[name], is_required=name in needed) for name in order)
     about = [f"{name}: {text}" for name in order if (text := _description(named[name]))]
-    docstring = "\n".join([function.description.strip(), *([""] if about else []), *about]).strip().replace("\n", "\n    ")
+    docstring = (
+        "\n".join([function.description.strip(), *([""] if about else []), *about]).strip().replace("\n", "\n    ")
+    )
     return f'def {function.name}({arguments}) -> str:\n    """{docstring}"""'
 
 

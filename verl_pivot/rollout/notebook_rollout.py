@@ -1,4 +1,4 @@
-"""Prompt -> PlayedNotebook: the loop in which the policy writes a step and a notebook runs it, until there is an answer."""
+"""Prompt -> PlayedNotebook: the loop in which the policy writes a step, and a notebook runs it."""
 
 import math
 import time
@@ -53,6 +53,7 @@ class NotebookRollout:
         messages = context.messages
         stretches: dict[int, Stretch] = {}
         steps: list[PlayedStep] = []
+        read: list[str] = []
         engine = EngineReport()
         deadline = math.inf
         try:
@@ -72,12 +73,13 @@ class NotebookRollout:
                     stop = reason
                     break
                 context = await contexts.after(context, self._end(steps, tokens))
+                read.append(str(context.messages[-1]["content"]))
         finally:
             num_tokens = sum(len(stretch.tokens.mask) for stretch in stretches.values())
             journey = await self._sampler.end(num_tokens, engine.newest_step)
         return PlayedNotebook(
             prompt_id=prompt_id(prompt), stop_reason=stop, stretches=tuple(stretches.values()), steps=tuple(steps),
-            messages=messages, engine=engine, journey=journey,
+            read=tuple(read), messages=messages, engine=engine, journey=journey,
         )  # fmt: skip
 
     async def _take_step(self, sampled: SampledTurn, before: Sequence[PlayedStep]) -> PlayedStep:
@@ -93,7 +95,7 @@ class NotebookRollout:
         text = full_text[: full_text.index(CODE_END) + len(CODE_END)] if is_closed else full_text
         turn = read_notebook_turn(text, ended=ended or is_closed, num_tokens=len(sampled.token_ids))
         last = before[-1].ran if before else RanCell()
-        ran = last.without_cell()
+        ran, began = last.without_cell(), time.monotonic()
         if turn.code is not None:
             calls = CellCalls(self._toolbox, len(before), last.answer)
             running = self._notebook.run(turn.code, calls)
@@ -101,7 +103,7 @@ class NotebookRollout:
         return PlayedStep(
             index=len(before), turn=turn, message={"role": "assistant", "content": full_text},
             num_tokens=len(sampled.token_ids), ended=ended or is_closed, ran=ran,
-            routed_experts=sampled.report.routed_experts,
+            seconds=time.monotonic() - began, routed_experts=sampled.report.routed_experts,
         )  # fmt: skip
 
     def _stop_after(self, steps: Sequence[PlayedStep], deadline: float) -> StopReason | None:
@@ -133,4 +135,3 @@ class NotebookRollout:
             restart=restarted(has_notepad=has_notepad) if step.ran.was_restarted else "",
             notepad=step.ran.notepad.shown() if has_notepad else "",
         )
-

@@ -19,6 +19,9 @@ class Todo(msgspec.Struct, frozen=True):
     text: str
     is_done: bool = False
 
+    def shown(self, label: str) -> str:
+        return f"[{'x' if self.is_done else ' '}] {label}: {self.text}"
+
 
 class Notes(msgspec.Struct, frozen=True):
     """What stands in a Notepad.
@@ -35,7 +38,7 @@ class Notes(msgspec.Struct, frozen=True):
     def shown(self) -> str:
         """The notes as the policy reads them."""
         lines = [
-            *_section("To do", [f"[{'x' if todo.is_done else ' '}] {key}: {todo.text}" for key, todo in self.todos.items()]),
+            *_section("To do", [todo.shown(key) for key, todo in self.todos.items()]),
             *_section("Facts", [f"{key}: {fact}" for key, fact in self.facts.items()]),
             *_section("Draft", [self.draft] if self.draft else []),
         ]  # fmt: skip
@@ -60,6 +63,7 @@ class NotepadReading(NamedTuple):
         )
 
 
+EMPTY_NOTEPAD = NotepadReading(Notes())
 READ_NOTEPAD = "__import__('sys').stdout.write(__import__('json').dumps(notepad.contents())) and None"
 """Cell that prints the Notepad's contents as JSON."""
 
@@ -101,12 +105,3 @@ def _section(title: str, entries: list[str]) -> list[str]:
 
 def _last_line(text: str) -> str:
     return text.strip().splitlines()[-1][:200] if text.strip() else ""
-
-
-NOTEPAD_METHODS = """\
-notepad.add_todo(text)          # add something to do; it gets a label such as T1
-notepad.check_todo("T1")        # mark it as done
-notepad.add_facts(text, ...)    # note what you found out; each fact gets a label such as F1
-notepad.write_draft(text)       # replace the draft of the answer
-notepad.remove("F1", ...)       # remove entries by their labels"""
-"""Methods of the Notepad, for the prompt."""

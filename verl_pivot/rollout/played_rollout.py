@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
 from verl_pivot.data.rollout_records import (
@@ -21,10 +20,10 @@ from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.settings import RolloutSettings, is_dumped
-from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.text_difference import text_differs
+from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
-from verl_pivot.rollout.turn_sampler import MAX_EMPTY_ANSWERS, EngineReport
+from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
@@ -80,7 +79,7 @@ class PlayedRollout:
     def failure(self) -> str:
         """Description of the failure that masks the rollout; "" if it is not masked."""
         if self.stop_reason is StopReason.ENGINE_FAILURE:
-            return f"the engine returned no token {MAX_EMPTY_ANSWERS} times in a row"
+            return NO_TOKENS
         return self.observed[-1].failure if self.observed else ""
 
     async def row(
@@ -142,9 +141,8 @@ class PlayedRollout:
             num_empty_answers=self.engine.num_empty_answers,
             num_answers=None if tag is None else num_tag_pairs(tag, [turn.text for turn in self.turns]),
             # With tags the whole response is one assistant message, which is the decoded tokens by definition.
-            text_differs=parts.settings.parser != "tags" and text_differs(
-                parts.loop, self.messages, self.tokens.token_ids, schemas
-            ),
+            text_differs=parts.settings.parser != "tags"
+            and text_differs(parts.loop, self.messages, self.tokens.token_ids, schemas),
             journey=self.journey,
             oldest_weights=self.engine.oldest_step,
             newest_weights=self.engine.newest_step,

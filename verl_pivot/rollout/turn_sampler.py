@@ -15,6 +15,8 @@ from verl_pivot.routing.client import end_conversation, new_request_id
 
 MAX_EMPTY_ANSWERS = 3
 """Empty completions in a row after which the engine has failed and the rollout is masked."""
+NO_TOKENS = f"the engine returned no token {MAX_EMPTY_ANSWERS} times in a row"
+"""Description of that failure."""
 _ABORTED = ("abort", "aborted")
 OLDEST_STEP, NEWEST_STEP = "min_global_steps", "max_global_steps"
 """verl's extra fields of a completion: the training steps of the oldest and the newest weights that sampled it."""

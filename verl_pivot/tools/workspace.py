@@ -1,11 +1,12 @@
 """Workspace: what the calls of one trajectory share, which is its metadata, its state and one sandbox session."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from verl_pivot.errors import SandboxRequestError, ToolFailureError
 from verl_pivot.sandbox.execution import Limits, Result
+from verl_pivot.sandbox.host_functions import HostFunction
 from verl_pivot.sandbox.session import Session
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import JsonObject
@@ -46,11 +47,15 @@ class Workspace:
         """
         async with self._session_lock:
             if self._session is None:
-                self._session = await self._open(limits)
+                self._session = await self.open_session(limits)
             return await self._session.run(code, wall_seconds=limits.wall_seconds)
 
-    async def _open(self, limits: Limits) -> Session:
-        """Open the session, in the root file system that the row names in `metadata.sandbox_root`.
+    async def open_session(self, limits: Limits, functions: Sequence[HostFunction] = ()) -> Session:
+        """Open a session in the root file system that the row names in `metadata.sandbox_root`; the caller closes it.
+
+        Args:
+            limits: Limits of the session.
+            functions: Functions of the host that its cells may call.
 
         Raises:
             ToolFailureError: If the row's root is no text, or no node has it.
@@ -62,7 +67,7 @@ class Workspace:
                 f"the row's metadata.sandbox_root must be the name of a root file system, got {root!r}"
             )
         try:
-            return await (await shared_sandbox()).open(limits=limits, root=root)
+            return await (await shared_sandbox()).open(limits=limits, root=root, functions=functions)
         except SandboxRequestError as error:  # nothing of the request comes from the policy
             raise ToolFailureError(f"the session of the row cannot be opened: {error}") from error
 

@@ -1,0 +1,181 @@
+"""Agent loop `pivot_notebook` of verl: a row of the dataset -> one rollout in a notebook, as one row or several."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
+from verl.utils.tokenizer.chat_template import apply_chat_template
+
+from verl_pivot.data.rollout_dumps import encode_transcript
+from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.step_returns import StepReturnOutput
+from verl_pivot.rollout.cell_calls import functions_of
+from verl_pivot.rollout.context import ContextWindow
+from verl_pivot.rollout.context_rows import ContextRow, rows_of
+from verl_pivot.rollout.notebook import CellRunner, Notebook
+from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts
+from verl_pivot.rollout.notebook_outcome import NotebookOutcome, judged_answer
+from verl_pivot.rollout.notebook_prompt import system_prompt
+from verl_pivot.rollout.notebook_rollout import NotebookRollout
+from verl_pivot.rollout.notebook_settings import parse_notebook_settings
+from verl_pivot.rollout.notebook_turns import CODE_END, THINK
+from verl_pivot.rollout.played_notebook import PlayedNotebook
+from verl_pivot.rollout.settings import is_dumped, parse_settings
+from verl_pivot.rollout.text_difference import text_differs
+from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
+from verl_pivot.sandbox.execution import Limits
+from verl_pivot.sandbox.host_functions import CallLimits, HostFunction
+from verl_pivot.tools.calls import Toolbox
+from verl_pivot.tools.toolset import load_toolset
+from verl_pivot.types import JsonObject
+
+logger = logging.getLogger(__name__)
+_PLACEHOLDER = "PLACE OF THE TURN"
+_MAX_TOOL_SECONDS = 1800.0
+"""Seconds that a call of a tool without a time limit of its own may take."""
+_MARGIN_SECONDS = 60.0
+
+
+class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
+    """Lets the policy work in a notebook until it submits an answer or a limit ends the rollout.
+
+    Each stretch of context, or each step, becomes a row. A failure of the system masks the rollout: it gives one row,
+    whose reward is undecided, so that it is counted and the replay buffer leaves it out.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Raises ConfigError if `pivot.notebook`, `pivot.rollout` or its tools file is wrong."""
+        super().__init__(*args, **kwargs)
+        rollout, notebook = parse_settings(self.config), parse_notebook_settings(self.config)
+        self._settings = notebook
+        self._tools_file = rollout.tools
+        self._max_calls = rollout.max_calls_per_turn
+        self._cell_limits = Limits()
+        window = ContextWindow(
+            max_tokens=notebook.max_context_tokens,
+            max_step_tokens=notebook.max_step_tokens,
+            trim=notebook.trim,
+            trim_keep=notebook.trim_keep,
+        )
+        prefix, suffix = self._turn_ends()
+        self._parts = NotebookParts.of(
+            self,
+            (CODE_END,),
+            window=window,
+            max_steps=notebook.max_steps,
+            max_observation_tokens=rollout.max_observation_tokens,
+            max_wall_seconds=rollout.max_wall_seconds,
+            has_notepad=notebook.notepad,
+            turn_prefix=prefix,
+            turn_suffix=tuple(self.tokenizer.encode(suffix, add_special_tokens=False)),
+        )
+        if notebook.max_context_tokens > self._parts.max_model_len:
+            raise ConfigError(
+                f"pivot.notebook.max_context_tokens={notebook.max_context_tokens} is more than the engine's context of "
+                f"{self._parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the model's own)"
+            )
+
+    def _turn_ends(self) -> tuple[str, str]:
+        """Text that the chat template begins every turn of the policy with, if it is a tag, and ends it with."""
+        task = {"role": "user", "content": ""}
+        turn = {"role": "assistant", "content": _PLACEHOLDER}
+        begun, ended = (
+            str(
+                apply_chat_template(
+                    self.tokenizer, messages, tokenize=False, add_generation_prompt=is_begun,
+                    **self.apply_chat_template_kwargs,
+                )
+            )
+            for messages, is_begun in (([task], True), ([task, turn], False))
+        )  # fmt: skip
+        prefix = begun[begun.rindex(THINK) :] if begun.rstrip().endswith(THINK) else ""
+        return prefix, ended.rpartition(_PLACEHOLDER)[2]
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[StepReturnOutput]:
+        """Play one rollout of a row; an empty list if the system failed before the policy sampled a token.
+
+        Raises:
+            DataError: If the row's columns cannot be read, or its prompt is too long.
+        """
+        return await traced_rollout(row, self._play(sampling_params, row), self._shown)
+
+    async def _play(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> list[StepReturnOutput]:
+        async with load_toolset(self._tools_file).open(row) as tools:
+            if is_traced():
+                tools.toolbox = TracedToolbox.of(tools.toolbox)
+            played = await self._rollout(tools.toolbox, sampling_params, row["raw_prompt"])
+            if not played.steps:
+                logger.error("a rollout is masked (%s): %s", played.stop_reason.value, played.failure)
+                return []
+            outcome = await judged_answer(played, row, tools)
+        return self._outputs(played, outcome, row)
+
+    async def _rollout(
+        self, toolbox: Toolbox, sampling_params: Mapping[str, Any], prompt: Sequence[JsonObject]
+    ) -> PlayedNotebook:
+        settings = self._settings
+        functions = functions_of(toolbox.schemas)
+        system = system_prompt(
+            functions, max_steps=settings.max_steps, trim=self._parts.window.trim, has_notepad=settings.notepad
+        )
+        contexts = ContextBuilder(self._parts, system, prompt)
+
+        async def open_runner(functions: Sequence[HostFunction]) -> CellRunner:
+            runner: CellRunner = await toolbox.workspace.open_session(self._cell_limits, functions)
+            return runner
+
+        limits = CallLimits(max_calls=self._max_calls, reply_seconds=_reply_seconds(toolbox))
+        async with Notebook(open_runner, functions, has_notepad=settings.notepad, call_limits=limits) as notebook:
+            return await NotebookRollout(self._parts, toolbox, notebook, sampling_params).play(prompt, contexts)
+
+    def _outputs(
+        self, played: PlayedNotebook, outcome: NotebookOutcome, row: Mapping[str, Any]
+    ) -> list[StepReturnOutput]:
+        """Rows of a rollout, the last of which has its record and its outcome; that one alone if it is masked."""
+        is_masked = played.stop_reason.is_masked
+        if is_masked:
+            logger.error("a rollout is masked (%s): %s", played.stop_reason.value, played.failure)
+        returns = [] if outcome.verdict.score is None else self._step_returns(played, outcome)
+        rows = rows_of(played.stretches, self._settings.rows)[-1 if is_masked else 0 :]
+        tokens = played.stretches[-1].tokens
+        record = played.record(text_differs=text_differs(self, played.messages, tokens.token_ids))
+        last = {RECORD_FIELD: record.as_dict(), VERDICT_FIELD: asdict(outcome.verdict)}
+        outputs = [self._output(each, played, returns, last if each is rows[-1] else {}) for each in rows]
+        if is_dumped(self.config):
+            for each, output in zip(rows, outputs, strict=True):
+                dumped = played.dumped_turns(each.steps, returns)
+                output.transcript = encode_transcript(row, record if each is rows[-1] else None, dumped)
+        return outputs
+
+    def _step_returns(self, played: PlayedNotebook, outcome: NotebookOutcome) -> list[float]:
+        return [0.0] * len(played.steps)
+
+    def _output(
+        self, row: ContextRow, played: PlayedNotebook, returns: Sequence[float], fields: Mapping[str, Any]
+    ) -> StepReturnOutput:
+        return StepReturnOutput(
+            prompt_ids=row.prompt_ids,
+            response_ids=row.response_ids,
+            response_mask=row.mask,
+            response_logprobs=row.logprobs,
+            turn_ends=row.step_ends,
+            step_returns=list(returns[row.steps.start : row.steps.stop]) or [0.0] * len(row.steps),
+            num_turns=2 * len(played.steps),
+            routed_experts=played.steps[row.steps[-1]].routed_experts,
+            metrics={"tool_calls": sum(step.seconds for step in played.steps), **played.engine.metrics},
+            extra_fields={**played.engine.extra_fields, TURN_ENDS_FIELD: row.step_ends, **fields},
+        )
+
+    def _shown(self, outputs: Sequence[StepReturnOutput]) -> str | None:
+        """Text of the last row behind its prompt; None if no token was sampled."""
+        return str(self.tokenizer.decode(outputs[-1].response_ids)) if outputs else None
+
+
+def _reply_seconds(toolbox: Toolbox) -> float:
+    """Seconds after which no tool of a rollout answers any more; its own limits end its calls before."""
+    policies = [tool.policy for tool in toolbox.tools.values()]
+    longest = max((policy.timeout_seconds or _MAX_TOOL_SECONDS for policy in policies), default=0.0)
+    return longest * (1 + max((policy.retries for policy in policies), default=0)) + _MARGIN_SECONDS
