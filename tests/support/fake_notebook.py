@@ -6,7 +6,7 @@ import contextlib
 import io
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from verl_pivot.errors import SessionLostError
 from verl_pivot.sandbox.execution import Limits, Result, SessionState, Status
@@ -32,7 +32,7 @@ def _raises(kind: type[BaseException]) -> Callable[[], None]:
 class FakeNotebook:
     """Runs cells as a session does. Cells may call `kill()` and `lose()` beside the host's functions."""
 
-    opened: "list[FakeNotebook]" = []
+    opened: "ClassVar[list[FakeNotebook]]" = []
 
     def __init__(self, functions: Sequence[HostFunction]) -> None:
         self.functions = list(functions)

@@ -1,6 +1,7 @@
 """Agent loop `pivot_notebook` of verl: a row of the dataset -> one rollout in a notebook, as one row or several."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,12 +13,13 @@ from verl_pivot.data.rollout_dumps import encode_transcript
 from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.step_returns import StepReturnOutput
+from verl_pivot.rewards.steps import StepRule, step_returns
 from verl_pivot.rollout.cell_calls import functions_of
-from verl_pivot.rollout.context import ContextWindow
-from verl_pivot.rollout.context_rows import ContextRow, rows_of
+from verl_pivot.rollout.context import ContextWindow, Trim
+from verl_pivot.rollout.context_rows import ContextRow, RowLayout, rows_of
 from verl_pivot.rollout.notebook import CellRunner, Notebook
 from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts
-from verl_pivot.rollout.notebook_outcome import NotebookOutcome, judged_answer
+from verl_pivot.rollout.notebook_outcome import AnswerOutcome, judged_answer
 from verl_pivot.rollout.notebook_prompt import system_prompt
 from verl_pivot.rollout.notebook_rollout import NotebookRollout
 from verl_pivot.rollout.notebook_settings import parse_notebook_settings
@@ -57,7 +59,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         window = ContextWindow(
             max_tokens=notebook.max_context_tokens,
             max_step_tokens=notebook.max_step_tokens,
-            trim=notebook.trim,
+            trim=Trim(notebook.trim),
             trim_keep=notebook.trim_keep,
         )
         prefix, suffix = self._turn_ends()
@@ -132,14 +134,14 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             return await NotebookRollout(self._parts, toolbox, notebook, sampling_params).play(prompt, contexts)
 
     def _outputs(
-        self, played: PlayedNotebook, outcome: NotebookOutcome, row: Mapping[str, Any]
+        self, played: PlayedNotebook, outcome: AnswerOutcome, row: Mapping[str, Any]
     ) -> list[StepReturnOutput]:
         """Rows of a rollout, the last of which has its record and its outcome; that one alone if it is masked."""
         is_masked = played.stop_reason.is_masked
         if is_masked:
             logger.error("a rollout is masked (%s): %s", played.stop_reason.value, played.failure)
-        returns = [] if outcome.verdict.score is None else self._step_returns(played, outcome)
-        rows = rows_of(played.stretches, self._settings.rows)[-1 if is_masked else 0 :]
+        returns = _returns(played, outcome, self._settings)
+        rows = rows_of(played.stretches, RowLayout(self._settings.rows))[-1 if is_masked else 0 :]
         tokens = played.stretches[-1].tokens
         record = played.record(text_differs=text_differs(self, played.messages, tokens.token_ids))
         last = {RECORD_FIELD: record.as_dict(), VERDICT_FIELD: asdict(outcome.verdict)}
@@ -150,9 +152,6 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
                 output.transcript = encode_transcript(row, record if each is rows[-1] else None, dumped)
         return outputs
 
-    def _step_returns(self, played: PlayedNotebook, outcome: NotebookOutcome) -> list[float]:
-        return [0.0] * len(played.steps)
-
     def _output(
         self, row: ContextRow, played: PlayedNotebook, returns: Sequence[float], fields: Mapping[str, Any]
     ) -> StepReturnOutput:
@@ -162,7 +161,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             response_mask=row.mask,
             response_logprobs=row.logprobs,
             turn_ends=row.step_ends,
-            step_returns=list(returns[row.steps.start : row.steps.stop]) or [0.0] * len(row.steps),
+            step_returns=list(returns[row.steps.start : row.steps.stop]),
             num_turns=2 * len(played.steps),
             routed_experts=played.steps[row.steps[-1]].routed_experts,
             metrics={"tool_calls": sum(step.seconds for step in played.steps), **played.engine.metrics},
@@ -172,6 +171,12 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     def _shown(self, outputs: Sequence[StepReturnOutput]) -> str | None:
         """Text of the last row behind its prompt; None if no token was sampled."""
         return str(self.tokenizer.decode(outputs[-1].response_ids)) if outputs else None
+
+
+def _returns(played: PlayedNotebook, outcome: AnswerOutcome, rule: StepRule) -> list[float]:
+    """[num_steps] returns of all steps; NaN if the rollout is undecided or masked."""
+    facts = [step.facts for step in played.steps]
+    return [math.nan] * len(facts) if outcome.verdict.score is None else step_returns(facts, outcome.scores, rule)
 
 
 def _reply_seconds(toolbox: Toolbox) -> float:

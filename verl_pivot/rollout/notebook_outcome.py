@@ -1,9 +1,10 @@
-"""Submitted answer -> NotebookOutcome: the verdict on it, by the verifier `qa` or the environment of the row."""
+"""Submitted answer -> AnswerOutcome: its verdict and scores, by the verifier `qa` or the environment of the row."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from verl_pivot.rewards.steps import AnswerScores
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.tools.toolset import RolloutTools
@@ -14,21 +15,17 @@ _QUESTION = Message(role=Role.USER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotebookOutcome:
-    """Verdict on the answer of a rollout."""
+class AnswerOutcome:
+    """Outcome of a rollout that was to submit an answer."""
 
     verdict: Verdict
     """Exact match, or the outcome of an environment; undecided if the row has no answer to compare, or is masked."""
-    f1: float = 0.0
-    """Overlap of words; the score of an environment in its place."""
-    has_answer: bool = False
-
-    @property
-    def em(self) -> float:
-        return self.verdict.score or 0.0
+    scores: AnswerScores
+    """Scores of the answer, of which those of words are 0 if the verdict is undecided. An environment's score stands
+    for both."""
 
 
-async def judged_answer(played: PlayedNotebook, row: Mapping[str, Any], tools: RolloutTools) -> NotebookOutcome:
+async def judged_answer(played: PlayedNotebook, row: Mapping[str, Any], tools: RolloutTools) -> AnswerOutcome:
     """Judge the answer of a rollout.
 
     Args:
@@ -40,10 +37,12 @@ async def judged_answer(played: PlayedNotebook, row: Mapping[str, Any], tools: R
     message = Message(role=Role.ASSISTANT, content=answer or "")
     has_answer = answer is not None
     if (verdict := await decided_outcome(tools, stop, message, played.failure, is_bug=played.is_bug)) is not None:
-        return NotebookOutcome(verdict=verdict, f1=verdict.score or 0.0, has_answer=has_answer)
+        score = verdict.score or 0.0
+        return AnswerOutcome(verdict=verdict, scores=AnswerScores(score, score, has_answer))
     accepted = accepted_answers(row)
     exact, overlap = [await _compared(message, accepted, metric) for metric in ("exact", "f1")]
-    return NotebookOutcome(verdict=exact, f1=overlap.score or 0.0, has_answer=has_answer)
+    scores = AnswerScores(exact.score or 0.0, overlap.score or 0.0, has_answer)
+    return AnswerOutcome(verdict=exact, scores=scores)
 
 
 def accepted_answers(row: Mapping[str, Any]) -> tuple[str, ...]:

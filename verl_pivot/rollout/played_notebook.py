@@ -1,5 +1,6 @@
 """PlayedNotebook: a finished rollout in a notebook -> its record, and the rows that verl stores."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -109,7 +110,7 @@ class PlayedNotebook:
 
         Args:
             steps: Indices of the steps.
-            returns: [num_steps] returns of all steps; empty if the rollout is masked.
+            returns: [num_steps] returns of all steps; NaN if the rollout is undecided or masked.
         """
         first_steps = {stretch.first_step for stretch in self.stretches[1:]}
         return [
@@ -123,7 +124,7 @@ class PlayedNotebook:
                     ran=step.facts.ran,
                     num_outputs=step.facts.num_outputs,
                     num_errors=step.facts.num_errors,
-                    step_return=returns[step.index] if returns else None,
+                    step_return=None if math.isnan(returns[step.index]) else returns[step.index],
                     is_trimmed=step.index in first_steps,
                     was_restarted=step.ran.was_restarted,
                 ),
