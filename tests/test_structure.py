@@ -76,7 +76,6 @@ ADAPTERS = {
     "rollout/fault_reporting.py",
     "rollout/loop_parts.py",
     "rollout/pivot_turn.py",
-    "rollout/played_rollout.py",
     "rollout/notebook_loop.py",
     "rollout/text_difference.py",
     "rollout/tool_loop.py",

@@ -3,12 +3,13 @@
 import json
 import math
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from tests.support.fake_notebook import FakeNotebook, open_fake_notebook
 from tests.support.scripted_engine import Said, loop_of, rollout_config, row, scripted_model
@@ -51,10 +52,13 @@ def make_loop(
     """A NotebookLoop with four tools; overrides without a point are keys of `pivot.notebook`."""
     path = folder / "tools.yaml"
     path.write_text("".join(f"- function: {FUNCTIONS}:{name}\n" for name in ("add", "refuse", "crash", "shout")))
-    keys = [each if "." in each.partition("=")[0] else f"pivot.notebook.{each}" for each in overrides]
-    config = rollout_config(scripted_model(), f"pivot.rollout.tools={path}", *keys, method="l0")
-    if template is not None:
-        config = OmegaConf.merge(config, {"actor_rollout_ref": {"model": {"custom_chat_template": template}}})
+    keys = ["max_context_tokens=16384", *overrides]
+    dotted = [each if "." in each.partition("=")[0] else f"pivot.notebook.{each}" for each in keys]
+    tokenizer = {"rollout": {"skip_tokenizer_init": False}, "model": {"custom_chat_template": template}}
+    config = deepcopy(rollout_config(scripted_model(), f"pivot.rollout.tools={path}"))
+    OmegaConf.set_struct(config, False)
+    config = OmegaConf.merge(config, {"actor_rollout_ref": tokenizer}, OmegaConf.from_dotlist(dotted))
+    assert isinstance(config, DictConfig)
     loop: NotebookLoop = loop_of(NotebookLoop, config, script, **client)
     return loop
 
@@ -227,25 +231,22 @@ async def test_a_hard_trim_leaves_the_system_prompt_the_task_the_notepad_and_a_n
 
 
 async def test_a_trim_of_the_oldest_steps_keeps_whole_steps_token_for_token(tmp_path: Path) -> None:
-    settings = await window(tmp_path, 1000, "trim=oldest", "trim_keep=0.85")
+    settings = await window(tmp_path, 1000, "trim=oldest", "trim_keep=0.95")
     loop = make_loop([*NOTES, step("submit_final_answer('5')")], tmp_path, *settings)
 
     outputs = await play(loop)
 
     assert record(outputs)["num_trims"] == len(outputs) - 1 == 1
     first, second = outputs
-    assert [len(each.turn_ends) for each in outputs] == [4, 2]
-    start = (
-        "<|im_start|>user\nAdd 2 and 3.\n\n(The tokens were used up: the oldest steps were removed, with what you had read "
-        f"after them. Variables are still in the notebook.)\n{facts(0, 1, 2, 3)}{END}{BEGIN}"
-    )
-    first_text = loop.tokenizer.decode([*first.prompt_ids, *first.response_ids])
-    kept = prompt(loop, second).removeprefix(start)
-    assert start + kept == prompt(loop, second)
-    assert kept.startswith(NOTES[2].text)
-    read_after_last = f"<output>\n(nothing)\n</output>\n{left(6, loop._parts.window.room(len(second.prompt_ids)) + 84)}"
-    assert kept == first_text[first_text.index(NOTES[2].text) :] + said(read_after_last)
-    assert loop.tokenizer.decode(second.response_ids).startswith(NOTES[4].text)
+    assert [len(each.turn_ends) for each in outputs] == [5, 1]
+    gone = "the oldest steps were removed, with what you had read after them"
+    start = f"(The tokens were used up: {gone}. Variables are still in the notebook.)\n{facts(*range(5))}{END}{BEGIN}"
+    first_text = loop.tokenizer.decode(first.response_ids)
+    num_left = loop._parts.window.room(len(second.prompt_ids)) + len(left(5, 111)) + 20
+    last_read = f"<output>\n(nothing)\n</output>\n{left(5, num_left)}"
+    kept = first_text[first_text.index(NOTES[3].text) :] + said(last_read)
+    assert prompt(loop, second) == f"<|im_start|>user\nAdd 2 and 3.\n\n{start}{kept}"
+    assert runs(loop, second) == [(1, turn("submit_final_answer('5')"))]
 
 
 async def test_both_layouts_hold_the_same_tokens_after_trims(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def _raises(kind: type[BaseException]) -> Callable[[], None]:
 class FakeNotebook:
     """Runs cells as a session does. Cells may call `kill()` and `lose()` beside the host's functions."""
 
-    opened: "ClassVar[list[FakeNotebook]]" = []
+    opened: ClassVar[list["FakeNotebook"]] = []
 
     def __init__(self, functions: Sequence[HostFunction]) -> None:
         self.functions = list(functions)

@@ -68,7 +68,7 @@ class NotebookContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnd:
+class EndedStep:
     """End of a step after which the policy goes on."""
 
     index: int
@@ -124,7 +124,7 @@ class ContextBuilder:
         shown = NotepadReading(Notes()).shown() if self._parts.has_notepad else ""
         return NotebookContext(tokens=tokens, head=self._head, notepad=shown)
 
-    async def after(self, context: NotebookContext, end: StepEnd) -> NotebookContext:
+    async def after(self, context: NotebookContext, end: EndedStep) -> NotebookContext:
         """The context of the next step: with the step and what came of it, or trimmed if no step would fit then."""
         news = "" if end.notepad == context.notepad else end.notepad
         observed = await self._observed(end.tokens, context.messages, end, news)
@@ -133,7 +133,7 @@ class ContextBuilder:
             return replace(context, tokens=observed.tokens, steps=(*context.steps, step), notepad=end.notepad)
         return await self._trimmed(context, end, len(step.token_ids))
 
-    async def _trimmed(self, context: NotebookContext, end: StepEnd, num_newest: int) -> NotebookContext:
+    async def _trimmed(self, context: NotebookContext, end: EndedStep, num_newest: int) -> NotebookContext:
         """The context without old steps.
 
         Args:
@@ -166,7 +166,7 @@ class ContextBuilder:
         return [*self._head[:-1], {**self._head[-1], "content": task}]
 
     async def _observed(
-        self, tokens: TokenRecord, messages: Sequence[JsonObject], end: StepEnd, notepad: str
+        self, tokens: TokenRecord, messages: Sequence[JsonObject], end: EndedStep, notepad: str
     ) -> "_Observed":
         """Tokens followed by what the policy reads after a step.
 
@@ -196,13 +196,13 @@ class _Observed(NamedTuple):
     message: JsonObject
 
 
-def _newest(observed: _Observed, end: StepEnd, num_before: int) -> ContextStep:
+def _newest(observed: _Observed, end: EndedStep, num_before: int) -> ContextStep:
     """The step that has just ended, as it stands in a context behind `num_before` tokens."""
     return ContextStep(observed.tokens.token_ids[num_before:], [end.message, observed.message])
 
 
 def _stretch(
-    tokens: TokenRecord, head: list[JsonObject], steps: tuple[ContextStep, ...], end: StepEnd
+    tokens: TokenRecord, head: list[JsonObject], steps: tuple[ContextStep, ...], end: EndedStep
 ) -> NotebookContext:
     """A context with which a new stretch begins: all of it is prompt."""
     return NotebookContext(

@@ -12,7 +12,7 @@ from verl_pivot.rollout.cell_calls import CellCalls
 from verl_pivot.rollout.context_rows import Stretch
 from verl_pivot.rollout.conversation_tokens import with_sampled_turn
 from verl_pivot.rollout.notebook import Notebook, RanCell
-from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts, StepEnd
+from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts, EndedStep
 from verl_pivot.rollout.notebook_prompt import restarted
 from verl_pivot.rollout.notebook_turns import CODE_END, read_notebook_turn
 from verl_pivot.rollout.played_notebook import PlayedNotebook, PlayedStep
@@ -117,7 +117,7 @@ class NotebookRollout:
             return StopReason.MAX_TURNS
         return StopReason.MAX_WALL_SECONDS if time.monotonic() > deadline else None
 
-    def _end(self, steps: Sequence[PlayedStep], tokens: TokenRecord) -> StepEnd:
+    def _end(self, steps: Sequence[PlayedStep], tokens: TokenRecord) -> EndedStep:
         """End of the last step.
 
         Args:
@@ -126,7 +126,7 @@ class NotebookRollout:
         """
         step, has_notepad = steps[-1], self._parts.has_notepad
         is_open = tokens.token_ids[-1] not in self._parts.end_token_ids
-        return StepEnd(
+        return EndedStep(
             index=step.index,
             message=step.message,
             tokens=tokens.with_text(list(self._parts.turn_suffix)) if is_open else tokens,
