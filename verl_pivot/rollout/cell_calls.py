@@ -3,12 +3,13 @@
 from collections.abc import Iterable
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
-from verl_pivot.errors import ToolBugError, ToolFailureError
+from verl_pivot.errors import ConfigError, SandboxRequestError, ToolBugError, ToolFailureError
 from verl_pivot.sandbox.host_functions import HostFunction, HostReply
 from verl_pivot.tools.calls import CallOutcome, Toolbox
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
 SUBMIT = "submit_final_answer"
+_OWN_NAMES = frozenset({SUBMIT, "notepad", "Notepad"})
 SUBMIT_FUNCTION = HostFunction(
     name=SUBMIT,
     description="Submit the answer of the task, which ends the task; only the first answer counts.",
@@ -80,18 +81,30 @@ class CellCalls:
 
 
 def functions_of(schemas: Iterable[JsonObject]) -> list[HostFunction]:
-    """Functions that stand for tools in a notebook, and the one that submits the answer."""
+    """Functions that stand for tools in a notebook, and the one that submits the answer.
+
+    Args:
+        schemas: Schemas of the tools, in OpenAI's form.
+
+    Raises:
+        ConfigError: If a tool cannot be a function there.
+    """
     functions = [schema["function"] for schema in schemas]
     return [*(_function(each) for each in functions if isinstance(each, dict)), SUBMIT_FUNCTION]
 
 
 def _function(schema: JsonObject) -> HostFunction:
-    parameters = schema.get("parameters")
-    return HostFunction(
-        name=str(schema["name"]),
-        description=str(schema.get("description") or ""),
-        parameters=parameters if isinstance(parameters, dict) else {},
-    )
+    name, parameters = str(schema["name"]), schema.get("parameters")
+    if name in _OWN_NAMES:
+        raise ConfigError(f"a tool is called {name!r}, which is a name of the notebook's own: rename the tool")
+    try:
+        return HostFunction(
+            name=name,
+            description=str(schema.get("description") or ""),
+            parameters=parameters if isinstance(parameters, dict) else {},
+        )
+    except SandboxRequestError as error:
+        raise ConfigError(f"tool {name!r} cannot be a function in a notebook ({error}): rename the tool") from error
 
 
 def _record(outcome: CallOutcome, turn: int) -> CallRecord:

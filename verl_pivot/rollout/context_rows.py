@@ -50,11 +50,11 @@ def rows_of(stretches: Sequence[Stretch], layout: RowLayout) -> list[ContextRow]
         layout: Layout of the rows.
     """
     rows: list[ContextRow] = []
-    for stretch in stretches:
+    for stretch in (each for each in stretches if each.tokens.turn_starts):
         bounds = list(zip(stretch.tokens.turn_starts, stretch.tokens.turn_ends, strict=True))
         if layout is RowLayout.STEP:
             rows += [_row(stretch, index, index + 1, start, end) for index, (start, end) in enumerate(bounds)]
-        elif bounds:
+        else:
             rows.append(_row(stretch, 0, len(bounds), 0, bounds[-1][1]))
     return rows
 

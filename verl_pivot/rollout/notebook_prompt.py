@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import indent
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.rollout.context import Trim
@@ -19,7 +20,7 @@ one step, in exactly this form:
 Python for this step
 </code>
 The notebook runs the code, and you read what it printed, the value of its last line, and its error in <output>. Then \
-you take the next step, {max_steps} at most. The task is done when you call submit_final_answer.
+you take the next step; there are {max_steps} at most. Calling submit_final_answer ends the task.
 
 Functions that the code can call:
 
@@ -117,9 +118,8 @@ def _listed(function: HostFunction) -> str:
     order = sorted(named, key=lambda name: name not in needed)  # as in the session: required arguments first
     arguments = ", ".join(_argument(name, named[name], is_required=name in needed) for name in order)
     about = [f"{name}: {text}" for name in order if (text := _description(named[name]))]
-    docstring = (
-        "\n".join([function.description.strip(), *([""] if about else []), *about]).strip().replace("\n", "\n    ")
-    )
+    lines = "\n".join([function.description.strip(), *([""] if about else []), *about])
+    docstring = indent(lines, "    ").strip()
     return f'def {function.name}({arguments}) -> str:\n    """{docstring}"""'
 
 

@@ -12,7 +12,7 @@ from verl_pivot.rollout.cell_calls import CellCalls
 from verl_pivot.rollout.context_rows import Stretch
 from verl_pivot.rollout.conversation_tokens import with_sampled_turn
 from verl_pivot.rollout.notebook import Notebook, RanCell
-from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts, EndedStep
+from verl_pivot.rollout.notebook_context import ContextBuilder, EndedStep, NotebookParts
 from verl_pivot.rollout.notebook_prompt import restarted
 from verl_pivot.rollout.notebook_turns import CODE_END, read_notebook_turn
 from verl_pivot.rollout.played_notebook import PlayedNotebook, PlayedStep
