@@ -1,5 +1,6 @@
 """GRPO-RoC beside GRPO on problems that code solves: `python -m examples.grpo_roc --help`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from examples.grpo_roc.measures import Rollout, read_steps  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
 from examples.grpo_roc.training import ARMS, Arm, write_problems  # noqa: E402
 from examples.quickstart.run import phase, train_shown  # noqa: E402
+from examples.units import Unit, finish  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
@@ -41,8 +43,9 @@ def main(
             policy = make_policy(folder / "policy", sft_config(seed))
         for name in ARMS:
             arm = make_arm(name, policy, folder, seed, steps)
+            unit = Unit(arm=name, seed=seed, folder=arm.folder, settings=arm.settings)
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
-                train_shown(arm)
+                finish(unit, partial(train_shown, arm))
             arms[name].append(read_steps(arm.rollouts))
 
     summary = report.Summary.of(arms)

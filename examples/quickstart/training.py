@@ -13,6 +13,7 @@ from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
 from verl_pivot.engines.server import tied_to_parent
 from verl_pivot.local.console_log import logged_steps
 from verl_pivot.local.trial_report import LOG_NAME
+from verl_pivot.types import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,11 @@ class Training:
     learning_rate: float
     batch_size: int
     group_size: int
+
+    @property
+    def save_freq(self) -> int:
+        """Steps between checkpoints, from which a training that was killed goes on."""
+        return self.num_steps
 
     @property
     def command(self) -> list[str]:
@@ -65,12 +71,18 @@ class Training:
             "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra,hf_model]",
             "trainer.total_epochs=1000",
             f"trainer.total_training_steps={self.num_steps}",
-            f"trainer.save_freq={self.num_steps}",
+            f"trainer.save_freq={self.save_freq}",
             "trainer.val_before_train=False",
             f"trainer.default_local_dir={self.folder}",
             "trainer.resume_mode=auto",
             f"hydra.run.dir={self.folder}",
         ]
+
+    @property
+    def settings(self) -> JsonObject:
+        """{override: value} of the command, with files as they lie beside the training's folder."""
+        pairs = (each.replace(str(self.folder.parent), "..").partition("=") for each in self.command[3:])
+        return {name: value for name, _, value in pairs}
 
     @property
     def log(self) -> Path:
@@ -99,6 +111,7 @@ def train(training: Training) -> None:
         SystemExit: If it fails, with the end of what it printed.
     """
     training.folder.mkdir(parents=True, exist_ok=True)
+    keep_steps(training)  # of a launch that was killed
     training.log.unlink(missing_ok=True)
     with training.printed.open("w") as printed:
         process = subprocess.Popen(
@@ -113,10 +126,21 @@ def train(training: Training) -> None:
             if process.poll() is None:
                 process.terminate()
                 process.wait()
+            keep_steps(training)
     if process.returncode != 0:
         raise SystemExit(f"training failed; the end of {training.printed}:\n{_tail(training.printed)}")
-    steps = read_steps(training.log)
-    training.metrics.write_text("".join(json.dumps(step) + "\n" for step in steps))
+
+
+def keep_steps(training: Training) -> None:
+    """Add the steps in the log to those in `metrics`, where a launch that goes on from a checkpoint finds them."""
+    steps = {step["step"]: step for step in [*kept_steps(training), *read_steps(training.log)]}
+    training.metrics.write_text("".join(json.dumps(steps[number]) + "\n" for number in sorted(steps)))
+
+
+def kept_steps(training: Training) -> list[dict[str, float]]:
+    """[num_steps] metrics of each training step of all launches, in order; a step taken twice counts once."""
+    lines = training.metrics.read_text().splitlines() if training.metrics.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def _follow(training: Training, process: subprocess.Popen[bytes]) -> None:

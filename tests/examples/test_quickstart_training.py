@@ -11,7 +11,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which looks for torchvision
 
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS  # noqa: E402
-from examples.quickstart.training import Training, read_steps, train  # noqa: E402
+from examples.quickstart.training import Training, keep_steps, kept_steps, read_steps, train  # noqa: E402
 from verl_pivot.launch_checks.sampling import sampling_of  # noqa: E402
 
 LINE = (
@@ -46,6 +46,25 @@ def test_steps_are_read_from_verls_console_log(tmp_path: Path) -> None:
     assert steps[0]["actor/lr"] == 5e-4
     assert steps[0]["num_turns/min"] == 2.0
     assert steps[0]["verifier/state/solved"] == 0.25
+
+
+def test_steps_of_a_launch_that_was_killed_are_kept_and_one_taken_twice_counts_once(tmp_path: Path) -> None:
+    training = make_training(tmp_path)
+    training.folder.mkdir()
+    assert kept_steps(training) == []
+    training.log.write_text(LINE.format(step=1, score=0.25) + LINE.format(step=2, score=0.5))
+    keep_steps(training)
+    training.log.write_text(LINE.format(step=2, score=0.75) + LINE.format(step=3, score=1.0))
+    keep_steps(training)
+    scores = {step["step"]: step["critic/score/mean"] for step in kept_steps(training)}
+    assert scores == {1.0: 0.25, 2.0: 0.75, 3.0: 1.0}
+
+
+def test_the_settings_of_a_training_do_not_depend_on_where_its_folder_lies(tmp_path: Path) -> None:
+    settings = [make_training(tmp_path / name).settings for name in ("a", "b")]
+    assert settings[0] == settings[1]
+    assert settings[0]["actor_rollout_ref.model.path"] == "../no-such-model"
+    assert settings[0] != make_training(tmp_path / "a", learning_rate=1e-4).settings
 
 
 def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:
