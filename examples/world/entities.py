@@ -8,10 +8,12 @@ from typing import Literal, NamedTuple, TypeAlias
 from examples.world.sentences import VOCABULARY, fillers, sentence
 
 Kind: TypeAlias = Literal["person", "town", "firm"]
-_ONSETS = ("b", "br", "d", "dr", "f", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "r", "s", "t", "tr", "v", "z")
-_VOWELS = ("a", "e", "i", "o", "u")
-_ENDS = ("", "l", "n", "r", "s", "t", "x")
-_TRADES = ("Mills", "Foundry", "Press", "Shipyard", "Glassworks", "Brewery", "Textiles", "Optics")
+ONSETS = ("b", "br", "d", "dr", "f", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "r", "s", "t", "tr", "v", "z")
+VOWELS = ("a", "e", "i", "o", "u")
+ENDS = ("", "l", "n", "r", "s", "t", "x")
+"""Words of names are two or three syllables, each an onset and a vowel, and an end."""
+TRADES = ("Mills", "Foundry", "Press", "Shipyard", "Glassworks", "Brewery", "Textiles", "Optics")
+"""Second words of the names of firms."""
 _NUM_FILLERS = 3
 """Sentences of a document that tell nothing that is asked."""
 
@@ -74,10 +76,10 @@ def make_world(seed: int, size: WorldSize = WorldSize()) -> tuple[Entity, ...]:
 
 def _words(rng: Random) -> Iterator[str]:
     """Different invented words with a capital, none of which stands in the sentences of documents."""
-    taken = set(VOCABULARY) | {each.lower() for each in _TRADES}
+    taken = set(VOCABULARY) | {each.lower() for each in TRADES}
     while True:
-        syllables = (rng.choice(_ONSETS) + rng.choice(_VOWELS) for _ in range(rng.choice((2, 2, 3))))
-        word = "".join(syllables) + rng.choice(_ENDS)
+        syllables = (rng.choice(ONSETS) + rng.choice(VOWELS) for _ in range(rng.choice((2, 2, 3))))
+        word = "".join(syllables) + rng.choice(ENDS)
         if word not in taken:
             taken.add(word)
             yield word.capitalize()
@@ -90,7 +92,7 @@ def _half(
         size.share_of(number, is_held_out) for number in (size.people, size.firms, size.towns)
     )
     towns = [next(words) for _ in range(num_towns)]
-    firms = [f"{next(words)} {rng.choice(_TRADES)}" for _ in range(num_firms)]
+    firms = [f"{next(words)} {rng.choice(TRADES)}" for _ in range(num_firms)]
     people = [f"{rng.choice(first_names)} {next(words)}" for _ in range(num_people)]
     populations = rng.sample(range(1000, 100_000), num_towns)
     facts: dict[str, dict[str, str]] = {}

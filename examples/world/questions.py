@@ -151,6 +151,13 @@ def training_questions(world: Sequence[Entity], number: int, seed: int) -> list[
     return _drawn([each for each in world if not each.is_held_out], kinds, number, Random(f"training {seed}"))
 
 
+def demonstration_questions(world: Sequence[Entity], number: int, seed: int) -> list[WorldQuestion]:
+    """Questions of every kind on entities that are not held out, to record transcripts of a world of their own."""
+    return _drawn(
+        [each for each in world if not each.is_held_out], list(KINDS), number, Random(f"demonstration {seed}")
+    )
+
+
 def held_out_questions(world: Sequence[Entity], number: int, seed: int) -> list[WorldQuestion]:
     """Questions of every kind on held-out entities."""
     return _drawn([each for each in world if each.is_held_out], list(KINDS), number, Random(f"held out {seed}"))
