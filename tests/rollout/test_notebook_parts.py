@@ -159,6 +159,12 @@ def result(status: Status = Status.OK, **fields: Any) -> Result:
         ),
         (result(Status.ERROR, stderr="warned\nE: no\n", error="E: no\n"), "warned\nE: no", 2, 1),
         (result(Status.TIMEOUT), "time-out error, it did not end within its time limit", 1, 1),
+        (
+            result(Status.TIMEOUT, stderr="Interrupt\n", error="Interrupt\n"),
+            "Interrupt\ntime-out error, it did not end within its time limit",
+            1,
+            1,
+        ),
         (result(stdout="5", stdout_truncated=True), "5\n... [the rest was left out]", 1, 0),
         (
             result(Status.SESSION_KILLED, error="by signal 9"),

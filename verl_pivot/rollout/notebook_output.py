@@ -21,16 +21,15 @@ class CellOutput(NamedTuple):
 
 def cell_output(result: Result) -> CellOutput:
     """What the notebook shows of a cell: what it printed, its value, and its traceback or why it was ended."""
-    has_traceback = result.error is not None and result.status is not Status.SESSION_KILLED
-    error = (result.error or "") if has_traceback else ""
-    if not has_traceback and result.status is not Status.OK:
-        error = failure_reason(result)
-    stderr = result.stderr.removesuffix(error) if has_traceback else result.stderr
+    traceback = "" if result.status is Status.SESSION_KILLED else result.error or ""
+    reason = "" if result.status in (Status.OK, Status.ERROR) else failure_reason(result)
+    stderr = result.stderr.removesuffix(traceback)
     printed = (_noted(result.stdout, result.stdout_truncated), _noted(stderr, result.stderr_truncated))
     outputs = [text.rstrip("\n") for text in (*printed, result.value or "") if text.strip()]
-    errors = [error.rstrip("\n")] if error else []
-    hint = [_END_IN_A_STRING] if "SyntaxError: unterminated" in error else []
-    return CellOutput("\n".join([*outputs, *errors, *hint]), len(outputs) + len(errors), len(errors))
+    errors = [text.rstrip("\n") for text in (traceback, reason) if text]
+    hint = [_END_IN_A_STRING] if "SyntaxError: unterminated" in traceback else []
+    num_errors = 1 if errors else 0
+    return CellOutput("\n".join([*outputs, *errors, *hint]), len(outputs) + num_errors, num_errors)
 
 
 _END_IN_A_STRING = 'A turn ends at its first </code>, within a string too: write "</" + "code>" there.'

@@ -8,6 +8,7 @@ import msgspec
 
 from verl_pivot.sandbox import in_session
 from verl_pivot.sandbox.execution import Result, Status
+from verl_pivot.tools.tool_response import failure_reason
 
 _MAX_NOTE_BYTES = 48 * 1024
 """Bytes of JSON that a Notepad may have; a session brings back 64 KiB of what a cell prints."""
@@ -75,8 +76,10 @@ def read_notepad(result: Result, before: Notes) -> NotepadReading:
         result: Result of the cell.
         before: Notes that could be read last.
     """
+    if result.status is Status.ERROR:
+        return NotepadReading(before, _last_line(result.error or result.stderr) or "error")
     if result.status is not Status.OK:
-        return NotepadReading(before, _last_line(result.error or result.stderr) or str(result.status))
+        return NotepadReading(before, failure_reason(result))
     if result.stdout_truncated or len(result.stdout) > _MAX_NOTE_BYTES:
         return NotepadReading(before, f"it is longer than {_MAX_NOTE_BYTES} characters of JSON; remove some of it")
     try:
