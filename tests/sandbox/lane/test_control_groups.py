@@ -1,6 +1,7 @@
 """Groups of version 2 in a folder whose files are made with each group, as the kernel makes them, and real ones."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -72,6 +73,23 @@ def test_a_process_enters_by_one_file(folders: GroupFolders, tmp_path: Path) -> 
     group.admit(4711)
 
     assert read(tmp_path, group, "cgroup.procs") == "4711"
+
+
+def test_a_group_that_was_given_back_is_asked_in_vain_also_after_its_removal(
+    folders: GroupFolders, tmp_path: Path
+) -> None:
+    """The end of a process is reported after its pod was ended, and among many the group may be gone by then."""
+    pool = GroupPool(folders)
+    group = pool.take(memory_bytes=64 * MIB, num_processes=10)
+    set_event(tmp_path, group, "oom", 3)
+    set_event(tmp_path, group, "oom_kill", 2)
+    assert group.has_run_out()
+
+    pool.give_back(group)
+    assert not group.has_run_out()
+    shutil.rmtree(tmp_path / group.name)
+
+    assert (group.has_run_out(), group.has_lost_processes()) == (False, False)
 
 
 RAN_OUT: dict[str, tuple[Callable[[Path, PodGroup], None], bool]] = {

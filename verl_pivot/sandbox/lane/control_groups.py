@@ -105,6 +105,8 @@ class PodGroup:
         self._memory_bytes = self._num_processes = 0
         self._is_frozen: bool | None = None
         """Whether its processes are stopped; None where the kernel cannot."""
+        self.is_given_back = False
+        """Whether no pod uses it any more: whatever it counts is then nobody's."""
         self._num_kills = self._num_times = 0
         """Processes that were killed, and times that memory ran out, before the limits were set."""
         for folder in folders.all:
@@ -187,8 +189,11 @@ class PodGroup:
         return self._counted(b"oom") > self._num_times
 
     def has_lost_processes(self) -> bool:
-        """Whether the kernel has killed a process of the group for want of memory, the group's own or the machine's."""
-        return self._counted(b"oom_kill") > self._num_kills
+        """Whether the kernel has killed a process of the group for want of memory, the group's own or the machine's.
+
+        False of a group that was given back: it may be gone, and its pod has ended for a reason that is known.
+        """
+        return not self.is_given_back and self._counted(b"oom_kill") > self._num_kills
 
     def remove(self) -> None:
         """Remove the group; a group whose last processes are just ending stays, for the remover of its folder."""
@@ -253,6 +258,7 @@ class GroupPool:
             except OSError:  # what is left of it does not fit below a smaller limit
                 group.remove()
                 continue
+            group.is_given_back = False
             return group
         group = self._make()
         group.set_limits(memory_bytes=memory_bytes, num_processes=num_processes)
@@ -261,6 +267,7 @@ class GroupPool:
     def give_back(self, group: PodGroup) -> None:
         """Take back a group whose processes have ended, or have been killed and are about to."""
         group.kill()
+        group.is_given_back = True
         self._free.append(group)
         if len(self._free) > _MAX_FREE:
             self._free.popleft().remove()
