@@ -80,6 +80,7 @@ SECTIONS = (
         {
             "sandbox/client.py": "Sandbox",
             "sandbox/session.py": "Session",
+            "sandbox/host_functions.py": "HostFunction HostReply CallLimits",
             "sandbox/execution.py": "Limits Result Status Network",
         },
     ),
