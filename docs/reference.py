@@ -31,6 +31,7 @@ FOLDERS = {
     "routing/simulator": "A step of rollouts on simulated engines",
     "sandbox": "The client: programs and cells in, results out",
     "sandbox/service": "The process that serves a node over HTTP",
+    "sandbox/egress": "The process through which programs reach listed hosts",
     "sandbox/lane": "The process inside bubblewrap that runs many programs; the standard library alone",
     "sandbox/in_session": "What a snapshot runs inside a session; the standard library alone",
     "sandbox/bubblewrap": "Command lines of bubblewrap, and what the machine allows",

@@ -41,6 +41,7 @@ ROOMS = (
         "sandbox/in_session",
         "sandbox",
         "sandbox/bubblewrap",
+        "sandbox/egress",
         "sandbox/service",
         "sandbox/cluster",
         "sandbox/bench",

@@ -92,6 +92,14 @@ def serve_command(
             "other's ports; no interface is up in it either.",
         ),
     ] = False,
+    egress: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Host that programs with the network `proxy` reach, such as https://pypi.org, https://*.example.org "
+            "or http://mirror:8080=10.0.0.5; repeatable. By default there is no way out.",
+        ),
+    ] = None,
     user: Annotated[
         str | None, typer.Option(help="If root starts the service: run as this user instead of nobody.")
     ] = None,
@@ -150,6 +158,7 @@ def serve_command(
         preload=tuple(name.strip() for name in preload.split(",") if name.strip()),
         memory_bytes=None if memory_mib is None else memory_mib * 1024**2,
         shares_network=shared_network,
+        egress=tuple(egress or ()),
         session_cpu_seconds=session_cpu_seconds,
         roots_folder=roots,
         languages_file=languages,

@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.engines.server_group import ServerGroup
 from verl_pivot.engines.http_client import HttpClient
 from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, excerpt, not_json
+from verl_pivot.engines.server_group import ServerGroup
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import JsonObject
 

@@ -44,7 +44,7 @@ class Status(StrEnum):
 
 
 class Network(StrEnum):
-    """Network of one execution; no choice reaches another machine, or a service of this machine."""
+    """Network of one execution, in a network namespace; nothing leads out of one, but for the proxy of the service."""
 
     NONE = "none"
     """No interface is up; with `--shared-network` all executions of a lane are in one network namespace."""
@@ -52,6 +52,9 @@ class Network(StrEnum):
     """No interface is up, in a network namespace of the execution's own."""
     LOOPBACK = "loopback"
     """127.0.0.1 works, in a network namespace of the execution's own."""
+    PROXY = "proxy"
+    """As LOOPBACK, and a proxy on port 3128, which http_proxy and the like name, leads to the hosts that the service
+    lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

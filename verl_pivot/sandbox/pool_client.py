@@ -12,7 +12,7 @@ import aiohttp
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox import code_judge, sandbox_fusion
-from verl_pivot.sandbox.execution import Program, Result
+from verl_pivot.sandbox.execution import Network, Program, Result
 from verl_pivot.sandbox.nodes import backoff_seconds
 from verl_pivot.sandbox.pool_answers import PoolFailure
 from verl_pivot.sandbox.pool_settings import PoolProtocol, PoolSettings
@@ -95,6 +95,8 @@ class PoolClient:
     def _encoded(self, program: Program) -> bytes:
         if program.root:
             raise SandboxRequestError(f"a pool of {self._settings.protocol} has no roots: use our own service")
+        if program.network is Network.PROXY:
+            raise SandboxRequestError(f"a pool of {self._settings.protocol} has no proxy: use our own service")
         if program.terminal is not None:
             raise SandboxRequestError(f"a pool of {self._settings.protocol} has no terminals: use our own service")
         return encode(self._speech.body(program))

@@ -34,7 +34,10 @@ USER_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SYS_NICE")
 PROGRAM_UID = 1000
 """User and group id of programs inside a sandbox."""
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_FROM_ETC = ("ld.so.cache", "alternatives", "localtime")
+_FROM_ETC = (
+    *("ld.so.cache", "alternatives", "localtime"),
+    *("ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted"),  # certificates of public authorities
+)
 _ETC_DATA = {
     "passwd": "root:x:0:0:root:/tmp:/bin/sh\n"
     f"sandbox:x:{PROGRAM_UID}:{PROGRAM_UID}:sandbox:/tmp:/bin/sh\n"
@@ -253,7 +256,7 @@ def standard_environment(python: PythonView) -> dict[str, str]:
 
 
 def _view(python: PythonView) -> list[str]:
-    """Options that show read-only: /usr, the folders of / that belong to it, three entries of /etc, and Python."""
+    """Options that show read-only: /usr, the folders of / that belong to it, some entries of /etc, and Python."""
     view = ["--ro-bind", "/usr", "/usr", *_open_to_all(Path("/etc")), *_open_to_all(Path(LIBRARY))]
     for name in _MERGED_USR:
         folder = Path("/", name)

@@ -28,7 +28,7 @@ _CHANGED_SIGNALS = (_SIGINT, _SIGPIPE, _SIGXFSZ)
 _libc = ctypes.CDLL(None)
 
 
-def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int) -> None:
+def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int, proxy_fd: int = -1) -> None:
     """Run the plan, once a byte comes from the go pipe. The program inherits none of the descriptors.
 
     Args:
@@ -36,6 +36,7 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int) -> None:
         report_fd: Pipe for the report.
         compile_fd: Pipe for the compiler's output.
         go_fd: Go pipe; if it closes without a byte, nothing is run.
+        proxy_fd: Socket to the proxy, if the plan has one.
     """
     _be_killed_first()
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -44,6 +45,7 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int) -> None:
         os.set_inheritable(fd, False)
     with open(plan_fd, "rb") as stream:
         plan = marshal.load(stream)
+    _open_door(plan["proxy"], proxy_fd)
     _report(report_fd, "ready")
     if not os.read(go_fd, 1):
         return
@@ -62,6 +64,21 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int) -> None:
     for name in plan["fetch"]:
         _report(report_fd, _fetch(name, plan))
     _report(report_fd, "done")
+
+
+def _open_door(place: tuple[str, int, int] | None, proxy_fd: int) -> None:
+    """Listen in this sandbox's network and give the socket to the proxy, with a pipe that ends with this process."""
+    if place is None:
+        return
+    import socket
+
+    address, port, num_waiting = place
+    life, _ = os.pipe()
+    with socket.socket(fileno=proxy_fd) as channel, socket.socket() as listener:
+        listener.bind((address, port))
+        listener.listen(num_waiting)
+        socket.send_fds(channel, [marshal.dumps(())], [listener.fileno(), life])
+    os.close(life)
 
 
 def _be_killed_first() -> None:

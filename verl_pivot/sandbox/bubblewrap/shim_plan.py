@@ -14,6 +14,9 @@ class ShimStep(TypedDict):
 class ShimPlan(TypedDict):
     """Everything that the shim does: run `compile`, if there is one, then `run`, then read the files in `fetch`."""
 
+    proxy: tuple[str, int, int] | None
+    """Where the shim listens for the proxy, address and port, and with how many connections that wait; None for no
+    proxy."""
     environment: dict[bytes, bytes]
     """Variables of the compiler and the program; not of the shim, which a linker's variable would take over."""
     folder: bytes

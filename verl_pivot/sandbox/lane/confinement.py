@@ -69,21 +69,27 @@ def furnish(
     if has_proc:
         syscalls.mount(b"proc", b"/proc", _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC, b"hidepid=2")
     if raises_loopback:
-        _raise_loopback(has_proc=has_proc)
+        if has_proc:
+            _bound_buffers()
+        raise_loopback()
     if root:
         enter_root(root, has_proc=has_proc)
     else:
         hide_roots()
 
 
-def _raise_loopback(*, has_proc: bool) -> None:
+def _bound_buffers() -> None:
+    for name in ("tcp_rmem", "tcp_wmem"):
+        with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
+            file.write(_TCP_BUFFERS)
+
+
+def raise_loopback() -> None:
+    """Let 127.0.0.1 work in this process's network."""
     import fcntl
     import socket
     import struct
 
-    for name in ("tcp_rmem", "tcp_wmem") if has_proc else ():
-        with open(f"/proc/sys/net/ipv4/{name}", "wb", buffering=0) as file:
-            file.write(_TCP_BUFFERS)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         fcntl.ioctl(probe, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 

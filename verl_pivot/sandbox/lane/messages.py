@@ -118,6 +118,8 @@ class LaneDescriptors(TypedDict):
     """The service's /proc, on a machine where pods cannot mount one."""
     user_range: int | None
     """User namespace that the lane has joined; None where programs share the lane's user id."""
+    egress: int | None
+    """Socket to the proxy, which takes listening sockets of pods; None where there is none."""
     groups: tuple[int, int, int] | None
     """Version of the control groups, and the folders of memory and of processes; None where there are none."""
 

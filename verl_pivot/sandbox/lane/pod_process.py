@@ -15,7 +15,7 @@ from verl_pivot.sandbox.lane.capture import Capture
 from verl_pivot.sandbox.lane.confinement import READY
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file, send
-from verl_pivot.sandbox.lane.pods import NETWORK_LOOPBACK, Pod
+from verl_pivot.sandbox.lane.pods import Pod
 from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
 
 TYPE_CHECKING = False
@@ -53,7 +53,7 @@ class PodProcess:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         shape = pod.shape
         tmp = (shape.tmp_bytes, shape.num_tmp_files, shape.root, shape.hidden) if is_first else None
-        entry: PodEntry = (shape.namespaces, tmp, shape.network == NETWORK_LOOPBACK, pod.user_id, shape.has_terminal)
+        entry: PodEntry = (shape.namespaces, tmp, shape.has_loopback, pod.user_id, shape.has_terminal)
         entrances = pod.group.entrances() if pod.group is not None else ()
         zygote.fork(self, entry, (pod.pidfd, theirs.fileno(), report_write_end, *entrances))
         for fd in entrances:

@@ -5,13 +5,16 @@ comes from the kernel alone. Killing the shim makes the kernel kill everything t
 """
 
 import ctypes
+import errno
 import mmap
 import os
 import signal
+import socket
 from dataclasses import dataclass
 
 from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
+from verl_pivot.sandbox.lane.egress import NETWORK_PROXY, EgressDoor
 from verl_pivot.sandbox.lane.networks import NetworkPool, PodNetwork, buffer_bytes, num_sockets_of
 from verl_pivot.sandbox.lane.procfs import is_exiting
 
@@ -51,8 +54,13 @@ class PodShape:
 
     @property
     def new_namespaces(self) -> int:
-        """Flags of the namespaces that are made for the pod; a network without any interface up comes from a pool."""
-        return _NAMESPACES & ~(syscalls.CLONE_NEWNET if self.network == NETWORK_NONE else 0)
+        """Flags of the namespaces that are made for the pod; some networks are there before it is."""
+        return _NAMESPACES & ~(syscalls.CLONE_NEWNET if self.network in (NETWORK_NONE, NETWORK_PROXY) else 0)
+
+    @property
+    def has_loopback(self) -> bool:
+        """Whether 127.0.0.1 works in its network."""
+        return self.network in (NETWORK_LOOPBACK, NETWORK_PROXY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +80,10 @@ class Pod:
     """Network from the pool; None for a pod with a network of another kind."""
     networks: NetworkPool | None
     """Pool that gets the network back."""
+    listener: socket.socket | None
+    """Socket in its network for the proxy; None for a pod without a proxy."""
+    door: EgressDoor | None
+    """Door that hands the socket over."""
 
     @property
     def is_alive(self) -> bool:
@@ -97,9 +109,21 @@ class Pod:
         """Stop everything in the pod or let it go on; False where its processes have to be signalled instead."""
         return self.group is not None and self.group.set_frozen(is_frozen=is_frozen)
 
+    def open_door(self) -> None:
+        """Let the proxy serve the pod, if it is to have one; when its program comes, and not before, as a proxy that
+        is replaced meanwhile would be lost to the pod.
+
+        Raises:
+            OSError: If the proxy takes no socket.
+        """
+        if self.listener is not None and self.door is not None:
+            self.door.hand_over(self.listener, self.pidfd)
+
     def end(self) -> None:
         """Kill everything in the pod. To be called once."""
         send_signal(self.pidfd, signal.SIGKILL)
+        if self.listener is not None:
+            self.listener.close()
         if self.networks is not None and self.network is not None:
             self.networks.give_back(self.network, self.pidfd)
         else:
@@ -152,14 +176,22 @@ class PodMaker:
     Starting such a shim takes 0.2 ms. A forked one would take 1 ms, mostly to copy page tables that it never uses.
     """
 
-    def __init__(self, groups: GroupPool | None, networks: NetworkPool | None, user_ids: UserIds) -> None:
+    def __init__(
+        self,
+        groups: GroupPool | None,
+        networks: NetworkPool | None,
+        user_ids: UserIds,
+        door: EgressDoor | None = None,
+    ) -> None:
         """Begin.
 
         Args:
             groups: Pool of control groups; None where the machine gives none.
             networks: Pool of networks; None to leave pods without a network in that of the lane.
             user_ids: User ids of pods.
+            door: Opens the way to the proxy; None where there is none.
         """
+        self._door = door
         self._user_ids = user_ids
         self._groups = groups
         self._networks = networks
@@ -184,7 +216,7 @@ class PodMaker:
             limit = group_bytes(shape.memory_bytes, shape.tmp_bytes, shared_bytes)
             group = self._groups.take(memory_bytes=limit, num_processes=shape.num_processes)
         try:
-            pid, pidfd, network = self._start_shim(shape)
+            pid, pidfd, network, listener = self._start_shim(shape)
         except OSError:
             if self._groups is not None and group is not None:
                 self._groups.give_back(group)
@@ -198,20 +230,37 @@ class PodMaker:
             groups=self._groups,
             network=network,
             networks=self._networks,
+            listener=listener,
+            door=self._door,
         )
 
-    def _start_shim(self, shape: PodShape) -> tuple[int, int, PodNetwork | None]:
-        """Process id and pidfd of a new shim, and its network if it comes from the pool."""
+    def _start_shim(self, shape: PodShape) -> tuple[int, int, PodNetwork | None, socket.socket | None]:
+        """Process id and pidfd of a new shim, its network if it comes from the pool, and its socket for the proxy."""
+        if shape.network == NETWORK_PROXY:
+            return self._start_with_listener(shape)
         if self._networks is None or shape.network != NETWORK_NONE:
-            return (*self._clone(shape), None)
+            return (*self._clone(shape), None, None)
         network = self._networks.enter()
         try:
-            return (*self._clone(shape), network)
+            return (*self._clone(shape), network, None)
         except OSError:
             network.close()
             raise
         finally:
             self._networks.leave()
+
+    def _start_with_listener(self, shape: PodShape) -> tuple[int, int, None, socket.socket]:
+        if self._door is None:
+            raise OSError(errno.ENONET, "there is no proxy")
+        try:
+            listener = self._door.enter()
+            try:
+                return (*self._clone(shape), None, listener)
+            except OSError:
+                listener.close()
+                raise
+        finally:
+            self._door.leave()
 
     def _clone(self, shape: PodShape) -> tuple[int, int]:
         self._num_made += 1

@@ -45,9 +45,15 @@ class Spares:
         spares = self._living(zygote)
         fitting = next((spare for spare in spares if spare.pod.shape == shape), None)
         if fitting is None:
-            return self._make(zygote, shape)
-        spares.remove(fitting)
-        fitting.was_ahead = True
+            fitting = self._make(zygote, shape)
+        else:
+            spares.remove(fitting)
+            fitting.was_ahead = True
+        try:
+            fitting.pod.open_door()
+        except OSError:
+            fitting.discard()
+            raise
         return fitting
 
     def prepare(self, zygote: ZygoteHandle, shape: PodShape) -> None:

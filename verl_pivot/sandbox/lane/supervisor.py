@@ -13,6 +13,7 @@ from collections import deque
 
 from verl_pivot.sandbox.lane import syscalls
 from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool
+from verl_pivot.sandbox.lane.egress import EgressDoor
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
 from verl_pivot.sandbox.lane.networks import NetworkPool
@@ -55,6 +56,7 @@ class Lane:
         settings: "LaneSettings",
         outer_proc: int | None,
         groups: GroupPool | None,
+        door: EgressDoor | None,
     ) -> None:
         self._channel = channel
         self._decoder: Decoder[RequestFrame] = Decoder(_MAX_REQUEST_BYTES)
@@ -66,7 +68,7 @@ class Lane:
         self._outer_proc = outer_proc
         self._loop = EventLoop()
         networks = None if settings["shares_network"] else NetworkPool(outer_proc)
-        self._spares = spares = Spares(self._loop, PodMaker(groups, networks, UserIds(**settings["user_ids"])))
+        self._spares = spares = Spares(self._loop, PodMaker(groups, networks, UserIds(**settings["user_ids"]), door))
         self._zygotes = {
             name: self._start_zygote(plan, settings["max_forks"]) for name, plan in settings["zygotes"].items()
         }
@@ -211,7 +213,8 @@ def main(channel_fd: str, settings: str, inherited: str) -> None:
     syscalls.unshare(syscalls.CLONE_NEWNET)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc, groups).serve()
+    door = None if descriptors["egress"] is None else EgressDoor(_moved_up(descriptors["egress"]), outer_proc)
+    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc, groups, door).serve()
 
 
 def _moved_up(fd: int) -> int:

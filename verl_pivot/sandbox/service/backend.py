@@ -125,6 +125,10 @@ class BackendSettings:
     """Memory for all programs together; by default half of what the machine or container has."""
     shares_network: bool = False
     """Whether the programs of a lane share a network namespace, without any interface up, instead of one each."""
+    egress: tuple[str, ...] = ()
+    """Hosts that programs with the network `proxy` reach, as egress/listed_hosts.py reads them; none for no way out."""
+    egress_reaches_own_machine: bool = False
+    """Let listed addresses of this machine be reached. For tests, which have no other server."""
     session_cpu_seconds: int = 3600
     """CPU seconds of a session's interpreter over all its cells, and of each process that its cells start."""
     roots_folder: Path | None = None

@@ -38,10 +38,12 @@ from verl_pivot.sandbox.host_functions import HostFunction, PassedCalls
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
 from verl_pivot.sandbox.lane.confinement import NUM_SIGNALS, core_limit
 from verl_pivot.sandbox.lane.control_groups import GroupPool, PodGroup, group_bytes
+from verl_pivot.sandbox.lane.egress import ADDRESS, NUM_WAITING
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file
 from verl_pivot.sandbox.lane.output_feed import PAUSE_SECONDS, PIECE_BYTES
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.sandbox.service.backend import BackendSettings
+from verl_pivot.sandbox.service.egress import PROXY_ENDED, Egress, proxy_variables
 from verl_pivot.sandbox.service.languages import Language, LanguageTable, load_languages
 from verl_pivot.sandbox.service.program_files import program_files, utf8_bytes
 
@@ -73,6 +75,7 @@ class BwrapExecBackend:
         self.tier = ""
         self.num_slots = settings.num_slots or os.cpu_count() or 1
         self._settings = settings
+        self._egress = Egress(settings.egress, reaches_own_machine=settings.egress_reaches_own_machine)
         self._slots = asyncio.Semaphore(self.num_slots)
         self._running: set[BwrapRun] = set()
         self._found: _Machine | None = None
@@ -101,6 +104,7 @@ class BwrapExecBackend:
             languages=languages,
             groups=None if self._tree is None else GroupPool(self._opened.enter_context(self._tree.make().opened())),
         )
+        await self._egress.start()
         warn(found)
         self.tier = found.tier
 
@@ -131,9 +135,14 @@ class BwrapExecBackend:
         if program.terminal is not None:
             raise SandboxRequestError("backend bwrap_exec has no terminals: use the backend zygote")
         language = self._machine.languages.get(program.language)
+        self._egress.check(program.network)
         async with self._slots:
+            ticket = self._egress.ticket(program.network)
             with _lent(self._machine.groups, program, language) as group:
-                return await self._run(program, language, group, on_output)
+                result = await self._run(program, language, group, on_output)
+        if not self._egress.is_valid(ticket):
+            raise SandboxError(PROXY_ENDED)
+        return result
 
     def type_in(self, on_output: OnOutput, text: str) -> None:
         raise SandboxRequestError("backend bwrap_exec has no terminals: use the backend zygote")
@@ -179,6 +188,7 @@ class BwrapExecBackend:
             run.kill()
         await asyncio.gather(*(run.gone() for run in self._running))
         self._opened.close()
+        await self._egress.stop()
         if self._tree is not None:
             await self._tree.removed()
 
@@ -232,6 +242,8 @@ class BwrapExecBackend:
 
     def _command(self, program: Program, language: Language, fds: tuple[int, ...]) -> BwrapCommand:
         machine = self._machine
+        if program.network is Network.PROXY and self._egress.fd is not None:
+            fds = (*fds, self._egress.fd)
         return exec_command(
             machine.python,
             (machine.python.executable, "-I", "-S", "-B", f"{LIBRARY}/{_SHIM.name}", *map(str, fds)),
@@ -293,8 +305,14 @@ def _plan(program: Program, language: Language) -> bytes:
         compile_step = _step(language.compile, language.compile_limits_of(program), language)
     plan = ShimPlan(
         environment={
-            name.encode(): utf8_bytes(value) for name, value in {**language.environment, **program.environment}.items()
+            name.encode(): utf8_bytes(value)
+            for name, value in {
+                **language.environment,
+                **proxy_variables(program.network),
+                **program.environment,
+            }.items()
         },
+        proxy=(*ADDRESS, NUM_WAITING) if program.network is Network.PROXY else None,
         folder=utf8_bytes(program.folder),
         compile=compile_step,
         run=_step((*language.run_in(program.folder), *program.args), program.limits, language),

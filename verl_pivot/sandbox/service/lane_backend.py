@@ -17,6 +17,7 @@ from verl_pivot.sandbox.host_functions import HostFunction, PassedCalls
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
 from verl_pivot.sandbox.lane.messages import CellRequest, LaneSettings, PodFields, Refusal, UserIdFields
 from verl_pivot.sandbox.service.backend import BackendSettings
+from verl_pivot.sandbox.service.egress import PROXY_ENDED, Egress
 from verl_pivot.sandbox.service.lane_conversion import (
     FetchedFiles,
     call_limit_fields,
@@ -72,6 +73,9 @@ class ZygoteBackend:
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
         self._roots = TaskRoots(settings.roots_folder)
+        self._egress = Egress(settings.egress, reaches_own_machine=settings.egress_reaches_own_machine)
+        self._tickets: dict[str, int | None] = {}
+        """Ticket for the proxy of each session, since its opening."""
 
     async def start(self) -> None:
         groups = groups_of_service() or make_groups()
@@ -83,6 +87,7 @@ class ZygoteBackend:
             logger.warning(_ONE_USER)
         self.tier = found.tier.value
         self._groups = groups
+        await self._egress.start()
         self._settings = self._lane_settings(has_proc=found.tier != Tier.T3)
         self._lanes = [self._new_lane() for _ in range(self._num_lanes)]
         await asyncio.gather(*(lane.start() for lane in self._lanes))
@@ -100,6 +105,7 @@ class ZygoteBackend:
             self._roots.folder,
             self._user_range,
             self._languages.folders,
+            self._egress.fd,
         )
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
@@ -132,11 +138,15 @@ class ZygoteBackend:
     async def run(self, program: Program, on_output: OnOutput | None = None) -> Result:
         language = self._languages.get(program.language)
         self._roots.check(program.root, language.tools)
+        self._egress.check(program.network)
         program_files(program, language)  # refuses what does not fit
+        ticket = self._egress.ticket(program.network)
         lane = await self._idlest()
         answer = await lane.run(lane_program(program, language, self._zygotes.choose(program, language)), on_output)
         if answer["kind"] != "run":
             raise SandboxError(f"the program could not be run: {answer['reason']}")
+        if not self._egress.is_valid(ticket):
+            raise SandboxError(PROXY_ENDED)
         return run_result(answer, self.tier)
 
     def type_in(self, on_output: OnOutput, text: str) -> None:
@@ -156,10 +166,12 @@ class ZygoteBackend:
         functions: tuple[HostFunction, ...],
     ) -> bool:
         self._roots.check(root, ())
+        self._egress.check(network)
         python = self._languages.get("python")
         check_variables(environment, python)
         lane = await self._idlest()
         self._sessions[session_id] = lane
+        self._tickets[session_id] = self._egress.ticket(network)
         try:
             answer = await lane.ask(
                 {
@@ -169,7 +181,10 @@ class ZygoteBackend:
                     "network": network.value,
                     "root": root,
                     "folders": [*python.places],
-                    "environment": {**({} if root else python.environment), **variables(environment, terminal)},
+                    "environment": {
+                        **({} if root else python.environment),
+                        **variables(environment, terminal, network),
+                    },
                     "folder": folder,
                     "terminal": terminal_fields(terminal),
                     "functions": [function_fields(each) for each in functions],
@@ -214,6 +229,8 @@ class ZygoteBackend:
             raise
         if answer["kind"] != "cell":
             raise _session_error(answer)
+        if not self._egress.is_valid(self._tickets.get(session_id)):
+            raise SessionLostError(PROXY_ENDED)
         if answer["session"]["epoch"] != epoch:
             logger.warning("session %s lost its variables by its own cell: %s", session_id, answer["error"])
         fetched = FetchedFiles()
@@ -232,9 +249,11 @@ class ZygoteBackend:
         if answer["kind"] != "done":
             raise _session_error(answer)
         self._sessions[branch_id] = lane
+        self._tickets[branch_id] = self._tickets.get(session_id)
 
     async def close_session(self, session_id: str) -> None:
         lane = self._sessions.pop(session_id, None)
+        self._tickets.pop(session_id, None)
         if lane is not None:
             lane.tell({"op": "close", "session": session_id})
 
@@ -243,6 +262,7 @@ class ZygoteBackend:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
         await asyncio.gather(*(lane.stop() for lane in self._lanes))
+        await self._egress.stop()
         if self._user_range is not None:
             os.close(self._user_range)
 

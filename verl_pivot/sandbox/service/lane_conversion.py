@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Program, Result, SessionState, Status, Terminal, Timing
+from verl_pivot.sandbox.execution import (
+    MAX_FILE_BYTES,
+    Limits,
+    Network,
+    Program,
+    Result,
+    SessionState,
+    Status,
+    Terminal,
+    Timing,
+)
 from verl_pivot.sandbox.host_functions import CallLimits, HostFunction
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
 from verl_pivot.sandbox.lane.messages import (
@@ -16,6 +26,7 @@ from verl_pivot.sandbox.lane.messages import (
     RunAnswer,
     TerminalFields,
 )
+from verl_pivot.sandbox.service.egress import proxy_variables
 from verl_pivot.sandbox.service.languages import Language
 
 _KIND_OF_TERMINAL = "xterm-256color"
@@ -55,9 +66,10 @@ def terminal_fields(terminal: Terminal | None) -> TerminalFields | None:
     return None if terminal is None else {"columns": terminal.columns, "rows": terminal.rows}
 
 
-def variables(environment: Mapping[str, str], terminal: Terminal | None) -> dict[str, str]:
-    """The caller's variables, and the kind of the terminal, if there is one."""
-    return dict(environment) if terminal is None else {"TERM": _KIND_OF_TERMINAL, **environment}
+def variables(environment: Mapping[str, str], terminal: Terminal | None, network: Network) -> dict[str, str]:
+    """The caller's variables, with the kind of the terminal and the place of the proxy where there is one."""
+    kind = {} if terminal is None else {"TERM": _KIND_OF_TERMINAL}
+    return {**kind, **proxy_variables(network), **environment}
 
 
 def lane_program(program: Program, language: Language, zygote: str) -> LaneProgram:
@@ -92,7 +104,7 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
         "folders": [*language.places],
         "environment": {
             **({} if program.root else language.environment),
-            **variables(program.environment, program.terminal),
+            **variables(program.environment, program.terminal, program.network),
         },
         "folder": program.folder,
         "terminal": terminal_fields(program.terminal),

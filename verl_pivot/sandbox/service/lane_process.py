@@ -68,6 +68,7 @@ class LaneProcess:
         roots: Path | None = None,
         user_range: int | None = None,
         folders: Mapping[str, Path] = MappingProxyType({}),
+        egress_fd: int | None = None,
     ) -> None:
         """Begin; nothing is started yet.
 
@@ -77,7 +78,9 @@ class LaneProcess:
             roots: Folder of root file systems; None for none.
             user_range: Descriptor of the user namespace with ids for programs; None where there is none.
             folders: {path in the lane: folder of the host} of all languages.
+            egress_fd: Descriptor of the socket to the proxy; None where there is none.
         """
+        self._egress_fd = egress_fd
         self._folders = folders
         self._user_range = user_range
         self._roots = roots
@@ -230,7 +233,8 @@ class LaneProcess:
         if self._user_range is not None:
             user_range = os.dup(self._user_range)
             opened.callback(os.close, user_range)
-        return {"outer_proc": outer_proc, "user_range": user_range, "groups": groups}
+        egress = self._egress_fd  # lanes share it, and none closes it here
+        return {"outer_proc": outer_proc, "user_range": user_range, "egress": egress, "groups": groups}
 
     async def has_ended(self, seconds: float) -> bool:
         """Whether the lane dies within this time."""
@@ -318,6 +322,6 @@ class LaneProcess:
 
 
 def _numbers(descriptors: LaneDescriptors) -> list[int]:
-    single = (descriptors["outer_proc"], descriptors["user_range"])
+    single = (descriptors["outer_proc"], descriptors["user_range"], descriptors["egress"])
     groups = descriptors["groups"]
     return [*(fd for fd in single if fd is not None), *([] if groups is None else groups[1:])]
