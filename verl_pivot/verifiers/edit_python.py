@@ -1,14 +1,14 @@
 """Two texts of a Python file -> whether they are one program, with the same comments where the expert edits nothing."""
 
-import ast
 import bisect
 import io
 import re
 import tokenize
-from collections.abc import Sequence
 from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
+
+from verl_pivot.verifiers.edit_python_statements import Statement, split_lines, statements_of, tree_key
 
 _COOKIE = re.compile(r"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -53,27 +53,48 @@ class _Tokens(NamedTuple):
     """[num_tokens] line of each token of the program, without _LOOSE_SIGNS."""
 
 
+class _Chunk(NamedTuple):
+    """Whole statements of a text, and those of the expert's that stand in their place."""
+
+    text: str
+    expert: str
+    indent: str
+    start: int
+    """Line, counted from 0, at which both begin."""
+
+    def has_other_tree(self) -> bool:
+        tree = _tree_of_expert(self.expert, self.indent)
+        return tree is None or tree != _tree(self.text, self.indent)
+
+    def has_expert_comments(self, edited: _LineRange) -> bool:
+        """Whether the text has the expert's comments, those in the expert's edited lines of the chunk aside."""
+        if "#" not in self.text + self.expert:
+            return True
+        opening = "if 1:\n" if self.indent else ""
+        num_lines = len(opening.splitlines())
+        moved = _LineRange(edited.start + num_lines, edited.end + num_lines)
+        return _has_comments(_tokens(opening + self.text), _tokens_of_expert(opening + self.expert), moved)
+
+
 class PythonEdit:
     """The expert's edit of one Python file, with which the samples of a row are compared.
 
     Raises:
-        SyntaxError: If the expert leaves no Python; ValueError, RecursionError or MemoryError if it cannot be parsed.
+        SyntaxError: If the expert leaves no Python, or another of _UNREADABLE.
     """
 
     def __init__(self, before: str, after: str) -> None:
-        self._lines = _split(after)
-        program = ast.parse(after).body
-        ends = _starts(program)[1:]
+        self._lines = split_lines(after)
+        program = statements_of(after)
         self._blocks = [_Block(_starts(program), len(self._lines), "")]
         for statement in program:
-            # The body of a class is a block of its own, unless it stands in the line of its name.
-            if isinstance(statement, ast.ClassDef) and statement.body[0].lineno > statement.lineno:
-                end = next((each for each in ends if each >= (statement.end_lineno or 0)), len(self._lines))
-                starts = _starts(statement.body)
-                self._blocks.append(_Block(starts, end, _indent(self._lines[starts[0]])))
-        self._edited = _difference(self._lines, _split(before))
+            if body := statement.class_body():  # a block of its own
+                starts = _starts(body)
+                self._blocks.append(_Block(starts, statement.end_row, _indent(self._lines[starts[0]])))
+        self._edited = _difference(self._lines, split_lines(before))
         self._habits = _habits(before or after)
-        self.changes_program = _tree_or_none(before) != _tree_or_none(after)
+        tree_key(after, "")
+        self.changes_program = self._chunk_of(before).has_other_tree()
         """Whether the expert changes more than what a syntax tree leaves out, such as comments."""
 
     def is_made_by(self, text: str) -> bool:
@@ -83,24 +104,23 @@ class PythonEdit:
         or of the body of a class, can be parsed alone. They must have the file's line ends, kind of indentation,
         letters beyond ASCII, encoding and comments.
         """
-        lines = _split(text)
-        chunk, indent = self._whole_statements(_difference(self._lines, lines))
-        changed = "".join(lines[chunk.start : len(lines) - (len(self._lines) - chunk.end)])
-        expert = "".join(self._lines[chunk.start : chunk.end])
-        if len(changed) > _MAX_GROWTH * len(expert) + _MAX_EXTRA_CHARS or _head(lines) != _head(self._lines):
+        chunk = self._chunk_of(text)
+        if len(chunk.text) > _MAX_GROWTH * len(chunk.expert) + _MAX_EXTRA_CHARS or not self._has_head_of(text):
             return False
-        if not _habits(changed) <= self._habits | _habits(expert):
+        if not _habits(chunk.text) <= self._habits | _habits(chunk.expert):
             return False
-        opening = "if 1:\n" if indent else ""
-        first_line = chunk.start - len(opening.splitlines())
-        edited = _LineRange(self._edited.start - first_line, self._edited.end - first_line)
-        try:
-            return _tree(opening + changed, indent) == _tree(opening + expert, indent) and (
-                "#" not in changed + expert
-                or _has_comments(_tokens(opening + changed), _tokens(opening + expert), edited)
-            )
-        except _UNREADABLE:
-            return False
+        edited = _LineRange(self._edited.start - chunk.start, self._edited.end - chunk.start)
+        return not chunk.has_other_tree() and chunk.has_expert_comments(edited)
+
+    def _has_head_of(self, text: str) -> bool:
+        return _head(split_lines(text)) == _head(self._lines)
+
+    def _chunk_of(self, text: str) -> _Chunk:
+        """The whole statements in which a text differs from the expert's."""
+        lines = split_lines(text)
+        (start, end), indent = self._whole_statements(_difference(self._lines, lines))
+        changed = lines[start : len(lines) - (len(self._lines) - end)]
+        return _Chunk("".join(changed), "".join(self._lines[start:end]), indent, start)
 
     def _whole_statements(self, lines: _LineRange) -> tuple[_LineRange, str]:
         """The least range of whole statements of a block that holds some lines, with the statement before them.
@@ -129,11 +149,6 @@ def python_edit(before: str, after: str) -> PythonEdit | None:
         return None
 
 
-def _split(text: str) -> list[str]:
-    """Lines as Python counts them, with their ends."""
-    return io.StringIO(text, newline="").readlines()
-
-
 def _difference(lines: list[str], others: list[str]) -> _LineRange:
     """Lines that differ from others: those between the first lines and the last lines that both have."""
     start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(lines, others, strict=False)))
@@ -143,21 +158,8 @@ def _difference(lines: list[str], others: list[str]) -> _LineRange:
     return _LineRange(start, len(lines) - min(num_behind, most))
 
 
-def _starts(statements: Sequence[ast.stmt]) -> list[int]:
-    """Lines, counted from 0, at which statements of one block begin, except behind a semicolon."""
-    starts, last_line = [], 0
-    for statement in statements:
-        decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
-        first_line = min([statement.lineno, *(each.lineno for each in decorators)])
-        if first_line > last_line:
-            starts.append(first_line - 1)
-        last_line = statement.end_lineno or first_line
-    return starts
-
-
-def _first_lines(text: str, statements: Sequence[ast.stmt]) -> list[str]:
-    lines = _split(text)
-    return [lines[start] for start in _starts(statements)]
+def _starts(statements: tuple[Statement, ...]) -> list[int]:
+    return [statement.row for statement in statements]
 
 
 def _indent(line: str) -> str:
@@ -170,31 +172,24 @@ def _habits(text: str) -> set[str]:
     return {*_LINE_END.findall(text), *indents, *_OTHER_LETTER.findall(text)}
 
 
-def _tree_or_none(text: str) -> str | None:
+@lru_cache(maxsize=4096)
+def _tree_of_expert(text: str, indent: str) -> bytes | None:
+    return _tree(text, indent)
+
+
+def _tree(text: str, indent: str) -> bytes | None:
+    """Key of a block's syntax tree; None if the text is no such block."""
     try:
-        return _tree(text, "")
+        return tree_key(text, indent)
     except _UNREADABLE:
         return None
 
 
-@lru_cache(maxsize=1024)
-def _tree(text: str, indent: str) -> str:
-    """Syntax tree of a program; with an indentation, of a block under `if 1:` whose statements all have it.
-
-    Raises:
-        SyntaxError: If the text is no program, or no such block; or another of _UNREADABLE.
-    """
-    program = ast.parse(text)
-    if indent:
-        block = program.body[0]
-        assert isinstance(block, ast.If), text[:80]
-        is_whole = len(program.body) == 1 and not block.orelse
-        if not is_whole or not all(_indent(line) == indent for line in _first_lines(text, block.body)):
-            raise SyntaxError("not one block")
-    return ast.dump(program)
+@lru_cache(maxsize=64)
+def _tokens_of_expert(text: str) -> _Tokens:
+    return _tokens(text)
 
 
-@lru_cache(maxsize=1024)
 def _tokens(text: str) -> _Tokens:
     comments: list[_Comment] = []
     token_rows: list[int] = []

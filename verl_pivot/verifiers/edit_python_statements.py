@@ -1,0 +1,193 @@
+"""Python text -> its statements, and a key that two texts share only if their syntax trees are the same.
+
+`ast.parse` keeps the interpreter, and with it the event loop, until it returns: up to 8 ms for a kilobyte. So a text is
+split at its statements first, by a tokenizer that lets others run, and parsed in parts of at most `MAX_PARSED`.
+"""
+
+import ast
+import hashlib
+import io
+import tokenize
+from collections.abc import Iterator
+from typing import NamedTuple
+
+MAX_PARSED = 3 * 1024
+"""Characters, without blanks and comments, that are parsed at once. Of a longer statement, each line is compared by its
+tokens, and each block as a text is."""
+_NO_TOKEN = frozenset({tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER})
+_CONTINUING = frozenset({"else", "elif", "except", "finally"})
+"""First words of lines that belong to the statement before them."""
+
+
+class _Line(NamedTuple):
+    """A logical line: what stands before a new line outside of brackets and texts."""
+
+    row: int
+    """Row of its first token, counted from 0."""
+    depth: int
+    """Number of blocks around it."""
+    first: str
+    """Its first token."""
+    tokens: str
+    """All of them, each behind a null character, which no program holds."""
+
+
+class Statement(NamedTuple):
+    """Logical lines of one statement, with its decorators and the blocks in it."""
+
+    lines: tuple[_Line, ...]
+    end_row: int
+    """Row at which the next statement begins, or that behind the text."""
+
+    @property
+    def row(self) -> int:
+        """Row at which it begins, counted from 0."""
+        return self.lines[0].row
+
+    @property
+    def num_chars(self) -> int:
+        """Characters of its tokens."""
+        return sum(len(line.tokens) - line.tokens.count("\0") for line in self.lines)
+
+    def class_body(self) -> tuple["Statement", ...]:
+        """The statements of a class; none for another statement, and for a class of one line."""
+        head = next((number for number, line in enumerate(self.lines) if line.first != "@"), 0)
+        body = self.lines[head + 1 :]
+        return _grouped(body, self.end_row) if self.lines[head].first == "class" and body else ()
+
+
+def split_lines(text: str) -> list[str]:
+    """Lines as Python counts them, with their ends."""
+    return io.StringIO(text, newline="").readlines()
+
+
+def statements_of(text: str) -> tuple[Statement, ...]:
+    """Statements of the outermost block, in their order.
+
+    Raises:
+        SyntaxError: If the text has no such lines.
+        tokenize.TokenError: If a bracket or a text in it stays open.
+    """
+    return _grouped(tuple(_logical_lines(text)), len(split_lines(text)))
+
+
+def tree_key(text: str, indent: str) -> bytes:
+    """Key of the syntax tree of a block whose statements all have an indentation.
+
+    Raises:
+        SyntaxError: If the text is no such block; or ValueError, RecursionError, MemoryError or tokenize.TokenError.
+    """
+    rows = split_lines(text)
+    if len(text) <= MAX_PARSED:
+        keys = _parsed(text, indent)
+    else:
+        statements = statements_of(text)
+        first_lines = [statement.lines[0] for statement in statements]
+        if any(line.depth != bool(indent) or _indent(rows[line.row]) != indent for line in first_lines):
+            raise SyntaxError("not one block")
+        keys = _keys(statements, rows)
+    digest = hashlib.sha256()
+    for key in keys:
+        digest.update(f"{len(key)} {key}".encode(errors="surrogatepass"))
+    return digest.digest()
+
+
+def _logical_lines(text: str) -> Iterator[_Line]:
+    if "\0" in text:
+        raise ValueError("a program holds no null character")
+    depth, row, tokens = 0, 0, list[str]()
+    for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
+        if token.type == tokenize.INDENT:
+            depth += 1
+        elif token.type == tokenize.DEDENT:
+            depth -= 1
+        elif token.type == tokenize.NEWLINE:
+            if not tokens:
+                raise SyntaxError(f"line {token.start[0]} ends where nothing begins")
+            yield _Line(row, depth, tokens[0], "".join(f"\0{each}" for each in tokens))
+            tokens = []
+        elif token.type == tokenize.ERRORTOKEN:
+            raise SyntaxError(f"line {token.start[0]} holds what is no token")
+        elif token.type not in _NO_TOKEN:
+            if not tokens:
+                row = token.start[0] - 1
+            tokens.append(token.string)
+
+
+def _grouped(lines: tuple[_Line, ...], end_row: int) -> tuple[Statement, ...]:
+    """The statements of one block, whose lines begin with one of the block itself."""
+    starts: list[int] = []
+    is_decorated = False
+    for number, line in enumerate(lines):
+        if line.depth <= lines[0].depth:
+            if not is_decorated and line.first not in _CONTINUING:
+                starts.append(number)
+            is_decorated = line.first == "@"
+    if lines and starts[:1] != [0]:
+        raise SyntaxError(f"{lines[0].first!r} continues no statement")
+    ends = [*starts, len(lines)][1:]
+    end_rows = [*(lines[start].row for start in starts), end_row][1:]
+    return tuple(Statement(lines[start:end], row) for start, end, row in zip(starts, ends, end_rows, strict=True))
+
+
+def _keys(statements: tuple[Statement, ...], rows: list[str]) -> Iterator[str]:
+    """Dumps of the statements' syntax trees; for statements that are too long to be parsed, keys of their lines."""
+    waiting: list[str] = []
+    num_waiting = 0
+    indent = _indent(rows[statements[0].row]) if statements else ""
+    for statement in statements:
+        text = "".join(rows[statement.row : statement.end_row])
+        num_chars = statement.num_chars
+        if waiting and num_waiting + num_chars > MAX_PARSED:
+            yield from _parsed("".join(waiting), indent)
+            waiting, num_waiting = [], 0
+        if num_chars > MAX_PARSED:
+            yield from _keys_of_lines(statement, rows)
+        else:
+            waiting.append(text)
+            num_waiting += num_chars
+    if waiting:
+        yield from _parsed("".join(waiting), indent)
+
+
+def _keys_of_lines(statement: Statement, rows: list[str]) -> Iterator[str]:
+    """The tokens of a statement's own lines, and the keys of the blocks behind them."""
+    lines, depth = statement.lines, statement.lines[0].depth
+    own = [number for number, line in enumerate(lines) if line.depth <= depth]
+    for number, end in zip(own, [*own[1:], len(lines)], strict=True):
+        yield lines[number].tokens
+        block = lines[number + 1 : end]
+        if block:
+            end_row = lines[end].row if end < len(lines) else statement.end_row
+            inner = _grouped(block, end_row)
+            yield "{"
+            if lines[number].first == "match":
+                for case in inner:  # which is no statement that can be parsed alone
+                    yield from _keys_of_lines(case, rows)
+            else:
+                yield from _keys(inner, rows)
+            yield "}"
+
+
+def _parsed(text: str, indent: str) -> Iterator[str]:
+    """Dumps of the syntax trees of a short text's statements, whose first lines all have an indentation."""
+    text = f"if 1:\n{text}" if indent else text
+    program = ast.parse(text)
+    body = program.body
+    if indent:
+        block, rows, last_row = body[0], split_lines(text), 0
+        assert isinstance(block, ast.If), text[:80]
+        body = block.body
+        if len(program.body) != 1 or block.orelse:
+            raise SyntaxError("not one block")
+        for statement in body:
+            decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+            row = min([statement.lineno, *(each.lineno for each in decorators)])
+            if row > last_row and _indent(rows[row - 1]) != indent:  # a semicolon stands before the others
+                raise SyntaxError("not one block")
+            last_row = statement.end_lineno or row
+    return map(ast.dump, body)
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip(" \t\f"))]
