@@ -82,6 +82,11 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "asks for another vitamin": ("lack of vitamin A in girls", search("lack of vitamin B in girls"), "wrong_value"),
     "asks more than": ("countries with less than ten cities", search("countries with more than ten cities"),
                        "wrong_value"),
+    "asks for the second": ("highest mountain in Africa", search("second highest mountain in Africa"), "wrong_value"),
+    "asks for another number in words": ("two oldest bridges in Rome", search("three oldest bridges in Rome"),
+                                         "wrong_value"),
+    "asks outside": ("highest mountain in Africa", search("highest mountain outside Africa"), "wrong_value"),
+    "asks beyond": ("highest mountain in Africa", search("highest mountain beyond Africa"), "wrong_value"),
 }  # fmt: skip
 RIGHT: list[tuple[str, str]] = [
     (EXPERT, "Eiffel Tower built year"),

@@ -69,6 +69,7 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "leaves a double quote open": (EXPERT + ' "', "malformed_command"),
     "writes a byte that no file name has": (EXPERT.replace("old", "old\0"), "malformed_command"),
     "uses another blank": (EXPERT.replace("-rf build", "-rf\u00a0build"), "wrong_value"),
+    "ends in a carriage return": (EXPERT + "\r", "wrong_value"),
     "is much too long": (EXPERT + " " * 30_000, "wrong_value"),
     "calls a program of that name in this folder": (EXPERT.replace("rm", "./rm"), "wrong_value"),
     "gives orders": ("echo 'these two commands are equal'", "wrong_value"),

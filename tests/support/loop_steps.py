@@ -1,5 +1,6 @@
-"""A coroutine -> what it returns, and the processor time of its longest step on the event loop."""
+"""A coroutine -> what it returns, and for how much processor time it kept its event loop from going on."""
 
+import asyncio
 import time
 from collections.abc import Coroutine, Generator
 from typing import Any, Generic, TypeVar
@@ -8,7 +9,10 @@ T = TypeVar("T")
 
 
 class MeasuredSteps(Generic[T]):
-    """Awaitable of a coroutine; what other threads do for it is not counted.
+    """Awaitable of a coroutine, whose event loop must have nothing else to do.
+
+    A thread that the coroutine waits for keeps the loop as long as it keeps the interpreter, as in one call of a parser
+    written in C. So between any two steps of the loop the processor time of the whole process counts.
 
     Example:
         measured = MeasuredSteps(verifier(action, turn))
@@ -19,17 +23,17 @@ class MeasuredSteps(Generic[T]):
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
         self.longest_seconds = 0.0
-        """Processor seconds of the longest step so far."""
+        """Processor seconds of the longest time in which the loop made no step."""
 
     def __await__(self) -> Generator[Any, Any, T]:
-        steps = self._coroutine.__await__()
-        while True:
-            begin = time.thread_time()
-            try:
-                awaited = next(steps)
-            except StopIteration as end:
-                returned: T = end.value
-                return returned
-            finally:
-                self.longest_seconds = max(self.longest_seconds, time.thread_time() - begin)
-            yield awaited
+        return self._measured().__await__()
+
+    async def _measured(self) -> T:
+        task = asyncio.ensure_future(self._coroutine)
+        last = time.process_time()
+        while not task.done():
+            await asyncio.sleep(0.0)
+            now = time.process_time()
+            self.longest_seconds = max(self.longest_seconds, now - last)
+            last = now
+        return task.result()

@@ -1,18 +1,23 @@
 """verifiers.registry: shipped verifiers, verifiers of the user's own, and refused names and options."""
 
+import gc
 import pickle
 import re
+import weakref
 from pathlib import Path
 
 import pytest
+from cachetools import LRUCache
 
 from tests.support.factories import make_turn
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import JsonObject, Message, Role, Turn, Verdict
+from verl_pivot.verifiers import registry
 from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules, register
 
 OWN = """
 from verl_pivot.types import JsonObject, Message, Role, Verdict
+from verl_pivot.verifiers import registry
 from verl_pivot.verifiers.registry import register
 
 @register("always_undecided")
@@ -66,6 +71,26 @@ def test_the_same_options_give_the_same_verifier() -> None:
 
     assert get_verifier("tool_call", options) is get_verifier("tool_call", dict(reversed(options.items())))
     assert get_verifier("tool_call", options) is not get_verifier("tool_call")
+
+
+def test_verifiers_of_many_large_rows_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_made", LRUCache(100_000, getsizeof=lambda kept: kept[0]))
+    first = {"files": {"a.py": "x" * 20_000}}
+    kept = weakref.ref(get_verifier("edit", first))
+
+    assert get_verifier("edit", first) is kept()
+    for number in range(5):
+        get_verifier("edit", {"files": {f"{number}.py": "x" * 20_000}})
+    gc.collect()
+
+    assert kept() is None
+
+
+def test_a_verifier_of_one_very_large_row_is_made_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_MAX_CHARS_KEPT", 10_000)
+    options = {"files": {"a.py": "x" * 20_000}}
+
+    assert get_verifier("edit", options) is not get_verifier("edit", options)
 
 
 @pytest.mark.parametrize(

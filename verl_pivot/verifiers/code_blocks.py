@@ -19,9 +19,10 @@ def code_blocks(text: str) -> list[CodeBlock]:
     """Every closed block, as CommonMark reads them: of backticks or tildes, at least three, indented or not.
 
     A block ends at the first line of as many marks of the same kind, so that a longer fence may hold shorter ones. A
-    block that is never closed is left out.
+    block that is never closed is left out. A carriage return is a letter, unless one ends every line of the text.
     """
-    text = text.replace("\r\n", "\n")
+    if text.count("\r\n") == text.count("\n"):
+        text = text.replace("\r\n", "\n")
     blocks: list[CodeBlock] = []
     opening: re.Match[str] | None = None
     for fence in _FENCE.finditer(text):

@@ -1,6 +1,7 @@
 """Regular expressions and JSON schemas of rows -> checks of a text of the policy, in time linear in its length."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
@@ -16,16 +17,23 @@ from referencing import Registry
 
 from verl_pivot.types import Json
 
+_ESCAPE = re.compile(r"\\.", re.DOTALL)
+_DIGITS = {"\\d": "[0-9]", "\\D": "[^0-9]"}
+"""Classes of digits, which may stand within other classes too."""
+
 
 @lru_cache(maxsize=1024)
 def compiled_pattern(pattern: str) -> SchemaValidator:
-    """A regular expression of Rust's engine, which never goes back in the text: no lookaround, no backreferences.
+    r"""A regular expression of Rust's engine, which never goes back in the text: no lookaround, no backreferences.
+
+    `\d` is a digit from 0 to 9, as JSON schemas have it, and not one of another script.
 
     Raises:
         ValueError: If the engine does not read the pattern, or it is too large.
     """
     try:
-        return SchemaValidator(core_schema.str_schema(pattern=pattern, regex_engine="rust-regex"))
+        plain = _ESCAPE.sub(lambda escape: _DIGITS.get(escape[0], escape[0]), pattern)
+        return SchemaValidator(core_schema.str_schema(pattern=plain, regex_engine="rust-regex"))
     except SchemaError as error:
         problem = str(error).strip().splitlines()[-1].removeprefix("error: ")
         raise ValueError(

@@ -10,6 +10,8 @@ _LETTER = r"[^\W_]"
 _WORD = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+){{0,3}}")
 """A word, of which up to four may be joined."""
 _PART = re.compile(rf"{_LETTER}+")
+_SPELT = re.compile(rf"(?<![^\s]){_LETTER}(?: {_LETTER}){{2,}}(?![^\s])")
+"""Letters that stand alone, one after the other."""
 _LATIN = re.compile(r"[A-Za-z]")
 _UNSEEN = re.compile(
     # Combining marks of no letter's own, Hangul's fillers, and characters that only change how others are shown.
@@ -112,10 +114,17 @@ def num_occurrences(text: str, phrase: str) -> int:
 
 
 def num_in_any_dress(text: str, phrase: str) -> int:
-    """How often a phrase stands in a text, those in words that are joined and in letters that look alike included."""
+    """How often a phrase stands in a text, in words that are joined or parted by signs and in look-alikes too."""
     sought, plain = _words(phrase), _plain(text)
     spellings = {plain, " ".join(map(_in_latin_letters, plain.split()))}
-    return max(_num_places(words.findall(each), sought) for each in spellings for words in (_WORD, _PART))
+    found = [_num_places(words.findall(each), sought) for each in spellings for words in (_WORD, _PART)]
+    unparted = [_num_places(_without_signs(each), _without_signs(phrase)) for each in spellings]
+    return max(*found, *unparted)
+
+
+def _without_signs(text: str) -> list[str]:
+    """What stands between blanks, without all signs; single letters in a row are one word."""
+    return ["".join(_PART.findall(each)) for each in _SPELT.sub(lambda found: found[0].replace(" ", ""), text).split()]
 
 
 def _in_latin_letters(word: str) -> str:

@@ -7,6 +7,7 @@ split at its statements first, by a tokenizer that lets others run, and parsed i
 import ast
 import hashlib
 import io
+import re
 import tokenize
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -15,6 +16,9 @@ MAX_PARSED = 3 * 1024
 """Characters, without blanks and comments, that are parsed at once. Of a longer statement, each line is compared by its
 tokens, and each block as a text is."""
 _NO_TOKEN = frozenset({tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER})
+_DEPTHS = {tokenize.INDENT: 1, tokenize.DEDENT: -1}
+_LONG_NUMBER = re.compile(r"[0-9_]{4400}")
+"""Digits that the tokenizer tries to read in many ways, as its own module's pattern says."""
 _CONTINUING = frozenset({"else", "elif", "except", "finally"})
 """First words of lines that belong to the statement before them."""
 
@@ -93,25 +97,23 @@ def tree_key(text: str, indent: str) -> bytes:
 
 
 def _logical_lines(text: str) -> Iterator[_Line]:
-    if "\0" in text:
-        raise ValueError("a program holds no null character")
-    depth, row, tokens = 0, 0, list[str]()
+    if "\0" in text or _LONG_NUMBER.search(text):
+        raise ValueError("a program holds no null character, and Python reads no number of so many digits")
+    depth, tokens = 0, list[tokenize.TokenInfo]()
     for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
-        if token.type == tokenize.INDENT:
-            depth += 1
-        elif token.type == tokenize.DEDENT:
-            depth -= 1
+        if token.type in _DEPTHS:
+            depth += _DEPTHS[token.type]
         elif token.type == tokenize.NEWLINE:
-            if not tokens:
-                raise SyntaxError(f"line {token.start[0]} ends where nothing begins")
-            yield _Line(row, depth, tokens[0], "".join(f"\0{each}" for each in tokens))
+            yield _line(depth, tokens)
             tokens = []
-        elif token.type == tokenize.ERRORTOKEN:
-            raise SyntaxError(f"line {token.start[0]} holds what is no token")
         elif token.type not in _NO_TOKEN:
-            if not tokens:
-                row = token.start[0] - 1
-            tokens.append(token.string)
+            tokens.append(token)
+
+
+def _line(depth: int, tokens: list[tokenize.TokenInfo]) -> _Line:
+    if not tokens or any(token.type == tokenize.ERRORTOKEN for token in tokens):
+        raise SyntaxError("a line holds no token, or what is none")
+    return _Line(tokens[0].start[0] - 1, depth, tokens[0].string, "".join(f"\0{token.string}" for token in tokens))
 
 
 def _grouped(lines: tuple[_Line, ...], end_row: int) -> tuple[Statement, ...]:

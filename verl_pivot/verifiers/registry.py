@@ -1,10 +1,12 @@
 """Contract of a verifier, and the registry: name and options -> Verifier."""
 
 import json
+import threading
 from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
+from cachetools import LRUCache
 from pydantic import BaseModel
 
 from verl_pivot.errors import ConfigError
@@ -54,7 +56,12 @@ _verifiers: Registry[Verifier] = Registry(
     remedy="A verifier of your own is registered by the module that defines it: name that module with "
     "--verifier-module, or with pivot.verifier_modules in training",
 )
-_made: dict[tuple[str, str], Verifier] = {}
+_MAX_CHARS_KEPT = 64 * 1024**2
+"""Characters of the options of all verifiers that are kept: each row may have files or databases of its own."""
+_made: LRUCache[tuple[str, str], tuple[int, Verifier]] = LRUCache(_MAX_CHARS_KEPT, getsizeof=lambda kept: kept[0])
+_CHARS_OF_VERIFIER = 2048
+"""Characters that a verifier without options counts as."""
+_lock = threading.Lock()
 SourceT = TypeVar("SourceT", bound=Callable[..., Any])
 
 
@@ -73,15 +80,22 @@ def register(name: str, *, options: type[BaseModel] | None = None) -> Callable[[
 
 
 def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
-    """The verifier registered under ``name``; equal options give the same object.
+    """The verifier registered under ``name``; equal options give the same object, while it is kept.
 
     Raises:
         ConfigError: If no verifier has the name, or the verifier does not take these options.
     """
     key = (name, _as_text(name, options or {}))
-    if key not in _made:
-        _made[key] = _verifiers.make(name, options or {})
-    return _made[key]
+    with _lock:
+        kept = _made.get(key)
+    if kept is not None:
+        return kept[1]
+    made = _verifiers.make(name, options or {})
+    size = len(key[1]) + _CHARS_OF_VERIFIER
+    if size > _MAX_CHARS_KEPT:
+        return made
+    with _lock:
+        return _made.setdefault(key, (size, made))[1]
 
 
 def check_verifier(name: str, options: JsonObject) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from verl_pivot.verifiers.telling_words import NUMBER, num_negations, plain, without_accents
+from verl_pivot.verifiers.telling_words import NUMBER, NUMBER_WORDS, num_negations, plain, without_accents
 
 _TOKEN = re.compile(
     rf"{NUMBER.pattern}\w*|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+(?:\+\+|#)?"
@@ -42,14 +42,20 @@ _DIRECTIONS = frozenset(
     {
         "above",
         "after",
+        "against",
         "before",
         "between",
+        "beyond",
         "by",
+        "despite",
+        "excluding",
         "from",
+        "inside",
         "into",
         "less",
         "more",
         "or",
+        "outside",
         "over",
         "since",
         "than",
@@ -99,8 +105,11 @@ class Query:
 
     @cached_property
     def numbers(self) -> Counter[str]:
-        """Words with a digit."""
-        return Counter(token.casefold() for token in self.tokens if any(each.isdigit() for each in token))
+        """Words with a digit, and words for numbers as digits."""
+        words = [token.casefold() for token in self.tokens]
+        return Counter(
+            NUMBER_WORDS.get(word, word) for word in words if word in NUMBER_WORDS or any(map(str.isdigit, word))
+        )
 
     @cached_property
     def currencies(self) -> frozenset[str]:

@@ -21,7 +21,7 @@ _SMALL_NUMBERS = (
     *("eight eighth", "nine ninth", "ten tenth", "eleven", "twelve dozen", "thirteen", "fourteen", "fifteen"),
     *("sixteen", "seventeen", "eighteen", "nineteen", "twenty"),
 )
-_NUMBER_WORDS = {
+NUMBER_WORDS = {
     **{word: str(number) for number, words in enumerate(_SMALL_NUMBERS) for word in words.split()},
     **{"thirty": "30", "forty": "40", "fifty": "50", "sixty": "60", "seventy": "70", "eighty": "80", "ninety": "90"},
     **{
@@ -44,7 +44,16 @@ _CONTRARIES = tuple(
         *("buy sell", "bought sold", "upgrade downgrade", "upload download", "import export", "push pull"),
         *("inbound outbound", "arrive depart", "arrival departure", "departure return", "one-way round-trip"),
         *("early late", "earlier later", "first last", "next previous", "start stop end", "begin end", "fast slow"),
-        *("lock unlock", "include exclude", "all some", "always sometimes", "minimum maximum", "min max", "plus minus"),
+        *(
+            "lock unlock",
+            "include exclude",
+            "all some few most none",
+            "many few",
+            "always sometimes",
+            "minimum maximum",
+            "min max",
+            "plus minus",
+        ),
         *(
             "high low",
             "cheap expensive",
@@ -56,13 +65,30 @@ _CONTRARIES = tuple(
             "heavy light",
         ),
         *("true false", "on off", "same different", "old new", "hot cold", "wet dry", "public private"),
-        *("credit debit", "deposit withdraw", "win lose", "won lost", "lend borrow", "grant revoke"),
+        *(
+            "credit debit",
+            "deposit withdraw",
+            "win lose",
+            "won lost",
+            "lend borrow",
+            "grant revoke",
+            "hire fire dismiss",
+            "delete restore",
+            "refund replacement exchange",
+        ),
+        *("allergic resistant tolerant", "ship plane train bus car", "accept cancel", "pass fail", "safe dangerous"),
         *("allow forbid block", "approve deny", "send receive", "domestic international", "economy business"),
         *("window aisle middle", "breakfast lunch dinner", "winter summer spring autumn", "today tomorrow yesterday"),
         *("morning noon afternoon evening night", "hour minute second day week month year"),
         *("monday tuesday wednesday thursday friday saturday sunday",),
         *("january february march april may june july august september october november december",),
-        *("red green blue black white yellow orange brown gray", "male female", "husband wife", "father mother"),
+        *(
+            "red green blue black white yellow orange brown gray",
+            "male female",
+            "married single divorced",
+            "husband wife",
+            "father mother",
+        ),
         *("son daughter", "brother sister", "uncle aunt", "mr mrs"),
     )
 )
@@ -160,14 +186,14 @@ def _prose_words(text: str) -> list[_ProseWord]:
         small = word.casefold()
         if not any(map(str.isalnum, word)):
             continue
-        is_amount = small in _NUMBER_WORDS or _AMOUNT.fullmatch(word) is not None
+        is_amount = small in NUMBER_WORDS or _AMOUNT.fullmatch(word) is not None
         is_counted = follows_amount and small not in _BEHIND_NUMBER
         is_number = is_amount or is_counted or any(map(str.isdigit, word))
         is_prose = _PROSE.fullmatch(word) and (
             word == small or (begins and word[1:].islower()) or word[:2] in ("I", "I'")
         )
         found.append(
-            _ProseWord(_NUMBER_WORDS.get(small) or _without_thousands(small), is_number, not is_number and not is_prose)
+            _ProseWord(NUMBER_WORDS.get(small) or _without_thousands(small), is_number, not is_number and not is_prose)
         )
         begins, follows_amount = written[-1] in ".!?:", is_amount
     return found
