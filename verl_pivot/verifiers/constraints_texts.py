@@ -10,7 +10,7 @@ _LETTER = r"[^\W_]"
 _WORD = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+){{0,3}}")
 """A word, of which up to four may be joined."""
 _PART = re.compile(rf"{_LETTER}+")
-_SPELT = re.compile(rf"(?<![^\s]){_LETTER}(?: {_LETTER}){{2,}}(?![^\s])")
+_SPELT = re.compile(rf"(?<!\S)([AI] )?({_LETTER}(?: {_LETTER}){{2,}})(?!\S)")
 """Letters that stand alone, one after the other."""
 _LATIN = re.compile(r"[A-Za-z]")
 _UNSEEN = re.compile(
@@ -123,8 +123,10 @@ def num_in_any_dress(text: str, phrase: str) -> int:
 
 
 def _without_signs(text: str) -> list[str]:
-    """What stands between blanks, without all signs; single letters in a row are one word."""
-    return ["".join(_PART.findall(each)) for each in _SPELT.sub(lambda found: found[0].replace(" ", ""), text).split()]
+    """What stands between blanks, without all signs; letters in a row that stand alone are one word."""
+    plain = " ".join("".join(_PART.findall(each)) for each in text.split())
+    # A or I before them is a word of its own.
+    return _SPELT.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", plain).split()
 
 
 def _in_latin_letters(word: str) -> str:
