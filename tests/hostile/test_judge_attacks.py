@@ -261,9 +261,34 @@ async def test_an_action_that_is_too_long_for_the_judge_alone_is_refused() -> No
     assert (verdict.score, verdict.reason) == (0.0, "unanswerable")
 
 
-async def test_a_judge_that_is_too_busy_for_one_action_decides_nothing() -> None:
+@pytest.mark.parametrize("kind", ["equivalence", "rubric"])
+async def test_an_action_that_alone_ends_the_judge_is_refused(kind: str) -> None:
+    def ended(outside: str, inside: list[str]) -> Json:
+        if any("crash" in text for text in inside):
+            raise RuntimeError("ended by the text")  # which the server answers with 500
+        return {"reason": "x", "same": True} if kind == "equivalence" else {"reason": "x", "points": 10}
+
+    async with judging(ended) as judge:
+        verdict = await judge_text(f"Please crash ({kind}).", judge, max_retries=0, kind=kind)
+
+    assert (verdict.score, verdict.reason) == (0.0, "unanswerable")
+
+
+async def test_a_judge_that_failed_once_is_asked_again() -> None:
+    def points(*_: object) -> Json:
+        return {"reason": "x", "points": 7}
+
+    async with judging(points) as judge:
+        judge.failures = [503]
+        verdict = await judge_text("Hello, busy one.", judge, max_retries=0, kind="rubric", criterion="Politeness.")
+
+    assert verdict.score == 0.7
+    assert len(judge.requests) == 3
+
+
+async def test_a_judge_that_is_too_busy_decides_nothing() -> None:
     async with judging() as judge:
-        judge.failures = [503] * 2
+        judge.failures = [503] * 20
         verdict = await judge_text("Hello, busy two.", judge, max_retries=0)
 
     assert (verdict.score, verdict.reason) == (None, "judge_failed")

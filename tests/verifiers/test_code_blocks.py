@@ -24,6 +24,8 @@ from verl_pivot.verifiers.code_blocks import code_blocks
         ("```\nx\n```python\ny\n```", [("", "x\n```python\ny\n")]),
         ("```x``` y\nz\n```", []),
         ("x ```\ny\n```", []),
+        ("```\r\nx\r\n```", [("", "x\n")]),
+        ("```\nx\r\n```", [("", "x\r\n")]),
         ("", []),
     ],
 )
@@ -34,7 +36,8 @@ def test_blocks_are_read_as_commonmark_reads_them(text: str, blocks: list[tuple[
 @given(st.lists(st.sampled_from(["```", "~~~", "````", " ```", "```a", "a", "\t~~~", "\r\n", "`"])))
 def test_every_line_of_a_block_is_a_line_of_the_text(lines: list[str]) -> None:
     text = "\n".join(lines)
+    rows = [*text.splitlines(), *text.split("\n")]
     contents = [line for block in code_blocks(text) for line in block.text.split("\n")[:-1]]
 
-    assert all(any(line.endswith(each) for line in text.splitlines()) for each in contents)
+    assert all(any(line.endswith(each) for line in rows) for each in contents)
     assert len(contents) <= text.count("\n")

@@ -23,7 +23,7 @@ _CONTINUING = frozenset({"else", "elif", "except", "finally"})
 """First words of lines that belong to the statement before them."""
 
 
-class _Line(NamedTuple):
+class _LogicalLine(NamedTuple):
     """A logical line: what stands before a new line outside of brackets and texts."""
 
     row: int
@@ -31,15 +31,15 @@ class _Line(NamedTuple):
     depth: int
     """Number of blocks around it."""
     first: str
-    """Its first token."""
+    """First token of the line."""
     tokens: str
-    """All of them, each behind a null character, which no program holds."""
+    """All tokens of the line, each behind a null character, which no program holds."""
 
 
 class Statement(NamedTuple):
     """Logical lines of one statement, with its decorators and the blocks in it."""
 
-    lines: tuple[_Line, ...]
+    lines: tuple[_LogicalLine, ...]
     end_row: int
     """Row at which the next statement begins, or that behind the text."""
 
@@ -96,7 +96,7 @@ def tree_key(text: str, indent: str) -> bytes:
     return digest.digest()
 
 
-def _logical_lines(text: str) -> Iterator[_Line]:
+def _logical_lines(text: str) -> Iterator[_LogicalLine]:
     if "\0" in text or _LONG_NUMBER.search(text):
         raise ValueError("a program holds no null character, and Python reads no number of so many digits")
     depth, tokens = 0, list[tokenize.TokenInfo]()
@@ -110,13 +110,15 @@ def _logical_lines(text: str) -> Iterator[_Line]:
             tokens.append(token)
 
 
-def _line(depth: int, tokens: list[tokenize.TokenInfo]) -> _Line:
+def _line(depth: int, tokens: list[tokenize.TokenInfo]) -> _LogicalLine:
     if not tokens or any(token.type == tokenize.ERRORTOKEN for token in tokens):
         raise SyntaxError("a line holds no token, or what is none")
-    return _Line(tokens[0].start[0] - 1, depth, tokens[0].string, "".join(f"\0{token.string}" for token in tokens))
+    return _LogicalLine(
+        tokens[0].start[0] - 1, depth, tokens[0].string, "".join(f"\0{token.string}" for token in tokens)
+    )
 
 
-def _grouped(lines: tuple[_Line, ...], end_row: int) -> tuple[Statement, ...]:
+def _grouped(lines: tuple[_LogicalLine, ...], end_row: int) -> tuple[Statement, ...]:
     """The statements of one block, whose lines begin with one of the block itself."""
     starts: list[int] = []
     is_decorated = False

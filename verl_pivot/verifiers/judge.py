@@ -106,14 +106,20 @@ class JudgeVerifier:
     async def _judge_or_refuse(self, state: str, sampled: str, expert: str) -> Verdict:
         """The judge's verdict. What makes only the question about this action fail is this action, which is refused.
 
-        The control question is the same one about the expert's action; where it fails too, nothing is decided.
+        The control question is the same one about the expert's action; where it fails too, nothing is decided. An
+        endpoint that failed is asked about the action once more behind the control question.
         """
         try:
             return await self._judge(state, sampled, expert)
-        except UnansweredQuestionError as error:
+        except VerifierError as error:
             if sampled == expert:
                 raise
             await self._judge_expert(state, expert)
+            if isinstance(error, UnansweredQuestionError):
+                return refuse(Reason.UNANSWERABLE, str(error))
+        try:
+            return await self._judge(state, sampled, expert)
+        except VerifierError as error:
             return refuse(Reason.UNANSWERABLE, str(error))
 
     async def _judge_expert(self, state: str, expert: str) -> None:
