@@ -32,6 +32,20 @@ class FailureKind(StrEnum):
         return not self.is_request_error and self not in (FailureKind.CANCELLED, FailureKind.SESSION_LOST)
 
 
+class ServiceBound(StrEnum):
+    """Bound of a service that a request has hit."""
+
+    MAX_QUEUED = "max_queued"
+    MAX_BYTES = "max_bytes"
+    MAX_SESSIONS = "max_sessions"
+    DEADLINE = "deadline"
+    """The request's own deadline, which comes before its turn."""
+    SHARE_OF_CLIENT = "share_of_client"
+    """The queue is full, and the request's client has the most in it."""
+    BODY_SECONDS = "body_seconds"
+    BODY_BYTES = "body_bytes"
+
+
 _REQUEST_ERRORS = frozenset(
     {
         FailureKind.INVALID_REQUEST,
@@ -55,6 +69,8 @@ class Failure:
     message: str
     retry_after_seconds: float | None = None
     """Seconds to wait before the next attempt; None if the node asks for no pause."""
+    bound: ServiceBound | None = None
+    """Bound that was hit, for the metrics of the service; clients read the message. None for any other failure."""
 
     def as_error(self) -> SandboxRequestError | SandboxError:
         """Exception that the client raises for this failure."""

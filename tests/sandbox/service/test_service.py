@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import io
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -237,6 +238,12 @@ async def test_health_says_tier_and_load() -> None:
     }
 
 
+def bounds_hit(service: Service) -> dict[str, int]:
+    """Bounds that requests have hit, with how often."""
+    counts = re.findall(r'^sandbox_bounds_hit_total\{bound="(\w+)"\} (\S+)$', service.metrics.render().decode(), re.M)
+    return {bound: int(float(count)) for bound, count in counts if float(count)}
+
+
 async def test_metrics_count_what_happened() -> None:
     async with serving(FakeBackend()) as service, http(service) as session:
         await ask(service, item("1"), item("2"), item("3", "exit 1"), item("4", "break"))
@@ -272,6 +279,9 @@ async def test_a_burst_of_twice_the_capacity_is_answered_in_full() -> None:
     assert outcomes.count("ok") + outcomes.count("overloaded") == 216
     assert outcomes.count("ok") >= 108
     assert outcomes.count("overloaded") > 0
+    hit = bounds_hit(service)
+    assert set(hit) <= {"max_queued", "share_of_client"}
+    assert sum(hit.values()) == outcomes.count("overloaded")
     refused = [line["failure"] for line in lines.values() if "failure" in line]
     assert all(failure["retryable"] and failure["retry_after_seconds"] >= 0.05 for failure in refused)
 
@@ -302,6 +312,7 @@ async def test_a_full_queue_refuses_a_request_of_the_client_that_has_most() -> N
         modest = await ask(service, item("m1"), item("m2"), client="modest")
 
     assert kinds(modest) == {"m1": "ok", "m2": "ok"}
+    assert bounds_hit(service) == {"share_of_client": 2}
     assert sorted(name for name, kind in kinds(await greedy).items() if kind == "overloaded") == ["8", "9"]
 
 
@@ -316,6 +327,7 @@ async def test_a_deadline_that_the_queue_outlasts_is_refused_at_once() -> None:
 
     assert kinds(lines) == {"hurried": "overloaded"}
     assert "beyond the deadline" in lines["hurried"]["failure"]["message"]
+    assert bounds_hit(service) == {"deadline": 1}
     assert lines["hurried"]["failure"]["retry_after_seconds"] > 0.0
 
 
@@ -326,6 +338,7 @@ async def test_a_deadline_that_passes_in_the_queue_is_expired_and_not_run() -> N
 
     assert kinds(lines) == {"slow": "ok", "late": "queue_expired"}
     assert [program.code for program in backend.started] == ["sleep 0.2"]
+    assert bounds_hit(service) == {"deadline": 1}
 
 
 async def test_requests_beyond_the_bytes_are_refused() -> None:
@@ -342,6 +355,7 @@ async def test_requests_beyond_the_bytes_are_refused() -> None:
         assert kinds(await ask(service, item("more", stdin="x" * 2000))) == {"more": "ok"}
 
     assert (answer.status, refused["kind"], refused["retryable"]) == (429, "overloaded", True)
+    assert bounds_hit(service) == {"max_bytes": 1}
 
 
 async def test_a_request_that_comes_again_does_not_run_again() -> None:
@@ -565,6 +579,7 @@ async def test_sessions_are_opened_once_and_bounded() -> None:
         wrong = await open_session(session, "u", limits={"memory_bytes": 1})
 
     assert full["failure"]["kind"] == "overloaded"
+    assert bounds_hit(service) == {"max_sessions": 1}
     assert wrong["failure"]["message"].startswith("limits.memory_bytes must be from")
     assert list(backend.sessions) == ["s"]
 

@@ -6,7 +6,7 @@ import hmac
 
 from aiohttp import web
 
-from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.failures import Failure, FailureKind, ServiceBound
 from verl_pivot.sandbox.service.request_queue import ByteBudget
 from verl_pivot.sandbox.wire import MAX_BODY_BYTES
 
@@ -14,10 +14,18 @@ from verl_pivot.sandbox.wire import MAX_BODY_BYTES
 class AdmissionError(Exception):
     """An HTTP request is refused as a whole: its answer is one failure."""
 
-    def __init__(self, status: int, kind: FailureKind, message: str, retry_after_seconds: float | None = None) -> None:
+    def __init__(
+        self,
+        status: int,
+        kind: FailureKind,
+        message: str,
+        *,
+        retry_after_seconds: float | None = None,
+        bound: ServiceBound | None = None,
+    ) -> None:
         super().__init__(message)
         self.status = status
-        self.failure = Failure(kind=kind, message=message, retry_after_seconds=retry_after_seconds)
+        self.failure = Failure(kind=kind, message=message, retry_after_seconds=retry_after_seconds, bound=bound)
 
 
 def check_token(request: web.Request, authorization: bytes) -> None:
@@ -60,15 +68,17 @@ async def read_body(request: web.Request, budget: ByteBudget, seconds: float) ->
         raise AdmissionError(411, FailureKind.INVALID_REQUEST, "the header Content-Length is missing")
     if length > MAX_BODY_BYTES:
         message = f"a body of {length} bytes is larger than {MAX_BODY_BYTES}; send fewer requests at a time"
-        raise AdmissionError(413, FailureKind.TOO_LARGE, message)
+        raise AdmissionError(413, FailureKind.TOO_LARGE, message, bound=ServiceBound.BODY_BYTES)
     if not budget.reserve(length):
         message = f"the service holds {budget.used} bytes already, of {budget.limit} at most; try again later"
-        raise AdmissionError(429, FailureKind.OVERLOADED, message, retry_after_seconds=1.0)
+        raise AdmissionError(
+            429, FailureKind.OVERLOADED, message, retry_after_seconds=1.0, bound=ServiceBound.MAX_BYTES
+        )
     try:
         async with asyncio.timeout(seconds):
             return await request.read()
     except TimeoutError as error:
         message = f"the body did not arrive within {seconds:g} s"
-        raise AdmissionError(408, FailureKind.INVALID_REQUEST, message) from error
+        raise AdmissionError(408, FailureKind.INVALID_REQUEST, message, bound=ServiceBound.BODY_SECONDS) from error
     finally:
         budget.release(length)

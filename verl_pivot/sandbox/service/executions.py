@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError, UnsupportedLanguageError
 from verl_pivot.sandbox.execution import Result, SessionState
-from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.failures import Failure, FailureKind, ServiceBound
 from verl_pivot.sandbox.service.metrics import Metrics
 from verl_pivot.sandbox.service.outbox import KeptLine, KeptResults, Outbox
 from verl_pivot.sandbox.service.request_queue import ByteBudget, FairQueue, ServiceRate, num_ahead, retry_after_seconds
@@ -97,7 +97,7 @@ class ExecutionTable:
 
     def refuse(self, request_id: str | None, failure: Failure, outbox: Outbox) -> None:
         """Answer a request with a failure."""
-        self._metrics.failed(failure.kind)
+        self._metrics.failed(failure)
         outbox.put(encode_line(request_id, failure))
 
     def leave(self, outbox: Outbox, client: str, ids: Iterable[str]) -> None:
@@ -153,13 +153,21 @@ class ExecutionTable:
         ahead = num_ahead(self._queue, execution.client) if self.num_running >= self.num_slots else 0
         wait = self._rate.wait_seconds(ahead)
         if execution.arrived + wait > execution.deadline:
-            return _overloaded(f"{ahead} requests are ahead, about {wait:.1f} s, beyond the deadline", wait)
+            return _overloaded(
+                f"{ahead} requests are ahead, about {wait:.1f} s, beyond the deadline", wait, ServiceBound.DEADLINE
+            )
         if self.budget.used + execution.num_bytes > self.budget.limit:
             return _overloaded(
-                f"the service holds {self.budget.used} bytes already, of {self.budget.limit} at most", wait
+                f"the service holds {self.budget.used} bytes already, of {self.budget.limit} at most",
+                wait,
+                ServiceBound.MAX_BYTES,
             )
         if len(self._queue) >= self._limits.max_queued and not self._make_room(execution.client):
-            return _overloaded(f"{len(self._queue)} requests wait already, at most {self._limits.max_queued} may", wait)
+            return _overloaded(
+                f"{len(self._queue)} requests wait already, at most {self._limits.max_queued} may",
+                wait,
+                ServiceBound.MAX_QUEUED,
+            )
         return None
 
     def _make_room(self, client: str) -> bool:
@@ -171,7 +179,12 @@ class ExecutionTable:
         refused = self._queue.pop_newest_of_longest(than=self._queue.num_waiting(client) + 1)
         if refused is None:
             return False
-        self._conclude(refused, _overloaded("the queue is full, and this client has the most requests in it", 0.0))
+        self._conclude(
+            refused,
+            _overloaded(
+                "the queue is full, and this client has the most requests in it", 0.0, ServiceBound.SHARE_OF_CLIENT
+            ),
+        )
         return True
 
     def _start_next(self) -> None:
@@ -180,7 +193,9 @@ class ExecutionTable:
             waited = time.monotonic() - execution.arrived
             if execution.arrived + waited > execution.deadline:
                 message = f"the deadline passed after {waited:.2f} s in the queue"
-                self._conclude(execution, Failure(kind=FailureKind.QUEUE_EXPIRED, message=message))
+                self._conclude(
+                    execution, Failure(kind=FailureKind.QUEUE_EXPIRED, message=message, bound=ServiceBound.DEADLINE)
+                )
             else:
                 self.num_running += 1
                 execution.task = asyncio.create_task(self._outcome_of(execution))
@@ -218,7 +233,7 @@ class ExecutionTable:
         self.budget.release(execution.num_bytes)
         line, failure = _encode(execution, outcome)
         if failure is not None:
-            self._metrics.failed(failure.kind)
+            self._metrics.failed(failure)
         else:
             self._kept.put(execution.key, execution.fingerprint, line, time.monotonic())
             if isinstance(outcome, Result):
@@ -257,5 +272,6 @@ def _shutting_down() -> Failure:
     return Failure(kind=FailureKind.SHUTTING_DOWN, message="the service is stopping")
 
 
-def _overloaded(message: str, wait_seconds: float) -> Failure:
-    return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=retry_after_seconds(wait_seconds))
+def _overloaded(message: str, wait_seconds: float, bound: ServiceBound | None = None) -> Failure:
+    pause = retry_after_seconds(wait_seconds)
+    return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=pause, bound=bound)

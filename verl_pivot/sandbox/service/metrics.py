@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from verl_pivot.extras import extra
 from verl_pivot.sandbox.execution import Result, Status
-from verl_pivot.sandbox.failures import FailureKind
+from verl_pivot.sandbox.failures import Failure, FailureKind, ServiceBound
 
 with extra("sandbox"):
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -20,10 +20,12 @@ class Metrics:
         self.registry = CollectorRegistry()
         executions = Counter("sandbox_executions", "Ended executions by status", ["status"], registry=self.registry)
         failures = Counter("sandbox_failures", "Requests without a result", ["kind"], registry=self.registry)
+        bounds = Counter("sandbox_bounds_hit", "Requests refused by a bound", ["bound"], registry=self.registry)
         self._opened = Counter("sandbox_sessions_opened", "Opened sessions", ["prewarmed"], registry=self.registry)
         # Children are looked up once: labels() costs more than the count itself.
         self._executions = {status: executions.labels(status) for status in Status}
         self._failures = {kind: failures.labels(kind) for kind in FailureKind}
+        self._bounds = {bound: bounds.labels(bound) for bound in ServiceBound}
         self._queue_seconds = Histogram(
             "sandbox_queue_seconds", "Time from arrival to start", buckets=BUCKET_SECONDS, registry=self.registry
         )
@@ -42,8 +44,10 @@ class Metrics:
         self._queue_seconds.observe(result.timing.queue_seconds)
         self._wall_seconds.observe(result.timing.wall_seconds)
 
-    def failed(self, kind: FailureKind) -> None:
-        self._failures[kind].inc()
+    def failed(self, failure: Failure) -> None:
+        self._failures[failure.kind].inc()
+        if failure.bound is not None:
+            self._bounds[failure.bound].inc()
 
     def opened(self, *, is_prewarmed: bool) -> None:
         self._opened.labels("yes" if is_prewarmed else "no").inc()

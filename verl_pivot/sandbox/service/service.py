@@ -158,10 +158,10 @@ class Service:
                 check_token(request, self._authorization)
             return await handler(request)
         except AdmissionError as error:
-            self.metrics.failed(error.failure.kind)
+            self.metrics.failed(error.failure)
             return _json(encode_line(None, error.failure), status=error.status)
         except SandboxRequestError as error:
-            self.metrics.failed(FailureKind.INVALID_REQUEST)
+            self.metrics.failed(_invalid(error))
             return _json(encode_line(None, _invalid(error)), status=400)
 
     async def _read(self, request: web.Request) -> bytes:
@@ -227,7 +227,7 @@ class Service:
         try:
             body, program = sandbox_fusion.decode_run_code_body(text)
         except SandboxRequestError as error:
-            self.metrics.failed(FailureKind.INVALID_REQUEST)
+            self.metrics.failed(_invalid(error))
             return refusal(error)
         execution = run_code_execution(program, len(text), request.remote, self._backend)
         return run_code_response(body, await self._line(execution))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from verl_pivot.errors import SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.execution import Limits, OnOutput, Program, Result, SessionState, check_place, check_root_name
-from verl_pivot.sandbox.failures import Failure, FailureKind
+from verl_pivot.sandbox.failures import Failure, FailureKind, ServiceBound
 from verl_pivot.sandbox.host_functions import HostCall, PassedCalls, ReplyText
 from verl_pivot.sandbox.service.backend import Backend
 from verl_pivot.sandbox.service.cell_socket_server import AskClient
@@ -232,7 +232,8 @@ class SessionTable:
 
     def _full(self) -> Failure:
         message = f"{len(self)} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
-        return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=1.0)
+        bound = ServiceBound.MAX_SESSIONS
+        return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=1.0, bound=bound)
 
 
 def _cell_calls(body: CellBody, ask: AskClient | None) -> PassedCalls | None:
