@@ -14,6 +14,7 @@ from verl_pivot.rollout.context import ContextWindow, Trim
 from verl_pivot.rollout.context_rows import ContextRow, RowLayout, Stretch, rows_of
 from verl_pivot.rollout.notebook_output import cell_output
 from verl_pivot.rollout.notebook_prompt import system_prompt
+from verl_pivot.rollout.notebook_turns import read_notebook_turn
 from verl_pivot.rollout.notepad import Notes, Todo
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.sandbox.execution import Result, Status
@@ -139,6 +140,37 @@ def test_a_notepad_keeps_labels_when_entries_go() -> None:
     )
     notepad.remove("F1", "F3", "T1", "F4", "draft")
     assert msgspec.convert(notepad.contents(), Notes).shown() == "(empty)"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "has_form"),
+    [
+        ("<think>I think a lot.</think><code>x = 12</code>", "x = 12", True),
+        ("<think>I think a lot.</think>So:\n<code>\nx = 12\n</code>", "\nx = 12\n", True),
+        ("<think>I use <code> now.</think><code>x = 12</code>", "x = 12", True),
+        ("<think>I think a lot.</think><code>'<think></think>'</code>", "'<think></think>'", True),
+        ("<code>print('</think>')</code>", "print('</think>')", False),
+        ("<think>I think a lot.<code>x = 12</code>", "x = 12", False),
+        ("I think a lot.</think><code>x = 12</code>", "x = 12", False),
+        ("<think>I use <code></think></code>", None, False),
+        ("</code>", None, False),
+        ("<think>  <think>  </think><code>x = 12</code>", "x = 12", False),
+    ],
+)
+def test_a_turn_has_one_thought_and_one_code(text: str, code: str | None, has_form: bool) -> None:
+    turn = read_notebook_turn(text, ended=True)
+
+    assert (turn.code, turn.has_form, turn.mistake == "") == (code, has_form, has_form)
+
+
+@given(st.lists(st.sampled_from(["<think>", "</think>", "<code>", "</code>", "x = 1234567", " ", "\n"])))
+def test_any_turn_is_read_with_a_mistake_or_with_the_right_form(parts: list[str]) -> None:
+    text = "".join(parts).partition("</code>")
+    turn = read_notebook_turn(text[0] + text[1], ended=True)
+
+    assert turn.has_form is (turn.mistake == "")
+    assert not turn.has_form or turn.code is not None
+    assert turn.code is None or turn.code.strip()
 
 
 def result(status: Status = Status.OK, **fields: Any) -> Result:

@@ -147,6 +147,8 @@ class Notebook:
     async def _read_notepad(self, runner: CellRunner) -> bool:
         """Read the Notepad; returns whether the interpreter was killed by what the policy has made of it."""
         result = await runner.run(READ_NOTEPAD, wall_seconds=_OWN_CELL_SECONDS)
+        if result.had_no_core:
+            raise ToolFailureError(_NO_CORE)
         self._notepad = read_notepad(result, self._notepad.notes)
         return await self._follow(runner, result)
 

@@ -15,8 +15,8 @@ from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.types import JsonObject
 
-_LONGEST_TEXT = 10**7
-"""Characters of a text of which no cell can print more, to see how many tokens the note about its middle takes."""
+_LONGEST_TEXT = 10**5
+"""Characters of a text longer than any Notepad, to see how many tokens the note about its middle takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

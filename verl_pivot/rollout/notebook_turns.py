@@ -37,12 +37,20 @@ def read_notebook_turn(text: str, *, ended: bool, num_tokens: int = 0) -> Notebo
         ended: Whether the policy ended the turn by itself, by `</code>` or by its end-of-turn token.
         num_tokens: Tokens of the turn, for the message about one that was cut off.
     """
-    start = text.find(CODE, max(0, text.find(THINK_END)))
-    if not text.endswith(CODE_END) or start < 0 or not (code := text[start + len(CODE) : -len(CODE_END)]).strip():
+    start = _code_start(text)
+    code = text[start + len(CODE) : -len(CODE_END)] if start >= 0 and text.endswith(CODE_END) else ""
+    if not code.strip():
         mistake = _without_code(text, ended=ended, num_tokens=num_tokens)
         return NotebookTurn(text=text, mistake=f"{mistake} Nothing was run: a turn is {FORM}")
     mistake = _wrong_form(text[:start], code)
     return NotebookTurn(text=text, code=code, has_form=not mistake, mistake=mistake)
+
+
+def _code_start(text: str) -> int:
+    """Position of the tag that begins the code; -1 if there is none."""
+    first, thought = text.find(CODE), text.find(THINK)
+    is_behind_thought = 0 <= thought < first
+    return text.find(CODE, max(0, text.find(THINK_END, thought))) if is_behind_thought else first
 
 
 def _without_code(text: str, *, ended: bool, num_tokens: int) -> str:
@@ -53,9 +61,12 @@ def _without_code(text: str, *, ended: bool, num_tokens: int) -> str:
         return "The turn was empty."
     if not text.endswith(CODE_END):
         return f"{CODE} was never closed." if CODE in text else "The turn had no code."
-    if THINK in text and THINK_END not in text:
-        return f"The turn ended at {CODE_END} within {THINK}."
-    return "The code was empty." if CODE in text else f"{CODE_END} had no {CODE} before it."
+    if _code_start(text) >= 0:
+        return "The code was empty."
+    is_within_thought = THINK in text and THINK_END not in text
+    return (
+        f"The turn ended at {CODE_END} within {THINK}." if is_within_thought else f"{CODE_END} had no {CODE} before it."
+    )
 
 
 def _wrong_form(thought: str, code: str) -> str:
