@@ -90,16 +90,17 @@ class FakeNotebook:
         return None if value is None else repr(value)
 
     def _fresh(self) -> dict[str, Any]:
-        host = {function.name: self._host_function(function) for function in self.functions}
+        host: dict[str, Any] = {each.name: self._host_function(each) for each in self.functions}
         return {"__name__": "__main__", "kill": _raises(KilledError), "lose": _raises(LostError), **host}
 
     def _host_function(self, function: HostFunction) -> Callable[..., Any]:
-        names = list(function.parameters.get("properties") or ())  # type: ignore[arg-type]
+        properties: Any = function.parameters.get("properties") or {}
+        names: list[str] = list(properties)
 
         def call(*values: Any, **named: Any) -> Any:
             if self._answer_call is None:
                 raise RuntimeError("nobody answers calls")
-            arguments = {**dict(zip(names, values, strict=False)), **named}
+            arguments: dict[str, Any] = dict(zip(names, values, strict=False)) | named
             coroutine: Any = self._answer_call(function.name, arguments)
             try:
                 reply = asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()

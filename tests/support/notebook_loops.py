@@ -35,7 +35,7 @@ def make_loop(
     """A NotebookLoop with four tools; overrides without a point are keys of `pivot.notebook`."""
     path = folder / "tools.yaml"
     path.write_text("".join(f"- function: {FUNCTIONS}:{name}\n" for name in ("add", "refuse", "crash", "shout")))
-    keys = ["max_context_tokens=16384", *overrides]
+    keys = ["max_context_tokens=16384", "algorithm.adv_estimator=step_reinforce_pp", *overrides]
     dotted = [each if "." in each.partition("=")[0] else f"pivot.notebook.{each}" for each in keys]
     tokenizer = {"rollout": {"skip_tokenizer_init": False}, "model": {"custom_chat_template": template}}
     config = deepcopy(rollout_config(scripted_model(), f"pivot.rollout.tools={path}"))
