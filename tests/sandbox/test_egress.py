@@ -201,6 +201,43 @@ for number in range(200):
     )
 
 
+FLOOD = """
+import os, socket, time
+def connect():
+    made = socket.socket()
+    made.settimeout(1)
+    try:
+        made.connect(("127.0.0.1", 3128))
+    except OSError:
+        pass
+    return made
+for _ in range(4):
+    if os.fork() == 0:
+        break
+held, end = [], time.monotonic() + 4
+while time.monotonic() < end:
+    held.append(connect())
+    for data in (b"GET http://" + b"a" * 100_000, bytes(50_000), b"CONNECT web.test:1 HTTP/1.1\\r\\n"):
+        try:
+            connect().send(data)
+        except OSError:
+            pass
+    del held[:-200]
+"""
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", [Kind.ZYGOTE, Kind.BWRAP_EXEC])
+def test_a_program_that_floods_the_proxy_changes_no_result_of_others(kind: Kind, port: int, reaching: Reaching) -> None:
+    url = f"http://web.test:{port}/h"
+    honest = [Program(code=FETCH, args=(url,), network=Network.PROXY, limits=LIMITS) for _ in range(20)]
+    hostile = Program(code=FLOOD, network=Network.PROXY, limits=Limits(wall_seconds=8.0))
+    results = reaching(kind).run_many([hostile, *honest, hostile])
+    assert {result.stdout for result in results[1:-1]} == {f"web.test:{port} /h\n"}
+    (proxy,) = [pid for pid in descendants(reaching(kind).pid) if _is_proxy(pid)]
+    assert until(lambda: _num_open(proxy) < 40)
+
+
 def test_cells_reach_listed_hosts_and_so_do_branches_and_later_interpreters(port: int, reaching: Reaching) -> None:
     fetch = f"import urllib.request\nurllib.request.urlopen('http://web.test:{port}/c').read()"
 

@@ -1,25 +1,50 @@
 """What one program may take of the proxy: connections at once, and bytes in all."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from verl_pivot.errors import ConfigError
+
+_LEAST_CONNECTIONS = 16
+"""Connections that the proxy must have room for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EgressBounds:
     """Bounds of the proxy."""
 
-    pod_connections: int = 16
+    pod_connections: int = 8
     """Connections of one program at once; more wait."""
     pod_bytes: int = 1024**3
     """Bytes of one program or session in all, in both directions together."""
     all_connections: int = 1024
-    """Connections of all programs at once; more wait, and are refused after `connect_seconds`."""
+    """Connections of all programs at once; more wait."""
     head_seconds: float = 10.0
     """Seconds for the head of a request, and for the first message of TLS."""
     connect_seconds: float = 20.0
     """Seconds for DNS and the connection to the host."""
     idle_seconds: float = 120.0
     """Seconds without a byte in one direction, after which a connection is closed."""
+
+
+_FDS_OF_PROCESS, _FDS_OF_POD, _FDS_OF_CONNECTION = 128, 2, 3
+"""Descriptors that the proxy has open for itself, for each program, and at most for each of its connections."""
+
+
+def bounds_for(num_pods: int, num_fds: int) -> EgressBounds:
+    """Bounds by which so many descriptors are enough.
+
+    Raises:
+        ConfigError: If they are too few for so many programs.
+    """
+    usual = EgressBounds()
+    room = (num_fds - _FDS_OF_PROCESS - _FDS_OF_POD * num_pods) // _FDS_OF_CONNECTION
+    if room < min(num_pods, _LEAST_CONNECTIONS):
+        raise ConfigError(
+            f"egress: a limit of {num_fds} open files is too low for a proxy of {num_pods} programs at once; raise it, "
+            "or lower --slots"
+        )
+    return replace(usual, all_connections=min(room, usual.pod_connections * num_pods))
 
 
 class PodShare:

@@ -59,15 +59,32 @@ class EgressProxy:
 
     async def serve_pod(self, listener: socket.socket) -> None:
         """Serve the connections of one program, and take its socket over; cancelling this call ends them all."""
-        share, loop = PodShare(self.bounds), asyncio.get_running_loop()
+        share = PodShare(self.bounds)
         listener.setblocking(False)
         with listener:
             async with asyncio.TaskGroup() as connections:
                 while True:
                     await share.connections.acquire()
-                    accepted, _ = await loop.sock_accept(listener)
+                    accepted = await self._accept(listener)
                     connection = connections.create_task(self._serve(share, accepted))
-                    connection.add_done_callback(lambda _: share.connections.release())
+                    connection.add_done_callback(lambda _: self._release(share))
+
+    async def _accept(self, listener: socket.socket) -> socket.socket:
+        """The next connection, once there is room for it; those that nobody has taken count for nothing."""
+        while True:
+            await _readable(listener)
+            await self._connections.acquire()
+            try:
+                return listener.accept()[0]
+            except (BlockingIOError, ConnectionAbortedError):  # its program has given it up
+                self._connections.release()
+            except OSError:
+                self._connections.release()
+                raise
+
+    def _release(self, share: PodShare) -> None:
+        share.connections.release()
+        self._connections.release()
 
     async def _serve(self, share: PodShare, accepted: socket.socket) -> None:
         """Serve one connection of a program to its end."""
@@ -85,24 +102,14 @@ class EgressProxy:
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
         async with asyncio.timeout(self.bounds.head_seconds):
             request = await _head(parser, reader)
-        await self._take_place()
+        there, back = await self._connect(request.destination, share)
         try:
-            there, back = await self._connect(request.destination, share)
-            try:
-                if request.forwarded is None:
-                    await self._tunnel(request, parser.trailing_data[0], share, (reader, writer), (there, back))
-                else:
-                    await self._forward(request.forwarded, parser, share, (reader, writer), (there, back))
-            finally:
-                back.close()
+            if request.forwarded is None:
+                await self._tunnel(request, parser.trailing_data[0], share, (reader, writer), (there, back))
+            else:
+                await self._forward(request.forwarded, parser, share, (reader, writer), (there, back))
         finally:
-            self._connections.release()
-
-    async def _take_place(self) -> None:
-        try:
-            await asyncio.wait_for(self._connections.acquire(), self.bounds.connect_seconds)
-        except TimeoutError as error:
-            raise Refused(503, "the proxy has as many connections as it may have; try again") from error
+            back.close()
 
     async def _connect(self, wanted: Destination, share: PodShare) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to the address of a listed host, looked up once."""
@@ -203,6 +210,17 @@ class EgressProxy:
             writer.write(data)
             async with asyncio.timeout(self.bounds.idle_seconds):
                 await writer.drain()
+
+
+async def _readable(listener: socket.socket) -> None:
+    """Wait until a connection waits."""
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.Event()
+    loop.add_reader(listener.fileno(), waiting.set)
+    try:
+        await waiting.wait()
+    finally:
+        loop.remove_reader(listener.fileno())
 
 
 async def look_up(name: str, port: int) -> list[str]:

@@ -11,6 +11,7 @@ from typing import TypedDict
 
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.egress.listed_hosts import parse_host
+from verl_pivot.sandbox.egress.pod_share import bounds_for
 from verl_pivot.sandbox.egress.proxy import EgressProxy
 from verl_pivot.sandbox.lane.fd_passing import receive
 
@@ -26,6 +27,8 @@ class ProxySettings(TypedDict):
     hosts: list[str]
     """Entries of the list."""
     reaches_own_machine: bool
+    num_pods: int
+    """Most programs and sessions at once."""
 
 
 class ProxyServer:
@@ -97,7 +100,9 @@ def _received(channel: socket.socket) -> tuple[int, int] | None:
 async def _main(channel_fd: int, settings: ProxySettings) -> None:
     reaches_own_machine = settings["reaches_own_machine"]
     hosts = [parse_host(text, reaches_own_machine=reaches_own_machine) for text in settings["hosts"]]
-    proxy = EgressProxy(hosts, reaches_own_machine=reaches_own_machine)
+    _, num_fds = resource.getrlimit(resource.RLIMIT_NOFILE)
+    bounds = bounds_for(settings["num_pods"], num_fds)
+    proxy = EgressProxy(hosts, bounds, reaches_own_machine=reaches_own_machine)
     server = ProxyServer(socket.socket(fileno=channel_fd), proxy)
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(partial(_end_on_failure, server))

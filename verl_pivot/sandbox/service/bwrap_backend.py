@@ -75,7 +75,9 @@ class BwrapExecBackend:
         self.tier = ""
         self.num_slots = settings.num_slots or os.cpu_count() or 1
         self._settings = settings
-        self._egress = Egress(settings.egress, reaches_own_machine=settings.egress_reaches_own_machine)
+        self._egress = Egress(
+            settings.egress, num_pods=self.num_slots, reaches_own_machine=settings.egress_reaches_own_machine
+        )
         self._slots = asyncio.Semaphore(self.num_slots)
         self._running: set[BwrapRun] = set()
         self._found: _Machine | None = None

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
 from verl_pivot.sandbox.bubblewrap.privileges import as_ordinary_user
 from verl_pivot.sandbox.egress.listed_hosts import parse_host
+from verl_pivot.sandbox.egress.pod_share import bounds_for
 from verl_pivot.sandbox.egress.proxy_process import READY, ProxySettings
 from verl_pivot.sandbox.execution import Network
 from verl_pivot.sandbox.lane.egress import VARIABLES
@@ -28,19 +30,26 @@ _PAUSE_SECONDS = 1.0
 class Egress:
     """The way of a node's programs to the listed hosts; there is none where no host is listed."""
 
-    def __init__(self, hosts: Sequence[str], *, reaches_own_machine: bool = False) -> None:
+    def __init__(self, hosts: Sequence[str], *, num_pods: int, reaches_own_machine: bool = False) -> None:
         """Check the list; nothing is started yet.
 
         Args:
             hosts: Entries of the list; none for no way out.
+            num_pods: Most programs and sessions at once.
             reaches_own_machine: Let listed addresses of this machine be reached. For tests.
 
         Raises:
-            ConfigError: If an entry is none.
+            ConfigError: If an entry is none, or the limit on open files is too low.
         """
+        if hosts:
+            bounds_for(num_pods, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
         for entry in hosts:
             parse_host(entry, reaches_own_machine=reaches_own_machine)
-        self._settings: ProxySettings = {"hosts": list(hosts), "reaches_own_machine": reaches_own_machine}
+        self._settings: ProxySettings = {
+            "hosts": list(hosts),
+            "reaches_own_machine": reaches_own_machine,
+            "num_pods": num_pods,
+        }
         self._num_starts = 0
         self._keeper: asyncio.Task[None] | None = None
         self._ours: socket.socket | None = None

@@ -73,7 +73,9 @@ class ZygoteBackend:
         self._session_cpu_seconds = settings.session_cpu_seconds
         self._memory_bytes = settings.memory_bytes or int(_MEMORY_SHARE * memory_of_machine())
         self._roots = TaskRoots(settings.roots_folder)
-        self._egress = Egress(settings.egress, reaches_own_machine=settings.egress_reaches_own_machine)
+        self._egress = Egress(
+            settings.egress, num_pods=self.num_slots, reaches_own_machine=settings.egress_reaches_own_machine
+        )
         self._tickets: dict[str, int | None] = {}
         """Ticket for the proxy of each session, since its opening."""
 
