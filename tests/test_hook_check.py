@@ -18,6 +18,7 @@ CLASSES = {
     "tool_rollout": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
     "grpo_roc": ("data.dataset", "rewards.manager", "resampling.roc_replay_buffer", "rollout.tool_loop",
                  "resampling.oversampling_manager"),
+    "ppr": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
     "router": ("routing.router_actor",),
     "local": ("local.callback", "local.platform"),
 }  # fmt: skip

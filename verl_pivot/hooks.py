@@ -9,9 +9,10 @@ import inspect
 from dataclasses import dataclass
 
 _PIVOTRL = ("pivotrl",)
-_TOOLS = ("tool_rollout", "grpo_roc")
+_TOOLS = ("tool_rollout", "grpo_roc", "ppr")
 _EVERY = (*_PIVOTRL, *_TOOLS)
 _ROC = ("grpo_roc",)
+_PPR = ("ppr",)
 _ROUTER = ("router",)
 _LOCAL = ("local",)
 
@@ -138,6 +139,12 @@ HOOKS = (
          takes="loss_mat, loss_mask, loss_agg_mode, dp_size, batch_num_tokens, global_batch_size, loss_scale_factor"),
     Hook("verl.workers.utils.losses", "ppo_loss", "objective/policy_loss.py", _PIVOTRL,
          takes="config, model_output, data, ..."),
+    Hook("verl.trainer.ppo.core_algos", "compute_gae_advantage_return", "launch_checks/process.py", _PPR,
+         takes="token_level_rewards, values, response_mask, gamma, lam"),
+    Hook("verl.trainer.ppo.core_algos", "AdvantageEstimator", "launch_checks/process.py", _PPR),
+    Hook("verl.trainer.ppo.utils", "need_critic", "launch_checks/process.py", _PPR, takes="config"),
+    Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker._compute_score", "rewards/manager.py", _EVERY,
+         takes="self, outputs, kwargs"),
     Hook("verl.trainer.ppo.v1.agent_loop_tq", "AgentLoopManagerTQ.generate_sequences",
          "resampling/oversampling_manager.py", _ROC, takes="self, prompts"),
     Hook(_BUFFER, "ReplayBuffer.sample", "resampling/replay_buffer.py", _EVERY, takes=_SAMPLE),
@@ -166,4 +173,6 @@ HOOKS = (
          takes="platform, ..."),
     Hook("verl.utils.distributed", "initialize_global_process_group_ray", "local/platform.py", _LOCAL,
          takes="timeout_second, backend, ..."),
+    Hook("verl.utils.model", "load_valuehead_model", "local/platform.py", _LOCAL,
+         takes="local_path, torch_dtype, model_config, trust_remote_code"),
 )  # fmt: skip

@@ -19,6 +19,7 @@ from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_settings_of_groups, chosen_groups
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts, verl_defaults
+from verl_pivot.launch_checks.process import check_process
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
@@ -28,8 +29,8 @@ from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
-    "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "objective", "resampling",
-    "rollout", "router", "trial_steps", "verifier_modules",
+    "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "objective", "process",
+    "resampling", "rollout", "router", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 
@@ -115,8 +116,15 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         check_pool(tools=toolset.built_in)
         for pair in settings.tags:
             toolset.check_argument(pair.tool, pair.argument)
+    _check_sections(config)
+
+
+def _check_sections(config: DictConfig) -> None:
+    """Refuse wrong values in the sections of `pivot` that say how rollouts are chosen, judged and routed."""
     if "resampling" in config.pivot:
         parse_resampling(config)
+    if "process" in config.pivot:
+        check_process(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
 

@@ -18,6 +18,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
+from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.settings import RouterSettings, parse_router
 
@@ -91,7 +92,7 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
-        "method": ["grpo_roc", "pivotrl", "tool_rollout"],
+        "method": ["grpo_roc", "pivotrl", "ppr", "tool_rollout"],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
@@ -117,7 +118,12 @@ def test_no_key_repeats_verls_default(group: str, option: str) -> None:
 
     same = {path for path in leaves(ours) if has_key(config, path) and value_at(config, path) == value_at(ours, path)}
 
-    assert {path.removeprefix("actor_rollout_ref.actor.") for path in same} <= THE_METHODS_OWN
+    assert {path.removeprefix("actor_rollout_ref.actor.") for path in same} <= THE_METHODS_OWN | _taken_back(ours)
+
+
+def _taken_back(ours: dict[str, Any]) -> set[str]:
+    """Keys in which a method that builds on tool_rollout goes back to verl's default."""
+    return {"algorithm.adv_estimator", "actor_rollout_ref.rollout.n"} if "process" in ours.get("pivot", {}) else set()
 
 
 def test_method_and_local_combine_and_the_command_line_wins() -> None:
@@ -251,6 +257,38 @@ def test_grpo_roc_is_the_papers_recipe_over_the_tool_loop() -> None:
     assert parse_resampling(config) == ResamplingSettings(group_size=16)
     assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "pivot_tools"
     assert config.trainer.v1.sampler.custom_sampler.name == "RocReplayBuffer"
+
+
+def test_ppr_is_the_released_ppo_with_a_critic_over_the_tool_loop() -> None:
+    config = stock("+method=ppr", "+tool_format=search_r1", "data.train_files=a.parquet", *JUDGE)
+
+    actor, critic, algorithm = config.actor_rollout_ref.actor, config.critic, config.algorithm
+    assert (algorithm.adv_estimator, algorithm.gamma, algorithm.lam) == ("gae", 1.0, 1.0)
+    assert (algorithm.use_kl_in_reward, algorithm.kl_ctrl.kl_coef, actor.use_kl_loss) == (True, 0.001, False)
+    assert (actor.optim.lr, actor.optim.lr_warmup_steps_ratio) == (1e-6, 0.285)
+    assert (critic.optim.lr, critic.optim.lr_warmup_steps_ratio) == (1e-5, 0.015)
+    assert (actor.entropy_coeff, actor.clip_ratio) == (0.001, 0.2)
+    assert (config.data.train_batch_size, actor.ppo_mini_batch_size, config.actor_rollout_ref.rollout.n) == (
+        512,
+        256,
+        1,
+    )
+    assert critic.model.path == config.actor_rollout_ref.model.path
+    assert (config.pivot.rollout.max_turn_tokens, config.pivot.rollout.max_observation_tokens) == (500, 500)
+    assert config.pivot.process.cache_dir == f"{config.trainer.default_local_dir}/judge_answers"
+
+
+def test_the_defaults_of_the_process_rewards_are_those_of_their_config() -> None:
+    config = stock("+method=ppr", *JUDGE)
+
+    settings = parse_process(config)
+
+    given = {"base_url": "http://judge:1/v1", "model": "j", "principles": settings.principles}
+    assert settings == ProcessSettings(**given, cache_dir=settings.cache_dir)
+    assert set(config.pivot.process) == set(ProcessSettings.model_fields)
+
+
+JUDGE = ("pivot.process.base_url=http://judge:1/v1", "pivot.process.model=j")
 
 
 @pytest.mark.parametrize(("stage", "tokens", "turns"), [(1, 8192, 10), (2, 12288, 10), (3, 12288, 15)])

@@ -1,5 +1,6 @@
 """Fake judge behind a real HTTP endpoint; it believes all text outside the fences and compares the texts inside."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -22,6 +23,22 @@ def believing(outside: str, inside: list[str]) -> JsonObject:
     return {"reason": "as it seems", "same": bool(is_told) or first.lower().split() == second.lower().split()}
 
 
+def turn_shown(outside: str, inside: list[str]) -> str:
+    """Text of the turn that a question of PPR asks about."""
+    return inside[-2] if "What the tools gave back after it:" in outside else inside[-1]
+
+
+def grading(outside: str, inside: list[str]) -> JsonObject:
+    """Give each principle the grade, from 0 to 10, that the turn itself asks for as "grade 7"; 5 without one."""
+    turn = turn_shown(outside, inside)
+    grade = re.search(r"grade (\d+)", turn)
+    names = re.findall(r"^- (\w+):", outside, re.MULTILINE)
+    score = 5 if grade is None else int(grade[1])
+    return {
+        "principles": [{"name": name, "quotation": turn.strip()[:40], "score": score, "maximum": 10} for name in names]
+    }
+
+
 @dataclass
 class FakeJudge:
     """Requests that came, and answers to give."""
@@ -33,10 +50,29 @@ class FakeJudge:
     body: bytes | None = None
     """Body of every answer, in place of what `answer` gives."""
     requests: list[JsonObject] = field(default_factory=list)
+    seconds: float = 0.0
+    """How long each answer takes."""
+    breaks: Callable[[int], bool] = lambda number: False
+    """Number of a request -> whether its connection breaks instead of an answer."""
+    num_running: int = 0
+    most_running: int = 0
 
     async def serve(self, request: web.Request) -> web.Response:
+        self.num_running += 1
+        self.most_running = max(self.most_running, self.num_running)
+        try:
+            return await self._serve(request)
+        finally:
+            self.num_running -= 1
+
+    async def _serve(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append(body)
+        is_broken = self.breaks(len(self.requests))
+        await asyncio.sleep(self.seconds)
+        if is_broken:
+            assert request.transport is not None
+            request.transport.abort()
         if self.failures:
             return web.json_response({"error": {"message": "busy"}}, status=self.failures.pop(0))
         if self.body is not None:

@@ -25,7 +25,7 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
 
     Args:
         config: verl's whole config.
-        method: "pivotrl", "tool_rollout" or "grpo_roc".
+        method: Name of the method, such as "tool_rollout".
         splits: {key of the command line: what its files hold}.
 
     Raises:
@@ -33,7 +33,7 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
     """
     if method != "pivotrl":
         for key, files in splits.items():
-            _check_names(key, files, needs_records=method == "grpo_roc" and key == "data.train_files")
+            _check_names(key, files, _needing_records(config, method, key))
     loops = frozenset[str]().union(*(_loops_of(config, files) for files in splits.values()))
     if "rollout" in config.pivot and loops <= LOOPS_WITHOUT_OUR_TOOLS:
         raise ConfigError(
@@ -75,13 +75,21 @@ def _loops_of_launch(config: DictConfig) -> frozenset[str]:
     return loops
 
 
-def _check_names(key: str, files: SplitSize, *, needs_records: bool) -> None:
+def _needing_records(config: DictConfig, method: str, key: str) -> str | None:
+    """What reads the record of the method's own loop in the rows of these files; None if nothing does."""
+    if "process" in config.pivot:
+        return "pivot.process judges"
+    return f"+method={method} resamples" if method == "grpo_roc" and key == "data.train_files" else None
+
+
+def _check_names(key: str, files: SplitSize, reader: str | None) -> None:
     """Refuse rows that name a loop other than the method's.
 
     Args:
         key: Key of the command line that names the files.
         files: What the files hold.
-        needs_records: Whether every loop but the method's is refused, and not verl's loop with tools alone.
+        reader: What reads the record of the method's loop, so that every other loop is refused; None: nothing does,
+            and verl's loop with tools alone is refused.
     """
     for name in sorted(name for name in files.agent_names if name not in (None, TOOL_LOOP)):
         if name == VERLS_TOOL_LOOP:
@@ -89,10 +97,10 @@ def _check_names(key: str, files: SplitSize, *, needs_records: bool) -> None:
                 f"{key} has rows whose column agent_name is {name}, by which verl's own loop would play them, without "
                 f"the tools of pivot.rollout.tools: remove the column, or write {TOOL_LOOP} in it"
             )
-        if needs_records:
+        if reader is not None:
             raise ConfigError(
                 f"{key} has rows whose column agent_name is {name}, a loop that keeps no record of calls, by which "
-                f"+method=grpo_roc resamples: remove the column, or write {TOOL_LOOP} in it"
+                f"{reader}: remove the column, or write {TOOL_LOOP} in it"
             )
 
 

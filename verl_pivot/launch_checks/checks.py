@@ -12,7 +12,8 @@ from verl_pivot.launch_checks.engine import check_adapter, check_context, check_
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
-from verl_pivot.launch_checks.resuming import check_resume, resumed_step
+from verl_pivot.launch_checks.process import needs_critic
+from verl_pivot.launch_checks.resuming import check_critic, check_resume, resumed_step
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.sandbox_pool import check_pool
@@ -143,6 +144,11 @@ def _check_pivots(config: DictConfig, files: SplitSize, val_files: SplitSize | N
 def _check_tasks(config: DictConfig, files: SplitSize, places: str) -> None:
     """Check the training rows of a method with tools."""
     check_verifiers(files, "data.train_files", places)
+    if "process" in config.pivot and files.num_pivots:
+        raise ConfigError(
+            f"data.train_files: {places} has pivots, of whose rollouts the first turn alone is scored, and "
+            "pivot.process needs the outcome of the whole rollout: train on tasks, or use +method=pivotrl"
+        )
     if (key := config.data.prompt_key) not in files.columns:
         raise ConfigError(f"data.train_files: {places} has no column {key!r} (data.prompt_key)")
 
@@ -185,6 +191,16 @@ def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) ->
     if total is None and steps_per_epoch is not None:
         total = steps_per_epoch * trainer.total_epochs
     check_resume(step, total, str(trainer.default_local_dir))
+    if needs_critic(config):
+        check_critic(step, _resumed_folder(config, step))
+
+
+def _resumed_folder(config: DictConfig, step: int) -> Path:
+    """Folder of the checkpoint that the launch goes on from."""
+    trainer = config.trainer
+    if trainer.resume_mode == "resume_path":
+        return Path(str(trainer.resume_from_path))
+    return Path(str(trainer.default_local_dir)) / f"global_step_{step}"
 
 
 def _context(config: DictConfig) -> int | None:

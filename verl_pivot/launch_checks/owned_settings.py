@@ -17,8 +17,9 @@ from verl_pivot.objective.settings import ACTION_LOSS
 _PIVOTRL = "+method=pivotrl"
 _TOOL_ROLLOUT = "+method=tool_rollout"
 _GRPO_ROC = "+method=grpo_roc"
-_EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC)
-_TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC)
+_PPR = "+method=ppr"
+_EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC, _PPR)
+_TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC, _PPR)
 _ROUTER = "+router"
 _TAIL = "+tail=partial"
 

@@ -55,6 +55,24 @@ def check_resume(step: int, total_steps: int | None, local_dir: str) -> None:
         )
 
 
+def check_critic(step: int, folder: Path) -> None:
+    """Refuse to resume from a checkpoint without a critic, which verl would only find out after all models are up.
+
+    Args:
+        step: Step of the checkpoint; 0 if there is none.
+        folder: Folder of the checkpoint.
+
+    Raises:
+        ConfigError: Naming the folder.
+    """
+    if step and folder.is_dir() and not (folder / "critic").is_dir():
+        raise ConfigError(
+            f"{folder} holds no critic, and the launch trains one: resume from a checkpoint that a launch with a "
+            "critic saved, or begin anew with trainer.resume_mode=disable, and with its policy as "
+            "actor_rollout_ref.model.path"
+        )
+
+
 def _latest(folder: Path) -> int:
     tracker = folder / _TRACKER
     if not tracker.is_file():

@@ -13,11 +13,13 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import has_only_pivots, has_single_turns
 from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.launch_checks.groups import shipped_settings
+from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.routing.settings import RouterSettings, parse_router
 from verl_pivot.validation import Options
 
 _RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
+_PROCESS = "pivot.process"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +99,11 @@ def _is_other_policy(*policies: str) -> Callable[[DictConfig], bool]:
 
 def _router(config: DictConfig) -> RouterSettings:
     return parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), _ROUTER)
+
+
+def _is_other_mode(*modes: str) -> Callable[[DictConfig], bool]:
+    """Finds a `pivot.process` with another mode than these."""
+    return lambda config: str(config.pivot.process.mode) not in modes
 
 
 _SEVERAL_TURNS = "train or validate on rows whose agent loop has several turns, such as pivot_tools"
@@ -179,6 +186,41 @@ VOID_SETTINGS = (
         beside="a method other than +method=grpo_roc without dumps of rollouts, which have the number of its pairs",
         remedy="set trainer.rollout_data_dir or trainer.validation_data_dir",
         is_void=lambda config: "resampling" not in config.pivot and not is_dumped(config),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=tuple(name for name in ProcessSettings.model_fields if name != "mode"),
+        beside="pivot.process.mode=outcome, with which no judge is asked",
+        remedy="set another pivot.process.mode",
+        is_void=lambda config: bool(config.pivot.process.mode == "outcome"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("mu",),
+        beside="a pivot.process.mode other than renorm",
+        remedy="set pivot.process.mode=renorm",
+        is_void=_is_other_mode("renorm"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("alpha",),
+        beside="a pivot.process.mode other than scaled",
+        remedy="set pivot.process.mode=scaled",
+        is_void=_is_other_mode("scaled"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("max_added_principles", "answer_format"),
+        beside="pivot.process.form=released, with which the judge answers in two lines",
+        remedy="set pivot.process.form=principles",
+        is_void=lambda config: bool(config.pivot.process.form == "released"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=tuple(ProcessSettings.model_fields),
+        beside="pivot.rollout.max_turns=1, with which no turn is judged",
+        remedy="raise pivot.rollout.max_turns",
+        is_void=lambda config: parse_settings(config).max_turns == 1,
     ),
     VoidSetting(
         section=_ROUTER,

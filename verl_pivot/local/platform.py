@@ -190,6 +190,7 @@ def _default_to_gloo() -> None:
     initialize = inspect.unwrap(distributed.initialize_global_process_group_ray)
 
     def initialize_global_process_group_ray(timeout_second: int | None = None, backend: str | None = None) -> None:
+        _load_critics_with_sdpa()  # this runs in the processes of actor and critic alone, before they load a model
         initialize(timeout_second=timeout_second, backend=backend or "gloo")
 
     initialize_global_process_group_ray.__wrapped__ = initialize  # type: ignore[attr-defined]
@@ -220,3 +221,22 @@ def _leave_memory_unpinned() -> None:
 
 def _unpinned(tensor: torch.Tensor, device: object = None) -> torch.Tensor:
     return tensor
+
+
+def _load_critics_with_sdpa() -> None:
+    """Load critics with torch's own attention.
+
+    verl's `load_valuehead_model` asks for flash_attention_2, whatever the config says. Unnecessary once it takes the
+    attention of the model's config, as it does for the policy.
+    """
+    from transformers import AutoModelForTokenClassification
+
+    load = AutoModelForTokenClassification.from_pretrained.__func__
+    if load.__module__ == __name__:
+        return
+
+    def from_pretrained(cls: type, /, *args: Any, attn_implementation: str | None = None, **kwargs: Any) -> Any:
+        on_cpu = "sdpa" if attn_implementation == "flash_attention_2" else attn_implementation
+        return load(cls, *args, attn_implementation=on_cpu, **kwargs)
+
+    AutoModelForTokenClassification.from_pretrained = classmethod(from_pretrained)

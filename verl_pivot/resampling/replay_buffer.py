@@ -18,6 +18,7 @@ from verl_pivot.resampling.first_step import FirstStep
 from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows
 from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
+from verl_pivot.rewards.process_metrics import process_metrics
 from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
 
 
@@ -90,6 +91,7 @@ class PivotSampling:
                     **_verdict_shares(rows),
                     **curriculum,
                     **_record_metrics(self._counted_rows(of_batch, partition_id)),
+                    **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "

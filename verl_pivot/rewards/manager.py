@@ -15,6 +15,7 @@ from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError
+from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD
 from verl_pivot.rewards.process_rewards import ProcessRewards
 from verl_pivot.rewards.process_settings import parse_process
@@ -101,7 +102,7 @@ async def _with_turn_rewards(reward: dict[str, Any], process: ProcessRewards, ro
     except (DataError, ConfigError) as error:
         return _undecided(with_row_name(fault_verdict(error), row), info)
     except PivotError as error:
-        return _undecided(Verdict.undecided("judge_failed", str(error)[:MAX_DETAIL]), info)
+        return _undecided(Verdict.undecided(JUDGE_FAILED, str(error)[:MAX_DETAIL]), info)
     return {**reward, "reward_extra_info": {**info, PROCESS_FIELD: record.as_text()}}
 
 

@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -91,7 +92,7 @@ class TurnQuestion:
 
     messages: list[JsonObject]
     name: str
-    """The messages as text, without the random words of their fences: equal for equal questions."""
+    """Digest of the messages without the random words of their fences: equal for equal questions."""
     turn: ShownTurn
 
 
@@ -119,7 +120,8 @@ def turn_question(
     answer, instructions = _instructions(principle_set)
     user = "\n\n".join((*parts, instructions))
     messages: list[JsonObject] = [{**fence.system(_TASK, answer)}, {"role": "user", "content": user}]
-    return TurnQuestion(messages=messages, name=json.dumps(messages).replace(fence.word, "fence"), turn=turn)
+    name = sha256(json.dumps(messages).replace(fence.word, "fence").encode()).hexdigest()
+    return TurnQuestion(messages=messages, name=name, turn=turn)
 
 
 def _titles(num_earlier: int) -> list[str]:

@@ -42,6 +42,10 @@ class ProcessRewards:
         self._end_token_ids = end_token_ids
         self._judge = None if settings.mode == "outcome" else TurnJudge(settings, tokenizer, num_workers=num_workers)
 
+    async def close(self) -> None:
+        if self._judge is not None:
+            await self._judge.close()
+
     async def record(
         self, response_ids: list[int], outcome: float, row: Mapping[str, Any], extra_fields: Mapping[str, Any]
     ) -> ProcessRecord:
@@ -107,9 +111,9 @@ def played_turns(
             "the row's column agent_name, or set actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools"
         )
     sizes = parse_record(record).turn_tokens
-    starts = [end - size for end, size in zip(ends, sizes, strict=True)]
-    bounds = [0, *(position for turn in zip(starts, ends, strict=True) for position in turn), len(response_ids)]
-    if sorted(bounds) != bounds:
+    starts = [end - size for end, size in zip(ends, sizes, strict=False)]
+    bounds = [0, *(position for turn in zip(starts, ends, strict=False) for position in turn), len(response_ids)]
+    if len(sizes) != len(ends) or sorted(bounds) != bounds:
         raise DataError(f"turns of {list(sizes)} tokens that end at {list(ends)} do not fit {len(response_ids)} tokens")
     following = [*starts[1:], len(response_ids)]
     return [

@@ -12,7 +12,6 @@ from verl_pivot.engines.chat import ChatAnswer, ChatClient, response_format
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
-from verl_pivot.loop_local import LoopLocal
 from verl_pivot.rewards.principles import (
     InvalidAnswerError,
     ShownTurn,
@@ -54,33 +53,11 @@ class TrajectoryJudgement:
     seconds: float = 0.0
 
 
-class _JudgeConnection:
-    """Connection of one event loop to the judge."""
-
-    def __init__(
-        self, settings: ProcessSettings, api_key: str, max_concurrency: int, cache: AnswerCache | None
-    ) -> None:
-        self.client = ChatClient(
-            settings.urls,
-            settings.model or "",
-            api_key,
-            Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
-            remedy=_REMEDY,
-            cache=cache,
-        )
-        self.slots = asyncio.Semaphore(max_concurrency)
-
-    async def __aenter__(self) -> "_JudgeConnection":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.client.close()
-
-
 class TurnJudge:
-    """Judges turns, many at a time and each once: equal questions at one time, or of an earlier process, share answers.
+    """Judges turns, many at a time and each once, within one event loop.
 
-    A judge that cannot be reached raises. One that answers, but not validly, gives turns without a score.
+    Equal questions of one time, and those of an earlier process, share their answers. A judge that cannot be reached
+    raises; one that answers, but not validly, gives turns without a score.
     """
 
     def __init__(self, settings: ProcessSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
@@ -99,9 +76,19 @@ class TurnJudge:
         self._principle_set = settings.principle_set()
         self._parameters = _parameters(settings)
         cache = None if settings.cache_dir is None else AnswerCache(Path(settings.cache_dir))
-        key, share = settings.api_key, -(-settings.max_concurrency // num_workers)
-        self._connection = LoopLocal(lambda: _JudgeConnection(settings, key, share, cache))
+        self._client = ChatClient(
+            settings.urls,
+            settings.model or "",
+            settings.api_key,
+            Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
+            remedy=_REMEDY,
+            cache=cache,
+        )
+        self._slots = asyncio.Semaphore(-(-settings.max_concurrency // num_workers))
         self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
+
+    async def close(self) -> None:
+        await self._client.close()
 
     async def judge(self, task: str, turns: Sequence[ShownTurn]) -> TrajectoryJudgement:
         """Judge every turn but the last, all at once.
@@ -167,10 +154,9 @@ class TurnJudge:
             "temperature": temperature if seed == 0 else max(temperature, _LEAST_TEMPERATURE),
             "seed": seed,
         }
-        connection = await self._connection.get()
-        async with connection.slots:
+        async with self._slots:
             try:
-                return await connection.client.ask(messages, parameters, cache_key=name)
+                return await self._client.ask(messages, parameters, cache_key=name)
             except EngineError as error:
                 raise VerifierError(f"judge {self._settings.model}: {error}") from error
 

@@ -1,0 +1,144 @@
+"""Seconds in which a judge scores many turns, beside the least that its own speed allows.
+
+Run by `make bench-judge`, or with other sizes by `python -m benchmarks.bench_judge --help`. The judge is a server in a
+process of its own that takes a fixed time for each answer; client, prompts, cache and parser are those of training.
+"""
+
+import asyncio
+import multiprocessing
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.fake_judge import grading, judging
+from tests.support.scripted_engine import scripted_model
+from verl_pivot.configuration import configs_dir
+from verl_pivot.engines.text_cut import Tokenizer
+from verl_pivot.rewards.principles import ShownTurn
+from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rewards.turn_judge import TurnJudge
+
+_BROKEN_EVERY = 100
+"""One connection of so many breaks in the row of the table that has broken ones."""
+
+
+def main(
+    turns: Annotated[int, typer.Option(min=4, help="Judged turns, four in each trajectory.")] = 1024,
+    at_once: Annotated[int, typer.Option(min=1, help="Questions at a time.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds that the judge takes for an answer.")] = 0.2,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
+    rollout_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of the longest rollout of a step.")] = 6.0,
+) -> None:
+    """Print the seconds of all turns beside the ideal, and those of a step with a judge beside one without."""
+    ideal = turns / at_once * seconds
+    table = Table(title=f"{turns} turns, {at_once} at once, {seconds:g} s each: medians of {rounds} rounds")
+    for column in ("", "seconds", "times the least"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, every in (("judged", 0), (f"judged, one of {_BROKEN_EVERY} connections breaks", _BROKEN_EVERY)):
+        with judge_process(seconds, every) as url:
+            measured = [asyncio.run(judge_all(url, turns // 4, at_once)) for _ in range(rounds)]
+        table.add_row(name, f"{statistics.median(measured):.2f}", f"{statistics.median(measured) / ideal:.2f}")
+    with judge_process(seconds, 0) as url:
+        measured = [asyncio.run(step(url, turns // 4, at_once, rollout_seconds)) for _ in range(rounds)]
+    took = statistics.median(measured)
+    name = f"step of rollouts that take up to {rollout_seconds:g} s"
+    table.add_row(name, f"{took:.2f}", f"{took / rollout_seconds:.2f}")
+    Console().print(table)
+
+
+async def judge_all(url: str, num_trajectories: int, at_once: int) -> float:
+    """Seconds until the turns of trajectories that end together are judged."""
+    return await _judge(url, [0.0] * num_trajectories, at_once)
+
+
+async def step(url: str, num_trajectories: int, at_once: int, longest: float) -> float:
+    """Seconds until rollouts of different lengths have ended and are judged; the longest takes `longest` seconds."""
+    lengths = random.Random(0)
+    return await _judge(url, [longest, *(lengths.uniform(0.0, longest) for _ in range(num_trajectories - 1))], at_once)
+
+
+async def _judge(url: str, rollouts: list[float], at_once: int) -> float:
+    tokenizer = _tokenizer()
+    with tempfile.TemporaryDirectory() as cache_dir:
+        settings = ProcessSettings(
+            base_url=url,
+            model="judge",
+            principles=str(configs_dir() / "principles" / "search.yaml"),
+            max_concurrency=at_once,
+            cache_dir=cache_dir,
+        )
+        judge = TurnJudge(settings, tokenizer)
+        began = time.monotonic()
+
+        async def roll(number: int, seconds: float) -> list[float | None]:
+            await asyncio.sleep(seconds)
+            judged = await judge.judge(f"Question {number}?", _turns(number))
+            return [turn.score for turn in judged.turns]
+
+        scores = await asyncio.gather(*(roll(number, each) for number, each in enumerate(rollouts)))
+        seconds = time.monotonic() - began
+        await judge.close()
+    for number, each in enumerate(scores):
+        grades = [None if score is None else round(score * 10) for score in each]
+        assert grades == [_grade(number, turn) for turn in range(4)], f"trajectory {number} got {grades}"
+    return seconds
+
+
+def _grade(trajectory: int, turn: int) -> int:
+    return (trajectory * 4 + turn) % 11
+
+
+def _turns(trajectory: int) -> list[ShownTurn]:
+    """Four turns of some hundred words, which say the grade that the judge gives them, and an answer."""
+    thoughts = "I think. " * 30
+    found = "What the search engine found about it. " * 40
+    judged = [
+        ShownTurn(text=f"turn {trajectory}/{turn} grade {_grade(trajectory, turn)}. {thoughts}", observation=found)
+        for turn in range(4)
+    ]
+    return [*judged, ShownTurn(text="The answer.")]
+
+
+def _tokenizer() -> Tokenizer:
+    from transformers import AutoTokenizer
+
+    tokenizer: Tokenizer = AutoTokenizer.from_pretrained(scripted_model())
+    return tokenizer
+
+
+@contextmanager
+def judge_process(seconds: float, broken_every: int) -> Iterator[str]:
+    """URL of a judge in a process of its own."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, seconds, broken_every))
+    process.start()
+    try:
+        yield str(ours.recv())
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(pipe: Connection, seconds: float, broken_every: int) -> None:
+    async def serve() -> None:
+        async with judging(grading) as judge:
+            judge.seconds = seconds
+            if broken_every:
+                judge.breaks = lambda number: number % broken_every == 37
+            pipe.send(judge.url)
+            await asyncio.sleep(float("inf"))
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    typer.run(main)

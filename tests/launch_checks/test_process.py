@@ -1,0 +1,141 @@
+"""pivot.process in a launch: what could not be judged, or not be used, stops it in one sentence."""
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_module
+from omegaconf import DictConfig
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.owned_settings import check_owned_settings
+from verl_pivot.launch_checks.process import BY_ROW, BY_TOKEN, check_process, needs_critic
+from verl_pivot.launch_checks.resuming import check_critic
+from verl_pivot.launch_checks.void_settings import check_void_settings
+
+JUDGE = ("pivot.process.base_url=http://judge:30000/v1", "pivot.process.model=PPRM")
+
+
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=["+method=ppr", *overrides])
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        check_process(composed(*overrides))
+    return str(caught.value)
+
+
+def test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none() -> None:
+    check_process(composed(*JUDGE))
+    check_process(composed("pivot.process.base_url=[http://a:1/v1,http://b:1]", "pivot.process.model=PPRM"))
+    check_process(composed("pivot.process.mode=outcome"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((), "pivot.process.base_url is missing: set it to that of the judge, an OpenAI-compatible endpoint, or set"),
+        (("pivot.process.base_url=http://judge:1",), "pivot.process.model is missing"),
+        ((*JUDGE, "pivot.process.base_url=judge:30000"), "pivot.process.base_url=judge:30000: give it as http://host"),
+        ((*JUDGE, "pivot.process.mode=shift"), "pivot.process.mode: Input should be 'renorm', 'sum', 'scaled'"),
+        ((*JUDGE, "+pivot.process.beta=1"), "pivot.process.beta: unknown key; known: "),
+        ((*JUDGE, "pivot.process.mu=2"), "pivot.process.mu: Input should be less than or equal to 1"),
+        (
+            (*JUDGE, "pivot.process.principles=no.yaml"),
+            "pivot.process.principles: no.yaml cannot be read: No such file",
+        ),
+        ((*JUDGE, "pivot.process.api_key_variable=NO_SUCH_KEY"), "NO_SUCH_KEY: the environment has no such variable"),
+        ((*JUDGE, "algorithm.adv_estimator=gdpo"), "algorithm.adv_estimator=gdpo is made for the outcome alone"),
+        ((*JUDGE, "algorithm.adv_estimator=grpo_passk"), "and pivot.process.mode=renorm gives each turn a reward"),
+        ((*JUDGE, "critic.enable=False"), "critic.enable=False leaves algorithm.adv_estimator=gae without values"),
+    ],
+)
+def test_what_cannot_be_judged_or_used_is_refused(overrides: tuple[str, ...], message: str) -> None:
+    assert message in refusal(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "needs one or more principles"),
+        ("- {name: a, text: x}\n- {name: a, text: y}", "each with a name of its own"),
+        ("- {name: a}", "0.text: Field required; it is a list of principles with name and text"),
+        ("- [", "is no YAML"),
+        ("name: a", "it is a list of principles"),
+    ],
+)
+def test_a_file_of_principles_that_is_wrong_is_named(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "principles.yaml"
+    path.write_text(text)
+
+    said = refusal(*JUDGE, f"pivot.process.principles={path}")
+
+    assert str(path) in said
+    assert message in said
+
+
+def test_every_estimator_of_verl_takes_the_reward_of_each_turn_or_their_sum_or_is_refused() -> None:
+    """If this fails verl has a new estimator: say in launch_checks/process.py what it takes."""
+    from verl.trainer.ppo.core_algos import AdvantageEstimator
+
+    refused = set()
+    for estimator in AdvantageEstimator:
+        try:
+            check_process(composed(*JUDGE, f"algorithm.adv_estimator={estimator.value}"))
+        except ConfigError:
+            refused.add(estimator.value)
+
+    assert refused == {each.value for each in AdvantageEstimator} - BY_TOKEN - BY_ROW
+    assert refused == {"gdpo", "grpo_passk", "remax"}
+
+
+def test_verls_own_reward_model_without_a_reward_function_would_pass_the_judge_by() -> None:
+    config = composed(*JUDGE, "reward.reward_model.enable=True")
+
+    with pytest.raises(ConfigError, match=r"without reward\.custom_reward_function\.path verl asks the model alone"):
+        check_owned_settings(config, ["+method=ppr"], [])
+
+
+@pytest.mark.parametrize(
+    ("override", "beside"),
+    [
+        ("pivot.process.mu=0.5", "pivot.process.mode=sum"),
+        ("pivot.process.alpha=0.25", "pivot.process.mode=renorm"),
+        ("pivot.process.max_added_principles=1", "pivot.process.form=released"),
+        ("pivot.process.model=other", "pivot.process.mode=outcome"),
+        ("pivot.process.per_turn=mean", "pivot.process.mode=outcome"),
+        ("pivot.process.mode=sum", "pivot.rollout.max_turns=1"),
+    ],
+)
+def test_a_setting_that_does_nothing_is_refused(override: str, beside: str) -> None:
+    overrides = [*JUDGE, beside, override]
+
+    with pytest.raises(ConfigError, match="does nothing beside"):
+        check_void_settings(composed(*overrides), [override])
+
+
+def test_the_critic_is_needed_where_verl_makes_one() -> None:
+    from verl.trainer.ppo.utils import need_critic
+
+    for overrides in ((), ("algorithm.adv_estimator=reinforce_plus_plus",), ("critic.enable=True",)):
+        config = composed(*JUDGE, *overrides)
+        with pytest.warns() if overrides[:1] == ("algorithm.adv_estimator=reinforce_plus_plus",) else _nothing():
+            assert needs_critic(config) == need_critic(config)
+
+
+def _nothing() -> object:
+    from contextlib import nullcontext
+
+    return nullcontext()
+
+
+def test_a_checkpoint_without_a_critic_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "global_step_3"
+    (folder / "actor").mkdir(parents=True)
+
+    check_critic(0, folder)
+    with pytest.raises(ConfigError, match="global_step_3 holds no critic, and the launch trains one"):
+        check_critic(3, folder)
+    (folder / "critic").mkdir()
+    check_critic(3, folder)

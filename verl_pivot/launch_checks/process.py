@@ -1,0 +1,54 @@
+"""A launch's `pivot.process` -> an error if no judge could be asked, or if the estimator cannot use what it says."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from omegaconf import DictConfig
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
+
+BY_TOKEN = frozenset({"gae", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline"})
+"""Advantage estimators of verl for which it matters on which turn a reward stands."""
+BY_ROW = frozenset({"grpo", "grpo_vectorized", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized", "opo", "gpg"})
+"""Advantage estimators of verl that take the sum of a rollout's rewards."""
+_OUTCOME_ALONE = frozenset({"gdpo", "grpo_passk", "remax"})
+"""Advantage estimators of verl that are made for one reward of the whole rollout, or for several by name."""
+
+
+def check_process(config: DictConfig) -> None:
+    """Refuse what could not be judged, and an estimator that the rewards of turns do not go together with.
+
+    Raises:
+        ConfigError: Naming the setting and the remedy.
+    """
+    settings = parse_process(config)
+    if settings.mode != "outcome":
+        _check_judge(settings)
+    estimator = str(config.algorithm.adv_estimator)
+    if estimator in _OUTCOME_ALONE and settings.mode != "outcome":
+        raise ConfigError(
+            f"algorithm.adv_estimator={estimator} is made for the outcome alone, and pivot.process.mode="
+            f"{settings.mode} gives each turn a reward: choose gae or reinforce_plus_plus, which take each turn's own, "
+            "or grpo, which takes their sum, or set pivot.process.mode=outcome"
+        )
+    if estimator == "gae" and config.critic.enable is not None and not config.critic.enable:
+        raise ConfigError(
+            "critic.enable=False leaves algorithm.adv_estimator=gae without values: leave it out, or choose an "
+            "estimator without a critic, such as grpo"
+        )
+
+
+def _check_judge(settings: ProcessSettings) -> None:
+    for url in settings.urls:
+        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise ConfigError(f"pivot.process.base_url={url}: give it as http://host:port/v1")
+    settings.principle_set()
+    settings.api_key  # noqa: B018  raises where its variable is not set
+    if settings.cache_dir is not None and Path(settings.cache_dir).is_file():
+        raise ConfigError(f"pivot.process.cache_dir={settings.cache_dir} is a file: name a folder, or null")
+
+
+def needs_critic(config: DictConfig) -> bool:
+    """Whether the launch trains a critic, as verl decides it."""
+    return bool(config.algorithm.adv_estimator == "gae" if config.critic.enable is None else config.critic.enable)
