@@ -22,6 +22,7 @@ from verl_pivot.launch_checks.void_settings import VOID_SETTINGS, check_void_set
 from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.settings import ResamplingSettings, settings_of
+from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
@@ -31,6 +32,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.rollout": RolloutSettings,
     "pivot.curriculum": CurriculumOptions,
     "pivot.router": RouterSettings,
+    "pivot.process": ProcessSettings,
 }
 SHOWN_ELSEWHERE = {
     "pivot.resampling.group_size": (
@@ -70,6 +72,56 @@ SHOWN_ELSEWHERE = {
     ),
 }
 """Settings that every mode reads, with the test that shows their effect."""
+PROCESS = {
+    "pivot.process.mode": ("rewards/test_process.py", "test_the_five_modes_by_hand"),
+    "pivot.process.mu": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
+    "pivot.process.alpha": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
+    "pivot.process.per_turn": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
+    "pivot.process.invalid": ("rewards/test_process.py", "test_a_turn_without_a_valid_answer_by_hand"),
+    "pivot.process.base_url": (
+        "launch_checks/test_process.py",
+        "test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none",
+    ),
+    "pivot.process.model": ("rewards/test_turn_judge.py", "test_the_settings_of_a_question_reach_the_judge"),
+    "pivot.process.api_key_variable": ("rewards/test_turn_judge.py", "test_the_settings_of_a_question_reach_the_judge"),
+    "pivot.process.form": (
+        "rewards/test_turn_judge.py",
+        "test_the_released_form_sends_no_schema_and_the_other_the_one_that_is_chosen",
+    ),
+    "pivot.process.principles": ("launch_checks/test_process.py", "test_a_file_of_principles_that_is_wrong_is_named"),
+    "pivot.process.max_added_principles": (
+        "rewards/test_principles.py",
+        "test_an_answer_of_principles_that_breaks_its_form_is_invalid",
+    ),
+    "pivot.process.answer_format": (
+        "rewards/test_turn_judge.py",
+        "test_the_released_form_sends_no_schema_and_the_other_the_one_that_is_chosen",
+    ),
+    "pivot.process.max_tokens": ("rewards/test_turn_judge.py", "test_the_settings_of_a_question_reach_the_judge"),
+    "pivot.process.max_question_tokens": (
+        "rewards/test_turn_judge.py",
+        "test_a_long_history_is_cut_in_its_middle_and_says_so_while_the_turn_stays_whole",
+    ),
+    "pivot.process.temperature": ("rewards/test_turn_judge.py", "test_the_settings_of_a_question_reach_the_judge"),
+    "pivot.process.invalid_retries": ("rewards/test_turn_judge.py", "test_the_settings_of_a_question_reach_the_judge"),
+    "pivot.process.max_concurrency": (
+        "rewards/test_turn_judge.py",
+        "test_no_more_questions_run_at_a_time_than_allowed_in_all_workers_together",
+    ),
+    "pivot.process.timeout_seconds": (
+        "rewards/test_turn_judge.py",
+        "test_a_judge_that_takes_too_long_is_asked_as_often_as_allowed_and_decides_nothing",
+    ),
+    "pivot.process.max_retries": (
+        "rewards/test_turn_judge.py",
+        "test_a_judge_that_takes_too_long_is_asked_as_often_as_allowed_and_decides_nothing",
+    ),
+    "pivot.process.cache_dir": (
+        "rewards/test_turn_judge.py",
+        "test_equal_questions_of_one_time_and_of_an_earlier_launch_are_asked_once",
+    ),
+}
+"""Settings of `pivot.process`, with the test that shows their effect; test_process.py shows where they have none."""
 PLAIN = {
     "pivot.verifier_modules": (
         "launch_checks/test_checks.py",
@@ -442,6 +494,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         *(f"pivot.rollout.{name}" for name in OTHER_ROLLOUT),
         *(f"pivot.curriculum.{name}" for name in OTHER_CURRICULUM),
         *(key for key in KEYS["pivot.router"] if key not in SHOWN_ELSEWHERE),
+        *PROCESS,
     }  # fmt: skip
     assert {key for keys in KEYS.values() for key in keys} == tried | SHOWN_ELSEWHERE.keys()
     assert not {key for void in VOID_SETTINGS for key in void.keys} & SHOWN_ELSEWHERE.keys()
@@ -452,7 +505,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         if f"pivot.{name}" not in SECTIONS
     }
     assert plain == PLAIN.keys()
-    for test in {**SHOWN_ELSEWHERE, **PLAIN}.values():
+    for test in {**SHOWN_ELSEWHERE, **PROCESS, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
 

@@ -126,6 +126,27 @@ async def test_the_released_form_sends_no_schema_and_the_other_the_one_that_is_c
     assert [request["response_format"]["type"] for request in other.requests] == ["json_object", "json_schema"]  # type: ignore[index,call-overload]
 
 
+async def test_the_settings_of_a_question_reach_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    chosen = {"temperature": 0.9, "max_tokens": 99, "invalid_retries": 2, "api_key_variable": "JUDGE_KEY"}
+    async with judging(lambda outside, inside: "no") as server:
+        await judge(server.url, turns(7), **chosen)
+        await judge(server.url, turns(7), invalid_retries=0)
+
+    sent = [(request["model"], request["temperature"], request["max_tokens"]) for request in server.requests]
+    assert sent == [("PPRM", 0.9, 99)] * 3 + [("PPRM", 0.0, 4096)]
+    assert server.keys == {"Bearer secret", "Bearer none"}
+
+
+async def test_a_judge_that_takes_too_long_is_asked_as_often_as_allowed_and_decides_nothing() -> None:
+    async with judging(grading) as server:
+        server.seconds = 2.0
+        with pytest.raises(VerifierError, match=r"did not answer within 0\.05 s"):
+            await judge(server.url, turns(7), timeout_seconds=0.05, max_retries=2)
+
+    assert len(server.requests) == 3
+
+
 async def test_a_judge_that_is_down_raises_and_decides_nothing() -> None:
     async with judging(grading) as server:
         server.failures = [503] * 10

@@ -50,6 +50,8 @@ class FakeJudge:
     body: bytes | None = None
     """Body of every answer, in place of what `answer` gives."""
     requests: list[JsonObject] = field(default_factory=list)
+    keys: set[str] = field(default_factory=set)
+    """Keys that came with requests."""
     seconds: float = 0.0
     """How long each answer takes."""
     breaks: Callable[[int], bool] = lambda number: False
@@ -68,6 +70,7 @@ class FakeJudge:
     async def _serve(self, request: web.Request) -> web.Response:
         body = await request.json()
         self.requests.append(body)
+        self.keys.add(request.headers.get("Authorization", ""))
         is_broken = self.breaks(len(self.requests))
         await asyncio.sleep(self.seconds)
         if is_broken:
