@@ -120,7 +120,7 @@ HOOKS = (
          takes="self, request_id, ..."),
     Hook("verl.workers.rollout.router", "get_router_handle", "routing/router_actor.py", _ROUTER,
          takes="servers, router_config_path, ..."),
-    Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/loop_parts.py", _TOOLS,
+    Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/loop_parts.py", _EVERY,
          takes="hf_config"),
     Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py", _PIVOTRL, takes="name, timing_raw"),
     Hook(_TRACE, "RolloutTraceConfig.get_backend", "rollout/tracing.py", _EVERY, takes=""),
