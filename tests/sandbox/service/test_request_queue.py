@@ -135,6 +135,19 @@ def test_a_result_that_is_given_anew_is_kept_once_and_counted_once() -> None:
 
 
 @pytest.mark.finding("results that are kept", where="no service")
+def test_a_result_is_kept_as_long_as_its_client_may_ask_again() -> None:
+    kept = KeptResults(ServiceLimits(kept_seconds=60.0))
+    kept.put(("client", "1"), 7, b"line", now=100.0, deadline=700.0)
+    kept.put(("client", "2"), 7, b"line", now=100.0, deadline=110.0)
+
+    assert kept.get(("client", "1"), now=699.0) == KeptLine(7, b"line", 700.0)
+    assert kept.get(("client", "2"), now=159.0) == KeptLine(7, b"line", 160.0)
+    assert [kept.get(("client", number), now=700.0) for number in ("1", "2")] == [None, None]
+    kept.put(("client", "3"), 7, b"x", now=700.0)
+    assert kept.num_bytes == 1
+
+
+@pytest.mark.finding("results that are kept", where="no service")
 def test_results_that_are_kept_for_no_time_are_dropped_at_once() -> None:
     kept = KeptResults(ServiceLimits(kept_seconds=0.0))
     kept.put(("client", "1"), 7, b"line", now=100.0)

@@ -235,7 +235,8 @@ class ExecutionTable:
         if failure is not None:
             self._metrics.failed(failure)
         else:
-            self._kept.put(execution.key, execution.fingerprint, line, time.monotonic())
+            now, deadline = time.monotonic(), execution.deadline
+            self._kept.put(execution.key, execution.fingerprint, line, now=now, deadline=deadline)
             if isinstance(outcome, Result):
                 self._metrics.ended(outcome)
         for outbox in execution.outboxes:

@@ -1,6 +1,7 @@
 """Lines of answers: waiting to be written to a client, and kept for requests that are repeated."""
 
 import asyncio
+import math
 from collections import OrderedDict
 from typing import NamedTuple
 
@@ -84,19 +85,30 @@ class KeptResults:
         self._lines: OrderedDict[tuple[str, str], KeptLine] = OrderedDict()
         self.num_bytes = 0
 
-    def put(self, key: tuple[str, str], fingerprint: int, line: bytes, now: float) -> None:
+    def put(
+        self, key: tuple[str, str], fingerprint: int, line: bytes, *, now: float, deadline: float = -math.inf
+    ) -> None:
+        """Keep an answer for `kept_seconds`, and as long as its client may ask again.
+
+        Args:
+            key: Client and id of the request.
+            fingerprint: Hash of its content.
+            line: The answer.
+            now: Time of the answer.
+            deadline: Time from which the client asks no more.
+        """
         if len(line) > self._limits.max_kept_bytes:
             return
         if key in self._lines:  # an answer that has expired, and was given anew
             self.num_bytes -= len(self._lines.pop(key).line)
-        self._lines[key] = KeptLine(fingerprint, line, now + self._limits.kept_seconds)
+        self._lines[key] = KeptLine(fingerprint, line, max(now + self._limits.kept_seconds, deadline))
         self.num_bytes += len(line)
         while self.num_bytes > self._limits.max_kept_bytes or self._has_expired(now):
             _, oldest = self._lines.popitem(last=False)
             self.num_bytes -= len(oldest.line)
 
     def _has_expired(self, now: float) -> bool:
-        """Whether the oldest answer has; answers are in order of their ages."""
+        """Whether the oldest answer has; those behind it that have expired go after it, and are found by nobody."""
         return bool(self._lines) and next(iter(self._lines.values())).expires <= now
 
     def get(self, key: tuple[str, str], now: float) -> KeptLine | None:

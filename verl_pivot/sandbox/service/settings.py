@@ -14,7 +14,7 @@ class ServiceLimits:
     max_bytes: int = 256 * 1024**2
     """Size of all bodies, waiting and running requests, and results that are not read yet."""
     kept_seconds: float = 60.0
-    """Seconds for which a result answers a repeated request."""
+    """Seconds for which a result answers a repeated request, or until the request's own deadline if that is later."""
     max_kept_bytes: int = 64 * 1024**2
     """Size of all results kept for repeated requests; beyond it the oldest are dropped."""
 
