@@ -3,11 +3,19 @@
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from verl_pivot.commands.options import json_object, out_of_json_lines
+from verl_pivot.commands.play_loops import (
+    DEFAULT_CONTEXT_TOKENS,
+    DEFAULT_RESPONSE_TOKENS,
+    DEFAULT_STEP_TOKENS,
+    PlayLoop,
+    check_options,
+    notebook_rules,
+)
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +37,13 @@ def play_command(
         str,
         typer.Argument(help="Tools file (YAML), or an environment as path/to/file.py:Class or package.module:Class."),
     ],
+    question: Annotated[
+        str | None, typer.Argument(help="The user's message, instead of rows; the same as --prompt.")
+    ] = None,
+    loop: Annotated[
+        PlayLoop,
+        typer.Option(help="How the model acts: by calls of tools, or by code in a notebook that calls them (L0)."),
+    ] = PlayLoop.TOOLS,
     openai: Annotated[
         str | None,
         typer.Option(help="URL of an OpenAI-compatible server. Its API key is the variable OPENAI_API_KEY."),
@@ -59,17 +74,35 @@ def play_command(
     extra_body: Annotated[
         str, typer.Option(help='JSON object with other keys of the request, such as {"top_k": -1}.')
     ] = "{}",
-    max_turns: Annotated[int, typer.Option(min=1, help="Turns of the model.")] = 10,
+    max_turns: Annotated[int, typer.Option(min=1, help="Turns of the model, or steps in a notebook.")] = 10,
     max_turn_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of one turn; by default all that are left.")
+        int | None,
+        typer.Option(
+            min=1, help=f"Tokens of one turn; by default all that are left, in a notebook {DEFAULT_STEP_TOKENS}."
+        ),
     ] = None,
     max_response_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens after the prompt, observations included.")
-    ] = 8192,
+        int | None,
+        typer.Option(
+            min=1, help=f"Tokens after the prompt, observations included; {DEFAULT_RESPONSE_TOKENS} by default."
+        ),
+    ] = None,
+    max_context_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Tokens of a notebook's context until it is trimmed; {DEFAULT_CONTEXT_TOKENS} by default.",
+        ),
+    ] = None,
+    trim: Annotated[
+        Literal["hard", "oldest"] | None,
+        typer.Option(help="What leaves a notebook's full context: all steps (hard, the default), or the oldest."),
+    ] = None,
+    no_notepad: Annotated[bool, typer.Option("--no-notepad", help="A notebook without a Notepad.")] = False,
     max_observation_tokens: Annotated[
         int, typer.Option(min=16, help="Tokens of one observation, at 4 characters each.")
     ] = 1024,
-    max_calls_per_turn: Annotated[int, typer.Option(min=1, help="Calls of a turn that are run.")] = 16,
+    max_calls_per_turn: Annotated[int, typer.Option(min=1, help="Calls of a turn or cell that are run.")] = 16,
     max_wall_seconds: Annotated[
         float | None, typer.Option(min=0.0, help="Seconds of a conversation: 1800, or no limit with --human.")
     ] = None,
@@ -94,6 +127,7 @@ def play_command(
     Examples:
       verl-pivot play tools.yaml --openai http://gpu1:8000 --rows rows.parquet
       verl-pivot play shop.py:Shop --human --prompt "Order two packs of tea."
+      verl-pivot play tools.yaml --loop notebook --openai http://gpu1:8000 "Who founded Orlen?"
     """
     import math
 
@@ -104,20 +138,46 @@ def play_command(
     from verl_pivot.rollout.limits import RolloutLimits
     from verl_pivot.verifiers.registry import load_verifier_modules
 
+    check_options(
+        loop,
+        of_tools={"--max-response-tokens": max_response_tokens is not None, "--parallel-calls": parallel_calls},
+        of_notebook={
+            "--max-context-tokens": max_context_tokens is not None,
+            "--trim": trim is not None,
+            "--no-notepad": no_notepad,
+        },
+    )
+    if question is not None and prompt is not None:
+        raise ConfigError("the message stands both behind the tools and in --prompt; give only one of them")
+    prompt = question if prompt is None else prompt
     _check_choices(openai, rows, prompt, is_human=human)
+    wall_seconds = max_wall_seconds or (math.inf if human else _WALL_SECONDS)
+    notebook = None
+    if loop is PlayLoop.NOTEBOOK:
+        notebook = notebook_rules(
+            max_steps=max_turns,
+            max_step_tokens=max_turn_tokens,
+            max_context_tokens=max_context_tokens,
+            trim=trim,
+            max_observation_tokens=max_observation_tokens,
+            max_wall_seconds=wall_seconds,
+            max_calls=max_calls_per_turn,
+            has_notepad=not no_notepad,
+        )
     load_verifier_modules(verifier_module or [])
     toolset = open_toolset(tools)
-    check_pool(tools=toolset.built_in)
+    check_pool(tools=toolset.built_in, needs_sessions=notebook is not None)
     job = PlayingJob(
         toolset=toolset,
         problems=_problems(rows, prompt, metadata, num),
         limits=RolloutLimits(
-            max_response_tokens=max_response_tokens,
+            max_response_tokens=max_response_tokens or DEFAULT_RESPONSE_TOKENS,
             max_turns=max_turns,
             max_turn_tokens=max_turn_tokens,
             max_observation_tokens=max_observation_tokens,
-            max_wall_seconds=max_wall_seconds or (math.inf if human else _WALL_SECONDS),
+            max_wall_seconds=wall_seconds,
         ),
+        notebook=notebook,
         num_samples=samples,
         concurrency=1 if human else concurrency or _CONCURRENCY,
         max_calls_per_turn=max_calls_per_turn,

@@ -19,12 +19,15 @@ VERIFIER_NEEDS: Mapping[str, Feature] = dict.fromkeys(("math", "shell", "sql", "
 _CODE_NEEDS_FILES = ("asserts", "test_file", "checker")
 
 
-def check_pool(*, tools: Iterable[str] = (), verifiers: Iterable[tuple[str, str]] = ()) -> None:
+def check_pool(
+    *, tools: Iterable[str] = (), verifiers: Iterable[tuple[str, str]] = (), needs_sessions: bool = False
+) -> None:
     """Refuse tools and verifiers that the pool of VERL_PIVOT_SANDBOX_POOL cannot serve.
 
     Args:
         tools: Names of the built-in tools of the launch.
         verifiers: (name, options as JSON) of each verifier that rows name.
+        needs_sessions: Whether rollouts work in a notebook, which is a session.
 
     Raises:
         ConfigError: If there is such a pool, and it lacks what one of them needs.
@@ -32,7 +35,8 @@ def check_pool(*, tools: Iterable[str] = (), verifiers: Iterable[tuple[str, str]
     pool = pool_of_environment()
     if pool is None:
         return
-    needs = [(f"tool {name!r}", TOOL_NEEDS.get(name)) for name in tools]
+    needs: list[tuple[str, Feature | None]] = [("a notebook", Feature.SESSIONS)] if needs_sessions else []
+    needs += [(f"tool {name!r}", TOOL_NEEDS.get(name)) for name in tools]
     needs += [
         (f"verifier {part!r}", feature)
         for name, options in verifiers

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from verl_pivot.data.rollout_records import CallRecord, RolloutRecord, StopReason
+from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.playing.player import Player, PlayerTurn
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
@@ -37,6 +38,10 @@ class PlayedConversation:
     """Description of the failure that masks the conversation; "" if none does."""
     num_empty_answers: int
     """Answers of the endpoint without a token."""
+    answer: str | None = None
+    """Answer that was submitted in a notebook; None if there is none, and without a notebook."""
+    num_trims: int = 0
+    """Number of times that the context of a notebook was trimmed."""
 
     @property
     def is_bug(self) -> bool:
@@ -50,7 +55,9 @@ class PlayedConversation:
 
     @property
     def num_response_tokens(self) -> int:
-        """Tokens after the prompt, up to the end of the last turn."""
+        """Tokens after the prompt, up to the end of the last turn; those of turns alone where a context was trimmed."""
+        if self.num_trims:
+            return sum(turn.num_tokens for turn in self.turns)
         return _num_response_tokens(self.turns)
 
     def record(self, prompt_id: str) -> RolloutRecord:
@@ -66,6 +73,8 @@ class PlayedConversation:
             tool_seconds=round(sum(each.seconds for each in self.observed), 6),
             num_empty_answers=self.num_empty_answers,
             failure=self.failure,
+            answer=self.answer,
+            num_trims=self.num_trims,
         )
 
 
@@ -164,6 +173,16 @@ def _observation_messages(turn: PlayerTurn, texts: Sequence[str]) -> list[Messag
 
 def _in_tokens(call: CallRecord) -> CallRecord:
     return msgspec.structs.replace(call, num_tokens=math.ceil(call.num_tokens / _CHARACTERS_PER_TOKEN))
+
+
+def num_tokens_of(messages: Sequence[Message]) -> int:
+    """Tokens of messages, estimated from their characters."""
+    return math.ceil(sum(len(message.content) for message in messages) / _CHARACTERS_PER_TOKEN)
+
+
+def cut_to_characters(text: str, max_tokens: int) -> str:
+    """A text without its middle, if its characters are more than those of `max_tokens`."""
+    return cut_to_tokens(text, max_tokens * _CHARACTERS_PER_TOKEN, _CharacterTokenizer()).text
 
 
 class _CharacterTokenizer:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from verl_pivot.data.actions import read_turn
@@ -12,6 +12,7 @@ from verl_pivot.engines.chat import ChatAnswer, ChatClient, served_models
 from verl_pivot.engines.retries import Retries, UnavailableError, excerpt
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.playing.player import PlayerTurn, call_as_text
+from verl_pivot.rollout.notebook_turns import CODE, CODE_END, THINK, THINK_END
 from verl_pivot.types import JsonObject, Malformed, Message, ToolCall
 
 _MAX_EMPTY_ANSWERS = 3
@@ -62,9 +63,17 @@ class EndpointPlayer:
     async def take_turn(
         self, messages: Sequence[Message], tools: Sequence[JsonObject], max_tokens: int, *, sample: int
     ) -> PlayerTurn:
-        parameters = self._sampling.parameters(max_tokens, sample)
-        if tools:
-            parameters["tools"] = list(tools)
+        more: JsonObject = {"tools": list(tools)} if tools else {}
+        return await self._ask(messages, self._sampling.parameters(max_tokens, sample) | more, read_answer)
+
+    async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
+        parameters: JsonObject = {"stop": [CODE_END], **self._sampling.parameters(max_tokens, sample)}
+        return await self._ask(messages, parameters, read_step)
+
+    async def _ask(
+        self, messages: Sequence[Message], parameters: JsonObject, read: Callable[[ChatAnswer, int], PlayerTurn]
+    ) -> PlayerTurn:
+        """The endpoint's answer, as `read` makes a turn of it."""
         sent = [sent_message(message) for message in messages]
         for num_empty_answers in range(_MAX_EMPTY_ANSWERS):
             try:
@@ -75,7 +84,7 @@ class EndpointPlayer:
                 return PlayerTurn(failure=str(error), num_empty_answers=num_empty_answers)
             self._has_answered = True
             if not _is_empty(answer):
-                return read_answer(answer, num_empty_answers)
+                return read(answer, num_empty_answers)
         failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
         return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
 
@@ -162,6 +171,28 @@ def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
         calls=(*turn.calls, *calls),
         raw_text="\n".join([*([spoken] if spoken else []), *map(_as_text, functions)]),
         ended=answer.finish_reason != "length",
+        num_prompt_tokens=answer.num_prompt_tokens,
+        num_tokens=answer.num_completion_tokens,
+        num_empty_answers=num_empty_answers,
+    )
+
+
+def read_step(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
+    """The step in an endpoint's answer. Servers take the stop text off, and may give thoughts apart."""
+    thought = answer.message.get("reasoning_content") or answer.message.get("reasoning")
+    text = answer.text
+    if isinstance(thought, str) and thought and THINK_END not in text:
+        text = f"{THINK}{thought}{THINK_END}{text}"
+    elif THINK_END in text and THINK not in text:  # the chat template has begun the turn with it
+        text = THINK + text
+    ended = answer.finish_reason != "length"
+    if ended and CODE in text and CODE_END not in text:
+        text += CODE_END
+    text = text[: text.index(CODE_END) + len(CODE_END)] if CODE_END in text else text
+    return PlayerTurn(
+        content=text,
+        raw_text=text,
+        ended=ended,
         num_prompt_tokens=answer.num_prompt_tokens,
         num_tokens=answer.num_completion_tokens,
         num_empty_answers=num_empty_answers,

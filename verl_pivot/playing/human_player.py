@@ -8,6 +8,7 @@ from verl_pivot.data.messages import parse_call
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import PivotError
 from verl_pivot.playing.player import PlayerTurn, call_as_text
+from verl_pivot.rollout.notebook_turns import CODE, CODE_END, THINK, THINK_END
 from verl_pivot.types import Json, JsonObject, Message
 
 HELP = '''\
@@ -16,6 +17,10 @@ HELP = '''\
 /quit              leave; the conversation is not kept
 """                begins and ends a text of several lines
 anything else      is your message to the user, which ends the conversation'''
+STEP_HELP = '''\
+A step is a thought, then Python code, which may call the functions above; submit_final_answer(...) ends it all.
+"""    begins and ends a thought or code of several lines
+/quit  leave; the conversation is not kept'''
 _LONG_TEXT = '"""'
 
 ReadLine = Callable[[str], Awaitable[str | None]]
@@ -60,6 +65,22 @@ class HumanPlayer:
                 continue
             if line:
                 return PlayerTurn(content=line, raw_text=line)
+
+    async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
+        if self._is_new:
+            self._is_new = False
+            self._show(STEP_HELP)
+        thought = await self._typed("thought> ")
+        code = await self._typed("code> ")
+        text = f"{THINK}{thought}{THINK_END}{CODE}\n{code}\n{CODE_END}"
+        return PlayerTurn(content=text, raw_text=text)
+
+    async def _typed(self, prompt: str) -> str:
+        """A line, or a text of several lines."""
+        line = await self._next_line(prompt)
+        if line.strip() == "/quit":
+            raise PlayerLeftError("you left, so this conversation is not kept")
+        return await self._long_text() if line.strip() == _LONG_TEXT else line
 
     def _command(self, line: str, tools: Sequence[JsonObject]) -> PlayerTurn | None:
         """The turn of a line that begins with a slash; None if it is a question, or cannot be read."""

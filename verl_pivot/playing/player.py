@@ -87,4 +87,14 @@ class Player(Protocol):
         """
         ...
 
+    async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
+        """The next step of a conversation in a notebook, as text with `<think>` and `<code>`. Raises as `take_turn`.
+
+        Args:
+            messages: What the player reads.
+            max_tokens: Most tokens that the step may have.
+            sample: Number of the conversation among those that begin with the same prompt, for its seed.
+        """
+        ...
+
     async def close(self) -> None: ...

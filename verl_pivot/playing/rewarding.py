@@ -15,6 +15,7 @@ from verl_pivot.errors import DataError, UserCodeError, VerifierError
 from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import Problem
+from verl_pivot.rollout.notebook_outcome import judged_answer
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Role, Turn, Verdict
@@ -63,15 +64,28 @@ class Outcome:
 
 
 async def outcome_of(
-    played: PlayedConversation, problem: Problem, tools: RolloutTools, reward_function: RewardFunction | None
+    played: PlayedConversation,
+    problem: Problem,
+    tools: RolloutTools,
+    reward_function: RewardFunction | None,
+    *,
+    is_notebook: bool = False,
 ) -> Outcome:
     """The outcome in training's order: a failure, an environment, the verifier of a pivot, and verl's reward function.
+
+    That of a notebook is the verdict on the submitted answer, by an environment or the row's accepted answers.
 
     Raises:
         ConfigError: If the verifier is not registered.
         DataError: If the row of a pivot cannot be read.
     """
     masks = played.stop_reason.is_masked
+    if is_notebook:
+        judged = await judged_answer(played, problem.columns, tools)
+        is_scored = judged.verdict.score is not None or masks
+        if is_scored or reward_function is None:
+            by = "nobody" if judged.verdict.score is None else "answer"
+            return _of_verdict(judged.verdict, by, is_masked=masks)
     last = played.turns[-1].message if played.turns else played.messages[0]
     verdict = await decided_outcome(tools, played.stop_reason, last, played.failure, is_bug=played.is_bug)
     if verdict is not None:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError, DataError, UserCodeError
-from verl_pivot.playing.conversation import OnMessage, play_conversation
+from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation
+from verl_pivot.playing.notebook_play import NotebookRules, notebook_prompt, play_notebook
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
 from verl_pivot.rollout.limits import RolloutLimits
+from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.toolset import Toolset, load_toolset
 
 
@@ -33,6 +35,8 @@ class PlayingJob:
     """Conversations at the same time."""
     max_calls_per_turn: int = 16
     parallel_calls: bool = False
+    notebook: NotebookRules | None = None
+    """Limits of conversations in a notebook; None for those with calls of tools."""
     reward_function: RewardFunction | None = None
     """verl's reward function, for problems that neither an environment nor a verifier decides."""
 
@@ -133,6 +137,19 @@ async def play_problems(
         await player.close()
 
 
+async def _played(
+    job: PlayingJob, player: Player, toolbox: Toolbox, problem: Problem, sample: int, on_message: OnMessage
+) -> PlayedConversation:
+    rules, prompt = job.notebook, problem.prompt
+    if rules is not None:
+        prompt = notebook_prompt(prompt, toolbox, rules)
+    for message in prompt:
+        on_message(message)
+    if rules is not None:
+        return await play_notebook(player, toolbox, prompt, rules, sample=sample, on_message=on_message)
+    return await play_conversation(player, toolbox, prompt, job.limits, sample=sample, on_message=on_message)
+
+
 async def play_problem(
     job: PlayingJob,
     player: Player,
@@ -154,12 +171,8 @@ async def play_problem(
     except (DataError, UserCodeError) as error:
         raise type(error)(f"{problem.place}: {error}") from error
     async with opened as tools:
-        for message in problem.prompt:
-            on_message(message)
-        played = await play_conversation(
-            player, tools.toolbox, problem.prompt, job.limits, sample=sample, on_message=on_message
-        )
-        outcome = await outcome_of(played, problem, tools, job.reward_function)
+        played = await _played(job, player, tools.toolbox, problem, sample, on_message)
+        outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=job.notebook is not None)
         ended = PlayedProblem(
             problem=problem, sample=sample, player=player.name, tools=tuple(tools.toolbox.schemas), played=played,
             outcome=outcome,

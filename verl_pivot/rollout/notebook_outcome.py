@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.rewards.steps import AnswerScores
 from verl_pivot.rollout.outcome import decided_outcome
-from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import Message, Role, Turn, Verdict
 from verl_pivot.verifiers.qa import QaOptions, QaVerifier
@@ -25,7 +25,23 @@ class AnswerOutcome:
     for both."""
 
 
-async def judged_answer(played: PlayedNotebook, row: Mapping[str, Any], tools: RolloutTools) -> AnswerOutcome:
+class AnsweredRollout(Protocol):
+    """What is known of a rollout that was to submit an answer."""
+
+    @property
+    def answer(self) -> str | None: ...
+
+    @property
+    def stop_reason(self) -> StopReason: ...
+
+    @property
+    def failure(self) -> str: ...
+
+    @property
+    def is_bug(self) -> bool: ...
+
+
+async def judged_answer(played: AnsweredRollout, row: Mapping[str, Any], tools: RolloutTools) -> AnswerOutcome:
     """Judge the answer of a rollout.
 
     Args:
