@@ -41,7 +41,7 @@ class NotebookRules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Context:
+class _MessageContext:
     """Messages that the next step follows."""
 
     first: tuple[Message, ...]
@@ -123,7 +123,7 @@ class _NotebookPlay:
         rules = self._rules
         deadline = time.monotonic() + rules.max_wall_seconds
         shown = NotepadReading(Notes()).shown() if rules.has_notepad else ""
-        context = _Context(first=prompt, head=prompt, notepad=shown)
+        context = _MessageContext(first=prompt, head=prompt, notepad=shown)
         messages = list(prompt)
         turns: list[PlayerTurn] = []
         observed: list[ObservedTurn] = []
@@ -177,7 +177,9 @@ class _NotebookPlay:
             return StopReason.MAX_TURNS
         return StopReason.MAX_WALL_SECONDS if time.monotonic() > deadline else None
 
-    def _after(self, context: _Context, turn: PlayerTurn, read: NotebookTurn, ran: RanCell, num_steps: int) -> _Context:
+    def _after(
+        self, context: _MessageContext, turn: PlayerTurn, read: NotebookTurn, ran: RanCell, num_steps: int
+    ) -> _MessageContext:
         """The context of the next step: with the step and what came of it, or trimmed if no step would fit then."""
         rules = self._rules
         notepad = ran.notepad.shown() if rules.has_notepad else ""
