@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import re
+import tracemalloc
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from functools import partial
@@ -41,6 +42,10 @@ from verl_pivot.verifiers.scoring import score_completion
 NUM_CHARS = 4_000
 MAX_CHARS = 64 * 1024
 MAX_STEP_SECONDS = 0.05
+MAX_BYTES_OF_CHAR = 1024
+"""Bytes that a reader may take for each character of its text."""
+MIN_PEAK_BYTES = 50_000
+"""Peak under which the smaller text's memory is not that of the text."""
 PIECES = [
     *("<tool_call>", "</tool_call>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "<think>", "</think>"),
     *("<answer>", "</answer>", "<search>", "</search>", "<tool_response>", "</tool_response>", "\\boxed{", "{", "}"),
@@ -278,6 +283,9 @@ READERS: dict[str, Callable[[str], object]] = {
 }
 
 
+TEXT_READERS = [name for name in READERS if not name.startswith("import")]
+
+
 def cubic(text: str) -> object:
     return re.search("a*a*b", text)
 
@@ -294,6 +302,36 @@ def growth_of(reader: str, head: str, piece: str) -> float:
 def growths_of(reader: str) -> dict[str, float]:
     """Pieces for which a reader's time grows too much."""
     return {piece: ratio for piece in PIECES if (ratio := growth_of(reader, "", piece)) > MAX_RATIO}
+
+
+def memory_growths_of(reader: str) -> dict[str, float]:
+    """Pieces, of every fourth, for which a reader's memory grows too much, or beyond MAX_BYTES_OF_CHAR."""
+    read, found = READERS[reader], {}
+    for piece in PIECES[::4]:
+        peaks = []
+        for num_chars in (NUM_CHARS, GROWTH * NUM_CHARS):
+            text = piece * (num_chars // len(piece))
+            tracemalloc.start()
+            read(text)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        ratio = peaks[1] / max(peaks[0], MIN_PEAK_BYTES)
+        if ratio > MAX_RATIO or peaks[1] > MAX_BYTES_OF_CHAR * GROWTH * NUM_CHARS:
+            found[piece] = ratio
+    return found
+
+
+def bytes_kept_by(reader: str) -> int:
+    """Bytes that stay behind when a reader has read some texts, no two of which are the same."""
+    read = READERS[reader]
+    read("first")
+    tracemalloc.start()
+    for number in range(20):
+        read(f"w{number} " * (NUM_CHARS // 4))
+    gc.collect()
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return kept
 
 
 def growth_of_constraint(options: JsonObject, form: str, piece: str) -> float:
@@ -320,6 +358,12 @@ def test_time_grows_with_the_length_of_the_text(
 @pytest.mark.parametrize("reader", READERS)
 def test_no_mark_repeated_without_its_partner_takes_longer_than_its_length(reader: str, worker: LimitedWorker) -> None:
     assert worker.run(MAX_SECONDS, growths_of, reader) == {}
+
+
+@pytest.mark.parametrize("reader", TEXT_READERS)
+def test_memory_grows_with_the_length_of_the_text_and_is_given_back(reader: str, worker: LimitedWorker) -> None:
+    assert worker.run(MAX_SECONDS, memory_growths_of, reader) == {}
+    assert worker.run(MAX_SECONDS, bytes_kept_by, reader) <= 2 * NUM_CHARS
 
 
 @pytest.mark.parametrize("reader", ["cubic", "exponential"])

@@ -13,7 +13,7 @@ start=$PWD; log=/tmp/log; PATH=/nowhere; shopt -s nullglob dotglob; HOME=/home/m
 enable -n kill suspend umask enable
 command_not_found_handle() {
     local line entry read=
-    if [[ -p /dev/stdin ]]; then while IFS= read -t 1 -r line; do read+="$line;"; done; fi
+    if [[ -p /dev/stdin ]]; then while IFS= read -t 20 -r line; do read+="$line;"; done; fi
     printf -v entry '\1%s' "$@"; printf '%s\2%s\n' "$entry" "$read" >> $log
     printf '<%s>\n' "$1"
     [[ $1 != false* ]]
@@ -47,6 +47,26 @@ _LONG = {
 _LETTERS = {
     (name, f"--{long.rstrip('=')}"): f"-{short}" for name, known in _LONG.items() for long, short in known.items()
 }
+
+
+async def have_one_effect(lines: list[str], effect: dict[str, str | None], num_runs: int = 5) -> bool:
+    """Whether bash may do one thing for all lines, of those that it takes.
+
+    Commands in the background may end in any order, and then the files and the input of others differ from run to run.
+    So lines whose effects differ are run alone, some times, until all have had one effect in common.
+
+    Args:
+        lines: Lines of one form.
+        effect: Effect of each line in one run.
+        num_runs: Most runs of each line.
+    """
+    seen = {line: {effect[line]} for line in lines if effect[line] is not None}
+    for _ in range(num_runs):
+        if not seen or set.intersection(*seen.values()):
+            return True
+        for line in seen:
+            seen[line] |= set(await effects([line]))
+    return bool(set.intersection(*seen.values()))
 
 
 async def effects(lines: list[str]) -> list[str | None]:

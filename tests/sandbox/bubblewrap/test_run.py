@@ -13,6 +13,7 @@ from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.bubblewrap.run import BwrapRun
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
+from verl_pivot.sandbox.lane.core_time import Waiting
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.bwrap_backend import BwrapExecBackend
 
@@ -40,6 +41,22 @@ async def test_the_status_says_how_the_program_ended(
     result = await run(program)
 
     assert (result.status, result.exit_code, result.signal) == (status, exit_code, signal)
+
+
+@needs_sandbox
+@pytest.mark.parametrize(("waited_seconds", "had_no_core"), [(0.0, False), (40.0, True)])
+@pytest.mark.parametrize("code", ["import time; time.sleep(60)", "print(1)"])
+async def test_a_program_ended_at_its_limit_says_whether_it_had_a_core(
+    code: str, waited_seconds: float, had_no_core: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Waiting, "seconds", lambda *_: waited_seconds)
+    monkeypatch.setattr("verl_pivot.sandbox.bubblewrap.run.granted_seconds", lambda *_: 0.0)
+
+    result = await run(Program(code=code, limits=Limits(wall_seconds=2.0)))
+
+    is_ended = result.status is Status.TIMEOUT
+    assert is_ended == (code != "print(1)")
+    assert result.had_no_core == (is_ended and had_no_core)
 
 
 SHARED_MEMORY = """

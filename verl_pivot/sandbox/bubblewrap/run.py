@@ -34,6 +34,8 @@ class StepEnd:
 
     reason: Status | None = None
     """Limit for which the step was ended; None if it ended by itself."""
+    had_no_core: bool = False
+    """Whether it was ended for its wall limit although it waited for a core for longer than is granted."""
     wait_status: int = 0
     """Status as wait4 gives it."""
     exec_error: str = ""
@@ -95,6 +97,7 @@ class BwrapRun:
                 command.close()
             read_ends.pop_all()
         self._reason: Status | None = None
+        self._had_no_core = False
         self._gone = asyncio.Event()
         self._peak_memory_bytes = 0
         self._pidfds = [os.pidfd_open(self._process.pid)]
@@ -160,7 +163,10 @@ class BwrapRun:
             raise self._broken("its PID 1 was killed")
         wall_seconds = asyncio.get_running_loop().time() - start
         return StepEnd(
-            reason=self._reason, wall_seconds=wall_seconds, peak_memory_bytes=self._peak_memory_bytes or None
+            reason=self._reason,
+            had_no_core=self._had_no_core,
+            wall_seconds=wall_seconds,
+            peak_memory_bytes=self._peak_memory_bytes or None,
         )
 
     async def files(self, names: Sequence[str]) -> tuple[dict[str, bytes], dict[str, str]]:
@@ -237,12 +243,14 @@ class BwrapRun:
             has_many = has_many or len(usage.processes) > MANY_PROCESSES
             if not has_many:
                 look_at(waiting, usage.processes, loop.time())
-            waited = 0.0 if has_many else granted_seconds(waiting.seconds(elapsed), limits.wall_seconds)
-            missing = limits.wall_seconds + waited - elapsed
+            waited = 0.0 if has_many else waiting.seconds(elapsed)
+            granted = granted_seconds(waited, limits.wall_seconds)
+            missing = limits.wall_seconds + granted - elapsed
             if missing > 0.001:
                 continue
             missing = LOOK_AGAIN_SECONDS
             if has_many or not waiting.is_undecided:
+                self._had_no_core = waited > granted
                 self.kill(Status.TIMEOUT)
 
     async def _next(self) -> str | None:

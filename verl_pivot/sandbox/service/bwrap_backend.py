@@ -291,6 +291,7 @@ def _result(run: BwrapRun, ended: StepEnd, status: Status, keep_bytes: int) -> R
         compile_output=run.compiler.text(keep_bytes),
         timing=Timing(wall_seconds=ended.wall_seconds, cpu_seconds=ended.cpu_seconds),
         peak_memory_bytes=ended.peak_memory_bytes,
+        had_no_core=ended.had_no_core and status in (Status.TIMEOUT, Status.COMPILE_TIMEOUT),
     )
 
 
