@@ -17,6 +17,8 @@ _RESULT_TAG = re.compile(
     rf"(?:tool|toolcall|function|functioncall|api|execution|command|environment|env|code|search){_RESULT}"
     r"|observations?|obs|interpreter|information|systemreminder|(?:user|human|system|tool)(?:message|query|input)"
 )
+_BARE_RESULT_TAG = re.compile(r"<\s*/?\s*(?:results?|outputs?|responses?|returns?|return_?values?|stdout|stderr)\s*>")
+"""Tags in which a result may stand, and which a text without a call may hold as well."""
 _ROLE_TAG = re.compile(r"user|human|system|assistant|tool|environment")
 _REASONING_TAG = re.compile(
     r"\w*think(?:ing)?(?:process)?|thoughts?|(?:inner|internal|hidden)(?:thoughts?|monologue|reasoning)|reasoning"
@@ -68,6 +70,7 @@ _RESULT_WORDS = _folded_words(
     "observation, observación, observação, osservazione, observatie, beobachtung, obserwacja, gözlem, "
     "наблюдение, спостереження, 观察, 观察结果, 观测, 观测结果, 觀察, 觀察結果, 観察, 観察結果, 관찰, 관찰 결과, "
     "quan sát, अवलोकन, 工具结果, 工具输出, 工具返回, 工具响应, 执行结果, 调用结果, 函数结果, 返回结果, ツール結果, "
+    "obs, stdout, stderr, return value, returned value, "
     "ツールの結果, 도구 결과, werkzeugergebnis, resultado de la herramienta, résultat de l'outil"
 ) + [
     f"{source}{blank}{result}"
@@ -101,6 +104,8 @@ def forged_marker(text: str, *, before_call: bool) -> str | None:
         return token[0]
     if "<" in lowered and (tag := _forged_tag(lowered)):
         return tag
+    if before_call and (bare := _BARE_RESULT_TAG.search(lowered)):
+        return bare[0]
     if before_call or _OWN_LABEL.search(lowered):
         return _label(folded, lowered, _RESULT_WORDS, is_role=False) or _label(
             folded, lowered, _ROLE_WORDS, is_role=True
