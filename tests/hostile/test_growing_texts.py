@@ -305,9 +305,10 @@ def growths_of(reader: str) -> dict[str, float]:
 
 
 def memory_growths_of(reader: str) -> dict[str, float]:
-    """Pieces, of every fourth, for which a reader's memory grows too much, or beyond MAX_BYTES_OF_CHAR."""
+    """Pieces, of every eighth, for which a reader's memory grows too much, or beyond MAX_BYTES_OF_CHAR."""
     read, found = READERS[reader], {}
-    for piece in PIECES[::4]:
+    read("first")  # what is kept of the expert is made
+    for piece in PIECES[::8]:
         peaks = []
         for num_chars in (NUM_CHARS // 4, GROWTH * NUM_CHARS // 4):
             text = piece * (num_chars // len(piece))
@@ -326,7 +327,7 @@ def bytes_kept_by(reader: str) -> int:
     read = READERS[reader]
     read("first")
     tracemalloc.start()
-    for number in range(20):
+    for number in range(8):
         read(f"w{number} " * (NUM_CHARS // 4))
     gc.collect()
     kept = tracemalloc.get_traced_memory()[0]

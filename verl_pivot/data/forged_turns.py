@@ -17,7 +17,9 @@ _RESULT_TAG = re.compile(
     rf"(?:tool|toolcall|function|functioncall|api|execution|command|environment|env|code|search){_RESULT}"
     r"|observations?|obs|interpreter|information|systemreminder|(?:user|human|system|tool)(?:message|query|input)"
 )
-_BARE_RESULT_TAG = re.compile(r"<\s*/?\s*(?:results?|outputs?|responses?|returns?|return_?values?|stdout|stderr)\s*>")
+_BARE_RESULT_TAG = re.compile(
+    r"<\s*(?:/\s*)?(?:results?|outputs?|responses?|returns?|return_?values?|stdout|stderr)\s*>"
+)
 """Tags in which a result may stand, and which a text without a call may hold as well."""
 _ROLE_TAG = re.compile(r"user|human|system|assistant|tool|environment")
 _REASONING_TAG = re.compile(
