@@ -306,7 +306,8 @@ def growths_of(reader: str) -> dict[str, float]:
 
 def memory_growths_of(reader: str) -> dict[str, float]:
     """Pieces, of every eighth, for which a reader's memory grows too much, or beyond MAX_BYTES_OF_CHAR."""
-    read, found = READERS[reader], {}
+    read = READERS[reader]
+    found: dict[str, float] = {}
     read("first")  # what is kept of the expert is made
     for piece in PIECES[::8]:
         peaks = []
