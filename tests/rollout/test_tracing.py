@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr
 
+from tests.support import notebook_loops
+from tests.support.fake_notebook import open_fake_notebook
 from tests.support.scripted_engine import call, loop_of, make_loop, pivot_config, row
 from verl_pivot.rollout.pivot_turn import PivotTurnLoop
 from verl_pivot.rollout.tool_loop import ToolLoop
+from verl_pivot.tools.workspace import Workspace
 
 FUNCTIONS = "tests.support.tool_functions"
 
@@ -129,7 +132,7 @@ def two_turns(folder: Path) -> ToolLoop:
     return loop
 
 
-async def run_as_verl_does(loop: ToolLoop, **columns: Any) -> None:
+async def run_as_verl_does(loop: Any, **columns: Any) -> None:
     """verl's default trainer turns tracing off around every agent loop."""
     with rollout_trace_attr(step=3, sample_index=7, rollout_n=0, trace=False):
         await loop.run({"temperature": 1.0}, **row(index=7, global_steps=3, session_id=0, **columns))
@@ -188,3 +191,18 @@ async def test_a_single_turn_is_a_rollout_with_one_turn(weave: FakeWeave) -> Non
     (rollout,) = weave.root.children
     assert rollout.names() == ["rollout", ["turn"]]
     assert rollout.outputs == rollout.children[0].outputs == "It is 5.<|im_end|>"
+
+
+async def test_a_step_in_a_notebook_has_spans_for_its_cell_and_the_calls_of_the_cell(
+    mlflow: FakeMlflow, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Workspace, "open_session", open_fake_notebook)
+    script = [notebook_loops.step("print(add(2))"), notebook_loops.step("submit_final_answer('5')")]
+
+    await run_as_verl_does(notebook_loops.make_loop(script, tmp_path), uid="a")
+
+    (agent_loop,) = mlflow.root.children
+    (rollout,) = agent_loop.children
+    assert rollout.names() == ["rollout", ["turn"], ["cell", ["tool add"]], ["turn"], ["cell"]]
+    assert rollout.children[1].inputs == {"inputs": {"code": "print(add(2))"}}
+    assert rollout.children[1].outputs == "3"

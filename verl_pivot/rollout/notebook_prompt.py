@@ -105,7 +105,7 @@ def trimmed_task(task: str, trim: Trim, restart: str, notepad: str, left: Left |
 
 def restarted(*, has_notepad: bool) -> str:
     """Notice of a notebook whose interpreter was killed."""
-    kept = "; the Notepad was kept" if has_notepad else ""
+    kept = "; the Notepad is as it was before this step" if has_notepad else ""
     return f"The notebook had to be restarted: all variables and files are gone{kept}."
 
 
