@@ -305,8 +305,8 @@ async def test_the_policy_reads_that_its_notebook_was_restarted_and_keeps_the_no
 
     assert read(loop, 2) == (
         "<output>\nsession error, the interpreter was restarted and all variables are lost\n</output>\n"
-        "The notebook had to be restarted: all variables and files are gone; the Notepad is as it was before this step.\n"
-        + read(loop, 2).rpartition("\n")[2]
+        "The notebook had to be restarted: all variables and files are gone; "
+        "the Notepad is as it was before this step.\n" + read(loop, 2).rpartition("\n")[2]
     )
     assert "NameError: name 'x' is not defined" in read(loop, 3)
     assert len(FakeNotebook.opened) == 1

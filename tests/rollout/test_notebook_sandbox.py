@@ -97,12 +97,18 @@ async def test_without_its_function_a_policy_cannot_answer(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("code", "text"),
     [
-        ("while True: pass", "KeyboardInterrupt\ntime-out error, it did not end within its time limit\n</output>\n"),
-        ("print('x' * 10**8)", "xxx\n... [the rest was left out]\n</output>\n"),
-        ("notepad.contents = lambda: exec('while True: pass')", "`notepad` cannot be read: time-out error, it did not"),
+        (
+            "import time\ntime.sleep(60)",
+            "KeyboardInterrupt\ntime-out error, it did not end within its time limit\n</output>\n",
+        ),
+        ("print('x' * 10**8)", "all variables and files are gone"),
+        (
+            "import time\nnotepad.contents = lambda: time.sleep(60)",
+            "`notepad` cannot be read: time-out error, it did not",
+        ),
     ],
 )
-async def test_a_cell_that_never_ends_or_prints_a_lot_is_cut_and_the_policy_goes_on(
+async def test_a_cell_that_takes_or_prints_too_much_is_ended_and_the_policy_goes_on(
     tmp_path: Path, code: str, text: str
 ) -> None:
     loop = make_loop([step(code), step("submit_final_answer('5')")], tmp_path)
