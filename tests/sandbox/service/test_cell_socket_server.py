@@ -135,3 +135,72 @@ async def test_a_session_is_lost_with_its_service() -> None:
 
         with pytest.raises(SessionLostError):
             await session.run("print 2")
+
+
+CALLS = {"max_calls": 2, "reply_seconds": 5.0}
+
+
+def http_client(service: Service) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(service.url, headers={"Authorization": f"Bearer {TOKEN}"})
+
+
+@asynccontextmanager
+async def calling(service: Service) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
+    """A WebSocket of the session "s", whose cells may call `search`."""
+    async with aiohttp.ClientSession(service.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+        opening = {"client": "c", "id": "s", "deadline_seconds": 10.0, "functions": [{"name": "search"}]}
+        await http.post("/v1/sessions", json=opening)
+        async with http.ws_connect("/v1/sessions/s/cells") as socket:
+            yield socket
+
+
+async def test_a_call_comes_before_the_answer_and_its_reply_goes_back() -> None:
+    async with serving(FakeBackend()) as service, calling(service) as socket:
+        call = await ask(socket, cell('call search {"query": "a"}', calls=CALLS))
+        answer = await ask(socket, json.dumps({"number": 0, "value": '"found"'}))
+
+    assert call["call"] == [0, "search", '{"query": "a"}']
+    assert "found" in answer["result"]["stdout"]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    ["", "[]", "{}", '{"number": 0}', '{"number": 7, "value": "1"}', '{"number": 0, "value": "1", "error": "x"}'],
+)
+async def test_a_reply_that_is_none_fails_its_cell_and_the_next_is_served(reply: str) -> None:
+    async with serving(FakeBackend()) as service, calling(service) as socket:
+        await ask(socket, cell("call search {}", calls=CALLS))
+        failed = await ask(socket, reply)
+        served = await ask(socket, cell("print 1", "2"))
+
+    assert failed["failure"]["kind"] == "invalid_request"
+    assert served["result"]["stdout"] == "1"
+
+
+async def test_a_cell_with_calls_needs_the_socket() -> None:
+    async with serving(FakeBackend()) as service, calling(service), http_client(service) as http:
+        answer = await http.post("/v1/sessions/s/run", data=cell("call search {}", calls=CALLS))
+        line = await answer.json()
+
+    assert (answer.status, line["failure"]["kind"]) == (400, "invalid_request")
+    assert "needs the session's WebSocket" in line["failure"]["message"]
+
+
+async def test_the_socket_of_a_session_with_functions_takes_larger_messages() -> None:
+    async with serving(FakeBackend()) as service, calling(service) as socket:
+        line = await ask(socket, cell(f"print {'x' * MAX_CELL_BYTES}"))
+
+    assert line["result"]["stdout"] == "x" * MAX_CELL_BYTES
+
+
+@pytest.mark.parametrize(
+    "functions",
+    [[{"name": "a-b"}], [{"name": "a"}, {"name": "a"}], [{"name": "a", "code": "x"}], [{}], {}, [{"name": 1}]],
+)
+async def test_functions_that_are_none_are_refused(functions: object) -> None:
+    async with serving(FakeBackend()) as service, http_client(service) as http:
+        opening = {"client": "c", "id": "s", "deadline_seconds": 10.0, "functions": functions}
+        answer = await http.post("/v1/sessions", json=opening)
+        line = await answer.json()
+
+    assert (answer.status, line["failure"]["kind"]) == (400, "invalid_request")
