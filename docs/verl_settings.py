@@ -4,6 +4,7 @@ from pathlib import Path
 
 from verl_pivot.configuration import config_groups
 from verl_pivot.launch_checks.owned_settings import OWNED_SETTINGS, OwnedSetting
+from verl_pivot.launch_checks.step_settings import STEP_SETTINGS
 from verl_pivot.launch_checks.void_settings import VOID_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -14,8 +15,8 @@ verl to a value that would do nothing, or that would switch off what the method 
 like those of the command line, as far as they differ from verl's default, and `++key=value` and `section={key: value}`
 count like `key=value`. Every other key works as in verl; what a method sets is in its file in `configs/method/`, and
 your command line wins. A launch also stops where a setting of its method is taken out (`~key`), or one of the sections
-that hold them is null. This page is written by `python docs/reference.py` from `owned_settings.py` and
-`void_settings.py` in `verl_pivot/launch_checks/`.
+that hold them is null. This page is written by `python docs/reference.py` from `owned_settings.py`,
+`step_settings.py` and `void_settings.py` in `verl_pivot/launch_checks/`.
 
 | key, or section of keys | beside | what it does there | instead |
 |---|---|---|---|
@@ -34,16 +35,20 @@ files name, in trainer mode `sync`; in the others new weights interrupt turns, w
 |---|---|---|
 """
 LOOPS = """
-verl takes the agent loop of a row from its column `agent_name`. A launch with `+method=tool_rollout` or
-`+method=grpo_roc` stops if rows name verl's own loop `tool_agent` there, as rows of verl's examples do, and with
-`+method=grpo_roc` training rows may name no other loop than `pivot_tools`. `pivot.rollout` is refused where no loop of
+verl takes the agent loop of a row from its column `agent_name`. A launch with another method than `+method=pivotrl`
+stops if rows name verl's own loop `tool_agent` there, as rows of verl's examples do, and with
+`+method=grpo_roc` training rows may name no other loop than `pivot_tools`, with `+method=l0` no other than
+`pivot_notebook`. `pivot.rollout` is refused where no loop of
 the rows reads it.
 """
 
 
 def table() -> str:
     """The text of docs/verl_settings.md."""
-    rows = [f"| `{each.key}` | {_parts(each)} | {each.effect} | {each.remedy} |\n" for each in OWNED_SETTINGS]
+    rows = [
+        f"| `{each.key}` | {_parts(each)} | {each.effect} | {each.remedy} |\n"
+        for each in (*OWNED_SETTINGS, *STEP_SETTINGS)
+    ]
     own = [
         f"| {', '.join(f'`{key}`' for key in each.keys)} | {each.beside} | {each.remedy} |\n" for each in VOID_SETTINGS
     ]

@@ -9,10 +9,11 @@ import inspect
 from dataclasses import dataclass
 
 _PIVOTRL = ("pivotrl",)
-_TOOLS = ("tool_rollout", "grpo_roc", "ppr")
+_TOOLS = ("tool_rollout", "grpo_roc", "ppr", "l0")
 _EVERY = (*_PIVOTRL, *_TOOLS)
-_ROC = ("grpo_roc",)
+_ROC = ("grpo_roc", "l0")
 _PPR = ("ppr",)
+_L0 = ("l0",)
 _ROUTER = ("router",)
 _LOCAL = ("local",)
 
@@ -137,6 +138,15 @@ HOOKS = (
     Hook("verl.trainer.ppo.core_algos", "register_policy_loss", "objective/policy_loss.py", _PIVOTRL, takes="name"),
     Hook("verl.trainer.ppo.core_algos", "agg_loss", "objective/policy_loss.py", _PIVOTRL,
          takes="loss_mat, loss_mask, loss_agg_mode, dp_size, batch_num_tokens, global_batch_size, loss_scale_factor"),
+    Hook("verl.trainer.ppo.core_algos", "register_adv_est", "advantages/estimators.py", _L0, takes="name_or_enum"),
+    Hook("verl.trainer.ppo.v1.utils", "compute_advantage_for_multi_trajectories", "advantages/estimators.py", _L0,
+         takes="data, batch_keys, adv_estimator, gamma, lam, num_repeat, norm_adv_by_std_in_grpo, config"),
+    Hook("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._get_required_batch_multiple", "resampling/mini_batches.py",
+         _ROC, takes="self, dp_size"),
+    Hook("verl.trainer.ppo.v1.trainer_base", "PPOTrainer._update_actor", "resampling/mini_batches.py", _ROC,
+         takes="self, batch, metrics"),
+    Hook("verl.trainer.ppo.padding_utils", "construct_minimal_padding_template", "advantages/estimators.py", _L0,
+         takes="source_td, source_tag, eos_token_id"),
     Hook("verl.workers.utils.losses", "ppo_loss", "objective/policy_loss.py", _PIVOTRL,
          takes="config, model_output, data, ..."),
     Hook("verl.trainer.ppo.core_algos", "compute_gae_advantage_return", "launch_checks/process.py", _PPR,

@@ -21,16 +21,18 @@ from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts, verl_defaults
 from verl_pivot.launch_checks.process import check_process
 from verl_pivot.launch_checks.sandbox_pool import check_pool
+from verl_pivot.launch_checks.step_settings import STEP_SETTINGS
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import parse_resampling
+from verl_pivot.rollout.notebook_settings import check_notebook
 from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
-    "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "objective", "process",
-    "resampling", "rollout", "router", "trial_steps", "verifier_modules",
+    "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
+    "process", "resampling", "rollout", "router", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 
@@ -81,7 +83,7 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     check_config(config, overrides)
     check_launch(config, chosen)
     check_gpus(config, num_accelerators())
-    check_owned_settings(config, owning_parts(chosen), overrides)
+    check_owned_settings(config, owning_parts(chosen), overrides, STEP_SETTINGS)
     check_void_settings(config, overrides)
     remember_run(config, chosen)
 
@@ -107,6 +109,10 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
     for override in overrides:
         _check_addition(override, config)
+    _check_sections(config)
+
+
+def _check_sections(config: DictConfig) -> None:
     if "objective" in config.pivot:
         check_objective(config)
         max_turn_tokens(config)
@@ -116,11 +122,13 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
         check_pool(tools=toolset.built_in)
         for pair in settings.tags:
             toolset.check_argument(pair.tool, pair.argument)
-    _check_sections(config)
+    _check_sampling_sections(config)
 
 
-def _check_sections(config: DictConfig) -> None:
-    """Refuse wrong values in the sections of `pivot` that say how rollouts are chosen, judged and routed."""
+def _check_sampling_sections(config: DictConfig) -> None:
+    """Refuse wrong values in the sections of `pivot` that say how rollouts are played, chosen, judged and routed."""
+    if "notebook" in config.pivot:
+        check_notebook(config)
     if "resampling" in config.pivot:
         parse_resampling(config)
     if "process" in config.pivot:

@@ -7,13 +7,19 @@ from omegaconf import DictConfig
 
 from verl_pivot.data.pivots import AGENT_NAME
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.step_settings import NOTEBOOK_LOOP
 from verl_pivot.launch_checks.training_files import OUR_DATASET, SplitSize, file_list, read_files
 from verl_pivot.rollout.settings import parse_settings
 
 TOOL_LOOP = "pivot_tools"
-"""Name of this package's agent loop with tools, the only one that reads `pivot.rollout`."""
+"""Name of this package's agent loop with tools, which reads `pivot.rollout`, as that with a notebook does."""
 VERLS_TOOL_LOOP = "tool_agent"
 LOOPS_OF_ONE_TURN = frozenset({AGENT_NAME, "single_turn_agent"})
+_NEEDS_OWN_LOOP = {
+    "grpo_roc": "keeps no record of calls, by which +method=grpo_roc resamples",
+    "l0": "gives steps no returns, from which +method=l0 makes advantages",
+}
+"""{method: what its training rows' agent loop must do, and others do not}"""
 LOOPS_WITHOUT_OUR_TOOLS = LOOPS_OF_ONE_TURN | {VERLS_TOOL_LOOP}
 """Agent loops of this package and of verl that do not read `pivot.rollout`; one of the user's own may."""
 
@@ -31,15 +37,16 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
     Raises:
         ConfigError: Naming the loop and the remedy.
     """
+    own_loop = NOTEBOOK_LOOP if method == "l0" else TOOL_LOOP
     if method != "pivotrl":
         for key, files in splits.items():
-            _check_names(key, files, _needing_records(config, method, key))
+            _check_names(key, files, own_loop, _lack_of_others(config, method, key))
     loops = frozenset[str]().union(*(_loops_of(config, files) for files in splits.values()))
     if "rollout" in config.pivot and loops <= LOOPS_WITHOUT_OUR_TOOLS:
         raise ConfigError(
             f"pivot.rollout does nothing, since no agent loop of the rows ({', '.join(sorted(loops))}) reads it: set "
-            f"actor_rollout_ref.rollout.agent.default_agent_loop={TOOL_LOOP} for rows without a column agent_name, "
-            f"or write {TOOL_LOOP} in that column"
+            f"actor_rollout_ref.rollout.agent.default_agent_loop={own_loop} for rows without a column agent_name, "
+            f"or write {own_loop} in that column"
         )
 
 
@@ -75,32 +82,32 @@ def _loops_of_launch(config: DictConfig) -> frozenset[str]:
     return loops
 
 
-def _needing_records(config: DictConfig, method: str, key: str) -> str | None:
-    """What reads the record of the method's own loop in the rows of these files; None if nothing does."""
+def _lack_of_others(config: DictConfig, method: str, key: str) -> str | None:
+    """What the method needs in the rows of these files and every other loop lacks; None if it needs nothing."""
     if "process" in config.pivot:
-        return "pivot.process judges"
-    return f"+method={method} resamples" if method == "grpo_roc" and key == "data.train_files" else None
+        return "keeps no record of calls, by which pivot.process judges"
+    return _NEEDS_OWN_LOOP.get(method) if key == "data.train_files" else None
 
 
-def _check_names(key: str, files: SplitSize, reader: str | None) -> None:
+def _check_names(key: str, files: SplitSize, own_loop: str, lacks: str | None) -> None:
     """Refuse rows that name a loop other than the method's.
 
     Args:
         key: Key of the command line that names the files.
         files: What the files hold.
-        reader: What reads the record of the method's loop, so that every other loop is refused; None: nothing does,
-            and verl's loop with tools alone is refused.
+        own_loop: The method's loop.
+        lacks: What the method needs and every other loop lacks; None if only verl's loop with tools is refused.
     """
-    for name in sorted(name for name in files.agent_names if name not in (None, TOOL_LOOP)):
+    for name in sorted(name for name in files.agent_names if name not in (None, own_loop)):
         if name == VERLS_TOOL_LOOP:
             raise ConfigError(
                 f"{key} has rows whose column agent_name is {name}, by which verl's own loop would play them, without "
-                f"the tools of pivot.rollout.tools: remove the column, or write {TOOL_LOOP} in it"
+                f"the tools of pivot.rollout.tools: remove the column, or write {own_loop} in it"
             )
-        if reader is not None:
+        if lacks is not None:
             raise ConfigError(
-                f"{key} has rows whose column agent_name is {name}, a loop that keeps no record of calls, by which "
-                f"{reader}: remove the column, or write {TOOL_LOOP} in it"
+                f"{key} has rows whose column agent_name is {name}, a loop that {lacks}: remove the column, or write "
+                f"{own_loop} in it"
             )
 
 

@@ -14,12 +14,14 @@ from verl_pivot.launch_checks.owned_settings import verl_defaults
 _APPLY_TO = {
     "stage": ("grpo_roc",),
     "tool_format": ("tool_rollout", "grpo_roc", "ppr"),
-    "tail": ("pivotrl", "tool_rollout", "grpo_roc", "ppr"),
+    "tail": ("pivotrl", "tool_rollout", "grpo_roc", "ppr", "l0"),
 }
 """{config group: methods that it belongs to}"""
 _CHANGE_METHOD = ("stage", "tool_format")
 """Config groups with keys that methods have as well, so that the later of the two counts."""
-_METHOD_OF = {"resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "rollout": "tool_rollout"}
+_METHOD_OF = {
+    "notebook": "l0", "resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "rollout": "tool_rollout",
+}  # fmt: skip
 """{key under `pivot`: method that it tells by}, in the order in which they are looked for."""
 _OPTIONS_OF_CONFIGS = ("-cn", "-cd", "-cp", "--config")
 _SOURCE = re.compile(r"\$\{([\w.]+)\}")

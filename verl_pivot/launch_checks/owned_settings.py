@@ -18,7 +18,8 @@ _PIVOTRL = "+method=pivotrl"
 _TOOL_ROLLOUT = "+method=tool_rollout"
 _GRPO_ROC = "+method=grpo_roc"
 _PPR = "+method=ppr"
-_EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC, _PPR)
+_L0 = "+method=l0"
+_EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC, _PPR, _L0)
 _TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC, _PPR)
 _ROUTER = "+router"
 _TAIL = "+tail=partial"
@@ -26,12 +27,12 @@ _TAIL = "+tail=partial"
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _SAMPLER = "trainer.v1.sampler"
-_LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "single_turn_agent")
+_LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "pivot_notebook", "single_turn_agent")
 READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo", ACTION_LOSS)
 """Policy losses that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
 
 
-class _Launch(NamedTuple):
+class Launch(NamedTuple):
     """What the checks look at."""
 
     config: DictConfig
@@ -52,11 +53,13 @@ class OwnedSetting:
     effect: str
     """What would happen, as the rest of a sentence that begins with the key and its value."""
     remedy: str
-    misused: Callable[[_Launch, str], str | None]
+    misused: Callable[[Launch, str], str | None]
     """(launch, key) -> the key that is set in vain; None if none is."""
 
 
-def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Sequence[str]) -> None:
+def check_owned_settings(
+    config: DictConfig, parts: Sequence[str], overrides: Sequence[str], settings: Sequence["OwnedSetting"] = ()
+) -> None:
     """Refuse settings of verl that would do nothing, or would switch off what the method consists of.
 
     A setting of the user's own YAML counts like one of the command line, as far as it differs from verl's default.
@@ -65,12 +68,13 @@ def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Se
         config: verl's whole config.
         parts: Parts of the command line that own settings: "+method=...", "+router" and "+tail=partial".
         overrides: Overrides of the command line.
+        settings: Owned settings to look at beside those of this module.
 
     Raises:
         ConfigError: Naming the key, what would happen, and the remedy.
     """
-    launch = _Launch(config, given_keys(overrides))
-    for setting in OWNED_SETTINGS:
+    launch = Launch(config, given_keys(overrides))
+    for setting in (*OWNED_SETTINGS, *settings):
         if set(setting.parts) & set(parts) and (key := setting.misused(launch, setting.key)) is not None:
             raise ConfigError(f"{key}={_written(launch.value(key))} {setting.effect}: {setting.remedy}")
 
@@ -103,48 +107,48 @@ def default_keys(key: str) -> Iterator[str]:
             yield from default_keys(f"{key}.{name}")
 
 
-def _changed(launch: _Launch, key: str) -> str | None:
+def changed(launch: Launch, key: str) -> str | None:
     """The first key below `key` whose value is not verl's default."""
     return next((each for each in default_keys(key) if _is_changed(launch, each)), None)
 
 
-def _is_changed(launch: _Launch, key: str) -> bool:
+def _is_changed(launch: Launch, key: str) -> bool:
     value, default = launch.value(key), OmegaConf.select(verl_defaults(), key)
     return value is not None and value != default
 
 
-def _multi_turn(launch: _Launch, key: str) -> str | None:
+def _multi_turn(launch: Launch, key: str) -> str | None:
     is_unread = launch.value(f"{_AGENT}.default_agent_loop") in _LOOPS_WITHOUT_MULTI_TURN
-    return _changed(launch, key) if is_unread else None
+    return changed(launch, key) if is_unread else None
 
 
-def _clip_ratio(launch: _Launch, key: str) -> str | None:
+def _clip_ratio(launch: Launch, key: str) -> str | None:
     clip, low, high = (launch.value(f"{key}{end}") for end in ("", "_low", "_high"))
     is_read = low is None or high is None or launch.value(f"{_ACTOR}.policy_loss.loss_mode") not in READ_LOW_AND_HIGH
     is_set = key in launch.given or _is_changed(launch, key)
     return key if is_set and not is_read and not clip == low == high else None
 
 
-def _reward_model(launch: _Launch, key: str) -> str | None:
+def _reward_model(launch: Launch, key: str) -> str | None:
     model, function = launch.value(key), launch.value("reward.custom_reward_function.path")
     return f"{key}.enable" if model.enable and not (function and model.enable_resource_pool) else None
 
 
-def _first_null(*names: str) -> Callable[[_Launch, str], str | None]:
+def _first_null(*names: str) -> Callable[[Launch, str], str | None]:
     """Finds the first of some keys below a section that is null; the section itself if no names are given."""
 
-    def misused(launch: _Launch, key: str) -> str | None:
+    def misused(launch: Launch, key: str) -> str | None:
         keys = [f"{key}.{name}" for name in names] or [key]
         return next((each for each in keys if launch.value(each) is None), None)
 
     return misused
 
 
-def _reward_manager(launch: _Launch, key: str) -> str | None:
+def _reward_manager(launch: Launch, key: str) -> str | None:
     return f"{key}.source" if launch.value(f"{key}.source") != "importlib" else _first_null("module.path")(launch, key)
 
 
-def _agent_loops(launch: _Launch, key: str) -> str | None:
+def _agent_loops(launch: Launch, key: str) -> str | None:
     path = launch.value(key)
     if path is None:
         return key
@@ -153,33 +157,33 @@ def _agent_loops(launch: _Launch, key: str) -> str | None:
     return None if own <= found else key
 
 
-def _oversampling(launch: _Launch, key: str) -> str | None:
+def _oversampling(launch: Launch, key: str) -> str | None:
     return key if launch.value("pivot.resampling.oversample") != 1 and launch.value(key) is None else None
 
 
-def _default_loop(launch: _Launch, key: str) -> str | None:
+def _default_loop(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) == "pivot_tools" else key
 
 
-def _router(launch: _Launch, key: str) -> str | None:
+def _router(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) == router_file(launch.config.pivot.router) else key
 
 
-def _other_than(value: Any) -> Callable[[_Launch, str], str | None]:
+def other_than(value: Any) -> Callable[[Launch, str], str | None]:
     """Finds a key that has another value than this one."""
     return lambda launch, key: None if launch.value(key) == value else key
 
 
-def _no_later_step(launch: _Launch, key: str) -> str | None:
+def _no_later_step(launch: Launch, key: str) -> str | None:
     return key if launch.value(key) is None or launch.value(key) < 2 else None
 
 
-def _extra_prompts(launch: _Launch, key: str) -> str | None:
+def _extra_prompts(launch: Launch, key: str) -> str | None:
     most = launch.value(f"{_SAMPLER}.max_off_policy_threshold")
     return None if most is None or 0 < launch.value(key) <= most - 1 else key
 
 
-def _use_v1(launch: _Launch, key: str) -> str | None:
+def _use_v1(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) else key
 
 
@@ -196,14 +200,14 @@ OWNED_SETTINGS = (
         effect="does nothing, since verl builds no filter of groups beside a custom sampler, which every method has",
         remedy=f"leave it out, and for groups with equal rewards set pivot.resampling.equal_rewards of {_GRPO_ROC} "
         "(with pivot.resampling.oversample=1 it is GRPO with dynamic sampling)",
-        misused=_changed,
+        misused=changed,
     ),
     OwnedSetting(
         key=f"{_SAMPLER}.sync_refill_failed_groups",
         parts=_EVERY,
         effect="does nothing, since the method's sampler decides what happens to failed rollouts",
         remedy=f"leave it out; {_GRPO_ROC} replaces groups with too few usable rollouts",
-        misused=_changed,
+        misused=changed,
     ),
     OwnedSetting(
         key="actor_rollout_ref.rollout.multi_turn",
@@ -249,7 +253,7 @@ OWNED_SETTINGS = (
             parts=_EVERY,
             effect="does nothing, since verl.trainer.main_ppo reads the section `reward` alone",
             remedy=f"set the same key of reward.{section}{more}",
-            misused=_changed,
+            misused=changed,
         )
         for section, more in (
             ("custom_reward_function", ""),
@@ -313,14 +317,14 @@ OWNED_SETTINGS = (
         effect=f"chooses a trainer that {_TAIL} does not set up: in mode sync no rollout goes on in the next step, and "
         "in mode separate_async other engines generate while training runs",
         remedy=f"leave it out, or leave out {_TAIL}",
-        misused=_other_than("colocate_async"),
+        misused=other_than("colocate_async"),
     ),
     OwnedSetting(
         key=f"{_SAMPLER}.max_off_policy_strategy",
         parts=(_TAIL,),
         effect="throws away groups that take too many steps, so that prompts with long responses are trained less",
         remedy="leave it out",
-        misused=_other_than("wait"),
+        misused=other_than("wait"),
     ),
     OwnedSetting(
         key=f"{_SAMPLER}.max_off_policy_threshold",

@@ -9,7 +9,7 @@ from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.objective import LOSS_MODULE
-from verl_pivot.objective.settings import ACTION_LOSS
+from verl_pivot.objective.settings import ACTION_LOSS, STEP_ESTIMATOR
 
 
 def check_verl_names(config: DictConfig) -> None:
@@ -34,7 +34,7 @@ def check_verl_names(config: DictConfig) -> None:
     _check(config, "actor_rollout_ref.rollout.name", RolloutReplicaRegistry._registry)
     if _has_other_library(config.actor_rollout_ref.model.external_lib):
         return
-    _check(config, "algorithm.adv_estimator", ADV_ESTIMATOR_REGISTRY)
+    _check(config, "algorithm.adv_estimator", {*ADV_ESTIMATOR_REGISTRY, STEP_ESTIMATOR})
     _check(config, "actor_rollout_ref.actor.policy_loss.loss_mode", {*POLICY_LOSS_REGISTRY, ACTION_LOSS})
 
 

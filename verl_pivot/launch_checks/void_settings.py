@@ -13,11 +13,14 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import has_only_pivots, has_single_turns
 from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.launch_checks.groups import shipped_settings
+from verl_pivot.objective.settings import STEP_ESTIMATOR
 from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rewards.steps import AnswerWeights, StepWeights
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.routing.settings import RouterSettings, parse_router
 from verl_pivot.validation import Options
 
+_NOTEBOOK = "pivot.notebook"
 _RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
 _PROCESS = "pivot.process"
 
@@ -92,6 +95,10 @@ def _draws_nothing(config: DictConfig) -> bool:
     return not draws_rollouts and resampling.equal_rewards != "keep_half"
 
 
+def _has_notebook(config: DictConfig) -> bool:
+    return "notebook" in config.pivot
+
+
 def _is_other_policy(*policies: str) -> Callable[[DictConfig], bool]:
     """Finds a router with another routing policy than these."""
     return lambda config: _router(config).policy not in policies
@@ -133,7 +140,7 @@ VOID_SETTINGS = (
     VoidSetting(
         section="pivot",
         names=("max_undecided_batches",),
-        beside="+method=grpo_roc, which replaces each group that has too few decided rollouts",
+        beside="pivot.resampling, which replaces each group that has too few decided rollouts",
         remedy="set pivot.resampling.max_gen_batches, the budget for these",
         is_void=lambda config: "resampling" in config.pivot,
     ),
@@ -221,6 +228,51 @@ VOID_SETTINGS = (
         beside="pivot.rollout.max_turns=1, with which no turn is judged",
         remedy="raise pivot.rollout.max_turns",
         is_void=lambda config: parse_settings(config).max_turns == 1,
+    ),
+    VoidSetting(
+        section=_ROLLOUT,
+        names=("max_turns", "max_turn_tokens"),
+        beside="+method=l0, whose notebook has limits of its own",
+        remedy="set pivot.notebook.max_steps or pivot.notebook.max_step_tokens",
+        is_void=_has_notebook,
+    ),
+    VoidSetting(
+        section=_ROLLOUT,
+        names=(
+            "parser",
+            "tags",
+            "observation_role",
+            "observation_template",
+            "assistant_prefix",
+            "answer_tag",
+            "retry_message",
+            "format_tag",
+            "parallel_calls",
+        ),
+        beside="+method=l0, whose policy calls tools as functions in its code",
+        remedy="use +method=tool_rollout or +method=grpo_roc, which read it",
+        is_void=_has_notebook,
+    ),
+    VoidSetting(
+        section=_NOTEBOOK,
+        names=("trim_keep",),
+        beside="pivot.notebook.trim=hard, with which no step stays",
+        remedy="set pivot.notebook.trim=oldest",
+        is_void=lambda config: bool(config.pivot.notebook.trim == "hard"),
+    ),
+    *(
+        VoidSetting(
+            section=section,
+            names=names,
+            beside="an algorithm.adv_estimator without steps, with which the answer alone is rewarded",
+            remedy=f"set algorithm.adv_estimator={STEP_ESTIMATOR}",
+            is_void=lambda config: bool(config.algorithm.adv_estimator != STEP_ESTIMATOR),
+        )
+        for section, names in (
+            (_NOTEBOOK, ("gamma", "normalise")),
+            (f"{_NOTEBOOK}.weights", tuple(StepWeights.model_fields)),
+            (f"{_NOTEBOOK}.answer_weights", tuple(AnswerWeights.model_fields)),
+        )
     ),
     VoidSetting(
         section=_ROUTER,

@@ -7,7 +7,7 @@ from typing import Literal
 from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic_sampling import DropReason
 from verl_pivot.resampling.groups import Group, Rollout
-from verl_pivot.resampling.penalties import penalty_of_record
+from verl_pivot.resampling.penalties import Penalty, penalty_of_record, penalty_of_steps
 from verl_pivot.resampling.sampled_rows import SampledRow
 
 
@@ -39,16 +39,33 @@ def _session(rollout_id: str) -> int:
 def group_of(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Literal["paper", "released"]) -> Group:
     """The rollouts of a prompt in the order in which they were sampled; `rows` are in the order in which they ended."""
     usable, undecided = [], []
-    rollouts = {rollout_id_of(key): row for key, row in rows.items()}
-    for id_, row in sorted(rollouts.items(), key=lambda item: _session(item[0])):
-        reward, record = row.reward, row.record
-        if "undecided" not in reward or record is None:
-            raise ConfigError(
-                "pivot.resampling needs the record of each rollout's calls, which only the agent loop pivot_tools and "
-                "the reward manager of +method=grpo_roc write: do not override rollout.agent and reward.reward_manager"
-            )
-        if reward["undecided"]:
-            undecided.append(str(reward["reason"]))
+    for id_, row in sorted(_recorded_rows(rows).items(), key=lambda item: _session(item[0])):
+        if row.is_undecided:
+            undecided.append(str(row.reward["reason"]))
         else:
-            usable.append(Rollout(id=id_, score=reward["score"], penalty=penalty_of_record(record, mode)))
+            usable.append(Rollout(id=id_, score=row.reward["score"], penalty=_penalty(row, mode)))
     return Group(uid=uid, number=number, rollouts=tuple(usable), undecided=tuple(undecided))
+
+
+def _recorded_rows(rows: Mapping[str, SampledRow]) -> dict[str, SampledRow]:
+    """{id of a rollout: its row with the record, or else any of its rows}."""
+    recorded: dict[str, SampledRow] = {}
+    for key, row in rows.items():
+        id_ = rollout_id_of(key)
+        if id_ not in recorded or row.record is not None:
+            recorded[id_] = row
+    return recorded
+
+
+def _penalty(row: SampledRow, mode: Literal["paper", "released"]) -> Penalty:
+    """Penalty of a rollout; in a notebook the cell of each step counts as a call, and not the tools that it called."""
+    reward, record = row.reward, row.record
+    if "undecided" not in reward or record is None:
+        raise ConfigError(
+            "pivot.resampling needs the record of each rollout's calls, which only this package's agent loops with "
+            "tools (pivot_tools, pivot_notebook) and its reward manager write: do not override rollout.agent and "
+            "reward.reward_manager"
+        )
+    if reward.get("steps") is None:
+        return penalty_of_record(record, mode)
+    return penalty_of_steps(int(reward["steps"]), int(reward["failed_steps"]))

@@ -1,4 +1,4 @@
-"""Number of groups in a step's update -> size of its mini-batches, so that a smaller update is not padded."""
+"""Number of groups or rows in a step's update -> size of its mini-batches, so that few rows are padded."""
 
 from math import gcd
 
@@ -32,7 +32,8 @@ class MiniBatches:
         num_gpus = int(config.trainer.n_gpus_per_node) * int(config.trainer.nnodes)
         micro_batch = 1 if self._actor.use_dynamic_bsz else int(self._actor.ppo_micro_batch_size_per_gpu or 1)
         rows = num_gpus * micro_batch
-        self._groups_per_unit = rows // gcd(rows, int(config.actor_rollout_ref.rollout.n))
+        self._group_size = int(config.actor_rollout_ref.rollout.n)
+        self._groups_per_unit = rows // gcd(rows, self._group_size)
 
     def fit(self, num_groups: int) -> None:
         """Choose the size for an update of this many groups; a full batch gets the size that the user chose."""
@@ -42,3 +43,12 @@ class MiniBatches:
             groups_per_unit=self._groups_per_unit,
         )
         self._actor.ppo_mini_batch_size = min(size, self._full_size)
+
+    def fit_one_update(self, num_rows: int) -> None:
+        """Choose the size with which a batch of this many rows is one update, and at most a unit of it is padding.
+
+        verl counts mini-batches in groups of `rollout.n` rows, here too, where a rollout may have several rows.
+        """
+        self._actor.ppo_mini_batch_size = fitted_mini_batch(
+            -(-num_rows // self._group_size), num_updates=1, groups_per_unit=self._groups_per_unit
+        )

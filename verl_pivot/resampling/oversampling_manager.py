@@ -6,6 +6,7 @@ from tensordict import TensorDict
 from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 from verl.utils.tensordict_utils import assign_non_tensor_data
 
+from verl_pivot.data.rollout_records import IS_VALIDATION
 from verl_pivot.errors import DataError
 from verl_pivot.resampling.settings import parse_resampling
 
@@ -16,7 +17,8 @@ _NUM_ROLLOUTS = "__rollout_n__"
 class OversamplingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is untyped here
     """Generates `pivot.resampling.oversample * rollout.n` rollouts per prompt in training; validation is as in verl.
 
-    `rollout.n` stays the number that the update sees, since verl computes the size of its mini-batches from it.
+    `rollout.n` stays the number that the update sees, since verl computes the size of its mini-batches from it. Agent
+    loops read in each prompt whether it is for validation, which verl does not tell them.
     """
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
@@ -29,6 +31,7 @@ class OversamplingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is 
         Raises:
             DataError: If rows have a column of their own for the number of rollouts.
         """
+        assign_non_tensor_data(prompts, IS_VALIDATION, "validate" in prompts)
         if "validate" not in prompts:
             if _NUM_ROLLOUTS in prompts:
                 raise DataError(

@@ -75,3 +75,13 @@ def penalty_of_record(record: RolloutRecord, mode: Literal["paper", "released"] 
         num_answers=record.num_answers,
         num_turns=len(record.turn_tokens) - (mode == "released"),
     )
+
+
+def penalty_of_steps(num_steps: int, num_failed: int) -> Penalty:
+    """The penalty of a trajectory in a notebook, whose format has a reward of its own and no penalty.
+
+    Args:
+        num_steps: Steps of the policy, each with a cell.
+        num_failed: Steps whose cell did not run without an error.
+    """
+    return Penalty(num_calls=num_steps, num_errors=num_failed, num_answers=None, num_turns=num_steps)

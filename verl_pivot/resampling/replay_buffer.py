@@ -88,9 +88,9 @@ class PivotSampling:
                     "pivot/lone_rows": float(kept.num_lone),
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
                     **_variance_metrics(groups),
-                    **_verdict_shares(rows),
+                    **_verdict_shares(_one_row_each(batch, rows)),
                     **curriculum,
-                    **_record_metrics(self._counted_rows(of_batch, partition_id)),
+                    **self._metrics_of_rows(self._counted_rows(of_batch, partition_id)),
                     **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                 }
         raise VerifierError(
@@ -125,6 +125,12 @@ class PivotSampling:
     def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> list[SampledRow]:
         """Rows that the metrics of the rollouts are over; `rows` are those of the groups of the batch."""
         return list(rows.values())
+
+    def _metrics_of_rows(self, rows: list[SampledRow]) -> dict[str, float]:
+        """Metrics of the rollouts with tools; of a rollout's rows one has its record."""
+        records: list[RolloutRecord] = [row.record for row in rows if row.record is not None]
+        successes = [row.record for row in rows if row.record is not None and (row.score or 0.0) > 0]
+        return {**rollout_metrics(records), **success_metrics(successes)}
 
     def _left_rows(self) -> dict[str, tuple[SampledRow, LeftOut]]:
         """{key: row and reason} for training rows of groups that no batch took, since the last batch."""
@@ -199,13 +205,6 @@ def _open_dump(data_dir: str | None, batches_per_step: int) -> StepDump | None:
     return None if not data_dir else StepDump(Path(data_dir) / FOLDER, batches_per_step=batches_per_step)
 
 
-def _record_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
-    """Metrics of the rollouts with tools."""
-    records: list[RolloutRecord] = [row.record for row in rows if row.record is not None]
-    successes = [row.record for row in rows if row.record is not None and (row.score or 0.0) > 0]
-    return {**rollout_metrics(records), **success_metrics(successes)}
-
-
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
     """{group: number of its rollouts that gave no row} for groups with at least one of these."""
     rollouts = {key.rsplit("_", 1)[0] for key in batch.keys}
@@ -271,8 +270,13 @@ def _select(batch: KVBatchMeta, kept: DecidedRows) -> KVBatchMeta:
     )
 
 
+def _one_row_each(batch: KVBatchMeta, rows: Sequence[SampledRow]) -> list[SampledRow]:
+    """One row of each rollout; all rows of a rollout have the same verdict."""
+    return list({key.rsplit("_", 1)[0]: row for key, row in zip(batch.keys, rows, strict=True)}.values())
+
+
 def _verdict_shares(rows: Sequence[SampledRow]) -> dict[str, float]:
-    """{verifier/<name>/<reason>: share of rows with this verdict} over the rows that have a verdict."""
+    """{verifier/<name>/<reason>: share of rollouts with this verdict} over those that have one."""
     rewards = [row.reward for row in rows if "reason" in row.reward]
     verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards)
     return {name: count / verdicts.total() for name, count in sorted(verdicts.items())}

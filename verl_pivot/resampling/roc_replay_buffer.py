@@ -31,7 +31,7 @@ _LEFT_OUT = {
 }
 
 
-class _RocSampling(PivotSampling):
+class RocSampling(PivotSampling):
     """Base of the buffers of both trainer modes. Validation is as in `PivotSampling`.
 
     Whenever verl polls, the groups that finished since the last poll are read, so that few are left at the end.
@@ -275,9 +275,9 @@ class _RocSampling(PivotSampling):
         return {**others, **stale}
 
 
-class RocReplayBuffer(_RocSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
+class RocReplayBuffer(RocSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here
     """Buffer for `trainer.v1.trainer_mode=sync`."""
 
 
-class RocReplayBufferAsync(_RocSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
+class RocReplayBufferAsync(RocSampling, ReplayBufferAsync):  # type: ignore[misc]  # verl is untyped here
     """Buffer for the asynchronous trainer modes."""

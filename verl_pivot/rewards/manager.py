@@ -12,7 +12,7 @@ from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManage
 
 from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.pivots import row_to_turn
-from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
+from verl_pivot.data.rollout_records import RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
@@ -48,7 +48,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         """Reward of the rollout as a whole."""
         row = rollout.non_tensor_batch
         extra_fields = row.get("tool_extra_fields") or {}
-        record_info = _record_info(extra_fields.get(RECORD_FIELD))
+        record_info = {**_record_info(extra_fields.get(RECORD_FIELD)), **(extra_fields.get(SCORES_FIELD) or {})}
         if (outcome := extra_fields.get(VERDICT_FIELD)) is not None:
             verdict = with_row_name(msgspec.convert(outcome, Verdict), row)
             return _reward(verdict, verifier="outcome", record_info=record_info)

@@ -49,3 +49,24 @@ def parse_notebook_settings(config: DictConfig) -> NotebookSettings:
     if chosen is None:
         raise ConfigError("there is no pivot.notebook: add +method=l0 to the command")
     return validated(NotebookSettings, OmegaConf.to_container(chosen, resolve=True), "pivot.notebook")
+
+
+def check_notebook(config: DictConfig) -> None:
+    """Check `pivot.notebook`, and that the engine takes its steps and contexts.
+
+    Raises:
+        ConfigError: If a key is wrong, or a limit is higher than that of the engine; the message names both.
+    """
+    settings = parse_notebook_settings(config)
+    response_length = int(config.data.max_response_length)
+    if settings.max_step_tokens > response_length:
+        raise ConfigError(
+            f"pivot.notebook.max_step_tokens={settings.max_step_tokens} is more than data.max_response_length="
+            f"{response_length}, at which the engine cuts off: lower the one, or raise the other"
+        )
+    longest = config.actor_rollout_ref.rollout.get("max_model_len")
+    if longest is not None and settings.max_context_tokens > longest:
+        raise ConfigError(
+            f"pivot.notebook.max_context_tokens={settings.max_context_tokens} is more than the engine's context, "
+            f"actor_rollout_ref.rollout.max_model_len={longest}: lower the one, or raise the other"
+        )

@@ -1,0 +1,124 @@
+"""Settings of verl that +method=l0 owns, and those that its advantage of steps cannot work with, as OwnedSettings."""
+
+from verl_pivot.launch_checks.owned_settings import Launch, OwnedSetting, changed, other_than
+from verl_pivot.objective.settings import STEP_ESTIMATOR
+
+NOTEBOOK_LOOP = "pivot_notebook"
+"""Name of this package's agent loop with a notebook, the only one that gives steps returns."""
+_L0 = ("+method=l0",)
+_OTHERS = ("+method=pivotrl", "+method=tool_rollout", "+method=grpo_roc", "+method=ppr")
+_ACTOR = "actor_rollout_ref.actor"
+_AGENT = "actor_rollout_ref.rollout.agent"
+_ESTIMATOR = "algorithm.adv_estimator"
+ESTIMATORS = (STEP_ESTIMATOR, "grpo")
+"""Estimators that go together with a trajectory of several rows."""
+
+
+def has_steps(launch: Launch) -> bool:
+    """Whether the launch has advantages of steps."""
+    return bool(launch.value(_ESTIMATOR) == STEP_ESTIMATOR)
+
+
+def _estimator(launch: Launch, key: str) -> str | None:
+    return None if launch.value(key) in ESTIMATORS else key
+
+
+def _foreign_estimator(launch: Launch, key: str) -> str | None:
+    return key if has_steps(launch) else None
+
+
+def _kl_in_reward(launch: Launch, key: str) -> str | None:
+    return key if has_steps(launch) and launch.value(key) else None
+
+
+def _changed_beside_steps(launch: Launch, key: str) -> str | None:
+    return changed(launch, key) if has_steps(launch) else None
+
+
+def _token_rejection(launch: Launch, key: str) -> str | None:
+    return key if has_steps(launch) and "token" in str(launch.value(key)) else None
+
+
+def _mini_batch(launch: Launch, key: str) -> str | None:
+    is_read = launch.value("trainer.v1.trainer_mode") == "separate_async"  # for the batches of a step
+    return None if is_read or launch.value(key) == launch.value("data.train_batch_size") else key
+
+
+def _critic(launch: Launch, key: str) -> str | None:
+    return key if launch.value(key) else None
+
+
+STEP_SETTINGS = (
+    OwnedSetting(
+        key=_ESTIMATOR,
+        parts=_L0,
+        effect="takes each row of a trajectory for a rollout of its own",
+        remedy=f"leave it out for {STEP_ESTIMATOR}, with an advantage for each step, or set grpo, with one for each "
+        "trajectory, by its answer alone",
+        misused=_estimator,
+    ),
+    OwnedSetting(
+        key=_ESTIMATOR,
+        parts=_OTHERS,
+        effect="needs the return of each step in the rows, which the agent loop of +method=l0 alone writes",
+        remedy="set +method=l0, or another estimator",
+        misused=_foreign_estimator,
+    ),
+    OwnedSetting(
+        key="algorithm.use_kl_in_reward",
+        parts=_L0,
+        effect="takes penalties of tokens off the rewards, of which the estimator reads one in each step",
+        remedy=f"leave it out, and set {_ACTOR}.kl_loss_coef",
+        misused=_kl_in_reward,
+    ),
+    OwnedSetting(
+        key="algorithm.rollout_correction.rollout_rs",
+        parts=_L0,
+        effect="takes single tokens out of steps, which the estimator tells apart by their runs of sampled tokens",
+        remedy="reject whole rows, for example with seq_mean_k1",
+        misused=_token_rejection,
+    ),
+    *(
+        OwnedSetting(
+            key=key,
+            parts=_L0,
+            effect="does nothing, since the estimator of steps does not read it",
+            remedy=remedy,
+            misused=_changed_beside_steps,
+        )
+        for key, remedy in (
+            ("algorithm.gamma", "set pivot.notebook.gamma"),
+            ("algorithm.lam", "leave it out"),
+            ("algorithm.norm_adv_by_std_in_grpo", "leave it out"),
+        )
+    ),
+    OwnedSetting(
+        key=f"{_ACTOR}.ppo_mini_batch_size",
+        parts=_L0,
+        effect="does nothing, since each batch is one update, whatever the number of its rows",
+        remedy="leave it out, and set data.train_batch_size",
+        misused=_mini_batch,
+    ),
+    OwnedSetting(
+        key="critic.enable",
+        parts=_L0,
+        effect="trains a critic whose values no estimator of the method reads",
+        remedy="leave it out",
+        misused=_critic,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.agent_loop_manager_class",
+        parts=_L0,
+        effect="switches off what tells the agent loop of validation, whose score is that of the answer alone",
+        remedy="leave it out, or name the class of this package, or one of your own that is derived from it",
+        misused=lambda launch, key: key if launch.value(key) is None else None,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.default_agent_loop",
+        parts=_L0,
+        effect="chooses an agent loop that gives steps no returns",
+        remedy=f"leave it out, or call an agent loop of your own that gives them {NOTEBOOK_LOOP}",
+        misused=other_than(NOTEBOOK_LOOP),
+    ),
+)
+"""Settings in the order in which they are checked."""
