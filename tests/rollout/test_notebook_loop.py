@@ -554,3 +554,24 @@ async def test_a_dump_has_each_row_with_its_steps_and_the_record_in_the_last(tmp
     assert lines[1]["turns"][0]["observations"] == ["done\n'submitted'"]
     assert ("stop_reason" in lines[0], lines[1]["stop_reason"], lines[1]["answer"]) == (False, "answered", "5")
     assert [line["data_source"] for line in lines] == ["qa", "qa"]
+
+
+async def test_in_validation_and_without_advantages_of_steps_the_answer_alone_is_scored(tmp_path: Path) -> None:
+    script = [step("x = 1"), step("submit_final_answer('5')")]
+    (trained,) = await play(make_loop(script, tmp_path))
+    (validated,) = await play(make_loop(script, tmp_path), is_validation=True)
+    (by_group,) = await play(make_loop(script, tmp_path, "algorithm.adv_estimator=grpo"))
+
+    assert trained.step_returns == pytest.approx([0.1 + 0.95 * 0.9, 0.9])  # 0.1 + 0.1 for half of the steps, and 0.8
+    assert validated.step_returns == by_group.step_returns == []
+    validated.reward_score = 1.0
+    assert validated.as_dict()["rm_scores"].nonzero().flatten().tolist() == [validated.turn_ends[-1] - 1]
+
+
+async def test_the_last_row_has_the_scores_of_the_trajectory_for_the_metrics(tmp_path: Path) -> None:
+    (output,) = await play(make_loop([step("1 / 0"), step("submit_final_answer('6')")], tmp_path))
+
+    assert output.extra_fields["scores"] == {
+        "em": 0.0, "f1": 0.0, "has_answer": 1.0, "format": 1.0, "execution": 0.5, "steps": 2.0, "failed_steps": 1.0,
+        "trims": 0.0,
+    }  # fmt: skip

@@ -10,10 +10,11 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.data.rollout_dumps import encode_transcript
-from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
+from verl_pivot.data.rollout_records import IS_VALIDATION, RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
 from verl_pivot.errors import ConfigError
+from verl_pivot.objective.settings import STEP_ESTIMATOR
 from verl_pivot.rewards.step_returns import StepReturnOutput
-from verl_pivot.rewards.steps import StepRule, step_returns
+from verl_pivot.rewards.steps import StepRule, step_returns, trajectory_scores
 from verl_pivot.rollout.cell_calls import functions_of
 from verl_pivot.rollout.context import ContextWindow, Trim
 from verl_pivot.rollout.context_rows import ContextRow, RowLayout, rows_of
@@ -145,12 +146,20 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         tokens = played.stretches[-1].tokens
         record = played.record(text_differs=text_differs(self, played.messages, tokens.token_ids))
         last = {RECORD_FIELD: record.as_dict(), VERDICT_FIELD: asdict(outcome.verdict)}
-        outputs = [self._output(each, played, returns, last if each is rows[-1] else {}) for each in rows]
+        if outcome.verdict.score is not None:
+            facts = [step.facts for step in played.steps]
+            last[SCORES_FIELD] = trajectory_scores(facts, outcome.scores, self._settings, record.num_trims)
+        rewarded = returns if self._has_step_returns(row) else []
+        outputs = [self._output(each, played, rewarded, last if each is rows[-1] else {}) for each in rows]
         if is_dumped(self.config):
             for each, output in zip(rows, outputs, strict=True):
                 dumped = played.dumped_turns(each.steps, returns)
                 output.transcript = encode_transcript(row, record if each is rows[-1] else None, dumped)
         return outputs
+
+    def _has_step_returns(self, row: Mapping[str, Any]) -> bool:
+        """Whether steps have returns; in validation, and for estimators that know no steps, the answer alone counts."""
+        return bool(self.config.algorithm.adv_estimator == STEP_ESTIMATOR and not row.get(IS_VALIDATION))
 
     def _output(
         self, row: ContextRow, played: PlayedNotebook, returns: Sequence[float], fields: Mapping[str, Any]
