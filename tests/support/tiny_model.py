@@ -1,7 +1,7 @@
 """Qwen2 checkpoints small enough for tests and benchmarks: byte tokens, a Hermes tool template, head size 64."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -95,15 +95,20 @@ def teach(folder: Path, token_ids: list[int], mask: list[int], *, num_steps: int
         mask: [num_tokens] 1 for tokens of the policy, 0 for all others.
         num_steps: Steps of AdamW.
     """
+    return teach_all(folder, [(token_ids, mask)], num_steps=num_steps)
+
+
+def teach_all(folder: Path, conversations: Sequence[tuple[list[int], list[int]]], *, num_steps: int = 80) -> Path:
+    """Train a checkpoint until it repeats several conversations, each with its tokens and mask as in `teach`."""
     import torch
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder)
-    ids = torch.tensor([token_ids])
-    labels = ids.masked_fill(torch.tensor([mask]) == 0, -100)
+    shown = [(torch.tensor([ids]), torch.tensor([mask]) == 0) for ids, mask in conversations]
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for _ in range(num_steps):
-        loss = model(input_ids=ids, labels=labels).loss
+        losses = [model(input_ids=ids, labels=ids.masked_fill(other, -100)).loss for ids, other in shown]
+        loss = torch.stack(losses).mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
