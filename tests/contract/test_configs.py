@@ -19,6 +19,7 @@ from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
+from verl_pivot.rollout.notebook_settings import NotebookSettings, parse_notebook_settings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.settings import RouterSettings, parse_router
 
@@ -41,7 +42,8 @@ NEW_KEYS = (
 """What we add to verl's config on purpose; anything else that verl does not have is a typo."""
 
 THE_METHODS_OWN = {
-    "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "use_kl_loss", "entropy_coeff", "loss_agg_mode", "optim.lr",
+    "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "kl_loss_type", "use_kl_loss", "entropy_coeff",
+    "loss_agg_mode", "optim.lr", "optim.lr_warmup_steps",
 }  # fmt: skip
 """Keys of the actor that a method sets, whatever verl's default is."""
 
@@ -92,7 +94,7 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
-        "method": ["grpo_roc", "pivotrl", "ppr", "tool_rollout"],
+        "method": ["grpo_roc", "l0", "pivotrl", "ppr", "tool_rollout"],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
@@ -289,6 +291,40 @@ def test_the_defaults_of_the_process_rewards_are_those_of_their_config() -> None
 
 
 JUDGE = ("pivot.process.base_url=http://judge:1/v1", "pivot.process.model=j")
+
+
+def test_l0_is_the_released_recipe_in_a_notebook() -> None:
+    config = stock("+method=l0", "data.train_files=a.parquet")
+
+    check_config(config, ["+method=l0"])
+    actor = config.actor_rollout_ref.actor
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.loss_agg_mode) == (0.2, 0.25, "token-mean")
+    assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (True, 0.001, "low_var_kl")
+    assert (actor.optim.lr, actor.optim.lr_warmup_steps, actor.entropy_coeff) == (1e-6, -1, 0)
+    assert (config.data.train_batch_size, config.actor_rollout_ref.rollout.n) == (64, 4)
+    assert config.algorithm.adv_estimator == "step_reinforce_pp"
+    assert parse_notebook_settings(config) == NotebookSettings()
+    assert set(config.pivot.notebook) == set(NotebookSettings.model_fields)
+    assert parse_resampling(config) == ResamplingSettings(group_size=4, oversample=1, equal_rewards="keep_half")
+    assert config.trainer.v1.sampler.custom_sampler.name == "StepReplayBuffer"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["pivot.notebook.trim=soft"], r"pivot\.notebook\.trim: Input should be 'hard' or 'oldest'"),
+        (["pivot.notebook.weights.answer=-1"], r"pivot\.notebook\.weights\.answer: Input should be greater"),
+        (["pivot.notebook.max_step_tokens=20000"], "max_step_tokens=20000 leaves no room for a task within"),
+        (["data.max_response_length=2048"], "max_step_tokens=3072 is more than data.max_response_length=2048"),
+        (
+            ["actor_rollout_ref.rollout.max_model_len=8192"],
+            "max_context_tokens=19456 is more than the engine's context",
+        ),
+    ],
+)
+def test_an_option_of_the_notebook_that_is_wrong_stops_the_launch(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_config(stock("+method=l0", *overrides), [])
 
 
 @pytest.mark.parametrize(("stage", "tokens", "turns"), [(1, 8192, 10), (2, 12288, 10), (3, 12288, 15)])

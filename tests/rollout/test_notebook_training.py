@@ -1,5 +1,6 @@
 """The stock trainer with +method=l0: steps in a real notebook, in mode sync and in an asynchronous one."""
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -61,7 +62,7 @@ async def taught(folder: Path, trim: str) -> tuple[Path, int]:
     """A model that was taught the four steps, and a window with room for three of them."""
     (folder / "tools.py").write_text(TOOLS)
     (folder / "tools.yaml").write_text(f"- function: {folder}/tools.py:add\n")
-    words = [*STEPS * 20, Path(notebook_prompt.__file__).read_text(), TOOLS]
+    words = [*STEPS * 20, inspect.getsource(notebook_prompt), TOOLS]
     model = write_model(folder / f"model-{trim}", corpus=words)
     (whole,) = await shown(folder, model, 8192, trim)
     window = len(whole.prompt_ids) + whole.turn_ends[2] + MAX_STEP_TOKENS - 1
