@@ -22,8 +22,10 @@ from verl_pivot.routing.router_messages import (
     ConversationOver,
     RouterNews,
     ServerGiven,
+    Taken,
     TurnAsked,
     TurnOver,
+    TurnRefused,
     decode_messages,
     encode,
 )
@@ -103,9 +105,8 @@ async def test_one_call_tells_a_worker_of_all_its_turns() -> None:
     desk.ask("w", "too long", num_tokens=5_000)
     desk.ask("other", "third")
     await turns_until(lambda: not desk.desk.num_first_turns)
-    await asyncio.sleep(0)
 
-    too_long, first = await desk.desk.answers("w") or []
+    first, too_long = await desk.desk.answers("w") or []
     assert first == ServerGiven(0, "a")
     assert (too_long.number, getattr(too_long, "is_engine_error", None)) == (2, True)
     listening = asyncio.create_task(desk.given("w"))
@@ -162,6 +163,8 @@ async def test_a_conversation_that_ends_before_the_router_knows_of_it_takes_no_r
 
     assert desk.end("cancelled") == [RoutingCost()]
 
+    (refused,) = desk.desk.known_answers("w")
+    assert isinstance(refused, TurnRefused)
     assert await desk.given("w") == [1]
     assert desk.router.status()["conversations"] == 1
 
@@ -198,7 +201,8 @@ class Actor:
         await asyncio.sleep(0)
         if self.desk is None:
             raise RuntimeError("the actor has died")
-        return encode(self.desk.take(worker, decode_messages(messages)))
+        costs = self.desk.take(worker, decode_messages(messages))
+        return encode(Taken(costs, RouterNews(self.version, self.desk.known_answers(worker))))
 
     async def _wait_for_news(self, worker: str) -> bytes:
         if self.desk is None:
@@ -342,7 +346,7 @@ async def test_a_handle_travels_with_its_actor_only_and_has_the_actors_other_met
 
     assert await handle.get_status.remote() == "status"
     assert await handle.require_acquire_fields.remote() == ["prompt_ids"]
-    assert RouterHandle.__reduce__(handle) == (RouterHandle, (handle.actor,))
+    assert RouterHandle.__reduce__(handle) == (RouterHandle, (handle.actor, ()))
     assert pickle.loads(pickle.dumps(RouterHandle("an actor"))).actor == "an actor"
 
 

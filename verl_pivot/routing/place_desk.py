@@ -9,13 +9,15 @@ from typing import NamedTuple
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.client import is_only_turn, reports_end
-from verl_pivot.routing.router import Router
+from verl_pivot.routing.router import PassedOn, Router
 from verl_pivot.routing.router_messages import (
+    Answer,
     ConversationOver,
     Message,
     ServerGiven,
     TurnAsked,
     TurnOver,
+    TurnPassed,
     TurnRefused,
 )
 
@@ -35,7 +37,7 @@ class _Worker:
     """Time in seconds of its newest call."""
     questions: dict[int, str] = field(default_factory=dict)
     """{number: conversation} of its questions without an answer."""
-    answers: list[ServerGiven | TurnRefused] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     """Answers that are not sent yet."""
     unsure: dict[int, str] = field(default_factory=dict)
     """{number: conversation} of the servers given that it may not know of."""
@@ -93,7 +95,20 @@ class PlaceDesk:
                 self._ask(self._seen(name), message)
         return costs
 
-    async def answers(self, name: str) -> list[ServerGiven | TurnRefused] | None:
+    def known_answers(self, name: str) -> list[Answer]:
+        """The answers to a worker's questions that are known, for the answer to its call that brought messages.
+
+        If the worker dies now, its turns are given back as those of a worker that dies while they run.
+        """
+        worker = self._workers.get(name)
+        if worker is None:
+            return []
+        found, worker.answers = worker.answers, []
+        for answer in found:
+            worker.unsure.pop(answer.number, None)
+        return found
+
+    async def answers(self, name: str) -> list[Answer] | None:
         """The answers to a worker's questions as soon as there are any. The call confirms those of its last call.
 
         Returns no answers after some seconds, so that a worker that has died is known by its silence. Returns None to a
@@ -105,13 +120,15 @@ class PlaceDesk:
         worker = self._seen(name)
         self._confirm(worker)
         try:
-            await asyncio.wait_for(worker.has_answers.wait(), _POLL_SECONDS)
+            async with asyncio.timeout(_POLL_SECONDS):
+                while not worker.answers and self._workers.get(name) is worker:
+                    worker.has_answers.clear()
+                    await worker.has_answers.wait()
         except TimeoutError:
             return []
         if name in self._dropped:
             self._dropped.remove(name)
             return None
-        worker.has_answers.clear()
         found, worker.answers = worker.answers, []
         self._seen(name)
         return found
@@ -122,6 +139,7 @@ class PlaceDesk:
             self._confirm(worker)
             if not worker.waiting:
                 del self._workers[name]
+                worker.has_answers.set()  # else a call that waits there would not hear of the worker's next turns
 
     def drop_silent(self) -> int:
         """Give back everything of workers that have not called for a minute; returns the number of their turns."""
@@ -184,10 +202,17 @@ class PlaceDesk:
         except RuntimeError as error:  # an EngineError is one too
             self._refuse(worker, asked, error)
             return
-        server.add_done_callback(lambda found: self._tell(worker, asked, found))
+        if server.done():
+            self._tell(worker, asked, server)
+        else:
+            server.add_done_callback(lambda found: self._tell(worker, asked, found))
 
     def _tell(self, worker: _Worker, asked: TurnAsked, server: "asyncio.Future[str]") -> None:
-        if error := server.exception():
+        error = server.exception()
+        if isinstance(error, PassedOn):
+            self._answer(worker, TurnPassed(asked.number, error.shard))
+            return
+        if error is not None:
             self._refuse(worker, asked, error)
             return
         worker.unsure[asked.number] = asked.request_id
@@ -197,7 +222,7 @@ class PlaceDesk:
         refused = TurnRefused(asked.number, str(error), is_engine_error=isinstance(error, EngineError))
         self._answer(worker, refused)
 
-    def _answer(self, worker: _Worker, answer: ServerGiven | TurnRefused) -> None:
+    def _answer(self, worker: _Worker, answer: Answer) -> None:
         del worker.questions[answer.number]
         worker.answers.append(answer)
         worker.has_answers.set()

@@ -1,6 +1,7 @@
 """Router: turns of conversations -> servers, as a routing policy decides; handles failed servers and lost clients."""
 
 import asyncio
+import itertools
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,14 @@ class _Waiter:
     """Time in seconds at which it began to wait."""
     servers: "list[asyncio.Future[str]]"
     """The server, once for each request; several where an agent loop samples several answers under one request id."""
+
+
+class PassedOn(RuntimeError):
+    """Ends the wait of a conversation that is to begin on another shard."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__(f"the conversation is to begin on shard {shard}")
+        self.shard = shard
 
 
 class Router:
@@ -134,11 +143,26 @@ class Router:
             self._state.counts.ignored += 1
             return RoutingCost()
         if name in self._waiters:
-            self._drop(name, f"conversation {name} was ended while it waited for a server")
+            self._drop(name, RuntimeError(f"conversation {name} was ended while it waited for a server"))
         else:
             self._finish(name, conversation, response_tokens)
         self._state.counts.ended += 1
         return conversation.cost
+
+    def pass_on(self, most: int, shard: int) -> int:
+        """Let up to `most` of the conversations that wait to begin end with PassedOn; returns their number.
+
+        The newest ones go first, so that rollouts of one prompt go together.
+        """
+        chosen = list(itertools.islice(filter(self._waits_to_begin, reversed(self._waiters)), most))
+        for name in chosen:
+            self._drop(name, PassedOn(shard))
+        return len(chosen)
+
+    @property
+    def num_waiting_to_begin(self) -> int:
+        """Conversations that wait for their first server."""
+        return sum(map(self._waits_to_begin, self._waiters))
 
     def forget_prefixes(self) -> int:
         """Note that the engines' caches are empty; returns the number of conversations that had a place."""
@@ -163,7 +187,7 @@ class Router:
         self._measure_servers()
         if not self._state.servers:
             for waiting in list(self._waiters):
-                self._drop(waiting, NO_SERVERS)
+                self._drop(waiting, RuntimeError(NO_SERVERS))
 
     def observe(self, name: str, load: EngineLoad | None) -> None:
         """Take in the load that a server reported; None if reading the load failed."""
@@ -209,6 +233,11 @@ class Router:
         return list(self._state.servers)
 
     @property
+    def num_active_servers(self) -> int:
+        """Servers that are not suspended."""
+        return sum(not server.is_suspended for server in self._state.servers.values())
+
+    @property
     def inflight(self) -> dict[str, int]:
         """{server: requests that run on it}."""
         return self._state.inflight
@@ -236,6 +265,9 @@ class Router:
                 f"{self._largest_capacity} tokens: give engines more memory (rollout.gpu_memory_utilization), or allow "
                 "rollouts fewer tokens (data.max_prompt_length, data.max_response_length)"
             )
+
+    def _waits_to_begin(self, name: str) -> bool:
+        return not self._waiters[name].context_tokens
 
     def _is_known_to_run(self, conversation: RoutedConversation) -> bool:
         """Whether a request of it runs on a server that would report it if it had lost all its work."""
@@ -280,15 +312,15 @@ class Router:
         if waiter is not None and server in waiter.servers:
             waiter.servers.remove(server)
             if not waiter.servers:
-                self._drop(name, "cancelled")
+                self._drop(name, RuntimeError("cancelled"))
         elif conversation.num_running and conversation.server is not None:
             self._end_request(name, conversation, conversation.server)
 
-    def _drop(self, name: str, reason: str) -> None:
-        """End a conversation that waits; its requests fail with the reason."""
+    def _drop(self, name: str, error: RuntimeError) -> None:
+        """End a conversation that waits; its requests fail with the error."""
         for server in self._waiters.pop(name).servers:
             if not server.done():
-                server.set_exception(RuntimeError(reason))
+                server.set_exception(error)
         self._finish(name, self._state.conversations[name], None)
 
     def _observe_step(self, global_step: int | None) -> None:

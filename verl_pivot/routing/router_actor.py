@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
@@ -15,9 +16,10 @@ from verl_pivot.routing.gauges import RouterGauges
 from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
 from verl_pivot.routing.router_handle import RouterHandle
-from verl_pivot.routing.router_messages import RouterNews, decode_messages, encode
-from verl_pivot.routing.router_state import RouterStatus, TokenAccount
-from verl_pivot.routing.settings import make_routing_policy, parse_router
+from verl_pivot.routing.router_messages import RouterNews, Taken, decode_messages, encode
+from verl_pivot.routing.router_state import RouterStatus, TokenAccount, merged
+from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
+from verl_pivot.routing.shards import Demand, plan_exchange, split
 
 logger = logging.getLogger(__name__)
 _GOLDEN_SECTION = 0.618
@@ -29,21 +31,20 @@ _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 # Each process of agent loops has two calls at most under way: one with its messages, and one that waits for news.
 @ray.remote(max_concurrency=20_000)
 class RouterActor:
-    """The router of a training, to which RouterHandle sends messages.
+    """The router of one shard of the engines, to which RouterHandle sends messages; the first one speaks for all.
 
     Every public method belongs to verl's protocol, unless its docstring begins with "Not in verl's protocol".
     """
 
-    def __init__(self, servers: Mapping[str, Any], yaml_config: Mapping[str, Any]) -> None:
+    def __init__(self, servers: Mapping[str, Any], settings: RouterSettings, others: Sequence[Any] = ()) -> None:
         """
         Args:
-            servers: {host:port of an engine's HTTP server: handle of its actor}.
-            yaml_config: Content of the YAML, see configs/router/.
-
-        Raises:
-            ConfigError: If a key is unknown or its value wrong.
+            servers: {host:port of an engine's HTTP server: handle of its actor} of the shard.
+            settings: Settings for the shard.
+            others: Handles of the actors of all other shards, for the first one.
         """
-        self._settings = parse_router(dict(yaml_config), "router YAML")
+        self._settings = settings
+        self._others = others
         self._router = Router(
             make_routing_policy(self._settings),
             time.monotonic,
@@ -65,7 +66,8 @@ class RouterActor:
     async def take_messages(self, worker: str, messages: bytes) -> bytes:
         """Not in verl's protocol: take in a process's messages, see `routing.place_desk`."""
         await self._start()
-        return encode(self._desk.take(worker, decode_messages(messages)))
+        costs = self._desk.take(worker, decode_messages(messages))
+        return encode(Taken(costs, RouterNews(self._handles_version, self._desk.known_answers(worker))))
 
     async def wait_for_news(self, worker: str) -> bytes:
         """Not in verl's protocol: answers to a process's questions, see `routing.place_desk`."""
@@ -82,11 +84,31 @@ class RouterActor:
             self._shared_handles = ray.put(self._handles)
         return [self._shared_handles]
 
+    # ---- what the first shard's actor calls
+
+    async def get_demand(self) -> Demand:
+        """Not in verl's protocol: what the shard has to do."""
+        await self._start()
+        return Demand(self._router.num_waiting_to_begin, self._router.num_active_servers)
+
+    async def pass_on(self, most: int, shard: int) -> None:
+        """Not in verl's protocol: let up to `most` waiting conversations begin on another shard."""
+        self._router.pass_on(most, shard)
+
     # ---- what verl's trainers call
 
     async def add_servers(self, servers: Mapping[str, Any]) -> None:
         await self._start()
-        await self._add(servers)
+        shards = [self._router.servers, *await self._ask_others("get_all_servers")]
+        added: list[dict[str, Any]] = [{} for _ in shards]
+        for server, handle in servers.items():
+            known = [shard for shard, names in enumerate(shards) if server in names]
+            smallest = min(range(len(shards)), key=lambda shard: len(shards[shard]) + len(added[shard]))
+            added[known[0] if known else smallest][server] = handle
+        await self._add(added[0])
+        await asyncio.gather(
+            *(other.add_servers.remote(new) for other, new in zip(self._others, added[1:], strict=True) if new)
+        )
 
     async def remove_servers(self, server_ids: Sequence[str]) -> None:
         await self._start()
@@ -96,21 +118,23 @@ class RouterActor:
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
             self._router.remove_server(server)
+        await self._ask_others("remove_servers", server_ids)
 
     async def get_all_servers(self) -> list[str]:
         await self._start()
-        return self._router.servers
+        return [*self._router.servers, *(each for names in await self._ask_others("get_all_servers") for each in names)]
 
     async def get_inflight_count(self, server_id: str) -> int:
-        return self._router.inflight.get(server_id, 0)
+        return sum([self._router.inflight.get(server_id, 0), *await self._ask_others("get_inflight_count", server_id)])
 
     async def get_total_inflight(self) -> int:
-        return sum(self._router.inflight.values())
+        return sum([*self._router.inflight.values(), *await self._ask_others("get_total_inflight")])
 
     async def get_status(self) -> RouterStatus:
         await self._start()
         status = self._router.status()
-        return {**status, "waiting": status["waiting"] + self._desk.num_first_turns}
+        own: RouterStatus = {**status, "waiting": status["waiting"] + self._desk.num_first_turns}
+        return merged([own, *await self._ask_others("get_status")])
 
     async def audit(self) -> dict[str, TokenAccount]:
         """Not in verl's protocol: {server: its KV tokens}, recounted.
@@ -118,10 +142,20 @@ class RouterActor:
         Raises:
             AssertionError: If the accounts do not balance.
         """
-        return self._router.audit()
+        accounts = self._router.audit()
+        for each in await self._ask_others("audit"):
+            accounts |= each
+        return accounts
 
-    async def clear_sticky_cache(self) -> dict[str, object]:
-        return {"cleared_entries": self._router.forget_prefixes(), "server_loads": self._router.inflight}
+    async def clear_sticky_cache(self) -> dict[str, Any]:
+        cleared, loads = self._router.forget_prefixes(), self._router.inflight
+        for each in await self._ask_others("clear_sticky_cache"):
+            cleared, loads = cleared + each["cleared_entries"], loads | each["server_loads"]
+        return {"cleared_entries": cleared, "server_loads": loads}
+
+    async def _ask_others(self, method: str, *arguments: object) -> list[Any]:
+        """[num_others] what a method of the other shards' actors returns."""
+        return list(await asyncio.gather(*(getattr(each, method).remote(*arguments) for each in self._others)))
 
     # ---- engines
 
@@ -131,6 +165,8 @@ class RouterActor:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT, connector=aiohttp.TCPConnector(limit=0))
             self._started = asyncio.create_task(self._add(self._first_servers))
             self._refresher = _background_task(self._refresh())
+            if self._others:
+                self._exchanger = _background_task(self._exchange())
         await asyncio.shield(self._started)
 
     async def _add(self, servers: Mapping[str, Any]) -> None:
@@ -175,6 +211,17 @@ class RouterActor:
                 logger.warning("gave back the places of %d turns, whose worker has not called for a minute", num_turns)
             self._gauges.set(self._router.status())
 
+    async def _exchange(self) -> None:
+        """Let waiting conversations begin on shards where none waits, every `poll_seconds`."""
+        while True:
+            await asyncio.sleep(self._settings.poll_seconds)
+            demands = [await self.get_demand(), *await self._ask_others("get_demand")]
+            for source, target, number in plan_exchange(demands):
+                if source == 0:
+                    self._router.pass_on(number, target)
+                else:
+                    await self._others[source - 1].pass_on.remote(number, target)
+
 
 class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ray, and final for its checker
     """An actor class as verl knows it, which gives verl a RouterHandle in place of Ray's handle of the actor."""
@@ -183,8 +230,22 @@ class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ra
         """Without Ray's, which refuses to be called."""
 
     def remote(self, servers: Mapping[str, Any], yaml_config: Mapping[str, Any]) -> RouterHandle:
-        """Start the router, see RouterActor."""
-        return RouterHandle(RouterActor.remote(servers, yaml_config))  # type: ignore[attr-defined]  # added by Ray
+        """Start the actors of the router.
+
+        Args:
+            servers: {host:port of an engine's HTTP server: handle of its actor}.
+            yaml_config: Content of the YAML, see configs/router/.
+
+        Raises:
+            ConfigError: If a key is unknown or its value wrong.
+        """
+        settings = parse_router(dict(yaml_config), "router YAML")
+        shards = split(list(servers), max(1, math.ceil(len(servers) / settings.engines_per_shard)))
+        settings = settings.for_shard(len(shards))
+        first, *others = ({server: servers[server] for server in shard} for shard in shards)
+        actor: Any = RouterActor
+        others = [actor.remote(each, settings) for each in others]
+        return RouterHandle(actor.remote(first, settings, others), others)
 
 
 KvRouter = _RouterClass()

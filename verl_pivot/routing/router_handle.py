@@ -1,7 +1,8 @@
-"""RouterHandle, which verl's clients hold: calls about single requests -> calls of the router's actor about many."""
+"""RouterHandle, which verl's clients hold: calls about single requests -> calls of the router's actors about many."""
 
 import asyncio
 import itertools
+import os
 from array import array
 from collections.abc import Callable, Coroutine, Sequence
 from hashlib import blake2b
@@ -12,36 +13,44 @@ from weakref import WeakKeyDictionary
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.client import reports_end
+from verl_pivot.routing.router import NO_SERVERS
 from verl_pivot.routing.router_messages import (
+    Answer,
     ConversationOver,
     Message,
     RouterNews,
-    ServerGiven,
     TurnAsked,
     TurnOver,
+    TurnPassed,
     TurnRefused,
-    decode_costs,
     decode_news,
+    decode_taken,
     encode,
 )
+from verl_pivot.routing.shards import ConversationShards
 
 _MOST_MESSAGES = 32
 """Messages in one call of the actor, so that no call keeps it busy for long."""
-_Answer = asyncio.Future[ServerGiven | TurnRefused | None]
-"""Answer to a question; None if the router has forgotten the question."""
+_Wait = asyncio.Future[Answer | None]
+"""Wait for the answer to a question; None if the router has forgotten the question."""
 
 
 class RouterHandle:
-    """Stands for the router's actor in verl's client and trainers.
+    """Stands for the router's actors in verl's client and trainers.
 
     A call about one request is a message in a call that carries many, and a process waits for the servers of all its
-    turns by one call. The token ids of a request stay in its process: their number and digest travel. Every other
-    method, such as `add_servers` and `get_status`, is the actor's own.
+    turns by one call of each actor. The token ids of a request stay in its process: their number and digest travel.
+    Every other method, such as `add_servers` and `get_status`, is that of the first actor, which asks the others.
     """
 
-    def __init__(self, actor: Any) -> None:
-        """`actor` is Ray's handle of a RouterActor."""
+    def __init__(self, actor: Any, others: Sequence[Any] = ()) -> None:
+        """
+        Args:
+            actor: Ray's handle of the RouterActor of the first shard, see `routing.shards`.
+            others: Those of the other shards.
+        """
         self.actor = actor
+        self._others = tuple(others)
         self._calls_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _ProcessCalls] = WeakKeyDictionary()
         self.require_acquire_fields = _LocalMethod(self._acquire_fields)
         self.require_release_fields = _LocalMethod(self._release_fields)
@@ -49,8 +58,8 @@ class RouterHandle:
         self.release_server = _LocalMethod(self._release)
         self.end_conversation = _LocalMethod(self._end)
 
-    def __reduce__(self) -> tuple[type["RouterHandle"], tuple[Any]]:
-        return RouterHandle, (self.actor,)
+    def __reduce__(self) -> tuple[type["RouterHandle"], tuple[Any, tuple[Any, ...]]]:
+        return RouterHandle, (self.actor, self._others)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -73,7 +82,7 @@ class RouterHandle:
         return await self._calls.acquire(request_id, len(prompt_ids), digest_of(prompt_ids))
 
     def _release(self, server_id: str, request_id: str | None = None) -> None:
-        self._calls.send(TurnOver(server_id, request_id))
+        self._calls.release(TurnOver(server_id, request_id))
 
     async def _end(self, request_id: str, response_tokens: int | None, global_step: int | None) -> RoutingCost:
         """End a conversation, see `routing.client`."""
@@ -83,7 +92,7 @@ class RouterHandle:
     def _calls(self) -> "_ProcessCalls":
         loop = asyncio.get_running_loop()
         if loop not in self._calls_by_loop:
-            self._calls_by_loop[loop] = _ProcessCalls(self.actor)
+            self._calls_by_loop[loop] = _ProcessCalls([self.actor, *self._others])
         return self._calls_by_loop[loop]
 
 
@@ -100,14 +109,61 @@ def digest_of(token_ids: Sequence[int]) -> str:
 
 
 class _ProcessCalls:
-    """Calls of the actor by a process of agent loops: one at a time with its messages, and one that waits for news."""
+    """Calls of the actors by a process of agent loops, each about a conversation of that actor's shard."""
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        """`actors` are Ray's handles, one for each shard."""
+        self._calls = [_ShardCalls(actor) for actor in actors]
+        self._shards = ConversationShards(len(actors), os.getpid() % len(actors))
+
+    async def acquire(self, request_id: str, num_tokens: int, digest: str) -> tuple[str, Any]:
+        """The server for one turn, and the handle of its actor; a cancelled wait ends what nobody else will end."""
+        shard = self._shards.find(request_id)
+        if shard is None:
+            shard = self._shards.begin(request_id, digest)
+        refusing: set[int] = set()
+        try:
+            while True:
+                found = await self._calls[shard].acquire(request_id, num_tokens, digest)
+                if isinstance(found, TurnPassed):
+                    shard = found.shard
+                elif isinstance(found, TurnRefused):
+                    refusing.add(shard)
+                    shard = self._after_refusal(found, refusing)
+                else:
+                    return found
+                self._shards.move(request_id, shard)
+        except asyncio.CancelledError:
+            if not reports_end(request_id):
+                self._calls[self._shards.end(request_id)].send(ConversationOver(request_id, None, None))
+            raise
+
+    def release(self, over: TurnOver) -> None:
+        """Report that a turn has ended."""
+        shard = None if over.request_id is None else self._shards.find(over.request_id)
+        self._calls[shard or 0].send(over)
+
+    async def end(self, over: ConversationOver) -> RoutingCost:
+        """End a conversation; returns what routing cost it."""
+        return await self._calls[self._shards.end(over.request_id)].end(over)
+
+    def _after_refusal(self, refused: TurnRefused, refusing: set[int]) -> int:
+        """The shard to ask next. Raises the error of the refusal if no other one can help."""
+        others = [shard for shard in range(len(self._calls)) if shard not in refusing]
+        if others and (refused.is_engine_error or refused.reason == NO_SERVERS):
+            return others[0]
+        raise EngineError(refused.reason) if refused.is_engine_error else RuntimeError(refused.reason)
+
+
+class _ShardCalls:
+    """Calls of one actor by a process of agent loops: one at a time with its messages, and one that waits for news."""
 
     def __init__(self, actor: Any) -> None:
         self._actor = actor
         self._worker = uuid4().hex
         self._numbers = itertools.count()
-        self._questions: dict[int, tuple[str, _Answer]] = {}
-        """{number: (conversation, answer)} of the turns that wait."""
+        self._questions: dict[int, tuple[str, _Wait]] = {}
+        """{number: (conversation, wait for the answer)} of the turns that wait."""
         self._outbox: list[Message] = []
         self._costs: list[asyncio.Future[RoutingCost] | None] = []
         """Costs that are still to come, in the order of the conversations' ends; None where nobody asks for them."""
@@ -117,17 +173,16 @@ class _ProcessCalls:
         self._handles: asyncio.Task[dict[str, Any]] | None = None
         """Handles of the servers under `_servers_version`; None until they are needed."""
 
-    async def acquire(self, request_id: str, num_tokens: int, digest: str) -> tuple[str, Any]:
-        """The server for one turn, and the handle of its actor; a cancelled wait ends what nobody else will end."""
-        try:
-            while True:
-                server = await self._ask(request_id, num_tokens, digest)
-                if server is not None and server in (handles := await self._current_handles()):
-                    return server, handles[server]
-        except asyncio.CancelledError:
-            if not reports_end(request_id):
-                self.send(ConversationOver(request_id, None, None))
-            raise
+    async def acquire(
+        self, request_id: str, num_tokens: int, digest: str
+    ) -> tuple[str, Any] | TurnPassed | TurnRefused:
+        """The server for one turn and the handle of its actor, or why there is none."""
+        while True:
+            answer = await self._ask(request_id, num_tokens, digest)
+            if isinstance(answer, TurnPassed | TurnRefused):
+                return answer
+            if answer is not None and answer.server in (handles := await self._current_handles()):
+                return answer.server, handles[answer.server]
 
     async def end(self, over: ConversationOver) -> RoutingCost:
         """End a conversation; returns what routing cost it."""
@@ -143,21 +198,16 @@ class _ProcessCalls:
         if self._sender is None:
             self._sender = self._task(self._send())
 
-    async def _ask(self, request_id: str, num_tokens: int, digest: str) -> str | None:
-        """The server for one turn; None if the router took this process for dead and has forgotten the question."""
+    async def _ask(self, request_id: str, num_tokens: int, digest: str) -> Answer | None:
+        """The answer to one question; None if the router took this process for dead and has forgotten the question."""
         number = next(self._numbers)
-        answer: _Answer = asyncio.get_running_loop().create_future()
+        answer: _Wait = asyncio.get_running_loop().create_future()
         self._questions[number] = request_id, answer
         self.send(TurnAsked(number, request_id, num_tokens, digest))
-        if self._listener is None:
-            self._listener = self._task(self._listen())
         try:
-            found = await answer
+            return await answer
         finally:
-            del self._questions[number]
-        if isinstance(found, TurnRefused):
-            raise EngineError(found.reason) if found.is_engine_error else RuntimeError(found.reason)
-        return None if found is None else found.server
+            self._questions.pop(number, None)
 
     async def _current_handles(self) -> dict[str, Any]:
         """{server: handle of its actor}, fetched once for each version of the servers."""
@@ -175,10 +225,15 @@ class _ProcessCalls:
         try:
             while self._outbox:
                 messages, self._outbox = self._outbox[:_MOST_MESSAGES], self._outbox[_MOST_MESSAGES:]
-                for found in decode_costs(await self._actor.take_messages.remote(self._worker, encode(messages))):
+                taken = decode_taken(await self._actor.take_messages.remote(self._worker, encode(messages)))
+                for found in taken.costs:
                     cost = self._costs.pop(0)
                     if cost is not None and not cost.done():
                         cost.set_result(found)
+                self._read(taken.news)
+                asked = (each.number for each in messages if isinstance(each, TurnAsked))
+                if self._listener is None and not self._questions.keys().isdisjoint(asked):
+                    self._listener = self._task(self._listen())
         finally:
             self._sender = None
 
@@ -191,7 +246,6 @@ class _ProcessCalls:
                     self._ask_again()
                 else:
                     self._read(news)
-                await asyncio.sleep(0)  # those who have their answers leave `_questions`
             self._actor.leave.remote(self._worker)
         finally:
             self._listener = None
@@ -200,7 +254,7 @@ class _ProcessCalls:
         if news.servers_version != self._servers_version:
             self._servers_version, self._handles = news.servers_version, None
         for answer in news.answers:
-            _, future = self._questions.get(answer.number, (None, None))
+            _, future = self._questions.pop(answer.number, (None, None))
             if future is not None and not future.done():
                 future.set_result(answer)
 
@@ -211,6 +265,7 @@ class _ProcessCalls:
         for _, answer in self._questions.values():
             if not answer.done():
                 answer.set_result(None)
+        self._questions.clear()
 
     def _task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)

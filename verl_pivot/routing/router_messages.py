@@ -37,6 +37,14 @@ class ConversationOver(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Training step of the newest weights that sampled any of the response; None if unknown."""
 
 
+class TurnPassed(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The first turn of a conversation is to be asked of another shard's router, which has room."""
+
+    number: int
+    shard: int
+    """Number of that shard, see `routing.shards`."""
+
+
 class ServerGiven(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """The server of a turn."""
 
@@ -53,12 +61,25 @@ class TurnRefused(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Whether the reason is an EngineError, and not the RuntimeError on which verl's asynchronous client asks again."""
 
 
+Answer = ServerGiven | TurnPassed | TurnRefused
+"""What the router answers to TurnAsked."""
+
+
 class RouterNews(msgspec.Struct, frozen=True, array_like=True):
     """Answers to a process's questions."""
 
     servers_version: int
     """Number of changes of the servers; handles fetched under another number are out of date."""
-    answers: list[ServerGiven | TurnRefused]
+    answers: list[Answer]
+
+
+class Taken(msgspec.Struct, frozen=True, array_like=True):
+    """What the router has to say to a process as soon as it has taken in its messages."""
+
+    costs: list[RoutingCost]
+    """What routing cost the conversations that these messages have ended."""
+    news: RouterNews
+    """Answers that are known at once, such as the servers of turns that come back from their tools."""
 
 
 Message = TurnAsked | TurnOver | ConversationOver
@@ -66,10 +87,10 @@ Message = TurnAsked | TurnOver | ConversationOver
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(list[Message])
 _news_decoder = msgspec.msgpack.Decoder(RouterNews | None)
-_cost_decoder = msgspec.msgpack.Decoder(list[RoutingCost])
+_taken_decoder = msgspec.msgpack.Decoder(Taken)
 
 
-def encode(content: Sequence[Message] | Sequence[RoutingCost] | RouterNews | None) -> bytes:
+def encode(content: Sequence[Message] | Taken | RouterNews | None) -> bytes:
     """Encode what one of the functions below decodes."""
     return _encoder.encode(content)
 
@@ -85,6 +106,6 @@ def decode_news(data: bytes) -> RouterNews | None:
     return news
 
 
-def decode_costs(data: bytes) -> list[RoutingCost]:
-    """Decode what routing cost the conversations that a process's messages have ended."""
-    return _cost_decoder.decode(data)
+def decode_taken(data: bytes) -> Taken:
+    """Decode what the router says to a process as soon as it has taken in its messages."""
+    return _taken_decoder.decode(data)

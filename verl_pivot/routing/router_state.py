@@ -1,13 +1,15 @@
 """RouterState: which conversation runs on which server, the KV tokens that it holds there, and counts of events."""
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TypedDict
+from typing import TypedDict, TypeVar
 
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.routing.accounts import Accounts, Holding, RouterCounts
 from verl_pivot.routing.engine_load import EngineLoad
 
+_Value = TypeVar("_Value")
 UNKNOWN_CAPACITY = 2**53
 """KV tokens assumed of a server that does not report its capacity: only its number of conversations limits it."""
 
@@ -43,6 +45,30 @@ class RouterStatus(TypedDict):
     """{server: most requests that its engine runs at once} of the servers that report it."""
     counts: dict[str, int]
     """Fields of RouterCounts."""
+
+
+def merged(statuses: Sequence[RouterStatus]) -> RouterStatus:
+    """The status of a router of several shards."""
+    counts: Counter[str] = Counter()
+    for status in statuses:
+        counts.update(status["counts"])
+    return RouterStatus(
+        servers=_union(status["servers"] for status in statuses),
+        total_inflight=sum(status["total_inflight"] for status in statuses),
+        active_servers=sum(status["active_servers"] for status in statuses),
+        registered_handles=[server for status in statuses for server in status["registered_handles"]],
+        waiting=sum(status["waiting"] for status in statuses),
+        conversations=sum(status["conversations"] for status in statuses),
+        suspended=[server for status in statuses for server in status["suspended"]],
+        prefill_halves=[server for status in statuses for server in status["prefill_halves"]],
+        tokens=_union(status["tokens"] for status in statuses),
+        max_running=_union(status["max_running"] for status in statuses),
+        counts=dict(counts),
+    )
+
+
+def _union(by_server: Iterable[dict[str, _Value]]) -> dict[str, _Value]:
+    return {server: value for each in by_server for server, value in each.items()}
 
 
 @dataclass(slots=True, kw_only=True)

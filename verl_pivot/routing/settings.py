@@ -1,5 +1,6 @@
 """Content of a router YAML, or of `pivot.router` -> RouterSettings -> the routing policy that they name."""
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -45,6 +46,8 @@ class RouterSettings(Options):
     """Name of the routing policy."""
     max_response_tokens: Annotated[int, Field(ge=1)]
     """Longest response of a whole conversation, observations of tools included."""
+    engines_per_shard: Annotated[int, Field(ge=1)] = 64
+    """Most engines of one actor of the router; more engines have several actors, see `routing.shards`."""
     poll_seconds: Annotated[float, Field(gt=0.0)] = 2.0
     """Seconds between two reads of an engine's load."""
     forget_after_seconds: Annotated[float, Field(gt=0.0)] = 1800.0
@@ -53,6 +56,18 @@ class RouterSettings(Options):
     cache_aware: CacheAwareOptions = CacheAwareOptions()
     least_inflight: LeastInflightOptions = LeastInflightOptions()
     static: StaticOptions = StaticOptions()
+
+    def for_shard(self, num_shards: int) -> "RouterSettings":
+        """The settings for the router of one of so many shards, which sees an equal share of the conversations."""
+        sessions = self.least_inflight.max_sessions
+        return self.model_copy(
+            update={
+                "least_inflight": LeastInflightOptions(
+                    max_sessions=None if sessions is None else math.ceil(sessions / num_shards)
+                ),
+                "static": StaticOptions(num_conversations=math.ceil(self.static.num_conversations / num_shards)),
+            }
+        )
 
 
 _ROUTING_POLICIES: dict[str, Callable[[RouterSettings], RoutingPolicy]] = {
