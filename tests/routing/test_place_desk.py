@@ -371,6 +371,96 @@ def test_an_event_loop_that_closes_waits_for_no_answer_of_the_router() -> None:
     asyncio.run(run())
 
 
+async def test_answers_that_are_known_at_once_need_no_call_of_their_own() -> None:
+    """The second turn of a conversation gets its server at once, in the answer to the call that asked for it."""
+    desk = Desk()
+    actor = Actor(desk.desk)
+    handle, name = RouterHandle(actor), new_request_id()
+    await handle.acquire_server.remote(name, [1])
+    handle.release_server.remote("a", name)
+    await turns_until(lambda: desk.router.inflight == {"a": 0})
+    actor.num_calls = actor.most_listening = 0
+
+    assert (await handle.acquire_server.remote(name, [1, 2]))[0] == "a"
+
+    assert (actor.num_calls, actor.most_listening) == (1, 0)
+
+
+class Shards:
+    """Two desks with one server each, whose actors one handle calls."""
+
+    def __init__(self, room: int = 1) -> None:
+        self.desks = [Desk(room), Desk(room)]
+        self.handle = RouterHandle(*self._actors())
+
+    def _actors(self) -> tuple[Actor, list[Actor]]:
+        first, other = (Actor(desk.desk) for desk in self.desks)
+        return first, [other]
+
+    @property
+    def conversations(self) -> list[int]:
+        return [desk.router.status()["conversations"] for desk in self.desks]
+
+    @property
+    def fullest(self) -> int:
+        return max(range(2), key=lambda shard: self.conversations[shard])
+
+
+async def test_rollouts_of_a_prompt_go_to_one_shard_and_their_calls_to_its_actor() -> None:
+    shards = Shards(room=8)
+    names = [new_request_id() for _ in range(8)]
+
+    await asyncio.gather(*(shards.handle.acquire_server.remote(name, [1]) for name in names))
+    assert sorted(shards.conversations) == [0, 8]
+    await asyncio.gather(*(shards.handle.acquire_server.remote(new_request_id(), [2]) for _ in range(4)))
+    assert sorted(shards.conversations) == [4, 8]
+
+    for name in names:
+        shards.handle.release_server.remote("a", name)
+        await shards.handle.end_conversation.remote(name, 10, None)
+    assert sorted(shards.conversations) == [0, 4]
+    assert [desk.router.counts.ignored for desk in shards.desks] == [0, 0]
+
+
+@pytest.mark.parametrize("reports_end", [True, False])
+async def test_a_conversation_that_waits_may_begin_on_another_shard(reports_end: bool) -> None:
+    shards = Shards()
+    names = [new_request_id() if reports_end else uuid4().hex for _ in range(3)]
+    turns = [asyncio.create_task(shards.handle.acquire_server.remote(name, [1])) for name in names]
+    await turns[0]
+    await turns_until(lambda: sorted(shards.conversations) == [0, 3])
+    full, empty = shards.fullest, 1 - shards.fullest
+
+    assert shards.desks[full].router.pass_on(1, empty) == 1
+    assert (await turns[2])[0] == "a"
+    assert shards.conversations[empty] == 1
+    assert not turns[1].done()
+
+    turns[1].cancel()
+    await turns_until(turns[1].done)
+    shards.handle.release_server.remote("a", names[2])
+    for name in names if reports_end else (names[0], names[2]):
+        await shards.handle.end_conversation.remote(name, 10, None)
+    assert shards.conversations == [0, 0]
+
+
+async def test_a_shard_without_servers_sends_its_turns_to_the_others_and_without_any_the_error_is_verls() -> None:
+    shards = Shards(room=4)
+    names = [new_request_id() for _ in range(4)]
+    for number, name in enumerate(names):
+        await shards.handle.acquire_server.remote(name, [number])
+    assert shards.conversations == [2, 2]
+
+    shards.desks[1].router.remove_server("a")
+    for number, name in enumerate(names):
+        assert (await shards.handle.acquire_server.remote(name, [number, 5]))[0] == "a"
+    assert shards.desks[0].router.status()["total_inflight"] == 6
+
+    shards.desks[0].router.remove_server("a")
+    with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
+        await shards.handle.acquire_server.remote(new_request_id(), [1])
+
+
 OPERATIONS = st.lists(st.tuples(st.sampled_from(["begin", "cancel", "drop"]), st.integers(0, 5)))
 
 

@@ -122,6 +122,35 @@ async def test_requests_wait_for_room_in_the_kv_cache_that_engines_report(tmp_pa
         assert (await third)[0] == first[0]
 
 
+async def test_conversations_that_wait_on_one_actor_begin_on_the_engines_of_another(tmp_path: Path) -> None:
+    """All rollouts of a prompt ask the first actor, whose two engines have room for one each."""
+    with engines(4, capacity=1_100) as four, engines(1) as new:
+        router = make_router(tmp_path, four.handles, policy="kv_admission", engines_per_shard=2)
+
+        found = await asyncio.gather(*asked(router, ["a", "b", "c", "d"]))
+
+        assert sorted(server for server, _ in found) == sorted(four.names)
+        assert all(handle == four.handles[server] for server, handle in found)
+        status = get(router.get_status.remote())
+        assert status["servers"] == dict.fromkeys(four.names, 1)
+        assert (status["total_inflight"], status["active_servers"], status["waiting"]) == (4, 4, 0)
+        assert set(get(router.audit.remote())) == set(four.names)
+        assert [get(router.get_inflight_count.remote(name)) for name in four.names] == [1] * 4
+        assert get(router.get_total_inflight.remote()) == 4
+        assert get(router.clear_sticky_cache.remote())["cleared_entries"] == 4
+
+        get(router.remove_servers.remote(four.names[2:]))
+        get(router.add_servers.remote(new.handles))
+        assert sorted(get(router.get_all_servers.remote())) == sorted([*four.names[:2], *new.names])
+        moved = [name for name, (server, _) in zip("abcd", found, strict=True) if server in four.names[2:]]
+        places = [await ask(router, name, context=50) for name in moved]
+        assert [server for server, _ in places] == new.names * 2
+        for name in "abcd":
+            await end(router, name)
+        status = get(router.get_status.remote())
+        assert (status["conversations"], status["counts"]["ignored"]) == (0, 0)
+
+
 async def test_a_dead_engine_gets_no_more_requests_and_an_added_one_does(tmp_path: Path) -> None:
     with engines(2) as two, engines(1) as new:
         router = make_router(tmp_path, two.handles)

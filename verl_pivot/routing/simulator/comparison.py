@@ -13,6 +13,7 @@ from verl_pivot.routing.simulator.bound import bound
 from verl_pivot.routing.simulator.engine import RATES, EngineRates
 from verl_pivot.routing.simulator.oracle import Oracle
 from verl_pivot.routing.simulator.proposals import AffinityMargin, ImbalanceGate, TogetherLeastInflight
+from verl_pivot.routing.simulator.sharded import ShardedForecast
 from verl_pivot.routing.simulator.step import SimulatedStep, simulate
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
@@ -57,6 +58,15 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
     "cache_aware": lambda setting: CacheAware(),
     "kv_admission": lambda setting: KvAdmission(budget=setting.scenario.budget),
     "kv_forecast": _forecast(_scaled(1.0)),
+    "kv_forecast_4_shards": lambda setting: ShardedForecast(
+        setting.scenario.num_engines,
+        4,
+        lambda: KvForecast(
+            budget=setting.scenario.budget,
+            prior=setting.lengths_before,
+            prior_returning=setting.returning_before,
+        ),
+    ),
     "kv_forecast_prior_0.6": _forecast(_scaled(0.6)),
     "kv_forecast_prior_1.6": _forecast(_scaled(1.6)),
     "kv_forecast_no_prior": _forecast(lambda setting: ()),
@@ -66,7 +76,8 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
 }
 """{name: makes the routing policy for a step}.
 
-`kv_forecast` knows the lengths of the step before. `kv_forecast_prior_0.6` and `_1.6` know them times 0.6 and 1.6,
+`kv_forecast` knows the lengths of the step before. `kv_forecast_4_shards` has four actors, each with a quarter of the
+engines. `kv_forecast_prior_0.6` and `_1.6` know them times 0.6 and 1.6,
 `kv_forecast_no_prior` knows nothing, and `oracle` knows the lengths of the step itself. `affinity_margin` and
 `imbalance_gate` are proposals to verl, and `least_inflight_together` is verl's router with blocks of prompts.
 """
