@@ -167,7 +167,8 @@ async def run(setup: Setup, policy: str) -> RoutingCosts:
     async with httpx.AsyncClient(timeout=60.0) as http:
         await step(client, http, setup.urls, setup.step_before, reports_end=policy == OURS)
         costs = await step(client, http, setup.urls, setup.conversations, reports_end=policy == OURS)
-    ray.kill(router)
+    for each in getattr(router, "actors", [router]):
+        ray.kill(each)
     return costs
 
 

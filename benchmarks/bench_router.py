@@ -11,6 +11,7 @@ import statistics
 import tempfile
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,7 @@ def main(
     processes: Annotated[int, typer.Option(min=1, help="Processes of agent loops in that step.")] = 4,
     seconds: Annotated[float, typer.Option(min=1.0, help="Time for which that step is measured.")] = 60.0,
     turn_seconds: Annotated[float, typer.Option(min=0.1, help="Mean time of a turn, and of its tools.")] = 30.0,
+    engines_per_shard: Annotated[int, typer.Option(min=1, help="Engines of each actor in that step.")] = 64,
 ) -> None:
     """Print milliseconds of the calls of each policy, of releases while all acquires wait, and of a step's turns."""
     console = Console()
@@ -57,7 +59,7 @@ def main(
     console.print(f"target: median below {TARGET_DECISION_MS} ms\n")
     waiting(conversations, console)
     if rollouts:
-        step(engines, rollouts, processes, seconds, turn_seconds, console)
+        step(StepSize(engines, engines_per_shard, rollouts, processes, seconds, turn_seconds), console)
 
 
 class _Quantiles(NamedTuple):
@@ -139,15 +141,18 @@ class _Load:
 
 
 @contextmanager
-def running_router(num_engines: int, capacity: int, policy: str) -> Iterator[Any]:
+def running_router(num_engines: int, capacity: int, policy: str, engines_per_shard: int) -> Iterator[Any]:
     """The handle of a router on a Ray of its own, with so many made-up engines."""
     import ray
     from verl.workers.rollout.router import get_router_handle
 
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     settings = {
-        "router_class": "verl_pivot.routing.router_actor.KvRouter", "policy": policy, "max_response_tokens": _BUDGET
-    }  # fmt: skip
+        "router_class": "verl_pivot.routing.router_actor.KvRouter",
+        "policy": policy,
+        "max_response_tokens": _BUDGET,
+        "engines_per_shard": engines_per_shard,
+    }
     try:
         with engine_loads(num_engines, capacity) as names, tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "router.yaml"
@@ -161,7 +166,7 @@ def running_router(num_engines: int, capacity: int, policy: str) -> Iterator[Any
 
 def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
     """Print milliseconds of the ends of turns while so many acquires wait, on a router of its own."""
-    with running_router(num_running // 4, 4 * (_PROMPT_TOKENS + _BUDGET), "kv_admission") as router:
+    with running_router(num_running // 4, 4 * (_PROMPT_TOKENS + _BUDGET), "kv_admission", num_running) as router:
         asyncio.run(wait_and_release(router, num_running, num_waiting, console))
 
 
@@ -203,40 +208,51 @@ async def wait_and_release(router: Any, num_running: int, num_waiting: int, cons
 
 
 def cpu_seconds(router: Any) -> float:
-    """CPU seconds that the router's actor has used."""
+    """CPU seconds that the router's actors have used together."""
     import ray
 
-    seconds: float = ray.get(router.actor.__ray_call__.remote(lambda _: time.process_time()))
-    return seconds
+    return float(sum(ray.get([each.__ray_call__.remote(lambda _: time.process_time()) for each in router.actors])))
 
 
-def step(engines: int, rollouts: int, processes: int, seconds: float, turn_seconds: float, console: Console) -> None:
-    """Print what a step of so many rollouts asks of the router's actor: CPU time of a turn, and time to the answer.
+class StepSize(NamedTuple):
+    """Sizes of a step whose rollouts only take time."""
+
+    engines: int
+    engines_per_shard: int
+    rollouts: int
+    processes: int
+    seconds: float
+    turn_seconds: float
+
+
+def step(size: StepSize, console: Console) -> None:
+    """Print what a step of so many rollouts asks of the router's actors: CPU time of a turn, and time to the answer.
 
     Processes of agent loops play conversations without engines: a turn takes `turn_seconds` on average, also while
     tools work. All rollouts begin at once, and most wait for room.
     """
     import ray
 
-    with running_router(engines, 400_000, "kv_forecast") as router:
-        workers = [ray.remote(AgentLoops).remote(number, turn_seconds) for number in range(processes)]
-        rounds = [each.play.remote(router, rollouts // processes) for each in workers]
-        while num_known(ray.get(router.get_status.remote())) < rollouts:
+    with running_router(size.engines, 400_000, "kv_forecast", size.engines_per_shard) as router:
+        workers = [ray.remote(AgentLoops).remote(number, size.turn_seconds) for number in range(size.processes)]
+        rounds = [each.play.remote(router, size.rollouts // size.processes) for each in workers]
+        while num_known(ray.get(router.get_status.remote())) < size.rollouts:
             time.sleep(1.0)
-        console.print(f"the router knows all {rollouts} rollouts after {cpu_seconds(router):.1f} s of its CPU time")
+        console.print(f"all {size.rollouts} rollouts are known after {cpu_seconds(router):.1f} CPU s of the actors")
         ray.get([each.times.remote() for each in workers])
         before = cpu_seconds(router)
-        time.sleep(seconds)
+        time.sleep(size.seconds)
         after = cpu_seconds(router)
         times = [each for found in ray.get([each.times.remote() for each in workers]) for each in found]
         status = ray.get(router.get_status.remote())
         del rounds
     median, percentile_99 = _quantiles(times)
     console.print(
-        f"{engines} engines, {rollouts} rollouts of which {status['waiting']} wait, {processes} processes of agent "
-        f"loops: {len(times)} turns in {seconds:.0f} s, {1e3 * (after - before) / len(times):.3f} ms of the actor's "
-        f"CPU time for each, {len(times) / (after - before):.0f} turns per CPU second; acquire to answer: median "
-        f"{median:.1f} ms, 99 % {percentile_99:.1f} ms"
+        f"{size.engines} engines, {len(router.actors)} actors, {size.rollouts} rollouts of which {status['waiting']} "
+        f"wait, {size.processes} processes of agent loops: {len(times)} turns in {size.seconds:.0f} s, "
+        f"{1e3 * (after - before) / len(times):.3f} ms of the actors' CPU time for each, "
+        f"{len(times) / (after - before):.0f} turns per CPU second; acquire to answer: median {median:.1f} ms, 99 % "
+        f"{percentile_99:.1f} ms"
     )
 
 
@@ -253,6 +269,7 @@ class AgentLoops:
         self._number = number
         self._turn_seconds = turn_seconds
         self._times: list[float] = []
+        self._prompts: dict[int, array[int]] = {}
 
     async def play(self, router: Any, num_rollouts: int) -> None:
         """Play rollouts that all begin at once, 32 of each prompt."""
@@ -263,9 +280,15 @@ class AgentLoops:
         found, self._times = self._times, []
         return found
 
+    def _prompt(self, number: int) -> "array[int]":
+        """Token ids of a prompt, which its rollouts share."""
+        if number not in self._prompts:
+            self._prompts[number] = array("q", [self._number, number, *range(_PROMPT_TOKENS - 2)])
+        return self._prompts[number]
+
     async def _roll_out(self, router: Any, number: int) -> None:
         name = f"p{self._number}-{number}{REPORTS_END}"
-        ids = [self._number, number // 32, *range(_PROMPT_TOKENS - 2)]
+        ids = self._prompt(number // 32)
         is_last = False
         while not is_last:
             began = time.perf_counter()
@@ -274,7 +297,7 @@ class AgentLoops:
                 self._times.append(time.perf_counter() - began)
             await asyncio.sleep(self._rng.expovariate(1 / self._turn_seconds))
             router.release_server.remote(server, name)
-            ids = [*ids, *range(self._rng.randrange(100, 2_000))]
+            ids = ids + array("q", bytes(8 * self._rng.randrange(100, 2_000)))
             is_last = self._rng.random() < 1 / 3 or len(ids) > _BUDGET
             if not is_last:
                 await asyncio.sleep(self._rng.expovariate(1 / self._turn_seconds))

@@ -346,8 +346,8 @@ async def test_a_handle_travels_with_its_actor_only_and_has_the_actors_other_met
 
     assert await handle.get_status.remote() == "status"
     assert await handle.require_acquire_fields.remote() == ["prompt_ids"]
-    assert RouterHandle.__reduce__(handle) == (RouterHandle, (handle.actor, ()))
-    assert pickle.loads(pickle.dumps(RouterHandle("an actor"))).actor == "an actor"
+    assert RouterHandle.__reduce__(handle) == (RouterHandle, (handle.actors[0], ()))
+    assert pickle.loads(pickle.dumps(RouterHandle("an actor", ["another"]))).actors == ("an actor", "another")
 
 
 def test_an_event_loop_that_closes_waits_for_no_answer_of_the_router() -> None:
@@ -431,6 +431,7 @@ async def test_a_conversation_that_waits_may_begin_on_another_shard(reports_end:
     await turns_until(lambda: sorted(shards.conversations) == [0, 3])
     full, empty = shards.fullest, 1 - shards.fullest
 
+    shards.desks[full].now = 7.25
     assert shards.desks[full].router.pass_on(1, empty) == 1
     assert (await turns[2])[0] == "a"
     assert shards.conversations[empty] == 1
@@ -439,8 +440,11 @@ async def test_a_conversation_that_waits_may_begin_on_another_shard(reports_end:
     turns[1].cancel()
     await turns_until(turns[1].done)
     shards.handle.release_server.remote("a", names[2])
-    for name in names if reports_end else (names[0], names[2]):
+    costs = [
         await shards.handle.end_conversation.remote(name, 10, None)
+        for name in (names if reports_end else (names[0], names[2]))
+    ]
+    assert (costs[0].wait_seconds, costs[-1].wait_seconds) == (0.0, 7.25)
     assert shards.conversations == [0, 0]
 
 

@@ -267,7 +267,7 @@ async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tm
 
         ray.kill(worker)
         del waits
-        assert get(router.actor.__ray_call__.remote(move_clock)) == 5
+        assert get(router.actors[0].__ray_call__.remote(move_clock)) == 5
 
         await end(router, "first")
         assert await ask(router, "next") == (one.names[0], one.handles[one.names[0]])

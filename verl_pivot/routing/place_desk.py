@@ -197,7 +197,12 @@ class PlaceDesk:
         name = asked.request_id
         try:
             server = self._router.ask(
-                name, asked.num_tokens, asked.digest, reports_end=reports_end(name), is_only_turn=is_only_turn(name)
+                name,
+                asked.num_tokens,
+                asked.digest,
+                reports_end=reports_end(name),
+                is_only_turn=is_only_turn(name),
+                waited_seconds=asked.waited_ms / 1e3,
             )
         except RuntimeError as error:  # an EngineError is one too
             self._refuse(worker, asked, error)
@@ -210,7 +215,7 @@ class PlaceDesk:
     def _tell(self, worker: _Worker, asked: TurnAsked, server: "asyncio.Future[str]") -> None:
         error = server.exception()
         if isinstance(error, PassedOn):
-            self._answer(worker, TurnPassed(asked.number, error.shard))
+            self._answer(worker, TurnPassed(asked.number, error.shard, round(1e3 * error.wait_seconds)))
             return
         if error is not None:
             self._refuse(worker, asked, error)

@@ -32,9 +32,10 @@ class _Waiter:
 class PassedOn(RuntimeError):
     """Ends the wait of a conversation that is to begin on another shard."""
 
-    def __init__(self, shard: int) -> None:
+    def __init__(self, shard: int, wait_seconds: float) -> None:
         super().__init__(f"the conversation is to begin on shard {shard}")
         self.shard = shard
+        self.wait_seconds = wait_seconds
 
 
 class Router:
@@ -64,7 +65,14 @@ class Router:
     # ---- requests
 
     def ask(
-        self, name: str, num_tokens: int, digest: str, *, reports_end: bool, is_only_turn: bool = False
+        self,
+        name: str,
+        num_tokens: int,
+        digest: str,
+        *,
+        reports_end: bool,
+        is_only_turn: bool = False,
+        waited_seconds: float = 0.0,
     ) -> "asyncio.Future[str]":
         """The server for one turn of a conversation, as soon as there is room.
 
@@ -74,6 +82,7 @@ class Router:
             digest: Digest of these tokens; conversations whose first requests have equal ones make a group.
             reports_end: Whether the conversation's agent loop will call `end`.
             is_only_turn: Whether the conversation's agent loop has said that it has one turn.
+            waited_seconds: Time that the turn has waited on another shard.
 
         Raises:
             RuntimeError: If there is no server, with verl's text. The future raises it too.
@@ -90,6 +99,7 @@ class Router:
             server.set_result(known.server)
             return server
         conversation = known or self._state.begin(name, num_tokens, digest, reports_end=reports_end)
+        conversation.cost.wait_seconds += waited_seconds
         began = self._note_call(name)
         # A request shorter than the prompt belongs to a conversation that began anew under the same id.
         context_tokens = max(0, num_tokens - conversation.prompt_tokens)
@@ -155,8 +165,10 @@ class Router:
         The newest ones go first, so that rollouts of one prompt go together.
         """
         chosen = list(itertools.islice(filter(self._waits_to_begin, reversed(self._waiters)), most))
+        now = self._clock()
         for name in chosen:
-            self._drop(name, PassedOn(shard))
+            waited = self._state.conversations[name].cost.wait_seconds + now - self._waiters[name].began_at
+            self._drop(name, PassedOn(shard, waited))
         return len(chosen)
 
     @property

@@ -49,8 +49,7 @@ class RouterHandle:
             actor: Ray's handle of the RouterActor of the first shard, see `routing.shards`.
             others: Those of the other shards.
         """
-        self.actor = actor
-        self._others = tuple(others)
+        self.actors = (actor, *others)
         self._calls_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _ProcessCalls] = WeakKeyDictionary()
         self.require_acquire_fields = _LocalMethod(self._acquire_fields)
         self.require_release_fields = _LocalMethod(self._release_fields)
@@ -59,12 +58,12 @@ class RouterHandle:
         self.end_conversation = _LocalMethod(self._end)
 
     def __reduce__(self) -> tuple[type["RouterHandle"], tuple[Any, tuple[Any, ...]]]:
-        return RouterHandle, (self.actor, self._others)
+        return RouterHandle, (self.actors[0], self.actors[1:])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.actor, name)
+        return getattr(self.actors[0], name)
 
     async def _acquire_fields(self) -> list[str]:
         return ["prompt_ids"]
@@ -92,7 +91,7 @@ class RouterHandle:
     def _calls(self) -> "_ProcessCalls":
         loop = asyncio.get_running_loop()
         if loop not in self._calls_by_loop:
-            self._calls_by_loop[loop] = _ProcessCalls([self.actor, *self._others])
+            self._calls_by_loop[loop] = _ProcessCalls(self.actors)
         return self._calls_by_loop[loop]
 
 
@@ -122,11 +121,12 @@ class _ProcessCalls:
         if shard is None:
             shard = self._shards.begin(request_id, digest)
         refusing: set[int] = set()
+        waited_ms = 0
         try:
             while True:
-                found = await self._calls[shard].acquire(request_id, num_tokens, digest)
+                found = await self._calls[shard].acquire(request_id, num_tokens, digest, waited_ms)
                 if isinstance(found, TurnPassed):
-                    shard = found.shard
+                    shard, waited_ms = found.shard, found.waited_ms
                 elif isinstance(found, TurnRefused):
                     refusing.add(shard)
                     shard = self._after_refusal(found, refusing)
@@ -174,11 +174,12 @@ class _ShardCalls:
         """Handles of the servers under `_servers_version`; None until they are needed."""
 
     async def acquire(
-        self, request_id: str, num_tokens: int, digest: str
+        self, request_id: str, num_tokens: int, digest: str, waited_ms: int
     ) -> tuple[str, Any] | TurnPassed | TurnRefused:
         """The server for one turn and the handle of its actor, or why there is none."""
         while True:
-            answer = await self._ask(request_id, num_tokens, digest)
+            number = next(self._numbers)
+            answer = await self._ask(TurnAsked(number, request_id, num_tokens, digest, waited_ms))
             if isinstance(answer, TurnPassed | TurnRefused):
                 return answer
             if answer is not None and answer.server in (handles := await self._current_handles()):
@@ -198,16 +199,15 @@ class _ShardCalls:
         if self._sender is None:
             self._sender = self._task(self._send())
 
-    async def _ask(self, request_id: str, num_tokens: int, digest: str) -> Answer | None:
+    async def _ask(self, asked: TurnAsked) -> Answer | None:
         """The answer to one question; None if the router took this process for dead and has forgotten the question."""
-        number = next(self._numbers)
         answer: _Wait = asyncio.get_running_loop().create_future()
-        self._questions[number] = request_id, answer
-        self.send(TurnAsked(number, request_id, num_tokens, digest))
+        self._questions[asked.number] = asked.request_id, answer
+        self.send(asked)
         try:
             return await answer
         finally:
-            self._questions.pop(number, None)
+            self._questions.pop(asked.number, None)
 
     async def _current_handles(self) -> dict[str, Any]:
         """{server: handle of its actor}, fetched once for each version of the servers."""

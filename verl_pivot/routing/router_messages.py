@@ -18,6 +18,8 @@ class TurnAsked(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Tokens of the prompt and the response so far."""
     digest: str
     """Digest of these tokens; equal first requests make a group."""
+    waited_ms: int = 0
+    """Milliseconds that the turn has waited on other shards."""
 
 
 class TurnOver(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -43,6 +45,8 @@ class TurnPassed(msgspec.Struct, frozen=True, array_like=True, tag=True):
     number: int
     shard: int
     """Number of that shard, see `routing.shards`."""
+    waited_ms: int
+    """Milliseconds that the turn has waited so far."""
 
 
 class ServerGiven(msgspec.Struct, frozen=True, array_like=True, tag=True):
