@@ -9,16 +9,16 @@ from verl_pivot.routing.settings import parse_router
 from verl_pivot.routing.shards import ConversationShards, Demand, Transfer, plan_exchange, split
 
 
-def test_conversations_of_a_prompt_begin_on_one_shard_and_prompts_on_the_shard_with_the_fewest() -> None:
+def test_conversations_of_a_prompt_begin_eight_at_a_time_on_the_shard_with_the_fewest() -> None:
     shards = ConversationShards(3, first=1)
 
-    begun = [shards.begin(f"{prompt}-{number}", prompt) for prompt in "abcd" for number in range(4)]
+    begun = [shards.begin(f"{prompt}-{number}", prompt) for prompt in "ab" for number in range(20)]
 
-    assert begun == [1] * 4 + [2] * 4 + [0] * 4 + [1] * 4
+    assert begun == [1] * 8 + [2] * 8 + [0] * 4 + [0] * 8 + [1] * 8 + [2] * 4
     assert shards.find("a-0") == 1
-    for number in range(4):
-        assert shards.end(f"b-{number}") == 2
-    assert shards.begin("e-0", "e") == 2
+    for number in range(8, 16):
+        assert shards.end(f"a-{number}") == 2
+    assert shards.begin("c-0", "c") == 2
 
 
 def test_a_conversation_that_moved_is_found_where_it_is() -> None:
@@ -51,8 +51,7 @@ def test_whatever_happens_a_conversation_is_where_it_was_put_last(calls: list[tu
         if kind == "begin" and name not in places:
             counts = Counter(places.values())
             places[name] = shards.begin(name, f"{prompt}")
-            others_of_prompt = [each for each in places if each != name and shards._found[each][1] == f"{prompt}"]
-            if not others_of_prompt:
+            if shards._prompts[f"{prompt}"].num_begun == 1:
                 assert counts[places[name]] == min(counts[each] for each in range(3))
         elif kind == "move":
             shards.move(name, shard)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 _MOST_REMEMBERED = 100_000
 """Conversations whose shard a process remembers. One that is forgotten goes on as a new conversation."""
+_RUN = 8
+"""Conversations of a prompt that begin on one shard in a row, as many as `kv_forecast` sends to one server. The next
+ones may begin on another, since conversations of a prompt have similar lengths and would unbalance the shards."""
 _MOST_PASSED_ON = 256
 """Conversations that leave a shard in one exchange, so that its actor is not busy with them for long."""
 
@@ -20,14 +23,16 @@ _MOST_PASSED_ON = 256
 class _Prompt:
     """A prompt of which conversations are remembered."""
 
-    shard: int
+    shard: int = 0
+    num_begun: int = 0
     num_conversations: int = 0
+    """Those of them that are remembered."""
 
 
 class ConversationShards:
     """The shard of each conversation that a process of agent loops plays.
 
-    Conversations of one prompt begin on one shard, and prompts on the shard that has the fewest of the process's
+    Conversations of one prompt begin on a shard eight at a time: on that which has the fewest of the process's
     conversations.
     """
 
@@ -57,9 +62,10 @@ class ConversationShards:
 
     def begin(self, conversation: str, digest: str) -> int:
         """Choose the shard of a new conversation by the digest of its prompt."""
-        if digest not in self._prompts:
-            self._prompts[digest] = _Prompt(min(range(self._num_shards), key=self._fullness))
-        prompt = self._prompts[digest]
+        prompt = self._prompts.setdefault(digest, _Prompt())
+        if prompt.num_begun % _RUN == 0:
+            prompt.shard = min(range(self._num_shards), key=self._fullness)
+        prompt.num_begun += 1
         prompt.num_conversations += 1
         self._num_conversations[prompt.shard] += 1
         self._found[conversation] = prompt.shard, digest
