@@ -66,6 +66,10 @@ SHOWN_ELSEWHERE = {
         "routing/test_router_actor.py",
         "test_a_dead_engine_gets_no_more_requests_and_an_added_one_does",
     ),
+    "pivot.router.engines_per_shard": (
+        "routing/test_router_actor.py",
+        "test_conversations_that_wait_on_one_actor_begin_on_the_engines_of_another",
+    ),
     "pivot.router.forget_after_seconds": (
         "routing/test_router.py",
         "test_conversations_without_calls_are_forgotten_unless_a_request_runs",

@@ -63,7 +63,7 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
         4,
         lambda: KvForecast(
             budget=setting.scenario.budget,
-            prior=setting.lengths_before,
+            prior=setting.lengths_before[::4],
             prior_returning=setting.returning_before,
         ),
     ),
