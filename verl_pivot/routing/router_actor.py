@@ -89,7 +89,8 @@ class RouterActor:
     async def get_demand(self) -> Demand:
         """Not in verl's protocol: what the shard has to do."""
         await self._start()
-        return Demand(self._router.num_waiting_to_begin, self._router.num_active_servers)
+        num_waiting = self._router.num_waiting_to_begin + self._desk.num_first_turns
+        return Demand(num_waiting, self._router.num_active_servers)
 
     async def pass_on(self, most: int, shard: int) -> None:
         """Not in verl's protocol: let up to `most` waiting conversations begin on another shard."""
@@ -99,30 +100,36 @@ class RouterActor:
 
     async def add_servers(self, servers: Mapping[str, Any]) -> None:
         await self._start()
-        shards = [self._router.servers, *await self._ask_others("get_all_servers")]
+        shards = await self._servers_by_shard()
         added: list[dict[str, Any]] = [{} for _ in shards]
         for server, handle in servers.items():
             known = [shard for shard, names in enumerate(shards) if server in names]
             smallest = min(range(len(shards)), key=lambda shard: len(shards[shard]) + len(added[shard]))
             added[known[0] if known else smallest][server] = handle
         await self._add(added[0])
-        await asyncio.gather(
-            *(other.add_servers.remote(new) for other, new in zip(self._others, added[1:], strict=True) if new)
-        )
+        for other, new in zip(self._others, added[1:], strict=True):
+            await other.add_servers.remote(new)
 
     async def remove_servers(self, server_ids: Sequence[str]) -> None:
         await self._start()
+        of_others = [set(names) for names in (await self._servers_by_shard())[1:]]
         self._change_handles()
         for server in server_ids:
+            if any(server in names for names in of_others):
+                continue
             self._handles.pop(server, None)
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
             self._router.remove_server(server)
-        await self._ask_others("remove_servers", server_ids)
+        for other, names in zip(self._others, of_others, strict=True):
+            await other.remove_servers.remote(list(names.intersection(server_ids)))
+
+    async def _servers_by_shard(self) -> list[list[str]]:
+        return [self._router.servers, *await self._ask_others("get_all_servers")]
 
     async def get_all_servers(self) -> list[str]:
         await self._start()
-        return [*self._router.servers, *(each for names in await self._ask_others("get_all_servers") for each in names)]
+        return [server for names in await self._servers_by_shard() for server in names]
 
     async def get_inflight_count(self, server_id: str) -> int:
         return sum([self._router.inflight.get(server_id, 0), *await self._ask_others("get_inflight_count", server_id)])
