@@ -252,7 +252,10 @@ class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ra
         first, *others = ({server: servers[server] for server in shard} for shard in shards)
         actor: Any = RouterActor
         others = [actor.remote(each, settings) for each in others]
-        return RouterHandle(actor.remote(first, settings, others), others)
+        handle = RouterHandle(actor.remote(first, settings, others), others)
+        if others:
+            handle.get_all_servers.remote()  # else the first actor exchanges nothing until a conversation begins there
+        return handle
 
 
 KvRouter = _RouterClass()
