@@ -20,8 +20,8 @@ _MOST_PASSED_ON = 256
 
 
 @dataclass(slots=True)
-class _Prompt:
-    """A prompt of which conversations are remembered."""
+class _PromptRollouts:
+    """Conversations of one prompt, some of which are remembered."""
 
     shard: int = 0
     num_begun: int = 0
@@ -46,7 +46,7 @@ class ConversationShards:
         self._first = first
         self._found: OrderedDict[str, tuple[int, str]] = OrderedDict()
         """{conversation: (its shard, digest of its prompt)}, in the order of their newest calls."""
-        self._prompts: dict[str, _Prompt] = {}
+        self._prompts: dict[str, _PromptRollouts] = {}
         """{digest of a prompt: prompt}."""
         self._num_conversations = [0] * num_shards
         """[num_shards] conversations in `_found`."""
@@ -62,7 +62,7 @@ class ConversationShards:
 
     def begin(self, conversation: str, digest: str) -> int:
         """Choose the shard of a new conversation by the digest of its prompt."""
-        prompt = self._prompts.setdefault(digest, _Prompt())
+        prompt = self._prompts.setdefault(digest, _PromptRollouts())
         if prompt.num_begun % _RUN == 0:
             prompt.shard = min(range(self._num_shards), key=self._fullness)
         prompt.num_begun += 1
