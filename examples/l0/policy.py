@@ -1,0 +1,77 @@
+"""The study's policy: a tiny Qwen2 that works in a notebook, with partial skill from SFT on careless transcripts."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+from transformers import Qwen2Tokenizer
+
+from examples.l0.agent import CARELESS
+from examples.l0.transcripts import Pages, record_all, scaffold
+from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teach_policy
+from examples.world.entities import ENDS, ONSETS, TRADES, VOWELS, make_documents, make_world
+from examples.world.questions import demonstration_questions
+from verl_pivot.types import Trajectory
+
+_SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
+_VALUES = (
+    *_SYLLABLES,
+    *(each.capitalize() for each in _SYLLABLES),
+    *(f" {each}" for each in TRADES),
+    *(f"{number:02}" for number in range(100)),
+)
+"""Texts that are one token each; names and numbers consist of a few of these, and so can be copied piece by piece."""
+
+
+def _either(words: tuple[str, ...]) -> str:
+    return f"(?:{'|'.join(sorted(words, key=len, reverse=True))})"
+
+
+_SYLLABLE = rf"{_either(ONSETS)}{_either(VOWELS)}"
+_FIRST_SYLLABLE = rf"{_either(tuple(each.capitalize() for each in ONSETS))}{_either(VOWELS)}"
+_NAME = rf"(?:{_FIRST_SYLLABLE}(?:{_SYLLABLE}){{1,2}}{_either(ENDS)}(?![a-z]))"
+_BETWEEN_PHRASES = re.compile(
+    rf"<\|[^|]*\|>|(?<=assistant\n)|(?<=system\n)|(?<=user\n)|\d+|(?<=[.?])(?=[ \n])|(?=\.</think>)|(?<=</think>)"
+    rf"|(?<=<output>\n)|(?=\n</output>)|(?<=</output>)|(?<=\(nothing\))|(?=\n<notepad>)|(?<=</notepad>)"
+    rf"|\b(?!File|NameError){_NAME}| {_either(TRADES)}"
+)
+"""Marks of the chat template and of the notebook, names, numbers and ends of sentences; each text between these is one
+token, so that a policy chooses what to do in a single token."""
+FIRST_SFT_WORLD = 1_000_000
+"""Seed of the first world of the transcripts, which is another than the study's."""
+
+
+def sft_config(seed: int) -> SftConfig:
+    """Settings of the base policy, which decide its skill."""
+    return SftConfig(
+        seed=seed, num_logs=500, num_copy_steps=130, num_careful_steps=230, num_careless_steps=220, carelessness=1.0
+    )
+
+
+def make_policy(folder: Path, config: SftConfig) -> Path:
+    """Train the base policy into `folder`, unless it is there already with the same configuration."""
+    return teach_policy(folder, config, lambda config: _lessons(folder / "world", config))
+
+
+def _lessons(folder: Path, config: SftConfig) -> Lessons:
+    seed = FIRST_SFT_WORLD + config.seed
+    world = make_world(seed)
+    pages = Pages.of(make_documents(world, seed), folder)
+    questions = demonstration_questions(world, config.num_logs, seed)
+    few = record_all(questions[:200], pages, CARELESS, scaffold(_about_tokens))
+    tokenizer = build_tokenizer(few)
+    exact = scaffold(cache(lambda text: len(tokenizer.encode(text, add_special_tokens=False))))
+    careful, careless = (
+        record_all(questions, pages, CARELESS.scaled(factor), exact) for factor in (0.0, config.carelessness)
+    )
+    return Lessons(tokenizer, careful, careless)
+
+
+def _about_tokens(text: str) -> int:
+    """Number of tokens before there is a tokenizer."""
+    return len(text) // 12
+
+
+def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
+    """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts."""
+    return learn_tokenizer(transcripts, _VALUES, _BETWEEN_PHRASES)

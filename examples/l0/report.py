@@ -1,0 +1,147 @@
+"""Evaluations and training dumps of all units -> a table with intervals, plots over training steps, summary.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
+from examples.l0.measures import MEASURES, Played, mean
+from examples.l0.training import SCAFFOLD
+from examples.world.questions import KINDS, WorldQuestion
+from verl_pivot.statistics import PairedDifference, paired_difference
+from verl_pivot.types import Json, JsonObject
+
+BIN_STEPS = 5
+"""Number of training steps whose mean is one point of a plot."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one unit gave."""
+
+    arm: str
+    seed: int
+    held_out: Sequence[Played]
+    training: Mapping[int, Sequence[Played]]
+    """{step: trajectories}; empty for the scaffold."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One unit on the held-out questions."""
+
+    arm: str
+    seed: int
+    means: dict[str, float]
+    """{measure: mean over the questions}"""
+    unseen: float
+    """EM on the kind of question that training never asked."""
+    over_scaffold: PairedDifference | None
+    """Difference of EM on the questions that both answered; None for the scaffold, and where it was not run."""
+    num_questions: int
+    """Questions that were decided."""
+
+    def as_dict(self) -> JsonObject:
+        gain = self.over_scaffold
+        interval: Json = (
+            None if gain is None else {"value": gain.value, "low": gain.interval.low, "high": gain.interval.high}
+        )
+        return {
+            "arm": self.arm,
+            "seed": self.seed,
+            "num_questions": self.num_questions,
+            **self.means,
+            "EM on the unseen kind": self.unseen,
+            "EM over the scaffold": interval,
+        }
+
+
+def rows(results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> list[Row]:
+    """A row for each unit, in order."""
+    scaffolds = {each.seed: each.held_out for each in results if each.arm == SCAFFOLD}
+    return [_row(each, scaffolds.get(each.seed), questions) for each in results]
+
+
+def _row(result: Result, scaffold: Sequence[Played] | None, questions: Mapping[str, WorldQuestion]) -> Row:
+    unseen = [each for each in result.held_out if KINDS[questions[each.prompt_id].kind].is_held_out]
+    return Row(
+        arm=result.arm,
+        seed=result.seed,
+        means={name: mean(name, result.held_out) for name in MEASURES},
+        unseen=mean("EM", unseen) if unseen else float("nan"),
+        over_scaffold=None if scaffold is None or result.arm == SCAFFOLD else gain(scaffold, result.held_out),
+        num_questions=len(result.held_out),
+    )
+
+
+def gain(baseline: Sequence[Played], arm: Sequence[Played]) -> PairedDifference:
+    """The arm's EM minus the baseline's, on the questions that both answered."""
+    before, after = ({each.prompt_id: each.em for each in played} for played in (baseline, arm))
+    shared = sorted(before.keys() & after.keys())
+    return paired_difference([before[each] for each in shared], [after[each] for each in shared])
+
+
+def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
+    """Write summary.json, and l0.png if anything was trained."""
+    content = {"units": [each.as_dict() for each in found], "gaps": list(gaps)}
+    (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+    if any(each.training for each in results):
+        draw(results, folder / "l0.png")
+
+
+def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
+    """Print the table, and what is missing."""
+    table = Table(title="Held-out questions, one sampled answer each", title_justify="left")
+    for column in ("arm", "seed", *MEASURES, "EM, unseen kind", "EM over the scaffold"):
+        table.add_column(column)
+    for row in found:
+        means = (f"{row.means[name]:.3f}" for name in MEASURES)
+        table.add_row(row.arm, str(row.seed), *means, f"{row.unseen:.3f}", _shown(row.over_scaffold))
+    console.print(table)
+    for gap in gaps:
+        console.print(gap, highlight=False)
+
+
+def _shown(difference: PairedDifference | None) -> str:
+    if difference is None:
+        return ""
+    low, high = difference.interval
+    return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
+    arms: dict[str, list[Mapping[int, Sequence[Played]]]] = {}
+    for each in results:
+        if each.training:
+            arms.setdefault(each.arm, []).append(each.training)
+    figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
+    for panel, name in zip(panels.flat, MEASURES, strict=True):
+        for arm, seeds in arms.items():
+            _draw_arm(panel, name, arm, seeds)
+        panel.set(xlabel="training step", title=name)
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def _draw_arm(panel: Axes, name: str, arm: str, seeds: Sequence[Mapping[int, Sequence[Played]]]) -> None:
+    num_bins = min(-(-max(training) // BIN_STEPS) for training in seeds)
+    values = np.array([[mean(name, each) for each in binned(training)[:num_bins]] for training in seeds])
+    steps = BIN_STEPS * np.arange(num_bins) + (BIN_STEPS + 1) / 2
+    (line,) = panel.plot(steps, values.mean(axis=0), label=arm)
+    panel.fill_between(steps, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.15, linewidth=0)
+
+
+def binned(training: Mapping[int, Sequence[Played]]) -> list[list[Played]]:
+    """[num_bins] trajectories of BIN_STEPS steps each."""
+    bins: list[list[Played]] = [[] for _ in range(0, max(training), BIN_STEPS)]
+    for step, played in training.items():
+        bins[(step - 1) // BIN_STEPS] += played
+    return bins

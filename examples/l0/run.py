@@ -1,0 +1,114 @@
+"""L0 beside GRPO and without some of its parts, in a generated world: `python -m examples.l0 --help`."""
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+from examples.l0 import report  # noqa: E402
+from examples.l0.corpus import Corpus, make_corpus  # noqa: E402
+from examples.l0.measures import read_dump, read_training  # noqa: E402
+from examples.l0.policy import make_policy, sft_config  # noqa: E402
+from examples.l0.training import ARMS, Arm  # noqa: E402
+from examples.quickstart.run import phase  # noqa: E402
+from examples.quickstart.training import shell, train  # noqa: E402
+from examples.units import Unit, finish, gaps  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
+from verl_pivot.types import JsonObject  # noqa: E402
+
+console = Console()
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/l0"),
+    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(ARMS),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 30,
+    questions: Annotated[int, typer.Option(min=8, help="Held-out questions that each policy answers.")] = 600,
+) -> None:
+    """Train a small policy that answers questions in a notebook by L0 and by other methods, and compare them.
+
+    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
+    goes on from its last checkpoint.
+
+    Example: python -m examples.l0 --arms scaffold,l0,grpo --seeds 1 --steps 20 --out outputs/l0-1
+    """
+    chosen = _chosen(arms)
+    seconds: dict[str, float] = {}
+    with phase("corpus", "The world: an index, and questions of one to three hops", seconds):
+        corpus = make_corpus(out / "world", questions)
+    units: list[Unit] = []
+    results: list[report.Result] = []
+    for seed in range(seeds):
+        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
+            policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed))
+        for name in chosen:
+            arm = make_arm(name, policy, corpus, out / f"seed-{seed}" / name, seed, steps)
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm, questions)))
+            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
+                finish(units[-1], partial(_train_and_evaluate, arm))
+            played, training = read_dump(arm.evaluated), read_training(arm.rollouts)
+            results.append(report.Result(arm=name, seed=seed, held_out=played, training=training))
+            found = report.rows(results, corpus.questions)
+            report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
+    report.show(found, gaps(units), console)
+    console.print(f"\nWrote {out / 'summary.json'}.")
+
+
+def _chosen(arms: str) -> list[str]:
+    """Names of arms.
+
+    Raises:
+        typer.BadParameter: If there is no such arm.
+    """
+    names = [each.strip() for each in arms.split(",") if each.strip()]
+    unknown = [each for each in names if each not in ARMS]
+    if unknown or not names:
+        raise typer.BadParameter(f"there is no arm {', '.join(unknown) or 'given'}; known: {', '.join(ARMS)}")
+    return [each for each in ARMS if each in names]  # the scaffold first, with which the others are compared
+
+
+def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, num_steps: int) -> Arm:
+    """One arm of a seed; all arms of a seed start from one policy, and all but the hard ones see the same questions."""
+    return Arm(
+        name=name,
+        model=policy,
+        rows=corpus.hard if ARMS[name].questions == "hard" else corpus.training,
+        held_out=corpus.held_out,
+        tools=corpus.tools,
+        folder=folder,
+        seed=seed,
+        num_steps=num_steps,
+        learning_rate=5e-4,
+        batch_size=8,
+        group_size=8,
+    )
+
+
+def _settings(arm: Arm, num_held_out: int) -> JsonObject:
+    return {**arm.settings, "sft": asdict(sft_config(arm.seed)), "num_held_out": num_held_out}
+
+
+def _train_and_evaluate(arm: Arm) -> None:
+    """Run the training command, which also asks the held-out questions.
+
+    Raises:
+        SystemExit: If it fails, or ends without having asked them.
+    """
+    console.print(shell(arm.command), highlight=False, markup=False, soft_wrap=True, style="dim")
+    if not arm.evaluated.is_file():
+        train(arm)
+    if not arm.evaluated.is_file():
+        raise SystemExit(f"{arm.folder} has no answers to the held-out questions: remove it, and run the command again")
+
+
+def start() -> None:
+    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    run_supervised(lambda: typer.run(main))

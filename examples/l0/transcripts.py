@@ -1,0 +1,163 @@
+"""The careless agent's transcripts, as the agent loop would show them to a policy: one for each stretch of context."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from examples.l0.agent import MISSING, Agent, Habits, Step
+from examples.world.entities import Document
+from examples.world.questions import WorldQuestion
+from verl_pivot.data.files import replacing
+from verl_pivot.rollout.cell_calls import functions_of
+from verl_pivot.rollout.context import ContextWindow
+from verl_pivot.rollout.notebook_prompt import Left, after_step, system_prompt, trimmed_task
+from verl_pivot.rollout.notebook_turns import read_notebook_turn
+from verl_pivot.rollout.notepad import NotepadReading, Notes
+from verl_pivot.sandbox.host_functions import HostFunction
+from verl_pivot.sandbox.in_session.notepad import Notepad
+from verl_pivot.tools.search import SearchTool, SearchToolOptions, write_index
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import Message, Role, Trajectory
+
+MAX_CONTEXT_TOKENS = 320
+"""Tokens of the window: two pages with the steps that found them, and a third step."""
+MAX_STEP_TOKENS = 64
+MAX_STEPS = 10
+_MARKS = 3
+"""Marks of the chat template around a message, and the end of its line."""
+CountTokens = Callable[[str], int]
+"""Text -> number of its tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scaffold:
+    """What the agent loop is set to."""
+
+    functions: tuple[HostFunction, ...]
+    window: ContextWindow
+    max_steps: int
+    count_tokens: CountTokens
+
+    @property
+    def system(self) -> Message:
+        text = system_prompt(self.functions, max_steps=self.max_steps, trim=self.window.trim, has_notepad=True)
+        return Message(role=Role.SYSTEM, content=text)
+
+    def num_tokens(self, messages: Sequence[Message]) -> int:
+        """Tokens of messages as the chat template renders them."""
+        texts = (text for each in messages for text in (f"{each.role}\n", each.content))
+        return sum(map(self.count_tokens, texts)) + _MARKS * len(messages)
+
+    @property
+    def num_begin_tokens(self) -> int:
+        """Tokens with which the chat template begins a turn of the policy."""
+        return self.count_tokens(f"{Role.ASSISTANT}\n") + 1
+
+
+WINDOW = ContextWindow(max_tokens=MAX_CONTEXT_TOKENS, max_step_tokens=MAX_STEP_TOKENS)
+
+
+def scaffold(count_tokens: CountTokens, window: ContextWindow = WINDOW) -> Scaffold:
+    """The scaffold of the study."""
+    functions = tuple(functions_of([SearchTool.schema]))
+    return Scaffold(functions=functions, window=window, max_steps=MAX_STEPS, count_tokens=count_tokens)
+
+
+class Pages:
+    """A corpus as the tool `search` shows it."""
+
+    def __init__(self, index: Path) -> None:
+        self._tool = SearchTool(SearchToolOptions(index=index, num_documents=1))
+        self._found: dict[str, str] = {}
+
+    @classmethod
+    def of(cls, documents: Sequence[Document], folder: Path) -> "Pages":
+        """Index documents into a folder."""
+        corpus = folder / "documents.jsonl"
+        with replacing(corpus) as unfinished:
+            unfinished.write_text("".join(json.dumps(each._asdict()) + "\n" for each in documents))
+        write_index(corpus, folder / "index", lambda _: None)
+        return cls(folder / "index")
+
+    def search(self, query: str) -> str:
+        if query not in self._found:
+            observation = asyncio.run(self._tool.call({"query": query}, Workspace({})))
+            self._found[query] = observation.text
+        return self._found[query]
+
+
+@dataclass(slots=True, kw_only=True)
+class _Notebook:
+    """What the agent's cells do, of which there are few kinds: no code is run."""
+
+    pages: Pages
+    notepad: Notepad = field(default_factory=Notepad)
+    page: str = ""
+    num_cells: int = 0
+
+    def run(self, step: Step) -> str:
+        """Output of a step's cell."""
+        self.num_cells += 2  # the loop reads the Notepad in a cell behind each, and began it in one before the first
+        if step.is_broken:
+            return name_error(step.code, self.num_cells)
+        self.notepad.add_facts(*step.notes)
+        if step.query is not None:
+            self.page = self.pages.search(step.query)
+        return self.page if step.prints else ""
+
+
+def name_error(line: str, cell: int) -> str:
+    """The traceback of a cell whose only line, behind `<code>` and a new line, uses the variable MISSING."""
+    marks = " " * line.index(MISSING) + "^" * len(MISSING)
+    place = f'Traceback (most recent call last):\n  File "<cell {cell}>", line 2, in <module>'
+    return f"{place}\n    {line}\n    {marks}\nNameError: name '{MISSING}' is not defined"
+
+
+def record_all(
+    questions: Sequence[WorldQuestion], pages: Pages, habits: Habits, scaffold: Scaffold
+) -> list[Trajectory]:
+    """Transcripts of all questions; equal questions and habits give equal transcripts."""
+    return [log for each in questions for log in record(each, pages, Random(each.id), habits, scaffold)]
+
+
+def record(question: WorldQuestion, pages: Pages, rng: Random, habits: Habits, scaffold: Scaffold) -> list[Trajectory]:
+    """The transcript of one question, up to the answer or the last step: one trajectory for each stretch of context."""
+    agent = Agent(question=question, rng=rng, habits=habits)
+    notebook = _Notebook(pages=pages)
+    stretches = [[scaffold.system, Message(role=Role.USER, content=question.text)]]
+    for num_left in reversed(range(scaffold.max_steps)):
+        step, before = agent.act(), _shown(notebook.notepad)
+        stretches[-1].append(Message(role=Role.ASSISTANT, content=step.text))
+        output = notebook.run(step)
+        if num_left == 0 or (step.answer is not None and not step.is_broken):
+            break
+        agent.read(output)
+        notepad = _shown(notebook.notepad)
+        mistake = read_notebook_turn(step.text, ended=True).mistake
+        text = after_step(output, [mistake] * bool(mistake), notepad * (notepad != before))
+        room = scaffold.window.room(scaffold.num_tokens(stretches[-1]) + scaffold.count_tokens(text))
+        left = Left(num_steps=num_left, num_tokens=room).shown()
+        observed = Message(role=Role.USER, content=f"{text}\n{left}")
+        num_tokens = scaffold.num_tokens([*stretches[-1], observed]) + scaffold.num_begin_tokens
+        if scaffold.window.room(num_tokens) >= 0:
+            stretches[-1].append(observed)
+        else:
+            agent.forget_context()
+            stretches.append(_trimmed(question.text, notepad, num_left, scaffold))
+    return [Trajectory(id=f"{question.id} {number}", messages=tuple(each)) for number, each in enumerate(stretches)]
+
+
+def _trimmed(task: str, notepad: str, num_left: int, scaffold: Scaffold) -> list[Message]:
+    """Messages of a context of which nothing but the task and the Notepad is left."""
+    trim = scaffold.window.trim
+    bare = Message(role=Role.USER, content=trimmed_task(task, trim, "", notepad, None))
+    room = scaffold.window.room(scaffold.num_tokens([scaffold.system, bare]) + scaffold.num_begin_tokens)
+    text = trimmed_task(task, trim, "", notepad, Left(num_steps=num_left, num_tokens=room))
+    return [scaffold.system, Message(role=Role.USER, content=text)]
+
+
+def _shown(notepad: Notepad) -> str:
+    return NotepadReading(Notes(facts=dict(notepad.facts))).shown()
