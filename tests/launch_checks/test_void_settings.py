@@ -23,6 +23,7 @@ from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.settings import ResamplingSettings, settings_of
 from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
@@ -33,6 +34,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.curriculum": CurriculumOptions,
     "pivot.router": RouterSettings,
     "pivot.process": ProcessSettings,
+    "pivot.notebook": NotebookSettings,
 }
 SHOWN_ELSEWHERE = {
     "pivot.resampling.group_size": (
@@ -126,6 +128,26 @@ PROCESS = {
     ),
 }
 """Settings of `pivot.process`, with the test that shows their effect; test_process.py shows where they have none."""
+_LOOP, _PARTS, _STEPS = "rollout/test_notebook_loop.py", "rollout/test_notebook_parts.py", "rewards/test_steps.py"
+NOTEBOOK = {
+    "pivot.notebook.rows": (_LOOP, "test_each_step_may_be_a_row_with_what_it_read_as_its_prompt"),
+    "pivot.notebook.trim": (_LOOP, "test_a_trim_of_the_oldest_steps_keeps_whole_steps_token_for_token"),
+    "pivot.notebook.trim_keep": (_PARTS, "test_a_trim_leaves_room_for_a_step_whatever_its_share"),
+    "pivot.notebook.max_context_tokens": (_LOOP, "test_a_context_larger_than_the_engines_is_refused"),
+    "pivot.notebook.max_step_tokens": (_PARTS, "test_a_window_without_room_for_a_step_is_refused"),
+    "pivot.notebook.max_steps": (_LOOP, "test_without_an_answer_the_trajectory_ends_with_its_last_step"),
+    "pivot.notebook.notepad": (_LOOP, "test_without_a_notepad_nothing_speaks_of_one"),
+    "pivot.notebook.normalise": ("advantages/test_steps.py", "test_the_paper_puts_epsilon_under_the_root"),
+    "pivot.notebook.execution": (_STEPS, "test_the_released_code_rewards_the_share_of_outputs_that_are_no_errors"),
+    "pivot.notebook.gamma": (_STEPS, "test_a_step_s_return_is_its_reward_and_the_discounted_return_of_the_next"),
+    **{
+        f"pivot.notebook.{weight}": (_STEPS, "test_weights_are_those_of_the_rule")
+        for weight in (
+            "weights.answer", "weights.format", "weights.execution",
+            "answer_weights.em", "answer_weights.has_answer", "answer_weights.f1",
+        )
+    },
+}  # fmt: skip
 PLAIN = {
     "pivot.verifier_modules": (
         "launch_checks/test_checks.py",
@@ -489,6 +511,21 @@ def ask(policy: RoutingPolicy, conversation: str, *, context: int = 0) -> str:
     return next(iter(policy.acquire(request))).server
 
 
+# ---- a notebook, whose loop has its own settings
+
+OF_NOTEBOOKS = [void for void in VOID_SETTINGS if void.beside.startswith("+method=l0")]
+
+
+@pytest.mark.parametrize("key", [key for void in OF_NOTEBOOKS for key in void.keys])
+def test_a_setting_of_turns_with_calls_is_refused_beside_a_notebook(key: str) -> None:
+    assert is_void(stock("+method=l0"), key)
+    assert not is_void(stock("+method=tool_rollout", "trainer.rollout_data_dir=dumps"), key)
+
+
+def test_a_notebook_as_it_is_shipped_has_no_setting_in_vain() -> None:
+    check_void_settings(stock("+method=l0"), ["+method=l0"])
+
+
 # ---- all of them
 
 
@@ -499,9 +536,11 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         *(f"pivot.curriculum.{name}" for name in OTHER_CURRICULUM),
         *(key for key in KEYS["pivot.router"] if key not in SHOWN_ELSEWHERE),
         *PROCESS,
+        *NOTEBOOK,
     }  # fmt: skip
     assert {key for keys in KEYS.values() for key in keys} == tried | SHOWN_ELSEWHERE.keys()
-    assert not {key for void in VOID_SETTINGS for key in void.keys} & SHOWN_ELSEWHERE.keys()
+    elsewhere = [void for void in VOID_SETTINGS if void not in OF_NOTEBOOKS]
+    assert not {key for void in elsewhere for key in void.keys} & SHOWN_ELSEWHERE.keys()
     plain = {
         f"pivot.{name}"
         for method in config_groups()["method"]
@@ -509,7 +548,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         if f"pivot.{name}" not in SECTIONS
     }
     assert plain == PLAIN.keys()
-    for test in {**SHOWN_ELSEWHERE, **PROCESS, **PLAIN}.values():
+    for test in {**SHOWN_ELSEWHERE, **PROCESS, **NOTEBOOK, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
 
@@ -518,7 +557,7 @@ def test_batches_without_a_decided_reward_are_counted_by_the_methods_that_have_t
     key = "pivot.max_undecided_batches"
 
     assert refusal(stock("+method=grpo_roc"), f"{key}=5") == (
-        "pivot.max_undecided_batches=3 does nothing beside +method=grpo_roc, which replaces each group that has too "
+        "pivot.max_undecided_batches=3 does nothing beside pivot.resampling, which replaces each group that has too "
         "few decided rollouts: leave it out, or set pivot.resampling.max_gen_batches, the budget for these"
     )
     assert not is_void(stock("+method=pivotrl"), key)

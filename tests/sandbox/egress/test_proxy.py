@@ -146,6 +146,7 @@ async def test_a_tunnel_lets_tls_through_to_the_host_that_it_names() -> None:
         b"SSH-2.0-x\r\n",
         client_hello("web.test")[:100],
     ],
+    ids=["another host", "no host", "a host below it", "plain http", "ssh", "a message that is cut off"],
 )
 async def test_a_tunnel_to_another_host_than_its_tls_names_carries_nothing(first: bytes) -> None:
     async with farm(TLS, bounds=EgressBounds(head_seconds=0.3)) as made:
