@@ -65,7 +65,7 @@ class Hook:
 def _parameter_difference(function: object, takes: str) -> str | None:
     """How the parameters of a function differ from `takes`; None if they do not."""
     assert callable(function), function
-    found = list(inspect.signature(function).parameters.values())
+    found = [one for one in inspect.signature(function).parameters.values() if one.name != _ADDED_BY_RAY]
     names = takes.removesuffix("...").rstrip(", ").split(", ") if takes else []
     others = found[len(names) :]
     is_open = takes.endswith("...")
@@ -80,6 +80,8 @@ def _parameter_difference(function: object, takes: str) -> str | None:
     return f"takes ({', '.join(one.name for one in found)}), not ({takes})"
 
 
+_ADDED_BY_RAY = "_ray_trace_ctx"
+"""Parameter that Ray adds to the methods of a class, and of those above it, once an actor is made of it."""
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CLIENT = "verl.workers.rollout.llm_server"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer"

@@ -51,7 +51,7 @@ def test_a_batch_of_any_number_of_rows_is_one_update(num_rows: int, num_gpus: in
 
 def test_a_sampler_shares_the_root_of_the_config_that_the_trainer_reads() -> None:
     """verl hands it `config.trainer.v1.<mode>`."""
-    config = stock("+method=l0")
+    config = stock("+method=l0", "trainer.n_gpus_per_node=1")
 
     MiniBatches(config.trainer.v1.sync._get_root()).fit_one_update(259)
 
