@@ -127,7 +127,7 @@ def play_command(
     Examples:
       verl-pivot play tools.yaml --openai http://gpu1:8000 --rows rows.parquet
       verl-pivot play shop.py:Shop --human --prompt "Order two packs of tea."
-      verl-pivot play t.yaml --loop notebook --openai http://gpu1:8000 "Who is Ada?"
+      verl-pivot play tools.yaml --loop notebook --human "Who founded Orlen?"
     """
     import math
 
