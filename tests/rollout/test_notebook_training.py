@@ -41,7 +41,7 @@ def overrides(folder: Path, window: int, trim: str) -> list[str]:
         f"pivot.notebook.max_step_tokens={MAX_STEP_TOKENS}",
         f"pivot.notebook.trim={trim}",
         "pivot.notebook.max_steps=5",
-        f"pivot.notebook.trim_keep={0.95 if trim == 'oldest' else 0.5}",
+        *(["pivot.notebook.trim_keep=0.95"] if trim == "oldest" else []),
         "data.max_prompt_length=2048",
         "actor_rollout_ref.rollout.skip_tokenizer_init=False",
     ]
