@@ -13,7 +13,10 @@ from tests.support.paths import ROOT
 FILES = (
     *(ROOT / "tests" / "hostile").glob("test_sandbox_*.py"),
     *(ROOT / "tests" / "sandbox").rglob("test_*.py"),
-    *(ROOT / "tests" / "hostile" / name for name in ("test_forged_answers.py", "test_session_lies.py")),
+    *(
+        ROOT / "tests" / "hostile" / name
+        for name in ("test_forged_answers.py", "test_host_function_attacks.py", "test_session_lies.py")
+    ),
     ROOT / "tests" / "tools" / "test_tool_response.py",
     ROOT / "tests" / "launch_checks" / "test_sandbox_pool.py",
 )

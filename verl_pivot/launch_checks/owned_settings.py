@@ -161,6 +161,10 @@ def _oversampling(launch: Launch, key: str) -> str | None:
     return key if launch.value("pivot.resampling.oversample") != 1 and launch.value(key) is None else None
 
 
+def _nothing(launch: Launch, key: str) -> str | None:
+    return key if launch.value(key) is None else None
+
+
 def _default_loop(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) == "pivot_tools" else key
 
@@ -223,6 +227,13 @@ OWNED_SETTINGS = (
         effect="does nothing, since verl's agent loop tool_agent alone reads it",
         remedy="leave it out, and set pivot.rollout instead: its keys tools, parser, max_turns, "
         "max_observation_tokens and parallel_calls",
+        misused=_multi_turn,
+    ),
+    OwnedSetting(
+        key="actor_rollout_ref.rollout.multi_turn",
+        parts=(_L0,),
+        effect="does nothing, since verl's agent loop tool_agent alone reads it",
+        remedy="leave it out, and set pivot.rollout.tools or pivot.notebook instead",
         misused=_multi_turn,
     ),
     OwnedSetting(
@@ -296,6 +307,13 @@ OWNED_SETTINGS = (
         effect="switches off the generation of more rollouts than the update sees",
         remedy="leave it out, or set pivot.resampling.oversample=1",
         misused=_oversampling,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.agent_loop_manager_class",
+        parts=(_L0,),
+        effect="takes away what tells a notebook that it is validated, in which the answer alone is scored",
+        remedy="leave it out, or name a subclass of OversamplingManager",
+        misused=_nothing,
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",

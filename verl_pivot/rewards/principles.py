@@ -28,7 +28,7 @@ Fit = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
 _MAX_ANSWER_CHARS = 200_000
 _OPEN = "<final_score>"
 _SCORE_TAG = re.compile(r"<final_score>\s*(\d{1,9})\s*,\s*(\d{1,9})\s*</final_score>", re.ASCII)
-_ANY_SCORE_TAG = re.compile(r"<(?=\s*/?\s*final_score)", re.IGNORECASE)
+_ANY_SCORE_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?final_score)", re.IGNORECASE)
 _OBSERVATION = "What the tools gave back"
 _TASK = (
     "You grade one turn of an assistant that works on a task in several turns, with the help of tools. You see the "
