@@ -94,7 +94,7 @@ def check(metrics: dict[str, float], *, num_rows: int) -> None:
         "em": 1.0, "f1": 1.0, "has_answer": 1.0, "format": 1.0, "execution": 1.0, "steps": 4.0, "trims": 1.0,
         "rows": num_rows,
     }  # fmt: skip
-    assert metrics["rollout/calls_per_trajectory"] == 1.0
+    assert metrics["rollout/calls_per_trajectory"] == 2.0  # of add and submit_final_answer
     assert metrics["verifier/outcome/accepted"] == 1.0
     assert metrics["rollout/masked_rate"] == metrics["rollout/text_differs_rate"] == 0.0
     assert metrics["training/rollout_probs_diff_mean"] < 0.005  # verl's own bound: tokens, mask and logprobs agree
