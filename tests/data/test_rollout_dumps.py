@@ -75,7 +75,7 @@ def test_a_line_says_what_was_rewarded_and_why(tmp_path: Path) -> None:
         "uid": "a_0_0", "step": 12, "verifier": "tool_call", "score": 0.0, "reason": "wrong_value",
         "detail": "9 is not 9.5", "kept": False, "left_out": "lone", "reward_info": {"acc": 0.5, "ids": [0, 1]},
         "trajectory_id": "shop-17", "turn_index": 3, "data_source": "shop",
-        "turns": [{"text": "I wait.", "num_tokens": 5, "ended": True, "observations": [], "step": None}],
+        "turns": [{"text": "I wait.", "num_tokens": 5, "ended": True, "observations": []}],
         **record.as_dict(),
     }  # fmt: skip
     (rollout,) = read_rollouts(tmp_path / "12.jsonl")

@@ -197,7 +197,7 @@ async def test_both_layouts_hold_the_same_tokens_after_trims(tmp_path: Path) -> 
 
 
 async def test_a_masked_trajectory_gives_one_undecided_row(tmp_path: Path) -> None:
-    settings = await window(tmp_path, 300)
+    settings = await window(tmp_path, 305)
     loop = make_loop([*NOTES[:3], step("crash()"), step("never = 1")], tmp_path, *settings)
 
     outputs = await play(loop)
@@ -557,7 +557,7 @@ async def test_a_dump_has_each_row_with_its_steps_and_the_record_in_the_last(tmp
 
 
 async def test_in_validation_and_without_advantages_of_steps_the_answer_alone_is_scored(tmp_path: Path) -> None:
-    script = [step("x = 1"), step("submit_final_answer('5')")]
+    script = [step("x = 10"), step("submit_final_answer('5')")]
     (trained,) = await play(make_loop(script, tmp_path))
     (validated,) = await play(make_loop(script, tmp_path), is_validation=True)
     (by_group,) = await play(make_loop(script, tmp_path, "algorithm.adv_estimator=grpo"))
@@ -569,7 +569,7 @@ async def test_in_validation_and_without_advantages_of_steps_the_answer_alone_is
 
 
 async def test_the_last_row_has_the_scores_of_the_trajectory_for_the_metrics(tmp_path: Path) -> None:
-    (output,) = await play(make_loop([step("1 / 0"), step("submit_final_answer('6')")], tmp_path))
+    (output,) = await play(make_loop([step("10 / 0"), step("submit_final_answer('6')")], tmp_path))
 
     assert output.extra_fields["scores"] == {
         "em": 0.0, "f1": 0.0, "has_answer": 1.0, "format": 1.0, "execution": 0.5, "steps": 2.0, "failed_steps": 1.0,

@@ -145,9 +145,15 @@ def encode_transcript(row: Mapping[str, Any], record: RolloutRecord | None, turn
             "turn_index": None if turn_index is None else int(turn_index),
             "data_source": row.get("data_source"),
             **({} if record is None else record.as_dict()),
-            "turns": turns,
+            "turns": [_turn_fields(turn) for turn in turns],
         }
     )
+
+
+def _turn_fields(turn: DumpedTurn) -> dict[str, Any]:
+    """Fields of a turn, without that of notebooks in all other rollouts."""
+    fields = msgspec.structs.asdict(turn)
+    return fields if turn.step is not None else {name: value for name, value in fields.items() if name != "step"}
 
 
 def encode_line(outcome: DumpedOutcome, transcript: bytes | None) -> bytes:
