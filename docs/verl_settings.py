@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from verl_pivot.configuration import config_groups
-from verl_pivot.launch_checks.owned_settings import OWNED_SETTINGS, OwnedSetting
-from verl_pivot.launch_checks.step_settings import STEP_SETTINGS
+from verl_pivot.launch_checks.owned_setting import OwnedSetting
+from verl_pivot.launch_checks.owned_settings import OWNED_SETTINGS
 from verl_pivot.launch_checks.void_settings import VOID_SETTINGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -45,10 +45,7 @@ the rows reads it.
 
 def table() -> str:
     """The text of docs/verl_settings.md."""
-    rows = [
-        f"| `{each.key}` | {_parts(each)} | {each.effect} | {each.remedy} |\n"
-        for each in (*OWNED_SETTINGS, *STEP_SETTINGS)
-    ]
+    rows = [f"| `{each.key}` | {_parts(each)} | {each.effect} | {each.remedy} |\n" for each in OWNED_SETTINGS]
     own = [
         f"| {', '.join(f'`{key}`' for key in each.keys)} | {each.beside} | {each.remedy} |\n" for each in VOID_SETTINGS
     ]

@@ -18,10 +18,10 @@ from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_settings_of_groups, chosen_groups
 from verl_pivot.launch_checks.objective import check_objective
-from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts, verl_defaults
+from verl_pivot.launch_checks.owned_setting import verl_defaults
+from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.launch_checks.process import check_process
 from verl_pivot.launch_checks.sandbox_pool import check_pool
-from verl_pivot.launch_checks.step_settings import STEP_SETTINGS
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import parse_resampling
@@ -83,7 +83,7 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     check_config(config, overrides)
     check_launch(config, chosen)
     check_gpus(config, num_accelerators())
-    check_owned_settings(config, owning_parts(chosen), overrides, STEP_SETTINGS)
+    check_owned_settings(config, owning_parts(chosen), overrides)
     check_void_settings(config, overrides)
     remember_run(config, chosen)
 

@@ -9,8 +9,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from verl.trainer.ppo.core_algos import register_adv_est
 
-from verl_pivot.advantages.steps import sampled_runs, step_advantages
-from verl_pivot.objective.settings import STEP_ESTIMATOR
+from verl_pivot.advantages.steps import STEP_ESTIMATOR, sampled_runs, step_advantages
 
 
 @register_adv_est(STEP_ESTIMATOR)  # type: ignore[untyped-decorator]  # verl is untyped here

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from math import fsum, sqrt
 from typing import Literal
 
+STEP_ESTIMATOR = "step_reinforce_pp"
+"""Name of the advantage estimator that `advantages.estimators` registers with verl."""
 EPSILON = 1e-8
 """Keeps the advantage finite where all returns are equal."""
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch_checks.owned_settings import verl_defaults
+from verl_pivot.launch_checks.owned_setting import verl_defaults
 
 _APPLY_TO = {
     "stage": ("grpo_roc",),

@@ -1,17 +1,16 @@
 """Settings of verl that a method owns, and a launch that sets one of them in vain -> an error with the remedy."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import configs_dir, router_file
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.given_keys import given_keys
+from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed, is_changed, other_than
+from verl_pivot.launch_checks.step_settings import STEP_SETTINGS
 from verl_pivot.objective.settings import ACTION_LOSS
 
 _PIVOTRL = "+method=pivotrl"
@@ -32,34 +31,7 @@ READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_m
 """Policy losses that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
 
 
-class Launch(NamedTuple):
-    """What the checks look at."""
-
-    config: DictConfig
-    given: frozenset[str]
-    """Keys of the command line."""
-
-    def value(self, key: str) -> Any:
-        return OmegaConf.select(self.config, key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnedSetting:
-    """A key of verl, or a section of keys, that a method makes void or cannot work without."""
-
-    key: str
-    parts: tuple[str, ...]
-    """Parts of the command line that own it, such as "+method=pivotrl"."""
-    effect: str
-    """What would happen, as the rest of a sentence that begins with the key and its value."""
-    remedy: str
-    misused: Callable[[Launch, str], str | None]
-    """(launch, key) -> the key that is set in vain; None if none is."""
-
-
-def check_owned_settings(
-    config: DictConfig, parts: Sequence[str], overrides: Sequence[str], settings: Sequence["OwnedSetting"] = ()
-) -> None:
+def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Sequence[str]) -> None:
     """Refuse settings of verl that would do nothing, or would switch off what the method consists of.
 
     A setting of the user's own YAML counts like one of the command line, as far as it differs from verl's default.
@@ -68,13 +40,12 @@ def check_owned_settings(
         config: verl's whole config.
         parts: Parts of the command line that own settings: "+method=...", "+router" and "+tail=partial".
         overrides: Overrides of the command line.
-        settings: Owned settings to look at beside those of this module.
 
     Raises:
         ConfigError: Naming the key, what would happen, and the remedy.
     """
     launch = Launch(config, given_keys(overrides))
-    for setting in (*OWNED_SETTINGS, *settings):
+    for setting in OWNED_SETTINGS:
         if set(setting.parts) & set(parts) and (key := setting.misused(launch, setting.key)) is not None:
             raise ConfigError(f"{key}={_written(launch.value(key))} {setting.effect}: {setting.remedy}")
 
@@ -87,36 +58,6 @@ def owning_parts(chosen: Mapping[str, str]) -> list[str]:
     return [*method, *router, *tail]
 
 
-@cache
-def verl_defaults() -> DictConfig:
-    """verl's own config, as its release writes it into one file."""
-    text = files("verl.trainer.config").joinpath("_generated_ppo_trainer.yaml").read_text(encoding="utf-8")
-    defaults = OmegaConf.create(text)
-    assert isinstance(defaults, DictConfig), type(defaults)
-    return defaults
-
-
-def default_keys(key: str) -> Iterator[str]:
-    """Keys of verl below a section in their order; the key itself if it is no section."""
-    section = OmegaConf.select(verl_defaults(), key)
-    if not isinstance(section, DictConfig):
-        yield key
-        return
-    for name in section:
-        if name != "_target_":
-            yield from default_keys(f"{key}.{name}")
-
-
-def changed(launch: Launch, key: str) -> str | None:
-    """The first key below `key` whose value is not verl's default."""
-    return next((each for each in default_keys(key) if _is_changed(launch, each)), None)
-
-
-def _is_changed(launch: Launch, key: str) -> bool:
-    value, default = launch.value(key), OmegaConf.select(verl_defaults(), key)
-    return value is not None and value != default
-
-
 def _multi_turn(launch: Launch, key: str) -> str | None:
     is_unread = launch.value(f"{_AGENT}.default_agent_loop") in _LOOPS_WITHOUT_MULTI_TURN
     return changed(launch, key) if is_unread else None
@@ -125,7 +66,7 @@ def _multi_turn(launch: Launch, key: str) -> str | None:
 def _clip_ratio(launch: Launch, key: str) -> str | None:
     clip, low, high = (launch.value(f"{key}{end}") for end in ("", "_low", "_high"))
     is_read = low is None or high is None or launch.value(f"{_ACTOR}.policy_loss.loss_mode") not in READ_LOW_AND_HIGH
-    is_set = key in launch.given or _is_changed(launch, key)
+    is_set = key in launch.given or is_changed(launch, key)
     return key if is_set and not is_read and not clip == low == high else None
 
 
@@ -161,21 +102,12 @@ def _oversampling(launch: Launch, key: str) -> str | None:
     return key if launch.value("pivot.resampling.oversample") != 1 and launch.value(key) is None else None
 
 
-def _nothing(launch: Launch, key: str) -> str | None:
-    return key if launch.value(key) is None else None
-
-
 def _default_loop(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) == "pivot_tools" else key
 
 
 def _router(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) == router_file(launch.config.pivot.router) else key
-
-
-def other_than(value: Any) -> Callable[[Launch, str], str | None]:
-    """Finds a key that has another value than this one."""
-    return lambda launch, key: None if launch.value(key) == value else key
 
 
 def _no_later_step(launch: Launch, key: str) -> str | None:
@@ -309,13 +241,6 @@ OWNED_SETTINGS = (
         misused=_oversampling,
     ),
     OwnedSetting(
-        key=f"{_AGENT}.agent_loop_manager_class",
-        parts=(_L0,),
-        effect="takes away what tells a notebook that it is validated, in which the answer alone is scored",
-        remedy="leave it out, or name a subclass of OversamplingManager",
-        misused=_nothing,
-    ),
-    OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=(_GRPO_ROC,),
         effect="chooses an agent loop that keeps no record of a rollout's calls, by which the method resamples",
@@ -358,4 +283,6 @@ OWNED_SETTINGS = (
         remedy=f"set it above 0, and to {_SAMPLER}.max_off_policy_threshold - 1 at most",
         misused=_extra_prompts,
     ),
+    *STEP_SETTINGS,
 )
+"""Settings in the order in which they are checked."""

@@ -1,7 +1,7 @@
 """Settings of verl that +method=l0 owns, and those that its advantage of steps cannot work with, as OwnedSettings."""
 
-from verl_pivot.launch_checks.owned_settings import Launch, OwnedSetting, changed, other_than
-from verl_pivot.objective.settings import STEP_ESTIMATOR
+from verl_pivot.advantages.steps import STEP_ESTIMATOR
+from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed, other_than
 
 NOTEBOOK_LOOP = "pivot_notebook"
 """Name of this package's agent loop with a notebook, the only one that gives steps returns."""

@@ -7,9 +7,10 @@ from warnings import catch_warnings, simplefilter
 from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
+from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.objective import LOSS_MODULE
-from verl_pivot.objective.settings import ACTION_LOSS, STEP_ESTIMATOR
+from verl_pivot.objective.settings import ACTION_LOSS
 
 
 def check_verl_names(config: DictConfig) -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.configuration import config_groups
 from verl_pivot.data.curriculum import CurriculumOptions
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import has_only_pivots, has_single_turns
 from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.launch_checks.groups import shipped_settings
-from verl_pivot.objective.settings import STEP_ESTIMATOR
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.steps import AnswerWeights, StepWeights
 from verl_pivot.rollout.settings import is_dumped, parse_settings

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 ACTION_LOSS = "pivot_action"
 """Name of the policy loss that `objective.policy_loss` registers with verl."""
-STEP_ESTIMATOR = "step_reinforce_pp"
-"""Name of the advantage estimator that `advantages.estimators` registers with verl."""
 _NO_LOWER_BOUND = 1e9
 """Ratio beyond which verl's dual clip acts that no token reaches: verl's own clamp ends at exp(20)."""
 

@@ -9,10 +9,10 @@ from typing import Any
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
+from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.data.rollout_dumps import encode_transcript
 from verl_pivot.data.rollout_records import IS_VALIDATION, RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
 from verl_pivot.errors import ConfigError
-from verl_pivot.objective.settings import STEP_ESTIMATOR
 from verl_pivot.rewards.step_returns import StepReturnOutput
 from verl_pivot.rewards.steps import StepRule, step_returns, trajectory_scores
 from verl_pivot.rollout.cell_calls import functions_of
