@@ -5,21 +5,21 @@ process of its own that takes a fixed time for each answer; client, prompts, cac
 """
 
 import asyncio
-import multiprocessing
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from functools import cache
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tests.support.fake_judge import grading, judging
 from tests.support.scripted_engine import scripted_model
 from verl_pivot.configuration import configs_dir
 from verl_pivot.engines.text_cut import Tokenizer
@@ -45,14 +45,21 @@ def main(
         table.add_column(column, justify="right" if column else "left")
     for name, every in (("judged", 0), (f"judged, one of {_BROKEN_EVERY} connections breaks", _BROKEN_EVERY)):
         with judge_process(seconds, every) as url:
-            measured = [asyncio.run(judge_all(url, turns // 4, at_once)) for _ in range(rounds)]
+            measured = [asyncio.run(judge_all(url, turns // 4, at_once)) for _ in told(name, rounds)]
         table.add_row(name, f"{statistics.median(measured):.2f}", f"{statistics.median(measured) / ideal:.2f}")
-    with judge_process(seconds, 0) as url:
-        measured = [asyncio.run(step(url, turns // 4, at_once, rollout_seconds)) for _ in range(rounds)]
-    took = statistics.median(measured)
     name = f"step of rollouts that take up to {rollout_seconds:g} s"
+    with judge_process(seconds, 0) as url:
+        measured = [asyncio.run(step(url, turns // 4, at_once, rollout_seconds)) for _ in told(name, rounds)]
+    took = statistics.median(measured)
     table.add_row(name, f"{took:.2f}", f"{took / rollout_seconds:.2f}")
     Console().print(table)
+
+
+def told(name: str, rounds: int) -> Iterator[int]:
+    """Numbers of rounds, each of which is said on stderr before it begins."""
+    for number in range(rounds):
+        print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr)
+        yield number
 
 
 async def judge_all(url: str, num_trajectories: int, at_once: int) -> float:
@@ -108,6 +115,7 @@ def _turns(trajectory: int) -> list[ShownTurn]:
     return [*judged, ShownTurn(text="The answer.")]
 
 
+@cache
 def _tokenizer() -> Tokenizer:
     from transformers import AutoTokenizer
 
@@ -118,26 +126,14 @@ def _tokenizer() -> Tokenizer:
 @contextmanager
 def judge_process(seconds: float, broken_every: int) -> Iterator[str]:
     """URL of a judge in a process of its own."""
-    ours, theirs = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(theirs, seconds, broken_every))
-    process.start()
-    try:
-        yield str(ours.recv())
-    finally:
-        process.kill()
-        process.join()
-
-
-def _serve(pipe: Connection, seconds: float, broken_every: int) -> None:
-    async def serve() -> None:
-        async with judging(grading) as judge:
-            judge.seconds = seconds
-            if broken_every:
-                judge.breaks = lambda number: number % broken_every == 37
-            pipe.send(judge.url)
-            await asyncio.sleep(float("inf"))
-
-    asyncio.run(serve())
+    options = ("--seconds", str(seconds), "--broken-every", str(broken_every))
+    command = [sys.executable, "-m", "benchmarks.judge_server", *options]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None, "stdout is a pipe"
+        url = process.stdout.readline().strip()
+        if not url:
+            raise SystemExit("the judge did not start; its message stands above")
+        yield url
 
 
 if __name__ == "__main__":

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.options import json_object, out_of_json_lines
-from verl_pivot.commands.play_loops import (
-    DEFAULT_CONTEXT_TOKENS,
-    DEFAULT_RESPONSE_TOKENS,
-    DEFAULT_STEP_TOKENS,
-    PlayLoop,
-    check_options,
-    notebook_rules,
-)
+from verl_pivot.commands.play_loops import DEFAULT_RESPONSE_TOKENS, PlayLoop, check_options, notebook_rules
 from verl_pivot.errors import ConfigError
+from verl_pivot.rollout.context import DEFAULT_CONTEXT_TOKENS, DEFAULT_STEP_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -4,13 +4,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Literal
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.rollout.context import DEFAULT_CONTEXT_TOKENS, DEFAULT_STEP_TOKENS
 
 if TYPE_CHECKING:
     from verl_pivot.playing.notebook_play import NotebookRules
 
 DEFAULT_RESPONSE_TOKENS = 8192
-DEFAULT_STEP_TOKENS = 3072
-DEFAULT_CONTEXT_TOKENS = 16384 + 3072
 
 
 class PlayLoop(StrEnum):

@@ -9,13 +9,11 @@ from verl_pivot.playing.conversation import OnMessage, PlayedConversation, cut_t
 from verl_pivot.playing.player import Player, PlayerTurn
 from verl_pivot.rollout.cell_calls import CellCalls, functions_of
 from verl_pivot.rollout.context import ContextWindow, Trim
-from verl_pivot.rollout.notebook import CellRunner, Notebook, RanCell
+from verl_pivot.rollout.notebook import Notebook, RanCell, notebook_of
 from verl_pivot.rollout.notebook_prompt import Left, after_step, restarted, system_prompt, trimmed_task
 from verl_pivot.rollout.notebook_turns import NotebookTurn, read_notebook_turn
 from verl_pivot.rollout.notepad import NotepadReading, Notes
 from verl_pivot.rollout.observed_turn import ObservedTurn
-from verl_pivot.sandbox.execution import Limits
-from verl_pivot.sandbox.host_functions import CallLimits, HostFunction
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.types import Message, Role
 
@@ -90,13 +88,7 @@ async def play_notebook(
     Raises:
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
-
-    async def open_runner(functions: Sequence[HostFunction]) -> CellRunner:
-        runner: CellRunner = await toolbox.workspace.open_session(Limits(), functions)
-        return runner
-
-    functions, limits = functions_of(toolbox.schemas), CallLimits(max_calls=rules.max_calls, reply_seconds=3600.0)
-    async with Notebook(open_runner, functions, has_notepad=rules.has_notepad, call_limits=limits) as notebook:
+    async with notebook_of(toolbox, has_notepad=rules.has_notepad, max_calls=rules.max_calls) as notebook:
         return await _NotebookPlay(player, toolbox, notebook, rules, sample, on_message).play(tuple(prompt))
 
 
@@ -140,7 +132,7 @@ class _NotebookPlay:
             self._on_message(turn.message)
             read = read_notebook_turn(turn.raw_text, ended=turn.ended, num_tokens=turn.num_tokens)
             ran, cell_seconds = await self._run(read, ran, len(turns) - 1)
-            stop_reason, failure = self._stop_after(ran, len(turns), deadline), ran.failure
+            stop_reason, failure = ran.stop_after(len(turns), rules.max_steps, deadline), ran.failure
             if stop_reason is None:
                 context = self._after(context, turn, read, ran, len(turns))
                 messages.append(context.steps[-1][1] if context.steps else context.head[-1])
@@ -167,15 +159,6 @@ class _NotebookPlay:
         began = time.monotonic()
         ran = await self._notebook.run(turn.code, CellCalls(self._toolbox, index, before.answer))
         return ran, time.monotonic() - began
-
-    def _stop_after(self, ran: RanCell, num_steps: int, deadline: float) -> StopReason | None:
-        if ran.failure:
-            return StopReason.TOOL_FAILURE
-        if ran.answer is not None:
-            return StopReason.ANSWERED
-        if num_steps >= self._rules.max_steps:
-            return StopReason.MAX_TURNS
-        return StopReason.MAX_WALL_SECONDS if time.monotonic() > deadline else None
 
     def _after(
         self, context: _MessageContext, turn: PlayerTurn, read: NotebookTurn, ran: RanCell, num_steps: int

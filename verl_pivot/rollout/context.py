@@ -6,6 +6,11 @@ from enum import StrEnum
 
 from verl_pivot.errors import ConfigError
 
+DEFAULT_STEP_TOKENS = 3072
+"""Tokens of one step in L0's released scripts (arXiv:2506.23667)."""
+DEFAULT_CONTEXT_TOKENS = 16384 + DEFAULT_STEP_TOKENS
+"""Their longest prompt, and a step behind it."""
+
 
 class Trim(StrEnum):
     """Rule for what stays in a context that is full, beside the system prompt, the task and the Notepad."""

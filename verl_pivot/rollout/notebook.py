@@ -1,17 +1,22 @@
 """Notebook: code of a step -> RanCell, in a session of the sandbox that begins with a Notepad."""
 
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from verl_pivot.data.rollout_records import CallRecord
+from verl_pivot.data.rollout_records import CallRecord, StopReason
 from verl_pivot.errors import SandboxError, SandboxRequestError, ToolBugError, ToolFailureError
-from verl_pivot.rollout.cell_calls import CellCalls
+from verl_pivot.rollout.cell_calls import CellCalls, functions_of
 from verl_pivot.rollout.notebook_output import CellOutput, cell_output
 from verl_pivot.rollout.notepad import EMPTY_NOTEPAD, READ_NOTEPAD, NotepadReading, make_notepad, read_notepad
-from verl_pivot.sandbox.execution import Result, Status
+from verl_pivot.sandbox.execution import Limits, Result, Status
 from verl_pivot.sandbox.host_functions import AnswerCall, CallLimits, HostFunction
+from verl_pivot.tools.calls import Toolbox
 
+_MAX_TOOL_SECONDS = 1800.0
+"""Seconds that a call of a tool without a time limit of its own may take."""
+_MARGIN_SECONDS = 60.0
 _OWN_CELL_SECONDS = 5.0
 """Wall seconds of the cells that make and read the Notepad."""
 _NO_CORE = "the machine had no core for the code within its time limit; give the sandbox more cores or fewer rollouts"
@@ -61,6 +66,22 @@ class RanCell:
     def without_cell(self) -> "RanCell":
         """What the next step leaves if it has no code to run."""
         return RanCell(answer=self.answer, notepad=self.notepad)
+
+    def stop_after(self, num_steps: int, max_steps: int, deadline: float) -> StopReason | None:
+        """Why a rollout ends with the step that ran it; None if it goes on.
+
+        Args:
+            num_steps: Steps so far.
+            max_steps: Most steps of a rollout.
+            deadline: Time of `time.monotonic` after which no step begins.
+        """
+        if self.failure:
+            return StopReason.TOOL_FAILURE
+        if self.answer is not None:
+            return StopReason.ANSWERED
+        if num_steps >= max_steps:
+            return StopReason.MAX_TURNS
+        return StopReason.MAX_WALL_SECONDS if time.monotonic() > deadline else None
 
 
 class _Shown(NamedTuple):
@@ -158,6 +179,33 @@ class Notebook:
             return False
         await self._begin(runner)
         return True
+
+
+def notebook_of(toolbox: Toolbox, *, has_notepad: bool, max_calls: int) -> Notebook:
+    """The notebook of a rollout, in a session of its workspace, with its tools as functions.
+
+    Args:
+        toolbox: Tools of the rollout.
+        has_notepad: Whether the notebook has a Notepad.
+        max_calls: Most calls of functions in one cell.
+
+    Raises:
+        ConfigError: If a tool cannot be a function there.
+    """
+
+    async def open_runner(functions: Sequence[HostFunction]) -> CellRunner:
+        runner: CellRunner = await toolbox.workspace.open_session(Limits(), functions)
+        return runner
+
+    limits = CallLimits(max_calls=max_calls, reply_seconds=_reply_seconds(toolbox))
+    return Notebook(open_runner, functions_of(toolbox.schemas), has_notepad=has_notepad, call_limits=limits)
+
+
+def _reply_seconds(toolbox: Toolbox) -> float:
+    """Seconds after which no tool of a rollout answers any more; its own limits end its calls before."""
+    policies = [tool.policy for tool in toolbox.tools.values()]
+    longest = max((policy.timeout_seconds or _MAX_TOOL_SECONDS for policy in policies), default=0.0)
+    return longest * (1 + max((policy.retries for policy in policies), default=0)) + _MARGIN_SECONDS
 
 
 def _epoch(result: Result) -> int:

@@ -18,7 +18,7 @@ from verl_pivot.rewards.steps import StepRule, step_returns, trajectory_scores
 from verl_pivot.rollout.cell_calls import functions_of
 from verl_pivot.rollout.context import ContextWindow, Trim
 from verl_pivot.rollout.context_rows import ContextRow, RowLayout, rows_of
-from verl_pivot.rollout.notebook import CellRunner, Notebook
+from verl_pivot.rollout.notebook import notebook_of
 from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts
 from verl_pivot.rollout.notebook_outcome import AnswerOutcome, judged_answer
 from verl_pivot.rollout.notebook_prompt import system_prompt
@@ -29,17 +29,12 @@ from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
-from verl_pivot.sandbox.execution import Limits
-from verl_pivot.sandbox.host_functions import CallLimits, HostFunction
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import JsonObject
 
 logger = logging.getLogger(__name__)
 _PLACEHOLDER = "PLACE OF THE TURN"
-_MAX_TOOL_SECONDS = 1800.0
-"""Seconds that a call of a tool without a time limit of its own may take."""
-_MARGIN_SECONDS = 60.0
 
 
 class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -56,7 +51,6 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         self._settings = notebook
         self._tools_file = rollout.tools
         self._max_calls = rollout.max_calls_per_turn
-        self._cell_limits = Limits()
         window = ContextWindow(
             max_tokens=notebook.max_context_tokens,
             max_step_tokens=notebook.max_step_tokens,
@@ -120,18 +114,14 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         self, toolbox: Toolbox, sampling_params: Mapping[str, Any], prompt: Sequence[JsonObject]
     ) -> PlayedNotebook:
         settings = self._settings
-        functions = functions_of(toolbox.schemas)
         system = system_prompt(
-            functions, max_steps=settings.max_steps, trim=self._parts.window.trim, has_notepad=settings.notepad
+            functions_of(toolbox.schemas),
+            max_steps=settings.max_steps,
+            trim=self._parts.window.trim,
+            has_notepad=settings.notepad,
         )
         contexts = ContextBuilder(self._parts, system, prompt)
-
-        async def open_runner(functions: Sequence[HostFunction]) -> CellRunner:
-            runner: CellRunner = await toolbox.workspace.open_session(self._cell_limits, functions)
-            return runner
-
-        limits = CallLimits(max_calls=self._max_calls, reply_seconds=_reply_seconds(toolbox))
-        async with Notebook(open_runner, functions, has_notepad=settings.notepad, call_limits=limits) as notebook:
+        async with notebook_of(toolbox, has_notepad=settings.notepad, max_calls=self._max_calls) as notebook:
             return await NotebookRollout(self._parts, toolbox, notebook, sampling_params).play(prompt, contexts)
 
     def _outputs(
@@ -186,10 +176,3 @@ def _returns(played: PlayedNotebook, outcome: AnswerOutcome, rule: StepRule) -> 
     """[num_steps] returns of all steps; NaN if the rollout is undecided or masked."""
     facts = [step.facts for step in played.steps]
     return [math.nan] * len(facts) if outcome.verdict.score is None else step_returns(facts, outcome.scores, rule)
-
-
-def _reply_seconds(toolbox: Toolbox) -> float:
-    """Seconds after which no tool of a rollout answers any more; its own limits end its calls before."""
-    policies = [tool.policy for tool in toolbox.tools.values()]
-    longest = max((policy.timeout_seconds or _MAX_TOOL_SECONDS for policy in policies), default=0.0)
-    return longest * (1 + max((policy.retries for policy in policies), default=0)) + _MARGIN_SECONDS

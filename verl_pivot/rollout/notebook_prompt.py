@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import Parameter
 from textwrap import indent
 
-from verl_pivot.data.json_values import encode_json
 from verl_pivot.rollout.context import Trim
 from verl_pivot.sandbox.host_functions import HostFunction
-from verl_pivot.types import Json, JsonObject
-
-_TYPES = {
-    "string": "str", "integer": "int", "number": "float", "boolean": "bool", "array": "list", "object": "dict",
-}  # fmt: skip
+from verl_pivot.sandbox.lane.host_calls import signature_of
+from verl_pivot.types import Json
 
 _SYSTEM = """\
 You solve a task step by step in a Python notebook, which keeps its variables from step to step. Each turn of yours is \
@@ -110,30 +107,22 @@ def restarted(*, has_notepad: bool) -> str:
 
 
 def _listed(function: HostFunction) -> str:
-    """A function as its `def` line with its docstring."""
+    """A function as its `def` line, with the signature that it has in the session, and its docstring."""
+    signature = signature_of(function.parameters)
+    arguments = ", ".join(map(_argument, signature.parameters.values()))
     properties = function.parameters.get("properties")
     named = properties if isinstance(properties, dict) else {}
-    required = function.parameters.get("required")
-    needed = required if isinstance(required, list) else []
-    order = sorted(named, key=lambda name: name not in needed)  # as in the session: required arguments first
-    arguments = ", ".join(_argument(name, named[name], is_required=name in needed) for name in order)
-    about = [f"{name}: {text}" for name in order if (text := _description(named[name]))]
+    about = [f"{name}: {text}" for name in signature.parameters if (text := _description(named.get(name)))]
     lines = "\n".join([function.description.strip(), *([""] if about else []), *about])
     docstring = indent(lines, "    ").strip()
     return f'def {function.name}({arguments}) -> str:\n    """{docstring}"""'
 
 
-def _argument(name: str, schema: Json, *, is_required: bool) -> str:
-    described: JsonObject = schema if isinstance(schema, dict) else {}
-    kind = described.get("type")
-    shown = f"{name}: {_TYPES[kind]}" if isinstance(kind, str) and kind in _TYPES else name
-    if is_required:
-        return shown
-    return f"{shown} = {_literal(described['default']) if 'default' in described else '...'}"
-
-
-def _literal(value: Json) -> str:
-    return repr(value) if isinstance(value, str | int | float | bool | None) else encode_json(value)
+def _argument(parameter: Parameter) -> str:
+    stars = "**" if parameter.kind is Parameter.VAR_KEYWORD else ""
+    kind = "" if parameter.annotation is Parameter.empty else f": {parameter.annotation.__name__}"
+    default = "" if parameter.default is Parameter.empty else f" = {parameter.default!r}"
+    return f"{stars}{parameter.name}{kind}{default}"
 
 
 def _description(schema: Json) -> str:

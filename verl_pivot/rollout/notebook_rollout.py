@@ -69,7 +69,7 @@ class NotebookRollout:
                 stretches[context.first_step] = Stretch(tokens=tokens, first_step=context.first_step)
                 steps.append(await self._take_step(sampled, steps))
                 messages = [*context.messages, steps[-1].message]
-                if (reason := self._stop_after(steps, deadline)) is not None:
+                if (reason := steps[-1].ran.stop_after(len(steps), parts.max_steps, deadline)) is not None:
                     stop = reason
                     break
                 context = await contexts.after(context, self._end(steps, tokens))
@@ -105,17 +105,6 @@ class NotebookRollout:
             num_tokens=len(sampled.token_ids), ended=ended or is_closed, ran=ran,
             seconds=time.monotonic() - began, routed_experts=sampled.report.routed_experts,
         )  # fmt: skip
-
-    def _stop_after(self, steps: Sequence[PlayedStep], deadline: float) -> StopReason | None:
-        """Why the rollout ends with its last step; None if it goes on."""
-        ran = steps[-1].ran
-        if ran.failure:
-            return StopReason.TOOL_FAILURE
-        if ran.answer is not None:
-            return StopReason.ANSWERED
-        if len(steps) >= self._parts.max_steps:
-            return StopReason.MAX_TURNS
-        return StopReason.MAX_WALL_SECONDS if time.monotonic() > deadline else None
 
     def _end(self, steps: Sequence[PlayedStep], tokens: TokenRecord) -> EndedStep:
         """End of the last step.

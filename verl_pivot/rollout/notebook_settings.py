@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.steps import StepRule
+from verl_pivot.rollout.context import DEFAULT_CONTEXT_TOKENS, DEFAULT_STEP_TOKENS
 from verl_pivot.validation import validated
 
 
@@ -19,9 +20,9 @@ class NotebookSettings(StepRule):
     """hard: of a full context system prompt, task and Notepad stay. oldest: also the newest steps, each one whole."""
     trim_keep: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of `max_context_tokens` that a trim leaves at most; only with trim oldest."""
-    max_context_tokens: Annotated[int, Field(ge=2)] = 16384 + 3072
+    max_context_tokens: Annotated[int, Field(ge=2)] = DEFAULT_CONTEXT_TOKENS
     """Tokens of a context, the step that is sampled included."""
-    max_step_tokens: Annotated[int, Field(ge=1)] = 3072
+    max_step_tokens: Annotated[int, Field(ge=1)] = DEFAULT_STEP_TOKENS
     """Tokens sampled in one step."""
     max_steps: Annotated[int, Field(ge=1)] = 10
     notepad: bool = True

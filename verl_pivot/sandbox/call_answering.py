@@ -48,7 +48,7 @@ class CallAnswering:
         self._deadline.reschedule(None)
         try:
             reply = await self._reply(call)
-        except Exception as error:
+        except Exception as error:  # the caller's function, which may raise anything
             raise HostFailureError(error) from error
         finally:
             self._deadline.reschedule(None if when is None else when + loop.time() - began)

@@ -240,7 +240,7 @@ class Sandbox:
         if snapshot is not None:
             try:
                 await session.restore(snapshot, deadline_seconds=deadline_seconds)
-            except BaseException:
+            except BaseException:  # whatever it is, a cancelled call too: nobody would close the session
                 await session.close()
                 raise
         return session

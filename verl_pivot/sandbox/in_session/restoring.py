@@ -104,7 +104,7 @@ class _Restoring:
         flags = [each for each in body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
         try:
             exec(compile(ast.Module([*flags, body[index]], []), cell, "exec", dont_inherit=True), self._names)
-        except BaseException:
+        except BaseException:  # what the session defined may raise anything
             self._undefined[name] = place
             raise
 
