@@ -71,6 +71,7 @@ ADAPTERS = {
     "resampling/oversampling_manager.py",
     "resampling/replay_buffer.py",
     "resampling/roc_replay_buffer.py",
+    "resampling/step_replay_buffer.py",
     "rewards/manager.py",
     "rewards/step_returns.py",
     "rewards/turn_rewards.py",
@@ -288,7 +289,7 @@ def test_every_metric_is_explained_once_and_every_explained_metric_exists() -> N
         for path in modules().values()
         if room(path) in REPORTING_ROOMS
         for text in texts(path)
-        if re.fullmatch(r"[a-z_]+(/[a-z_*]+)+", text) and not text.startswith(NOT_METRICS)
+        if re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_*]+)+", text) and not text.startswith(NOT_METRICS)
     }
     page = re.findall(r"^\| `([^`]+)`", (ROOT / "docs" / "metrics.md").read_text(), re.MULTILINE)
     explained = [re.sub(r"<[^>]*>", "*", metric) for metric in page if not metric.startswith("critic/")]

@@ -97,7 +97,7 @@ def test_a_section_of_a_method_that_is_null_is_refused(method: str) -> None:
         ("tool_rollout", "objective", "+method=pivotrl"),
         ("tool_rollout", "max_turn_tokens", "+method=pivotrl"),
         ("grpo_roc", "allow_other_sampling", "+method=pivotrl and +local=cpu"),
-        ("pivotrl", "resampling", "+method=grpo_roc"),
+        ("pivotrl", "resampling", "+method=grpo_roc and +method=l0"),
         ("pivotrl", "trial_steps", "+local=cpu"),
     ],
 )

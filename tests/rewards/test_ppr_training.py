@@ -59,6 +59,7 @@ async def write_policy(folder: Path) -> Path:
     script = [call("add", a=1, b=2), "It is 3."]
     loop = make_loop(script, f"pivot.rollout.tools={folder}/tools.yaml")
     shown = await loop.run({}, **row(QUESTION, metadata=json.dumps({"number": 0})))
+    assert shown.extra_fields["rollout"]["stop_reason"] == "answered"
     assert shown.extra_fields["rollout"]["num_tool_errors"] == 0
     mask = [0] * len(shown.prompt_ids) + shown.response_mask
     return teach(write_model(folder / "model"), shown.prompt_ids + shown.response_ids, mask)

@@ -105,13 +105,7 @@ def check(metrics: dict[str, float], *, num_rows: int) -> None:
     ("rows", "trim", "num_rows", "others"),
     [
         ("context", "hard", 8, ("pivot.resampling.equal_rewards=keep", "trainer.test_freq=2")),
-        pytest.param(
-            "step",
-            "oldest",
-            16,
-            ("+tail=partial", "trainer.test_freq=-1"),
-            marks=pytest.mark.skip(reason="a launch with partial rollouts has not been seen to end yet"),
-        ),
+        ("step", "oldest", 16, ("+tail=partial", "trainer.test_freq=-1")),
     ],
 )
 async def test_two_steps_of_the_stock_trainer_in_a_notebook_with_a_trim(

@@ -43,7 +43,8 @@ def group_of(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Litera
         if row.is_undecided:
             undecided.append(str(row.reward["reason"]))
         else:
-            usable.append(Rollout(id=id_, score=row.reward["score"], penalty=_penalty(row, mode)))
+            penalty = _penalty(row, mode)
+            usable.append(Rollout(id=id_, score=row.reward["score"], penalty=penalty))
     return Group(uid=uid, number=number, rollouts=tuple(usable), undecided=tuple(undecided))
 
 

@@ -6,21 +6,28 @@ from typing import Any
 
 from verl_pivot.data.rollout_records import RolloutRecord
 
-SCORE_METRICS = ("em", "f1", "has_answer", "format", "execution", "steps", "trims")
-"""Scores of a trajectory that are averaged, as `rewards.steps.trajectory_scores` names them."""
-
 
 def step_metrics(trajectories: Sequence[tuple[Mapping[str, Any], RolloutRecord]]) -> dict[str, float]:
     """Means over the trajectories of one step, as {name: value}.
 
     Args:
-        trajectories: [num_trajectories] `reward_extra_info` and record of each decided trajectory; those of agent loops
-            without a notebook do not count.
+        trajectories: [num_trajectories] `reward_extra_info`, whose names `rewards.steps.trajectory_scores` gives, and
+            record of each decided trajectory; those of agent loops without a notebook do not count.
     """
     of_notebook = [(scores, record) for scores, record in trajectories if scores.get("steps") is not None]
     if not of_notebook:
         return {}
+
+    def mean_of(name: str) -> float:
+        return fmean(scores[name] for scores, _ in of_notebook)
+
     return {
-        **{f"l0/{name}": fmean(scores[name] for scores, _ in of_notebook) for name in SCORE_METRICS},
+        "l0/em": mean_of("em"),
+        "l0/f1": mean_of("f1"),
+        "l0/has_answer": mean_of("has_answer"),
+        "l0/format": mean_of("format"),
+        "l0/execution": mean_of("execution"),
+        "l0/steps": mean_of("steps"),
+        "l0/trims": mean_of("trims"),
         "l0/response_tokens": fmean(sum(record.turn_tokens) for _, record in of_notebook),
     }

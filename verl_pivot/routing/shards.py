@@ -26,7 +26,7 @@ class _PromptRollouts:
     shard: int = 0
     num_begun: int = 0
     num_conversations: int = 0
-    """Those of them that are remembered."""
+    """The conversations that are remembered."""
 
 
 class ConversationShards:
