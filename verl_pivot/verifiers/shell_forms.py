@@ -43,8 +43,10 @@ MAX_CHARS = 20_000
 """Characters of the longest line that has another form than its text."""
 _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&(?!>)|[|;()\n]")
 _REDIRECTION = re.compile(r"\d{0,9}(?:<<<|<>|<&|>>|>&|>\||<|>)|&>>|&>", re.ASCII)
-_BLANKS = re.compile(r"[ \t]+")
+_BLANKS = re.compile(r"[ \t]*")
 _COMMENT = re.compile(r"#[^\n]*")
+_BEGINS_OTHER_THAN_WORD = frozenset("\n#\\<>&|;()0123456789")
+"""Letters that may begin something else than a word."""
 _OPENING_WORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{"})
 _WORDS_BEFORE_WORDS = frozenset({"for", "case"})
 """Reserved words that are followed by words instead of a command."""
@@ -97,16 +99,20 @@ class _Reader:
         self._redirections: list[Redirection] = []
 
     def form(self) -> Form:
+        self._skip_blanks()
         while self._position < len(self._line):
             self._step()
+            self._skip_blanks()
         self._end_command()
         self._drop_last_separator()
         return LineForm(tuple(self._read))
 
     def _step(self) -> None:
         line, position = self._line, self._position
-        if found := _BLANKS.match(line, position) or _COMMENT.match(line, position):
-            self._position = found.end()
+        if line[position] not in _BEGINS_OTHER_THAN_WORD:
+            self._add_word()
+        elif comment := _COMMENT.match(line, position):
+            self._position = comment.end()
         elif line.startswith("\\\n", position):
             self._skip_continuation()
         elif line.startswith(("<(", ">("), position):
@@ -118,6 +124,11 @@ class _Reader:
             self._add_operator(operator[0])
         else:
             self._add_word()
+
+    def _skip_blanks(self) -> None:
+        blanks = _BLANKS.match(self._line, self._position)
+        assert blanks is not None
+        self._position = blanks.end()
 
     def _skip_continuation(self) -> None:
         """Skip a backslash and a new line, which bash removes; only where a blank keeps apart what stands around it.
@@ -133,9 +144,9 @@ class _Reader:
     def _add_redirection(self, operator: str) -> None:
         if self._line.startswith("<<", self._position + len(operator) - 1):  # a here-document
             raise OutsideSubsetError
-        position = self._position + len(operator)
-        blanks = _BLANKS.match(self._line, position)
-        word = read_word(self._line, position if blanks is None else blanks.end())
+        self._position += len(operator)
+        self._skip_blanks()
+        word = read_word(self._line, self._position)
         self._redirections.append((operator, word.form))
         self._position = word.end
 

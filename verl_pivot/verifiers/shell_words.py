@@ -11,6 +11,8 @@ Part: TypeAlias = "str | tuple[str, str, bool]"
 _PLAIN = re.compile(r"[^ \t\n|&;()<>'\"\\$`]+")
 _PLAIN_IN_QUOTES = re.compile(r"[^\"\\$`]+")
 _END_OF_WORD = frozenset(" \t\n|&;()<>")
+_BEHIND_WORD = frozenset(("", *" \t\n|&;)"))
+"""What ends a word that may stand before it; anything may stand before the end of the line."""
 _EXPANDED = re.compile(r"[*?\[~{}!]")
 """Letters for which bash looks outside of quotes; `!` is the history of an interactive shell, also in double quotes."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\}|([?#@*$0-9-]))", re.ASCII)
@@ -54,6 +56,10 @@ def read_word(line: str, start: int) -> Word:
         OutsideSubsetError: If no word stands there, or the word has a part whose end is not found here.
         UnclosedQuoteError: If a quote is never closed.
     """
+    plain = _PLAIN.match(line, start)
+    if plain is not None and line[plain.end() : plain.end() + 1] in _BEHIND_WORD:  # most words
+        is_verbatim = _EXPANDED.search(plain[0]) is not None
+        return Word(plain[0], _form(plain[0], [plain[0]], is_verbatim=is_verbatim), plain.end())
     parts: list[Part] = []
     is_verbatim, position = False, start
     if line.startswith(("<(", ">("), start):

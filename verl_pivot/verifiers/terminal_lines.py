@@ -1,6 +1,7 @@
 """Screen of a terminal and lines typed into it -> whether bash reads the next line, or a program may."""
 
 import re
+from functools import lru_cache
 
 from verl_pivot.verifiers.shell_forms import CommandForm, LineForm, form_of
 
@@ -24,10 +25,12 @@ def shows_prompt(screen: str) -> bool:
     return _PROMPT.search(screen) is not None
 
 
+@lru_cache(maxsize=1024)
 def returns_to_prompt(line: str) -> bool:
     """Whether bash reads what is typed after a line: all its commands are known to leave the terminal alone.
 
-    An editor, an interpreter, or a command that may ask something reads it otherwise.
+    An editor, an interpreter, or a command that may ask something reads it otherwise. Lines are those of experts, which
+    all rollouts of a turn share.
     """
     form = form_of(line)
     if not isinstance(form, LineForm):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import lru_cache
 from itertools import groupby
 from typing import Annotated, Literal, TypeAlias
 
@@ -90,9 +91,7 @@ class TerminusVerifier:
         self._options = options
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        expert = _parse_batch(turn.expert.content, _Terminus1Batch) or _parse_batch(
-            turn.expert.content, _Terminus2Batch
-        )
+        expert = _parse_expert(turn.expert.content)
         if expert is None or turn.expert.tool_calls:
             return broken_expert("the expert's action is no batch of Terminus")
         if action.tool_calls:
@@ -105,6 +104,12 @@ class TerminusVerifier:
         if self._options.mode == "similarity":
             return await _by_similarity(batch, expert, self._options.threshold)
         return await _by_form(batch, expert, screen=turn.state[-1].content)
+
+
+@lru_cache(maxsize=256)
+def _parse_expert(text: str) -> Batch | None:
+    """The expert's batch, of either format; kept for the other rollouts of its turn."""
+    return _parse_batch(text, _Terminus1Batch) or _parse_batch(text, _Terminus2Batch)
 
 
 def _parse_batch(text: str, form: type[Batch]) -> Batch | None:

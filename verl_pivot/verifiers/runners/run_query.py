@@ -6,11 +6,9 @@ answers.json: for each query, per source the database as it is, then its altered
 {"rows": [...], "is_stable"} | {"error": text}.
 """
 
-import base64
 import json
 import random
-import shutil
-import sqlite3
+from binascii import b2a_base64
 from collections.abc import Iterator
 from decimal import Decimal
 from importlib import import_module
@@ -39,12 +37,13 @@ class Table(NamedTuple):
 class SqliteVariant:
     """One SQLite database: a source as it is, or an altered copy."""
 
-    error = sqlite3.Error
+    driver: Any = None
+    error: Any = None
 
     def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
         if script is None:
-            shutil.copyfile(f"{number}.db", COPY)
-        self._connection = sqlite3.connect(COPY if script is None else ":memory:", isolation_level=None)
+            copy_source(number, COPY)
+        self._connection = self.driver.connect(COPY if script is None else ":memory:", isolation_level=None)
         self._connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
         if script is not None:
             self._connection.executescript(script)
@@ -63,7 +62,8 @@ class SqliteVariant:
         return sorted(names)
 
     def fetch(self, query: str) -> list[Any]:
-        return self._connection.execute(query).fetchall()
+        found: list[Any] = self._connection.execute(query).fetchall()
+        return found
 
     def execute(self, statement: str, values: Any = ()) -> None:
         self._connection.execute(statement, values)
@@ -97,7 +97,9 @@ class DuckdbVariant:
 
     @classmethod
     def connect(cls, duckdb: Any) -> None:
-        cls.connection, cls.error = duckdb.connect(":memory:", config={"threads": 1}), duckdb.Error
+        """Take the connection that duckdb's warm-up left in this process (configs/languages.yaml), or open one."""
+        cls.error = duckdb.Error
+        cls.connection = getattr(duckdb, "warm_connection", None) or duckdb.connect(":memory:", config={"threads": 1})
 
     def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
         DuckdbVariant.num_opened += 1
@@ -105,7 +107,7 @@ class DuckdbVariant:
         path = ":memory:" if script is not None else f"{self._name}.db"
         self._definitions: dict[str, str] = {}
         if script is None:
-            shutil.copyfile(f"{number}.db", path)
+            copy_source(number, path)
         self.execute(f"ATTACH '{path}' AS {self._name}")
         self.execute(f"USE {self._name}")
         if script is not None:
@@ -142,6 +144,11 @@ class DuckdbVariant:
 
     def close(self) -> None:
         """The connection closes all of them when the program ends."""
+
+
+def copy_source(number: int, path: str) -> None:
+    with open(f"{number}.db", "rb") as source, open(path, "wb") as copy:
+        copy.write(source.read())
 
 
 def attempt(database: Any, statement: str, values: Any = ()) -> bool:
@@ -275,7 +282,7 @@ def cell(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
-        return ["bytes", base64.b64encode(value).decode()]
+        return ["bytes", b2a_base64(value, newline=False).decode()]
     if isinstance(value, Decimal):
         if value.is_finite() and value == value.to_integral_value():
             return int(value)
@@ -299,6 +306,8 @@ def variants(kind: Any) -> Iterator[Any]:
 
 def answers_of_sqlite() -> list[list[dict[str, Any]]]:
     """[num_variants][num_queries] answers; one database is open at a time."""
+    SqliteVariant.driver = import_module("sqlite3")
+    SqliteVariant.error = SqliteVariant.driver.Error
     found = []
     for database in variants(SqliteVariant):
         found.append([answer(database, query) for query in PLAN["queries"]])
