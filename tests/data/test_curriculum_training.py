@@ -231,25 +231,26 @@ class Launch:
 
 
 def airline_texts() -> list[str]:
-    """Texts of real trajectories; empty if the data are not there."""
+    """Texts of real trajectories and of their tools; empty if the data are not there."""
     if not TAU.is_dir():
         return []
     rows = map(json.loads, (TAU / "gpt-4o-airline.jsonl").read_text().splitlines())
-    return [message["content"] or "" for row in rows for message in row["traj"]]
+    tools = (TAU / "airline_tools.json").read_text()
+    return [*(message["content"] or "" for row in rows for message in row["traj"]), *[tools] * 50]
 
 
 def airline_turns(folder: Path, model: Path) -> list[dict[str, Any]]:
-    """Every twentieth row of the pivots that import and select make of those trajectories."""
+    """Every sixteenth row of the pivots that import and select make of those trajectories."""
     if not TAU.is_dir():
         return []
     trajectories, pivots = folder / "airline.jsonl", folder / "airline.parquet"
     for command in (
         ("import", TAU / "gpt-4o-airline.jsonl", "--tools", TAU / "airline_tools.json", "--out", trajectories),
-        ("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "8192", "--out", pivots),
+        ("select", trajectories, "--keep", "all", "--model", model, "--max-prompt-tokens", "5120", "--out", pivots),
     ):
         done = cli(*command)
         assert done.returncode == 0, done.stderr
-    return pyarrow.parquet.read_table(pivots).to_pylist()[::20]
+    return pyarrow.parquet.read_table(pivots).to_pylist()[::16]
 
 
 @pytest.fixture(scope="module")
@@ -272,7 +273,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
         f"pivot.verifier_modules=[{verifier}]",
         "pivot.curriculum.enabled=True",
         "pivot.curriculum.retire_visits=1",
-        "data.max_prompt_length=8192",
+        "data.max_prompt_length=5120",
         "data.max_response_length=24",
         "data.val_max_samples=2",
         "trainer.save_freq=2",
@@ -290,7 +291,7 @@ def test_the_stock_trainer_retires_solved_pivots_and_its_checkpoint_resumes_with
     assert launched.done.returncode == 0, launched.done.stdout[-3000:]
     resumed = Training(
         data_config(
-            launched.pivots, "data.seed=null", "pivot.curriculum.retire_visits=1", "data.max_prompt_length=8192"
+            launched.pivots, "data.seed=null", "pivot.curriculum.retire_visits=1", "data.max_prompt_length=5120"
         )
     )
     checkpoint = launched.folder / "checkpoints" / "global_step_2" / "data.pt"
