@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.fake_judge import grading, judging, turn_shown
 from tests.support.rollout_records import make_record
+from tests.support.scripted_engine import call
 from verl_pivot.cli import app
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
@@ -245,13 +246,18 @@ async def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
     assert "`label`" in done.stderr
 
 
-async def test_labelled_turns_are_imported_as_rows_for_training_a_judge(tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["judge", "outcomes"])
+async def test_labelled_turns_are_imported_as_rows_for_training_a_judge(by: str, tmp_path: Path) -> None:
+    """The judge quotes the turn's call, whose tag would make a call of its answer."""
+    given = written(tmp_path, dumped("a_0_0", 1.0, f"{call('add', a=2)} grade 8", f"{call('add')} grade 7", "Ann."))
     async with judging(grading) as server:
-        await asked(*label(tmp_path, server.url, "--samples", "1"))
+        judge = ("--base-url", server.url, "--model", "strong") if by == "judge" else ()
+        await asked("process", "label", *given, "--by", by, *judge)
     imported = tmp_path / "trajectories.jsonl"
 
     shown = await asked("import", tmp_path / "turns.parquet", "--allow-no-tools", "--check", "--out", imported)
 
     rows = [json.loads(line) for line in imported.read_text().splitlines()]
-    assert [row["verifier"] for row in rows] == ["process_score"] * 3, shown
-    assert [row["verifier_options"]["label"] for row in rows] == [0.8, 0.2, 0.5]
+    assert [row["verifier"] for row in rows] == ["process_score"] * 2, shown
+    assert [row["verifier_options"]["label"] for row in rows] == ([0.8, 0.7] if by == "judge" else [1.0, 1.0])
+    assert re.search(r"accepted +│ +2 ", shown)

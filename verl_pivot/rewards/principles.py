@@ -28,7 +28,7 @@ Fit = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
 _MAX_ANSWER_CHARS = 200_000
 _OPEN = "<final_score>"
 _SCORE_TAG = re.compile(r"<final_score>\s*(\d{1,9})\s*,\s*(\d{1,9})\s*</final_score>", re.ASCII)
-_ANY_SCORE_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?final_score)", re.IGNORECASE)
+_ANY_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?(?:final_score|tool_call))", re.IGNORECASE)
 _OBSERVATION = "What the tools gave back"
 _TASK = (
     "You grade one turn of an assistant that works on a task in several turns, with the help of tools. You see the "
@@ -237,8 +237,11 @@ def _check_names(names: Counter[str], principle_set: PrincipleSet) -> None:
 
 
 def _harmless(text: str) -> str:
-    """The text without score tags, which a judge that quotes it would repeat, chat tokens and half characters."""
-    return without_chat_tokens(_ANY_SCORE_TAG.sub("[", text.encode(errors="replace").decode()))
+    """The text without chat tokens, half characters and tags of scores and calls, which a judge would quote.
+
+    An answer with the tag of a call is read as a call, by servers and where the judge is trained.
+    """
+    return without_chat_tokens(_ANY_TAG.sub("[", text.encode(errors="replace").decode()))
 
 
 def _words(text: str) -> str:
