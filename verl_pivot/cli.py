@@ -18,6 +18,7 @@ from verl_pivot.commands.judge import judge_app
 from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.plan import plan_command
 from verl_pivot.commands.play import play_command
+from verl_pivot.commands.process import process_app
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.qa_rows import qa_rows_command
 from verl_pivot.commands.route import route_app
@@ -108,6 +109,7 @@ for _name, _function in _COMMANDS.items():  # the first line whole: typer cuts i
     app.command(_name, short_help=(_function.__doc__ or "").partition("\n")[0])(_function)
 app.add_typer(sandbox_app, name="sandbox", short_help=str(sandbox_app.info.help))
 app.add_typer(judge_app, name="judge", short_help=str(judge_app.info.help))
+app.add_typer(process_app, name="process", short_help=str(process_app.info.help))
 app.add_typer(route_app, name="route", short_help=str(route_app.info.help))
 
 

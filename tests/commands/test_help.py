@@ -53,7 +53,7 @@ def test_the_help_of_each_command_imports_nothing_slow() -> None:
     """typer itself imports pydantic for the options of a command."""
     pages = [(*words, "--help") for words in commands()]
 
-    assert len(pages) == 24
+    assert len(pages) == 26
     assert imported_for(*pages, packages=SLOW) == "[]"
 
 
@@ -65,7 +65,7 @@ def test_each_command_shows_an_example_of_itself(words: tuple[str, ...]) -> None
     assert f"verl-pivot {' '.join(words)}" in shown.partition("Example")[2]
 
 
-@pytest.mark.parametrize("words", [(), ("sandbox",), ("route",), ("judge",), *commands()], ids=" ".join)
+@pytest.mark.parametrize("words", [(), ("sandbox",), ("route",), ("judge",), ("process",), *commands()], ids=" ".join)
 def test_the_help_fits_80_columns_and_cuts_no_name(words: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*words, "-h"], env={"COLUMNS": "80"}).stdout
 
@@ -85,4 +85,4 @@ def test_the_version_is_the_packages() -> None:
 def test_a_shell_can_complete_commands() -> None:
     variables = {"_VERL_PIVOT_COMPLETE": "complete_bash", "COMP_WORDS": "verl-pivot pro", "COMP_CWORD": "1"}
 
-    assert CliRunner().invoke(app, [], env=variables, prog_name="verl-pivot").stdout.split() == ["profile"]
+    assert CliRunner().invoke(app, [], env=variables, prog_name="verl-pivot").stdout.split() == ["profile", "process"]

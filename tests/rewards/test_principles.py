@@ -263,3 +263,19 @@ def test_the_shipped_principles_are_read() -> None:
     names = [each.name for each in read_principles(configs_dir() / "principles" / "search.yaml")]
 
     assert names == ["information", "query", "decision", "agreement"]
+
+
+def test_the_tag_of_a_call_is_broken_up_and_may_be_quoted_as_it_is_shown_or_as_it_was_written() -> None:
+    turn = ShownTurn(text='I add. <tool_call>{"name": "add"}</tool_call>')
+
+    assert fenced(ask(turn))[-1] == 'I add. [tool_call>{"name": "add"}[/tool_call>'
+    for quotation in ("[tool_call>{", "<tool_call>{"):
+        assert listed(*(entry(each.name, quotation=quotation) for each in PRINCIPLES), turn=turn) == 0.5
+
+
+def test_recorded_messages_differ_from_the_question_in_the_word_of_the_fences_alone_and_are_always_the_same() -> None:
+    one, other = ask(), ask()
+
+    assert one.messages != other.messages
+    assert one.recorded_messages == other.recorded_messages
+    assert str(one.messages).replace(one.fence_word, one.name[:16]) == str(one.recorded_messages)

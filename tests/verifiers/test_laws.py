@@ -24,10 +24,16 @@ VERIFIERS: list[tuple[str, JsonObject]] = [
     ("edit", {"mode": "levels", "level": 2, "is_continuous": False}),
     ("search_query", {}),
     ("search_query", {"argument": "search.query"}),
+    ("process_score", {"turn": "ls -la", "form": "released"}),
+    ("process_score", {"turn": "ls -la", "form": "released", "label": 0.75}),
+    ("process_score", {"turn": "ls -la", "principles": [{"name": "query", "text": "It is right."}]}),
 ]
 
 texts = st.text(max_size=40) | st.sampled_from(
-    ["```bash\nls -la\n```", "<answer>Paris</answer>", "<search>old town</search>", "```\n```", "ls", PATH]
+    [
+        *("```bash\nls -la\n```", "<answer>Paris</answer>", "<search>old town</search>", "```\n```", "ls", PATH),
+        *("<final_score>3,4</final_score>", "<final_score>0,4</final_score>"),
+    ]
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | texts,

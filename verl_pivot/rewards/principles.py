@@ -3,10 +3,10 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -28,7 +28,7 @@ Fit = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
 _MAX_ANSWER_CHARS = 200_000
 _OPEN = "<final_score>"
 _SCORE_TAG = re.compile(r"<final_score>\s*(\d{1,9})\s*,\s*(\d{1,9})\s*</final_score>", re.ASCII)
-_ANY_SCORE_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?final_score)", re.IGNORECASE)
+_ANY_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?(?:final_score|tool_call))", re.IGNORECASE)
 _OBSERVATION = "What the tools gave back"
 _TASK = (
     "You grade one turn of an assistant that works on a task in several turns, with the help of tools. You see the "
@@ -94,6 +94,22 @@ class TurnQuestion:
     name: str
     """Digest of the messages without the random words of their fences: equal for equal questions."""
     turn: ShownTurn
+    fence_word: str
+
+    @property
+    def recorded_messages(self) -> list[JsonObject]:
+        """The messages with a word of fences that follows from their name: for texts that were written before."""
+        return [
+            {**message, "content": str(message["content"]).replace(self.fence_word, self.name[:16])}
+            for message in self.messages
+        ]
+
+
+def task_text(prompt: Sequence[Mapping[str, Any]]) -> str:
+    """The prompt as text: what the policy was asked."""
+    if len(prompt) == 1:
+        return str(prompt[0].get("content") or "")
+    return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)
 
 
 def turn_question(
@@ -121,7 +137,7 @@ def turn_question(
     user = "\n\n".join((*parts, instructions))
     messages: list[JsonObject] = [{**fence.system(_TASK, answer)}, {"role": "user", "content": user}]
     name = sha256(json.dumps(messages).replace(fence.word, "fence").encode()).hexdigest()
-    return TurnQuestion(messages=messages, name=name, turn=turn)
+    return TurnQuestion(messages=messages, name=name, turn=turn, fence_word=fence.word)
 
 
 def _titles(num_earlier: int) -> list[str]:
@@ -221,10 +237,18 @@ def _check_names(names: Counter[str], principle_set: PrincipleSet) -> None:
 
 
 def _harmless(text: str) -> str:
-    """The text without score tags, which a judge that quotes it would repeat, chat tokens and half characters."""
-    return without_chat_tokens(_ANY_SCORE_TAG.sub("[", text.encode(errors="replace").decode()))
+    """The text without chat tokens, half characters and tags of scores and calls, which a judge would quote.
+
+    An answer with the tag of a call is read as a call, by servers and where the judge is trained.
+    """
+    return without_chat_tokens(_ANY_TAG.sub("[", text.encode(errors="replace").decode()))
 
 
 def _words(text: str) -> str:
     """The text as a judge sees it, with one space between its words."""
     return " ".join(_harmless(text).split())
+
+
+def quotable(text: str) -> str:
+    """The first words of a turn, as a judge may quote them."""
+    return _words(text)[:60].strip()

@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerBase
 from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.rewards.principles import ShownTurn
+from verl_pivot.rewards.principles import ShownTurn, task_text
 from verl_pivot.rewards.process import turn_rewards
 from verl_pivot.rewards.process_record import ProcessRecord
 from verl_pivot.rewards.process_settings import ProcessSettings
@@ -72,7 +72,7 @@ class ProcessRewards:
             judged = TrajectoryJudgement(turns=())
             scores: list[float | None] = [0.0] * (len(turns) - 1)
         else:
-            judged = await self._judge.judge(_task(row["raw_prompt"]), turns)
+            judged = await self._judge.judge(task_text(row["raw_prompt"]), turns)
             scores = [turn.score for turn in judged.turns]
         answers = [answer for turn in judged.turns for answer in turn.answers]
         return ProcessRecord(
@@ -123,10 +123,3 @@ def played_turns(
         )
         for start, end, then in zip(starts, ends, following, strict=True)
     ]
-
-
-def _task(prompt: Sequence[Mapping[str, Any]]) -> str:
-    """The prompt as text: what the policy was asked."""
-    if len(prompt) == 1:
-        return str(prompt[0].get("content") or "")
-    return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)

@@ -103,8 +103,12 @@ def _parse(text: str) -> ProcessSettings:
     return validated(ProcessSettings, OmegaConf.to_container(OmegaConf.create(text)), _SECTION)
 
 
-def read_principles(path: Path) -> tuple[Principle, ...]:
+def read_principles(path: Path, option: str = f"{_SECTION}.principles") -> tuple[Principle, ...]:
     """Principles of a YAML file, a list of `name` and `text`.
+
+    Args:
+        path: The file.
+        option: How users write the setting, for messages.
 
     Raises:
         ConfigError: If the file cannot be read or holds something else; the message names it.
@@ -112,14 +116,14 @@ def read_principles(path: Path) -> tuple[Principle, ...]:
     try:
         principles = _PRINCIPLES.validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except OSError as error:
-        raise ConfigError(f"{_SECTION}.principles: {path} cannot be read: {error.strerror}") from error
+        raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{_SECTION}.principles: {path} is no YAML: {error}") from error
+        raise ConfigError(f"{option}: {path} is no YAML: {error}") from error
     except ValidationError as error:
         raise ConfigError(
-            f"{_SECTION}.principles: {path}: {first_problem(error)}; it is a list of principles with name and text"
+            f"{option}: {path}: {first_problem(error)}; it is a list of principles with name and text"
         ) from error
     names = [each.name for each in principles]
     if not names or len(set(names)) < len(names):
-        raise ConfigError(f"{_SECTION}.principles: {path} needs one or more principles, each with a name of its own")
+        raise ConfigError(f"{option}: {path} needs one or more principles, each with a name of its own")
     return principles

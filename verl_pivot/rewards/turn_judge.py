@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, ChatClient, response_format
@@ -24,8 +24,8 @@ from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
 
-_REMEDY: Final = "see that pivot.process.base_url and pivot.process.model are those of the judge"
-_LEAST_TEMPERATURE: Final = 0.7
+ResultT = TypeVar("ResultT")
+_RETRY_TEMPERATURE: Final = 0.7
 """Temperature of a repeated question at least, since at 0 its answer would be the same whatever the seed."""
 _MAX_ANSWERS: Final = 4096
 """Questions whose judgements are kept in memory for equal turns of other rollouts."""
@@ -42,6 +42,11 @@ class TurnJudgement:
     """Why the last answer was invalid; "" if it was valid."""
     answers: tuple[ChatAnswer, ...] = ()
     """The answers, the valid one last."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the judge refused the question, so that another seed changes nothing."""
+        return self.score is None and not self.answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,18 +65,27 @@ class TurnJudge:
     raises; one that answers, but not validly, gives turns without a score.
     """
 
-    def __init__(self, settings: ProcessSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
+    def __init__(
+        self,
+        settings: ProcessSettings,
+        tokenizer: Tokenizer,
+        *,
+        num_workers: int = 1,
+        written: Callable[[str], str] = "pivot.process.{}".format,
+    ) -> None:
         """Open the cache; nothing is asked yet.
 
         Args:
             settings: The judge, its principles and limits.
             tokenizer: Tokenizer that counts the tokens of questions.
             num_workers: Processes that share `max_concurrency`.
+            written: Name of a setting -> how users write it, for messages.
 
         Raises:
             ConfigError: If the principles cannot be read, the cache cannot be opened, or the key is not set.
         """
         self._settings = settings
+        self._written = written
         self._tokenizer = tokenizer
         self._principle_set = settings.principle_set()
         self._parameters = _parameters(settings)
@@ -81,7 +95,7 @@ class TurnJudge:
             settings.model or "",
             settings.api_key,
             Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
-            remedy=_REMEDY,
+            remedy=f"see that {written('base_url')} and {written('model')} are those of the judge",
             cache=cache,
         )
         self._slots = asyncio.Semaphore(-(-settings.max_concurrency // num_workers))
@@ -98,7 +112,7 @@ class TurnJudge:
             ConfigError: If it refuses every question.
         """
         began = time.monotonic()
-        judged = await _all_or_none(
+        judged = await all_or_none(
             [self._judge_turn(task, turns[:number], turn) for number, turn in enumerate(turns[:-1])]
         )
         return TrajectoryJudgement(turns=tuple(judged), seconds=time.monotonic() - began)
@@ -106,8 +120,12 @@ class TurnJudge:
     async def _judge_turn(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnJudgement:
         if not turn.text.strip():  # no principle can be fulfilled, and no words of it quoted
             return TurnJudgement(score=0.0)
-        question = turn_question(task, earlier, turn, self._principle_set, self._fit)
+        question = self.question(task, earlier, turn)
         return await self._judged.get(question.name, lambda: self._ask(question))
+
+    def question(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnQuestion:
+        """The question about a turn after the turns before it."""
+        return turn_question(task, earlier, turn, self._principle_set, self._fit)
 
     def _fit(self, texts: Sequence[str], order: Sequence[int]) -> Sequence[str]:
         return fit_together(texts, order, self._settings.max_question_tokens, self._tokenizer)
@@ -117,21 +135,39 @@ class TurnJudge:
         answers: list[ChatAnswer] = []
         reason = ""
         for seed in range(self._settings.invalid_retries + 1):
-            try:
-                answers.append(await self._answer(question.messages, seed, question.name))
-                score = self._score(answers[-1], question)
-                return TurnJudgement(score=score, answers=tuple(answers))
-            except InvalidAnswerError as error:
-                reason = f"the judge's answer is invalid: {error}"
-            except ConfigError as error:  # a refused question, whose text may be the reason
-                await self._ask_control_question(error)
-                reason = f"the judge refuses the question: {error}"
+            temperature = self._settings.temperature
+            judged = await self.ask_once(
+                question, seed, temperature if seed == 0 else max(temperature, _RETRY_TEMPERATURE)
+            )
+            answers += judged.answers
+            reason = judged.reason
+            if judged.score is not None:
+                return TurnJudgement(score=judged.score, answers=tuple(answers))
+            if judged.is_refused:
                 break
-        return TurnJudgement(score=None, reason=reason[:_MAX_REASON], answers=tuple(answers))
+        return TurnJudgement(score=None, reason=reason, answers=tuple(answers))
+
+    async def ask_once(self, question: TurnQuestion, seed: int, temperature: float) -> TurnJudgement:
+        """The judgement by one answer, valid or not.
+
+        Raises:
+            VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
+            ConfigError: If it refuses every question.
+        """
+        try:
+            answer = await self._answer(question.messages, seed, temperature, question.name)
+        except ConfigError as error:  # a refused question, whose text may be the reason
+            await self._ask_control_question(error)
+            return TurnJudgement(score=None, reason=f"the judge refuses the question: {error}"[:_MAX_REASON])
+        try:
+            return TurnJudgement(score=self._score(answer, question), answers=(answer,))
+        except InvalidAnswerError as error:
+            reason = f"the judge's answer is invalid: {error}"
+            return TurnJudgement(score=None, reason=reason[:_MAX_REASON], answers=(answer,))
 
     def _score(self, answer: ChatAnswer, question: TurnQuestion) -> float:
         if answer.finish_reason == "length":
-            raise InvalidAnswerError("it was cut off; raise pivot.process.max_tokens")
+            raise InvalidAnswerError(f"it was cut off; raise {self._written('max_tokens')}")
         return score_of_answer(answer.text, question.turn, self._principle_set)
 
     async def _ask_control_question(self, refusal: ConfigError) -> None:
@@ -141,19 +177,14 @@ class TurnJudge:
             ConfigError: If that is refused too, so that the endpoint and not the turn is at fault.
         """
         turn = ShownTurn(text="I add 1 and 2, which gives 3.")
-        control = turn_question("Add 1 and 2.", (), turn, self._principle_set, self._fit)
+        control = self.question("Add 1 and 2.", (), turn)
         try:
-            await self._answer(control.messages, 0, None)
+            await self._answer(control.messages, 0, self._settings.temperature, None)
         except ConfigError as error:
             raise ConfigError(f"the judge refuses every question: {error}") from refusal
 
-    async def _answer(self, messages: list[JsonObject], seed: int, name: str | None) -> ChatAnswer:
-        temperature = self._settings.temperature
-        parameters: JsonObject = {
-            **self._parameters,
-            "temperature": temperature if seed == 0 else max(temperature, _LEAST_TEMPERATURE),
-            "seed": seed,
-        }
+    async def _answer(self, messages: list[JsonObject], seed: int, temperature: float, name: str | None) -> ChatAnswer:
+        parameters: JsonObject = {**self._parameters, "temperature": temperature, "seed": seed}
         async with self._slots:
             try:
                 return await self._client.ask(messages, parameters, cache_key=name)
@@ -167,8 +198,8 @@ def _parameters(settings: ProcessSettings) -> JsonObject:
     return {**form, "max_tokens": settings.max_tokens}
 
 
-async def _all_or_none(judging: Sequence[Coroutine[Any, Any, TurnJudgement]]) -> list[TurnJudgement]:
-    """Results of all turns; the first error is raised and ends the others."""
+async def all_or_none(judging: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
+    """Results of all; the first error is raised and ends the others."""
     tasks = [asyncio.create_task(each) for each in judging]
     try:
         return await asyncio.gather(*tasks)

@@ -51,6 +51,7 @@ _verifiers: Registry[Verifier] = Registry(
     "verifier",
     shipped={
         **{name: f"verl_pivot.verifiers.{module}" for name, module in _MODULES.items()},
+        "process_score": "verl_pivot.rewards.process_score",
         "state": "verl_pivot.tools.environment_state",
     },
     remedy="A verifier of your own is registered by the module that defines it: name that module with "

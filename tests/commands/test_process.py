@@ -1,0 +1,263 @@
+"""`verl-pivot process`: dumps of rollouts become labelled turns, by which judges are measured and trained."""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+from click.testing import Result
+from typer.testing import CliRunner
+
+from tests.support.fake_judge import grading, judging, turn_shown
+from tests.support.rollout_records import make_record
+from tests.support.scripted_engine import call
+from verl_pivot.cli import app
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
+from verl_pivot.data.rollout_records import StopReason
+from verl_pivot.types import JsonObject
+
+PROMPT: list[JsonObject] = [{"role": "user", "content": "Who painted it?"}]
+
+
+def dumped(uid: str, score: float | None, *texts: str, prompt: list[JsonObject] = PROMPT, **changes: Any) -> bytes:
+    """A line of a dump whose turns have these texts, and each but the last an observation."""
+    turns = [
+        DumpedTurn(text=text, num_tokens=5, ended=True, observations=("found",) if text != texts[-1] else ())
+        for text in texts
+    ]
+    record = make_record(**{"prompt_id": prompt_id(prompt), "turn_tokens": (5,) * len(texts), **changes})
+    outcome = DumpedOutcome(uid=uid, step=3, score=score, is_kept=True)
+    return encode_line(outcome, encode_transcript({}, record, turns))
+
+
+def written(folder: Path, *lines: bytes) -> list[Path]:
+    """Arguments of the command for a dump of these lines and the rows of their prompts."""
+    (folder / "3.jsonl").write_bytes(b"".join(lines))
+    (folder / "qa.jsonl").write_text(json.dumps({"prompt": PROMPT}) + "\n")
+    return [folder / "3.jsonl", Path("--rows"), folder / "qa.jsonl", Path("--out"), folder / "turns.parquet"]
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(folder / "turns.parquet").to_pylist()
+    return rows
+
+
+def cli(*arguments: str | Path) -> Result:
+    """One command, in this process."""
+    return CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
+
+
+async def asked(*arguments: str | Path) -> str:
+    """What a command prints that is given to a judge and succeeds."""
+    done = await asyncio.to_thread(cli, *arguments)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout
+
+
+def label(folder: Path, url: str, *arguments: str) -> list[str | Path]:
+    given = written(folder, dumped("a_0_0", 1.0, "grade 8", "grade 2", "Ann."), dumped("a_1_0", 0.0, "grade 5", "Eve."))
+    return ["process", "label", *given, "--base-url", url, "--model", "strong", *arguments]
+
+
+async def test_each_judged_turn_has_a_row_with_the_median_of_the_valid_answers(tmp_path: Path) -> None:
+    """Of five answers about a turn two are invalid, and the others give 8, 8 and 10 of 10, or 2, 2 and 10."""
+
+    def changing(outside: str, inside: list[str]) -> Any:
+        seed = server.requests[-1]["seed"]
+        answer: Mapping[str, Any] = grading(outside, inside)
+        if seed == 12:
+            answer["principles"][0]["score"] = 99
+        if seed == 14:
+            return "no"
+        if seed == 13:
+            for each in answer["principles"]:
+                each["score"] = 10
+        return answer
+
+    async with judging(changing) as server:
+        shown = await asked(*label(tmp_path, server.url, "--seed", "10", "--concurrency", "1"))
+
+    rows = rows_of(tmp_path)
+    assert [(row["id"], row["text"], row["label"]) for row in rows] == [
+        ("3:a_0_0:0", "grade 8", 0.8),
+        ("3:a_0_0:1", "grade 2", 0.2),
+        ("3:a_1_0:0", "grade 5", 0.5),
+    ]
+    assert [(row["num_samples"], row["num_valid"]) for row in rows] == [(5, 3)] * 3
+    assert [round(row["spread"], 6) for row in rows] == [0.094281, 0.377124, 0.235702]
+    assert [row["earlier"] for row in rows] == [[], [{"text": "grade 8", "observation": "found"}], []]
+    assert {row["task"] for row in rows} == {"Who painted it?"}
+    assert sorted({request["seed"] for request in server.requests}) == [10, 11, 12, 13, 14]
+    assert {request["temperature"] for request in server.requests} == {0.7}
+    assert re.search(r"invalid +│ +6 ", shown)
+
+
+async def test_the_same_command_again_asks_nothing_again(tmp_path: Path) -> None:
+    async with judging(grading) as server:
+        command = label(tmp_path, server.url, "--samples", "2")
+        await asked(*command)
+        first = rows_of(tmp_path)
+        shown = await asked(*command)
+
+    assert len(server.requests) == 6
+    assert rows_of(tmp_path) == first
+    assert "0 + 0 tokens, 6 from the cache" in shown
+
+
+async def test_a_judge_that_is_down_is_an_error_that_names_the_way_on_and_writes_nothing(tmp_path: Path) -> None:
+    async with judging(grading) as server:
+        server.failures = [503] * 100
+        done = await asyncio.to_thread(cli, *label(tmp_path, server.url, "--max-retries", "0"))
+
+    assert done.exit_code == 1
+    assert "error: judge strong: " in done.stderr
+    assert "the same command again goes on, with the answers in" in done.stderr
+    assert not (tmp_path / "turns.parquet").exists()
+
+
+async def test_a_judge_that_refuses_all_is_told_in_the_words_of_the_options(tmp_path: Path) -> None:
+    async with judging(grading) as server:
+        server.failures = [400] * 100
+        done = await asyncio.to_thread(cli, *label(tmp_path, server.url))
+
+    assert done.exit_code == 1
+    assert "the judge refuses every question" in done.stderr
+    assert "see that --base-url and --model are those of the judge" in done.stderr
+
+
+def test_outcomes_label_a_turn_by_all_rollouts_that_hold_it(tmp_path: Path) -> None:
+    given = written(
+        tmp_path,
+        dumped("a_0_0", 1.0, "look it up", "Ann."),
+        dumped("a_1_0", 0.0, "look it up", "Eve."),
+        dumped("a_2_0", 0.0, "guess", "Eve."),
+    )
+
+    done = cli("process", "label", *given, "--by", "outcomes")
+
+    assert done.exit_code == 0, done.stderr
+    rows = rows_of(tmp_path)
+    assert [(row["label"], row["spread"], row["num_samples"]) for row in rows] == [
+        (0.5, 0.5, 2),
+        (0.5, 0.5, 2),
+        (0.0, 0.0, 1),
+    ]
+
+
+def test_what_cannot_be_labelled_is_counted_by_its_reason(tmp_path: Path) -> None:
+    other: list[JsonObject] = [{"role": "user", "content": "Another?"}]
+    given = written(
+        tmp_path,
+        dumped("a_0_0", 1.0, "look it up", "Ann."),
+        dumped("a_1_0", None, "look it up", "Ann."),
+        dumped("a_2_0", 2.0, "look it up", "Ann."),
+        dumped("a_3_0", 1.0, "Ann."),
+        dumped("a_4_0", 1.0, "look it up", "Ann.", prompt=other),
+        dumped("a_5_0", 1.0, " ", "Ann."),
+        dumped("a_6_0", 0.0, "look it up", "Ann.", stop_reason=StopReason.TOOL_FAILURE),
+    )
+
+    done = cli("process", "label", *given, "--by", "outcomes")
+
+    assert done.exit_code == 0, done.stderr
+    for reason in (
+        "undecided outcome",
+        "outcome outside of [0, 1]",
+        "one turn, the last, which is not judged",
+        "prompt that is not in --rows",
+        "turn without text, which scores 0 unasked",
+        "masked: the system failed",
+    ):
+        assert reason in done.stdout
+    assert len(rows_of(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "--base-url is missing"),
+        (("--base-url", "http://localhost:1"), "--model is missing"),
+        (("--by", "outcomes", "--model", "x"), "--by outcomes asks no judge"),
+        (("--base-url", "http://localhost:1", "--model", "x", "--api-key-variable", "NO_KEY"), "no such variable"),
+        (("--by", "outcomes", "--principles", "nowhere.yaml"), "--principles: nowhere.yaml cannot be read"),
+    ],
+)
+def test_a_wrong_option_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = cli("process", "label", *written(tmp_path, dumped("a_0_0", 1.0, "look", "Ann.")), *arguments)
+
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
+async def test_a_question_that_may_be_too_long_needs_a_tokenizer(tmp_path: Path) -> None:
+    given = written(tmp_path, dumped("a_0_0", 1.0, "x" * 300, "Ann."))
+    arguments = ("--base-url", "http://localhost:1", "--model", "x", "--max-question-tokens", "256")
+
+    done = await asyncio.to_thread(cli, "process", "label", *given, *arguments)
+
+    assert done.exit_code == 1
+    assert "name the judge's tokenizer with --tokenizer" in done.stderr
+
+
+async def test_a_bench_says_how_a_judge_agrees_with_labels_and_what_it_costs(tmp_path: Path) -> None:
+    """The other judge gives grade 8 half of its points, and no valid answer about grade 5."""
+
+    def other(outside: str, inside: list[str]) -> Any:
+        turn = turn_shown(outside, inside)
+        return "no" if "grade 5" in turn else grading(outside.replace("grade 8", "grade 4"), inside)
+
+    async with judging(grading) as server:
+        await asked(*label(tmp_path, server.url, "--samples", "1"))
+    async with judging(other) as server:
+        bench = ("process", "bench", tmp_path / "turns.parquet", "--base-url", server.url, "--model", "mine")
+        report = json.loads(await asked(*bench, "--json"))
+        shown = await asked(*bench)
+
+    assert len(server.requests) == 6
+    assert (report["num_turns"], report["num_valid"], round(report["valid_rate"], 3)) == (3, 2, 0.667)
+    assert report["pairs"] == {"num_pairs": 1, "num_right": 1, "num_tied": 0, "accuracy": 1.0}
+    assert report["rank_correlation"] == pytest.approx(1.0)
+    assert report["mean_absolute_error"] == pytest.approx(0.0)
+    assert [each["num_turns"] for each in report["calibration"]] == [1, 1]
+    assert report["completion_tokens_per_turn"] == 10.0
+    assert report["prompt_tokens_per_turn"] == 100.0
+    assert list(report["invalid"].values()) == [1]
+    assert 0.0 < report["seconds_per_turn"] < 5.0
+    assert "valid answers" in shown
+    assert "Calibration" in shown
+
+
+async def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text(
+        '{"task": "Who?", "text": "look", "label": 1}\n{"task": "Who?", "text": "x"}\n'
+    )
+
+    done = await asyncio.to_thread(
+        cli, "process", "bench", tmp_path / "mine.jsonl", "--base-url", "http://localhost:1", "--model", "x"
+    )
+
+    assert done.exit_code == 1
+    assert "mine.jsonl, line 2 is no labelled turn" in done.stderr
+    assert "`label`" in done.stderr
+
+
+@pytest.mark.parametrize("by", ["judge", "outcomes"])
+async def test_labelled_turns_are_imported_as_rows_for_training_a_judge(by: str, tmp_path: Path) -> None:
+    """The judge quotes the turn's call, whose tag would make a call of its answer."""
+    given = written(tmp_path, dumped("a_0_0", 1.0, f"{call('add', a=2)} grade 8", f"{call('add')} grade 7", "Ann."))
+    async with judging(grading) as server:
+        judge = ("--base-url", server.url, "--model", "strong") if by == "judge" else ()
+        await asked("process", "label", *given, "--by", by, *judge)
+    imported = tmp_path / "trajectories.jsonl"
+
+    shown = await asked("import", tmp_path / "turns.parquet", "--allow-no-tools", "--check", "--out", imported)
+
+    rows = [json.loads(line) for line in imported.read_text().splitlines()]
+    assert [row["verifier"] for row in rows] == ["process_score"] * 2, shown
+    assert [row["verifier_options"]["label"] for row in rows] == ([0.8, 0.7] if by == "judge" else [1.0, 1.0])
+    assert re.search(r"accepted +│ +2 ", shown)

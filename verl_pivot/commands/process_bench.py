@@ -1,0 +1,127 @@
+"""`verl-pivot process bench`: labelled turns and a judge -> how good the judge is, and what it costs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from verl_pivot.commands import asked_judge as asked
+
+if TYPE_CHECKING:
+    from verl_pivot.rewards.judge_bench import JudgeReport
+    from verl_pivot.rewards.judge_quality import PairAgreement
+
+
+def bench_command(
+    turns: Annotated[Path, typer.Argument(help="Labelled turns, as `verl-pivot process label` writes them.")],
+    base_url: asked.BaseUrls = None,
+    model: asked.Model = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only about N turns, drawn at random.")] = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the answers.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of the answers, and of the draw of --limit.")] = 0,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder that keeps answers, for the same command again; by default none.")
+    ] = None,
+    api_key_variable: asked.KeyVariable = None,
+    form: asked.AnswerForm = "principles",
+    principles: asked.Principles = None,
+    max_added_principles: asked.MaxAdded = 2,
+    answer_format: asked.Format = "json_schema",
+    max_tokens: asked.MaxTokens = 4096,
+    max_question_tokens: asked.MaxQuestionTokens = 16384,
+    tokenizer: asked.TokenizerName = None,
+    concurrency: asked.Concurrency = 64,
+    timeout_seconds: asked.TimeoutSeconds = 300.0,
+    max_retries: asked.MaxRetries = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
+) -> None:
+    """Ask a judge once about each labelled turn, and compare its scores with the labels.
+
+    \b
+    Examples:
+      verl-pivot process bench turns.parquet \\
+        --base-url http://judge:30000/v1 --model my-judge
+      verl-pivot process bench turns.parquet --base-url URL --model M --json
+    """
+    import asyncio
+    import json
+    import random
+
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.rewards.judge_bench import bench_judge
+    from verl_pivot.rewards.labelled_turns import read_turns
+
+    settings = asked.judge_settings(
+        base_urls=base_url,
+        model=model,
+        api_key_variable=api_key_variable,
+        form=form,
+        principles=principles,
+        max_added=max_added_principles,
+        answer_format=answer_format,
+        max_tokens=max_tokens,
+        max_question_tokens=max_question_tokens,
+        concurrency=concurrency,
+        timeout_seconds=timeout_seconds,
+        max_retries=max_retries,
+        cache=cache,
+    )
+    rows = list(read_turns(turns))
+    if limit is not None and limit < len(rows):
+        rows = [rows[index] for index in sorted(random.Random(seed).sample(range(len(rows)), limit))]
+
+    async def ask() -> "JudgeReport":
+        judge = asked.judge_of(settings, tokenizer)
+        try:
+            with progress_bar("turns", len(rows)) as on_turns:
+                return await bench_judge(
+                    rows, judge, concurrency=concurrency, temperature=temperature, seed=seed, on_turns=on_turns
+                )
+        finally:
+            await judge.close()
+
+    report = asyncio.run(ask())
+    if as_json:
+        typer.echo(json.dumps(report.as_dict(), indent=2))
+    else:
+        _print(report, str(model))
+
+
+def _print(report: "JudgeReport", model: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from verl_pivot.commands.tables import printable
+
+    table = Table(title=f"{model} on {report.num_turns} turns", title_justify="left", show_header=False)
+    table.add_column("", no_wrap=True)
+    table.add_column("", justify="right")
+    table.add_column("", overflow="fold")
+    table.add_row("valid answers", f"{report.num_valid / report.num_turns:.3f}", f"{report.num_valid} turns")
+    table.add_row("pairs in order", *_shown_pairs(report.pairs))
+    table.add_row("pairs of a task", *_shown_pairs(report.pairs_of_task))
+    table.add_row("rank correlation", _shown(report.rank_correlation), "Spearman")
+    table.add_row("mean error", _shown(report.mean_absolute_error), "of score and label")
+    table.add_row("calibration error", _shown(report.calibration_error), "expected, ten bins")
+    table.add_row("seconds", _shown(report.seconds_per_turn), f"for a turn; {report.num_cached} answers from the cache")
+    tokens = report.prompt_tokens_per_turn + report.completion_tokens_per_turn
+    table.add_row("tokens", f"{tokens:.0f}", f"for a turn, {report.completion_tokens_per_turn:.0f} of them written")
+    console = Console()
+    console.print(table)
+    for reason, number in list(report.invalid.items())[:5]:
+        typer.echo(f"{number} x {printable(reason)}")
+    bins = Table(title="Calibration", title_justify="left")
+    for name in ("score", "turns", "mean score", "mean label"):
+        bins.add_column(name, justify="right")
+    for each in report.calibration:
+        shown = f"{each.least:.1f} - {each.most:.1f}"
+        bins.add_row(shown, str(each.num_turns), f"{each.mean_score:.3f}", f"{each.mean_label:.3f}")
+    console.print(bins)
+
+
+def _shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _shown_pairs(pairs: "PairAgreement") -> tuple[str, str]:
+    return _shown(pairs.accuracy), f"of {pairs.num_pairs} with different labels; {pairs.num_tied} tied"

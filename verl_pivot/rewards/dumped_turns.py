@@ -1,0 +1,109 @@
+"""Dumps of rollouts and the rows of their prompts -> the turns that a judge is asked about; the rest is counted."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from verl_pivot.data.files import read_rows
+from verl_pivot.data.json_values import BadRowError, as_list, as_object
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
+from verl_pivot.errors import DataError
+from verl_pivot.rewards.labelled_turns import JudgedTurn
+from verl_pivot.rewards.principles import ShownTurn, task_text
+
+
+@dataclass(slots=True, kw_only=True)
+class DumpCounts:
+    """What became of every rollout that was read."""
+
+    num_rollouts: int = 0
+    num_turns: int = 0
+    """Turns that a judge can be asked about."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """{why: number of rollouts, or of turns}"""
+
+
+def tasks_by_prompt(files: Sequence[Path]) -> dict[str, str]:
+    """{prompt_id: the task as text} of rows for training.
+
+    Raises:
+        DataError: If a file cannot be read, or a row has no prompt of messages with texts.
+    """
+    tasks: dict[str, str] = {}
+    for row in (row for path in files for row in read_rows(path)):
+        try:
+            prompt = [as_object(each, "a message") for each in as_list(row.decoded().get("prompt"), "prompt")]
+            tasks[prompt_id(prompt)] = task_text(prompt)
+        except (BadRowError, TypeError) as error:
+            raise DataError(
+                f"{row.place} has no prompt of texts ({error}): give with --rows the data.train_files of the run"
+            ) from error
+    return tasks
+
+
+def dumped_turns(
+    dumps: Sequence[Path],
+    tasks: dict[str, str],
+    counts: DumpCounts,
+    *,
+    needs_outcome: bool,
+    on_rollouts: Callable[[int], object],
+) -> Iterator[JudgedTurn]:
+    """Every sampled turn but the last of each rollout, in the order of the dumps.
+
+    Args:
+        dumps: Files of the folder `pivot` of `trainer.rollout_data_dir`.
+        tasks: {prompt_id: task}
+        counts: Counts of what is left out, to which this adds.
+        needs_outcome: Whether rollouts without an outcome in [0, 1] are left out.
+        on_rollouts: Called with the number of rollouts read since the call before.
+
+    Raises:
+        DataError: If a dump cannot be read.
+    """
+    for rollout in (rollout for path in dumps for rollout in read_rollouts(path)):
+        counts.num_rollouts += 1
+        on_rollouts(1)
+        if why := _unusable(rollout, tasks, needs_outcome=needs_outcome):
+            counts.left_out[why] += 1
+            continue
+        for turn in _turns(rollout, tasks):
+            if turn.turn.text.strip():
+                counts.num_turns += 1
+                yield turn
+            else:
+                counts.left_out["turn without text, which scores 0 unasked"] += 1
+
+
+def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: bool) -> str:
+    """Why the turns of a rollout cannot be judged; "" if they can."""
+    if any(turn.step is not None for turn in rollout.turns):
+        return "rollout in a notebook"
+    if rollout.record is None:
+        return "rollout of an agent loop of verl"
+    if rollout.record.is_masked:
+        return "masked: the system failed"
+    if rollout.record.prompt_id not in tasks:
+        return "prompt that is not in --rows"
+    if len(rollout.turns) < 2:
+        return "one turn, the last, which is not judged"
+    if needs_outcome and rollout.score is None:
+        return "undecided outcome"
+    if needs_outcome and not 0.0 <= float(rollout.score or 0.0) <= 1.0:
+        return "outcome outside of [0, 1]"
+    return ""
+
+
+def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[JudgedTurn]:
+    assert rollout.record is not None, rollout.uid
+    shown = [ShownTurn(text=turn.text, observation="\n".join(turn.observations).strip()) for turn in rollout.turns]
+    for number, turn in enumerate(shown[:-1]):
+        yield JudgedTurn(
+            id=f"{rollout.step}:{rollout.uid}:{number}",
+            task=tasks[rollout.record.prompt_id],
+            earlier=tuple(shown[:number]),
+            turn=turn,
+            outcome=rollout.score,
+        )

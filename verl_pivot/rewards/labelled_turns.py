@@ -1,0 +1,156 @@
+"""LabelledTurn <-> rows of turns.parquet: what a judge sees of a turn, and the score that it should give."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import pyarrow
+import pyarrow.parquet
+
+from verl_pivot.data.files import read_rows, replacing
+from verl_pivot.data.json_values import BadRowError
+from verl_pivot.errors import DataError
+from verl_pivot.rewards.principles import PrincipleSet, ShownTurn, TurnQuestion
+
+LabelSource = Literal["judge", "outcomes"]
+
+_SHOWN = pyarrow.struct({"text": pyarrow.string(), "observation": pyarrow.string()})
+_MESSAGE = pyarrow.struct({"role": pyarrow.string(), "content": pyarrow.string()})
+SCHEMA = pyarrow.schema(
+    {
+        "id": pyarrow.string(),
+        "task": pyarrow.string(),
+        "earlier": pyarrow.list_(_SHOWN),
+        "text": pyarrow.string(),
+        "observation": pyarrow.string(),
+        "outcome": pyarrow.float64(),
+        "label": pyarrow.float64(),
+        "spread": pyarrow.float64(),
+        "num_samples": pyarrow.int64(),
+        "num_valid": pyarrow.int64(),
+        "labelled_by": pyarrow.string(),
+        "messages": pyarrow.list_(_MESSAGE),
+        "verifier": pyarrow.string(),
+        "verifier_options": pyarrow.string(),
+    }
+)
+"""Columns of turns.parquet; the last three are what `verl-pivot import` reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedTurn:
+    """One turn of a rollout that a judge can be asked about.
+
+    Example:
+        JudgedTurn(id="1:a_0_0:0", task="Who?", earlier=(), turn=ShownTurn(text="<search>x</search>"), outcome=1.0)
+    """
+
+    id: str
+    """`<step>:<uid>:<number of the turn from 0>`."""
+    task: str
+    earlier: tuple[ShownTurn, ...]
+    turn: ShownTurn
+    outcome: float | None
+    """Score of the rollout; None if it is undecided or unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledTurn:
+    """A turn with the score that a judge should give."""
+
+    judged: JudgedTurn
+    label: float
+    """Score in [0, 1]."""
+    spread: float
+    """Standard deviation of the scores that the label comes from."""
+    num_samples: int
+    """Answers of the stronger judge, or rollouts with the same turn."""
+    num_valid: int
+    """Number of these that gave a score."""
+    labelled_by: LabelSource
+    answer: str
+    """Answer of a judge whose score is that of the label, or near it."""
+
+
+def write_turns(
+    path: Path,
+    turns: Sequence[LabelledTurn],
+    questions: Sequence[TurnQuestion],
+    principle_set: PrincipleSet,
+    tolerance: float,
+) -> None:
+    """Write a row for each turn.
+
+    Args:
+        path: The turns.parquet.
+        turns: [num_turns]
+        questions: [num_turns] question about each turn.
+        principle_set: What the questions say.
+        tolerance: Option `tolerance` of the verifier process_score.
+    """
+    rows = [_row(turn, question, principle_set, tolerance) for turn, question in zip(turns, questions, strict=True)]
+    with replacing(path) as unfinished:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=SCHEMA), unfinished)
+
+
+def _row(
+    turn: LabelledTurn, question: TurnQuestion, principle_set: PrincipleSet, tolerance: float
+) -> dict[str, object]:
+    judged = turn.judged
+    options = {
+        "turn": judged.turn.text,
+        "form": principle_set.form,
+        "principles": [each.model_dump() for each in principle_set.principles],
+        "max_added": principle_set.max_added,
+        "label": turn.label,
+        "tolerance": tolerance,
+    }
+    return {
+        "id": judged.id,
+        "task": judged.task,
+        "earlier": [asdict(each) for each in judged.earlier],
+        "text": judged.turn.text,
+        "observation": judged.turn.observation,
+        "outcome": judged.outcome,
+        "label": turn.label,
+        "spread": turn.spread,
+        "num_samples": turn.num_samples,
+        "num_valid": turn.num_valid,
+        "labelled_by": turn.labelled_by,
+        "messages": [*question.recorded_messages, {"role": "assistant", "content": turn.answer}],
+        "verifier": "process_score",
+        "verifier_options": msgspec.json.encode(options).decode(),
+    }
+
+
+class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Columns of a row that `verl-pivot process bench` needs; a file of one's own may have these alone."""
+
+    id: str = ""
+    task: str
+    earlier: tuple[ShownTurn, ...] = ()
+    text: str
+    observation: str = ""
+    label: float
+
+
+def read_turns(path: Path) -> Iterator[TurnRow]:
+    """Turns of a file with their labels.
+
+    Raises:
+        DataError: If the file cannot be read, or a row lacks a column or has a label outside of [0, 1].
+    """
+    for row in read_rows(path):
+        try:
+            turn = msgspec.convert(row.decoded(), TurnRow)
+        except (BadRowError, msgspec.ValidationError) as error:
+            raise DataError(
+                f"{row.place} is no labelled turn ({error}): give a file of `verl-pivot process label`, or rows "
+                "with task, earlier, text, observation and label"
+            ) from error
+        if not (math.isfinite(turn.label) and 0.0 <= turn.label <= 1.0):
+            raise DataError(f"{row.place}: label must lie in [0, 1], got {turn.label}")
+        yield turn

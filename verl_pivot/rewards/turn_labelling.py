@@ -1,0 +1,154 @@
+"""Turns -> labels: the median of a stronger judge's scores, or the mean outcome of the rollouts with that turn."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean, median, pstdev
+
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.rewards.labelled_turns import JudgedTurn, LabelledTurn
+from verl_pivot.rewards.principles import PrincipleSet, TurnQuestion, quotable
+from verl_pivot.rewards.turn_judge import TurnJudge, TurnJudgement, all_or_none
+
+
+@dataclass(slots=True, kw_only=True)
+class Labels:
+    """Turns with their labels, and what was left out."""
+
+    turns: list[LabelledTurn] = field(default_factory=list)
+    questions: list[TurnQuestion] = field(default_factory=list)
+    """[num_turns]"""
+    num_asked: int = 0
+    """Answers of the judge, cached ones included."""
+    num_cached: int = 0
+    invalid: Counter[str] = field(default_factory=Counter)
+    """{why an answer was invalid: number}"""
+    num_unlabelled: int = 0
+    """Turns for which no answer was valid."""
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+    """Tokens of the answers that are not cached."""
+
+
+async def labels_by_judge(
+    turns: Sequence[JudgedTurn],
+    judge: TurnJudge,
+    *,
+    num_samples: int,
+    temperature: float,
+    seed: int,
+    on_answers: Callable[[int], object],
+) -> Labels:
+    """Ask a judge several times about each turn; equal questions are asked once.
+
+    Args:
+        turns: The turns.
+        judge: A judge that is stronger than the one to train.
+        num_samples: Answers for each turn.
+        temperature: Temperature of the answers; with 0 all answers to a question are the same.
+        seed: Seed of the first answer; the others have the following ones.
+        on_answers: Called with the number of answers since the call before.
+
+    Raises:
+        VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
+        ConfigError: If it refuses every question.
+    """
+    questions = [judge.question(turn.task, turn.earlier, turn.turn) for turn in turns]
+    different = {question.name: question for question in questions}
+
+    async def sample(question: TurnQuestion, number: int) -> TurnJudgement:
+        judged = await judge.ask_once(question, seed + number, temperature)
+        on_answers(1)
+        return judged
+
+    pairs = [(question, number) for question in different.values() for number in range(num_samples)]
+    answered = await all_or_none([sample(question, number) for question, number in pairs])
+    samples: dict[str, list[TurnJudgement]] = defaultdict(list)
+    for (question, _), judged in zip(pairs, answered, strict=True):
+        samples[question.name].append(judged)
+    labels = Labels()
+    for judged in answered:
+        _count(labels, judged)
+    for turn, question in zip(turns, questions, strict=True):
+        if (labelled := _median(turn, samples[question.name])) is None:
+            labels.num_unlabelled += 1
+        else:
+            labels.turns.append(labelled)
+            labels.questions.append(question)
+    return labels
+
+
+def labels_by_outcomes(
+    turns: Sequence[JudgedTurn], questions: Sequence[TurnQuestion], principle_set: PrincipleSet
+) -> Labels:
+    """Label each turn by the mean outcome of all rollouts in which it follows the same turns of the same task.
+
+    Args:
+        turns: The turns, each with an outcome in [0, 1].
+        questions: [num_turns] question about each turn.
+        principle_set: What the questions say.
+    """
+    outcomes: dict[str, list[float]] = defaultdict(list)
+    for turn, question in zip(turns, questions, strict=True):
+        assert turn.outcome is not None, turn.id
+        outcomes[question.name].append(turn.outcome)
+    labels = Labels(questions=list(questions))
+    for turn, question in zip(turns, questions, strict=True):
+        same = outcomes[question.name]
+        label = fmean(same)
+        labels.turns.append(
+            LabelledTurn(
+                judged=turn,
+                label=label,
+                spread=pstdev(same),
+                num_samples=len(same),
+                num_valid=len(same),
+                labelled_by="outcomes",
+                answer=plain_answer(label, turn.turn.text, principle_set),
+            )
+        )
+    return labels
+
+
+def plain_answer(score: float, turn_text: str, principle_set: PrincipleSet) -> str:
+    """An answer with this score and no thought, in the form that a judge is asked for."""
+    if principle_set.form == "released":
+        return f"Analysis: none.\nScores: <final_score>{round(score * 1000)},1000</final_score>"
+    quotation = quotable(turn_text)
+    return json.dumps(
+        {
+            "principles": [
+                {"name": each.name, "quotation": quotation, "score": 10.0 * score, "maximum": 10.0}
+                for each in principle_set.principles
+            ]
+        }
+    )
+
+
+def _median(turn: JudgedTurn, samples: Sequence[TurnJudgement]) -> LabelledTurn | None:
+    valid = [(judged.score, judged.answers[-1]) for judged in samples if judged.score is not None]
+    if not valid:
+        return None
+    scores = [score for score, _ in valid]
+    label = median(scores)
+    nearest: tuple[float, ChatAnswer] = min(valid, key=lambda each: abs(each[0] - label))
+    return LabelledTurn(
+        judged=turn,
+        label=label,
+        spread=pstdev(scores),
+        num_samples=len(samples),
+        num_valid=len(valid),
+        labelled_by="judge",
+        answer=nearest[1].text,
+    )
+
+
+def _count(labels: Labels, judged: TurnJudgement) -> None:
+    labels.num_asked += 1
+    if judged.score is None:
+        labels.invalid[judged.reason] += 1
+    for answer in judged.answers:
+        labels.num_cached += answer.is_cached
+        labels.num_prompt_tokens += 0 if answer.is_cached else answer.num_prompt_tokens
+        labels.num_completion_tokens += 0 if answer.is_cached else answer.num_completion_tokens
