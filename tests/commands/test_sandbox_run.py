@@ -13,9 +13,19 @@ from tests.support.paths import ROOT
 from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import service, use_service
 from verl_pivot.commands.sandbox import sandbox_app
+from verl_pivot.errors import SandboxRequestError
 from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
 
 pytestmark = needs_sandbox
+
+
+CONNECTS = """
+import socket
+try:
+    socket.create_connection(("127.0.0.1", 9))
+except OSError as error:
+    print(type(error).__name__)
+"""
 
 
 def written(folder: Path, code: str) -> str:
@@ -30,6 +40,8 @@ def written(folder: Path, code: str) -> str:
         ("cat; exit 7", ["--language", "bash"], 7, "typed\n", ""),
         ("tty -s && cat && tput cols", ["--language", "bash", "--terminal"], 0, "typed\ntyped\n80\n", ""),
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", [], 143, "", ""),
+        (CONNECTS, [], 0, "OSError\n", ""),
+        (CONNECTS, ["--network", "loopback"], 0, "ConnectionRefusedError\n", ""),
         ("import time; time.sleep(9)", ["--wall-seconds", "0.2"], 1, "", "give it more by --wall-seconds\n"),
     ],
 )
@@ -49,6 +61,15 @@ def test_a_program_prints_and_ends_as_on_the_command_line(
 
     assert (done.exit_code, done.stdout) == (exit_code, stdout), done.output
     assert done.stderr.endswith(stderr)
+
+
+def test_a_way_out_that_the_service_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_service(monkeypatch)
+
+    done = CliRunner().invoke(sandbox_app, ["run", "--network", "proxy", written(tmp_path, CONNECTS)])
+
+    assert isinstance(done.exception, SandboxRequestError)
+    assert "this service lists no hosts" in str(done.exception)
 
 
 def test_a_shell_is_used_with_the_keyboard(tmp_path: Path) -> None:

@@ -130,12 +130,24 @@ print("searched")
 """
 
 
+SEARCH_BY_COMMANDS = """
+{
+    env
+    cat /proc/[0-9]*/{environ,cmdline,maps,mountinfo} /proc/net/unix 2> /dev/null | tr '\\0' '\\n'
+    find / -path /proc -prune -o -printf '%p %l\\n' 2> /dev/null
+    grep -arsh --devices=skip . /etc /dev /tmp /sandbox --exclude=main.sh
+} | grep -aE "$1"
+echo searched
+"""
+
+
 @on_every_kind_and_tier
+@pytest.mark.parametrize(("language", "search"), [("python", SEARCH), ("bash", SEARCH_BY_COMMANDS)])
 @pytest.mark.finding("secrets of the service")
-def test_h34_no_secret_of_the_service_is_in_anything_readable(kind: Kind) -> None:
+def test_h34_no_secret_of_the_service_is_in_anything_readable(kind: Kind, language: str, search: str) -> None:
     limits = Limits(wall_seconds=30.0, memory_bytes=512 * MIB)
 
-    assert service(kind).output(SEARCH, args=(CANARY, "/"), limits=limits) == "searched\n"
+    assert service(kind).output(search, language=language, args=(CANARY, "/"), limits=limits) == "searched\n"
 
 
 @on_zygotes
@@ -603,6 +615,22 @@ for fd in held: os.close(fd)
     assert found["open"] == [0, 1, 2]
     assert found["targets"][1:] == ["pipe", "pipe"]  # type: ignore[index]
     assert (found["error"], found["count"]) == ("EMFILE", 256 - 3)
+
+
+OPEN = """
+import os
+for fd in range(3, 256):
+    try: print(fd, os.fstat(fd))
+    except OSError: pass
+"""
+OPEN_IN_A_COMMAND = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {OPEN!r}], close_fds=False)"
+
+
+@on_every_kind_and_tier
+@pytest.mark.parametrize("code", [OPEN, OPEN_IN_A_COMMAND], ids=["itself", "a command that it starts"])
+@pytest.mark.finding("descriptors of the service")
+def test_h46_nothing_else_is_open_in_a_program_or_what_it_starts(kind: Kind, code: str) -> None:
+    assert service(kind).output(code) == ""
 
 
 @on_zygotes

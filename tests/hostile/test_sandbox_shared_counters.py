@@ -372,10 +372,10 @@ def test_h21_output_beyond_its_bound_is_never_a_success_however_fast_it_comes(ki
     assert {result.status for result in results} == {Status.OUTPUT_LIMIT}
 
 
-@on_every_kind_and_tier
-@pytest.mark.finding("core files and the service's clients")
-def test_h20_a_program_has_no_say_in_what_becomes_of_its_memory_when_it_crashes(kind: Kind) -> None:
-    code = """
+ASKS_FOR_CORES = {
+    "a child that aborts": (
+        "python",
+        """
 import os, resource
 for limits in ((0, 0), (0, 1), (-1, -1)):
     resource.setrlimit(resource.RLIMIT_CORE, limits)
@@ -387,7 +387,22 @@ print(resource.getrlimit(resource.RLIMIT_CORE), flush=True)
 if os.fork() == 0: os.abort()
 os.wait()
 print(os.listdir())
-"""
+""",
+        "Operation not permitted\n(1, 1)\n['main.py']\n",
+    ),
+    "a shell": ("bash", "ulimit -c 0 && ulimit -c unlimited && ulimit -c", "0\n"),
+    "a shell whose child aborts": (
+        "bash",
+        "exec 2> /dev/null; ulimit -c unlimited; bash -c 'kill -ABRT $$'; echo $?; ls",
+        "134\nmain.sh\n",
+    ),
+}
 
-    assert service(kind).output(code) == "Operation not permitted\n(1, 1)\n['main.py']\n"
-    assert service(kind).output("ulimit -c 0 && ulimit -c unlimited && ulimit -c", language="bash") == "0\n"
+
+@on_every_kind_and_tier
+@pytest.mark.parametrize("name", ASKS_FOR_CORES)
+@pytest.mark.finding("core files and the service's clients")
+def test_h20_a_program_has_no_say_in_what_becomes_of_its_memory_when_it_crashes(kind: Kind, name: str) -> None:
+    language, code, output = ASKS_FOR_CORES[name]
+
+    assert service(kind).output(code, language=language) == output

@@ -6,7 +6,6 @@ import http.server
 import os
 import signal
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import IS_ROOT, Kind, Service, service, start_service, until
+from tests.support.tls_server import server_context
 from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.execution import Limits, Network, Program
@@ -83,12 +83,7 @@ def port() -> Iterator[int]:
 @pytest.fixture(scope="module")
 def tls_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Port of a web server of this machine that speaks TLS, with a certificate of its own."""
-    folder = tmp_path_factory.mktemp("certificate")
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=web.test"]
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "certificate.pem")]
-    subprocess.run([*command, *files], check=True, capture_output=True)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "certificate.pem", folder / "key.pem")
+    context = server_context(tmp_path_factory.mktemp("certificate"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever)

@@ -8,7 +8,7 @@ import termios
 import tty
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -35,6 +35,13 @@ def run_command(
             "--terminal", help="Run it in a terminal: with colours and prompts, and with the keys typed here."
         ),
     ] = False,
+    network: Annotated[
+        Literal["none", "private", "loopback", "proxy"],
+        typer.Option(
+            help="Its network: `loopback` has 127.0.0.1, and `proxy` leads to the hosts that the services list by "
+            "--egress as well."
+        ),
+    ] = "none",
     wall_seconds: Annotated[float, typer.Option(help="Seconds that it may take.")] = 600.0,
     cpu_seconds: Annotated[int, typer.Option(help="CPU seconds that each of its processes may take.")] = 600,
     memory_mib: Annotated[int, typer.Option(help="MiB of memory that it may take.")] = 1024,
@@ -46,10 +53,12 @@ def run_command(
     input.
 
     Example: verl-pivot sandbox run --language bash --terminal session.sh
+
+    Example: verl-pivot sandbox run --network proxy download.py
     """
     import asyncio
 
-    from verl_pivot.sandbox.execution import MIB, Limits, Program, Terminal
+    from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Terminal
 
     limits = Limits(wall_seconds=wall_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mib * MIB)
     try:
@@ -63,6 +72,7 @@ def run_command(
         args=tuple(arguments or ()),
         stdin=_piped(with_end=terminal),
         terminal=Terminal(columns=size.columns, rows=size.lines) if terminal else None,
+        network=Network(network),
         limits=limits,
     )
     result = asyncio.run(_run(program))

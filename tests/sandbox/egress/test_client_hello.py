@@ -6,13 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.sandbox.egress.client_hello import HelloError, hello_message, server_name
+from tests.support.tls_server import server_context
+from verl_pivot.sandbox.egress.client_hello import (
+    MAX_BYTES_BEFORE,
+    HelloError,
+    asks_for_retry,
+    before_second_hello,
+    hello_message,
+    server_name,
+)
+
+
+def client_context() -> ssl.SSLContext:
+    """Context of a client that believes every certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
 
 
 def client_hello(name: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
     """First bytes of a connection by OpenSSL."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context = client_context()
     context.minimum_version = context.maximum_version = version
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with pytest.raises(ssl.SSLWantReadError):
@@ -21,8 +35,34 @@ def client_hello(name: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv
 
 
 def name_in(data: bytes) -> str | None:
-    body = hello_message(data)
-    return None if body is None else server_name(body)
+    hello = hello_message(data)
+    return None if hello is None else server_name(hello.body)
+
+
+@pytest.fixture(scope="module")
+def retry(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
+    """Answer of OpenSSL's server which asks for a second ClientHello, and what OpenSSL's client says to that.
+
+    The client begins with a key for X25519 alone, and the server takes P-521 alone.
+    """
+    server = server_context(tmp_path_factory.mktemp("certificate"))
+    server.set_ecdh_curve("secp521r1")
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context().wrap_bio(to_client, to_server, server_hostname="web.test")
+    theirs = server.wrap_bio(to_server, to_client, server_side=True)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    with pytest.raises(ssl.SSLWantReadError):
+        theirs.do_handshake()
+    answer = to_client.read()
+    to_client.write(answer)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    return answer, to_server.read()
+
+
+EARLY_DATA = b"\x17\x03\x03\x00\x03abc"
+NO_MEANING = b"\x14\x03\x03\x00\x01\x01"
 
 
 def in_records(data: bytes, length: int) -> bytes:
@@ -111,3 +151,42 @@ def test_no_bytes_break_the_reader(noise: bytes, at: int, patch: bytes) -> None:
         except HelloError:
             continue
         assert name is None or name.isascii()
+
+
+def test_a_server_that_asks_for_a_second_hello_is_told_from_others(retry: tuple[bytes, bytes]) -> None:
+    answer, second = retry
+    assert asks_for_retry(answer)
+    assert [asks_for_retry(answer[:end]) for end in (0, 4, 5, 60)] == [None] * 4
+    changed = bytearray(answer)
+    changed[11] ^= 1  # the first byte of the random number
+    assert asks_for_retry(bytes(changed)) is False
+    assert asks_for_retry(b"\x15\x03\x03\x00\x02\x02\x28") is False
+    at = before_second_hello(second)
+    assert at is not None
+    assert (second[:at], name_in(second[at:])) == (NO_MEANING, "web.test")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"SSH-2.0-x\r\n",
+        b"\x17\x03\x03\x00\x01x",
+        b"\x16\x03\x03\x00\x26\x0b" + bytes(37),
+        b"\x16\x03\x03\x00\x04\x02\x00\x00\x22",
+    ],
+    ids=["another protocol", "data", "a certificate", "a part of a message"],
+)
+def test_an_answer_that_is_no_server_hello_in_its_first_record_is_refused(answer: bytes) -> None:
+    with pytest.raises(HelloError):
+        asks_for_retry(answer)
+
+
+def test_early_data_may_come_ahead_of_a_second_hello_and_nothing_else() -> None:
+    hello = client_hello("web.test")
+    before = NO_MEANING + EARLY_DATA * 3
+    assert before_second_hello(before + hello) == len(before)
+    assert before_second_hello(before + hello[:20]) is None
+    with pytest.raises(HelloError, match="no second ClientHello follows"):
+        before_second_hello(before + b"\x15\x03\x03\x00\x02\x02\x28")
+    with pytest.raises(HelloError, match=f"more than {MAX_BYTES_BEFORE} bytes"):
+        before_second_hello(EARLY_DATA * (MAX_BYTES_BEFORE // len(EARLY_DATA) + 1))

@@ -4,18 +4,22 @@ import asyncio
 import contextlib
 import errno
 import socket
+import ssl
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from tests.sandbox.egress.test_client_hello import client_hello
+from tests.sandbox.egress.test_client_hello import client_context, client_hello
+from tests.support.tls_server import server_context
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.egress import proxy
 from verl_pivot.sandbox.egress.listed_hosts import parse_host
 from verl_pivot.sandbox.egress.pod_share import EgressBounds, bounds_for
 from verl_pivot.sandbox.egress.proxy import EgressProxy
 
+SERVER_HELLO = b"\x16\x03\x03\x00\x28\x02\x00\x00\x24\x03\x03" + bytes(34)
+EARLY = b"\x17\x03\x03\x00\x01x"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 
@@ -122,12 +126,12 @@ async def test_a_chunked_body_stays_one() -> None:
 
 async def test_a_tunnel_lets_tls_through_to_the_host_that_it_names() -> None:
     hello = client_hello("web.test")
-    async with farm(TLS) as made:
+    async with farm(TLS, answer=SERVER_HELLO) as made:
         reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
         writer.write(CONNECT.replace(b"PORT", str(made.server_port).encode()))
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
         writer.write(hello)
-        assert await reader.readexactly(len(ANSWER)) == ANSWER
+        assert await reader.readexactly(len(SERVER_HELLO)) == SERVER_HELLO
         writer.write(b"more")
         writer.write_eof()
         assert await reader.read(-1) == b""
@@ -154,6 +158,65 @@ async def test_a_tunnel_to_another_host_than_its_tls_names_carries_nothing(first
         assert answer == b"HTTP/1.1 200 Connection established\r\n\r\n"
         await asyncio.sleep(0.05)
         assert b"".join(made.received) == b""
+
+
+async def test_a_server_of_another_protocol_answers_nobody_in_a_tunnel() -> None:
+    hello = client_hello("web.test")
+    async with farm(TLS, answer=b"SSH-2.0-x\r\n") as made:
+        answer = await made.ask(CONNECT, then=hello + EARLY)
+        assert answer == b"HTTP/1.1 200 Connection established\r\n\r\n"
+        assert made.received == [hello]
+
+
+@pytest.fixture(scope="module")
+def asking_again(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
+    """Context of a server that takes keys of P-521 alone, and so asks OpenSSL's client for a second ClientHello."""
+    context = server_context(tmp_path_factory.mktemp("certificate"))
+    context.set_ecdh_curve("secp521r1")
+    return context
+
+
+async def second_hello(context: ssl.SSLContext, *, name: str) -> tuple[bytes, list[str]]:
+    """What the program gets through a tunnel after a second ClientHello with this name, and the names at the server."""
+    names: list[str] = []
+    context.sni_callback = lambda _, named, __: names.append(str(named))
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    listener = socket.create_server(("127.0.0.1", 0))
+    hosts = [parse_host(f"https://web.test:{port}=127.0.0.1", reaches_own_machine=True)]
+    serving = asyncio.create_task(EgressProxy(hosts, reaches_own_machine=True).serve_pod(listener))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context().wrap_bio(incoming, outgoing, server_hostname="web.test")
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    writer.write(CONNECT.replace(b"PORT", str(port).encode()))
+    await reader.readuntil(b"\r\n\r\n")
+    got, flight = b"", 0
+    async with asyncio.timeout(10.0):
+        while not got:
+            try:
+                got = client.read()
+            except ssl.SSLWantReadError:
+                data = outgoing.read()
+                flight += bool(data)
+                writer.write(data.replace(b"web.test", name.encode()) if flight == 2 else data)
+                incoming.write(more) if (more := await reader.read(65536)) else incoming.write_eof()
+            except ssl.SSLEOFError:
+                break
+    writer.close()
+    serving.cancel()
+    await asyncio.wait([serving])
+    server.close()
+    return got, names
+
+
+async def test_a_second_client_hello_names_the_host_of_the_tunnel_too(asking_again: ssl.SSLContext) -> None:
+    assert await second_hello(asking_again, name="web.test") == (b"hello", ["web.test", "web.test"])
+    assert await second_hello(asking_again, name="bad.test") == (b"", ["web.test"])
 
 
 @pytest.mark.parametrize(

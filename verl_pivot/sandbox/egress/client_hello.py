@@ -1,12 +1,21 @@
 """First bytes of a TLS connection -> the host's name in them (SNI), read strictly: what is unusual is refused.
 
-A server may read an unusual message otherwise than we do, so a name counts only if there is one way to read it.
+A server may read an unusual message otherwise than we do, so a name counts only if there is one way to read it. In TLS
+1.3 a server may ask for a second ClientHello (RFC 8446, 4.1.4), which is read as strictly as the first.
 """
+
+import hashlib
+from typing import NamedTuple
 
 from verl_pivot.sandbox.egress.listed_hosts import host_name
 
 MAX_HELLO_BYTES = 16 * 1024
-_HANDSHAKE, _CLIENT_HELLO, _HOST_NAME = 22, 1, 0
+MAX_BYTES_BEFORE = 64 * 1024
+"""Most bytes ahead of a second ClientHello; servers take 16 KiB of early data."""
+_CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION_DATA = 20, 21, 22, 23
+_CLIENT_HELLO, _SERVER_HELLO, _HOST_NAME = 1, 2, 0
+_RETRY = hashlib.sha256(b"HelloRetryRequest").digest()
+"""Random number of a ServerHello that asks for a second ClientHello."""
 _SERVER_NAME = 0x0000
 _ENCRYPTED_NAMES = (0xFE0D, 0xFFCE)
 """Extensions that hide the name of the host that is meant: Encrypted Client Hello, and the draft before it."""
@@ -18,28 +27,93 @@ class HelloError(ValueError):
     """The bytes are no ClientHello from which a name can be read with certainty."""
 
 
-def hello_message(data: bytes) -> bytes | None:
-    """The body of the ClientHello at the beginning of a connection; None if more bytes have to come.
+class ClientHello(NamedTuple):
+    """A whole first message of a client."""
+
+    body: bytes
+    num_bytes: int
+    """Bytes of the connection up to its end, headers of records included."""
+
+
+def hello_message(data: bytes) -> ClientHello | None:
+    """The ClientHello at the beginning of a connection; None if more bytes have to come.
 
     Raises:
         HelloError: If the connection does not begin with a ClientHello in whole records.
     """
     message, at = b"", 0
-    while len(data) - at >= _RECORD_HEADER:
-        kind, major, length = data[at], data[at + 1], int.from_bytes(data[at + 3 : at + _RECORD_HEADER])
-        if kind != _HANDSHAKE or major != 3 or not 0 < length <= _MAX_RECORD_BYTES:
+    while (record := _record(data, at)) is not None:
+        if record.kind != _HANDSHAKE:
             raise HelloError("it does not begin with TLS")
-        if len(data) - at - _RECORD_HEADER < length:
-            break
-        message += data[at + _RECORD_HEADER : at + _RECORD_HEADER + length]
-        at += _RECORD_HEADER + length
+        message += record.content
+        at = record.end
         if (body := _body_of(message)) is not None:
-            return body
+            return ClientHello(body, at)
     if data and data[0] != _HANDSHAKE:
         raise HelloError("it does not begin with TLS")
     if len(data) > MAX_HELLO_BYTES:
         raise HelloError(f"its first message is longer than {MAX_HELLO_BYTES} bytes")
     return None
+
+
+def asks_for_retry(data: bytes) -> bool | None:
+    """Whether the server's first bytes ask for a second ClientHello; None if more bytes have to come.
+
+    Raises:
+        HelloError: If they are no answer to a ClientHello.
+    """
+    record = _record(data, 0)
+    if record is None:
+        return None
+    if record.kind == _ALERT:
+        return False
+    begin = _MESSAGE_HEADER + 2
+    if record.kind != _HANDSHAKE or record.content[0] != _SERVER_HELLO or len(record.content) < begin + _RANDOM_BYTES:
+        raise HelloError("its server does not answer with a ServerHello")
+    return record.content[begin : begin + _RANDOM_BYTES] == _RETRY
+
+
+def before_second_hello(data: bytes) -> int | None:
+    """Number of bytes of whole records that a client may send ahead of its second ClientHello; None while it is open
+    whether there are more of them.
+
+    These are early data and a record without meaning, which a server that asked for a second ClientHello drops.
+
+    Raises:
+        HelloError: If a record is of another kind, or there are too many.
+    """
+    at = 0
+    while (record := _record(data, at)) is not None:
+        if record.kind == _HANDSHAKE:
+            return at
+        if record.kind not in (_CHANGE_CIPHER_SPEC, _APPLICATION_DATA):
+            raise HelloError("no second ClientHello follows")
+        at = record.end
+    if len(data) > MAX_BYTES_BEFORE:
+        raise HelloError(f"more than {MAX_BYTES_BEFORE} bytes come ahead of its second ClientHello")
+    return None
+
+
+class _Record(NamedTuple):
+    """One record of TLS."""
+
+    kind: int
+    content: bytes
+    end: int
+    """Bytes of the connection up to its end."""
+
+
+def _record(data: bytes, at: int) -> _Record | None:
+    """The record that begins at `at`; None if it is not yet whole."""
+    begin = at + _RECORD_HEADER
+    if len(data) < begin:
+        return None
+    length = int.from_bytes(data[begin - 2 : begin])
+    if data[at + 1] != 3 or not 0 < length <= _MAX_RECORD_BYTES:
+        raise HelloError("it does not begin with TLS")
+    if len(data) < begin + length:
+        return None
+    return _Record(data[at], data[begin : begin + length], begin + length)
 
 
 def _body_of(message: bytes) -> bytes | None:

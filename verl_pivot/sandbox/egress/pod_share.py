@@ -51,6 +51,7 @@ class PodShare:
     """What one program has taken so far."""
 
     def __init__(self, bounds: EgressBounds) -> None:
+        self.bounds = bounds
         self.connections = asyncio.Semaphore(bounds.pod_connections)
         self.lookups = asyncio.Semaphore(2)
         """Look-ups in DNS at once, each of which keeps a thread."""
@@ -60,3 +61,10 @@ class PodShare:
         """Count bytes before they are sent on; False if they are more than the program may have."""
         self._num_bytes_left -= num_bytes
         return self._num_bytes_left >= 0
+
+    def send(self, writer: asyncio.StreamWriter, data: bytes) -> bool:
+        """Count bytes and send them on; False if they are more than the program may have."""
+        if not self.spend(len(data)):
+            return False
+        writer.write(data)
+        return True

@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 from verl_pivot.extras import extra
 from verl_pivot.sandbox.egress.addresses import is_of_this_machine, is_public
-from verl_pivot.sandbox.egress.client_hello import HelloError, hello_message, server_name
+from verl_pivot.sandbox.egress.client_hello import HelloError
 from verl_pivot.sandbox.egress.listed_hosts import Destination, ListedHost, listed_host
 from verl_pivot.sandbox.egress.pod_share import EgressBounds, PodShare
 from verl_pivot.sandbox.egress.proxy_request import ProxyRequest, Refused, read_request
+from verl_pivot.sandbox.egress.tls_opening import Streams, open_tls
 
 with extra("sandbox"):
     import h11
@@ -111,7 +112,7 @@ class EgressProxy:
         finally:
             back.close()
 
-    async def _connect(self, wanted: Destination, share: PodShare) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _connect(self, wanted: Destination, share: PodShare) -> Streams:
         """Connect to the address of a listed host, looked up once."""
         host = listed_host(self._hosts, wanted)
         if host is None:
@@ -142,18 +143,16 @@ class EgressProxy:
         request: ProxyRequest,
         begun: bytes,
         share: PodShare,
-        near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        near: Streams,
+        far: Streams,
     ) -> None:
-        """Let TLS through, once its first message names the host of the tunnel."""
+        """Let TLS through, once its opening messages name the host of the tunnel."""
         near[1].write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         try:
-            async with asyncio.timeout(self.bounds.head_seconds):
-                begun = await _checked_hello(near[0], begun, request.destination.host)
+            has_bytes_left = await open_tls(request.destination.host, begun, share, near, far)
         except HelloError:  # there is no way left to tell the program
             return
-        if share.spend(len(begun)):
-            far[1].write(begun)
+        if has_bytes_left:
             await _both(self._copy(near[0], far[1], share), self._copy(far[0], near[1], share))
 
     async def _forward(
@@ -161,8 +160,8 @@ class EgressProxy:
         request: h11.Request,
         parser: h11.Connection,
         share: PodShare,
-        near: tuple[asyncio.StreamReader, asyncio.StreamWriter],
-        far: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        near: Streams,
+        far: Streams,
     ) -> None:
         """Send one request on, and its answer back, with whose end everything ends."""
 
@@ -233,7 +232,7 @@ async def look_up(name: str, port: int) -> list[str]:
     return await asyncio.get_running_loop().run_in_executor(_threads, ask)
 
 
-async def _open_first(addresses: Sequence[str], port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open_first(addresses: Sequence[str], port: int) -> Streams:
     """Connect to the first of the addresses, which are not looked up again, that answers."""
     for address in addresses[:-1]:
         with contextlib.suppress(OSError, TimeoutError):
@@ -242,7 +241,7 @@ async def _open_first(addresses: Sequence[str], port: int) -> tuple[asyncio.Stre
     return await _open(addresses[-1], port)
 
 
-async def _open(address: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _open(address: str, port: int) -> Streams:
     return await asyncio.open_connection(address, port, limit=_READ_BYTES, flags=socket.AI_NUMERICHOST)
 
 
@@ -268,23 +267,6 @@ async def _next_event(parser: h11.Connection, reader: asyncio.StreamReader) -> h
                 raise Refused(400, "something follows the request")
         except h11.RemoteProtocolError as error:
             raise Refused(400, f"this is no request in HTTP: {error}") from error
-
-
-async def _checked_hello(reader: asyncio.StreamReader, begun: bytes, host: str) -> bytes:
-    """The first bytes of a connection, which name `host`.
-
-    Raises:
-        HelloError: If they name another host or none.
-    """
-    while (body := hello_message(begun)) is None:
-        data = await reader.read(_READ_BYTES)
-        if not data:
-            raise HelloError("its first message is cut off")
-        begun += data
-    name = server_name(body)
-    if name != host:
-        raise HelloError(f"it names {name!r}, and its tunnel leads to {host!r}")
-    return begun
 
 
 async def _both(*directions: Awaitable[bool]) -> None:

@@ -14,6 +14,8 @@ READY = b"+"
 USER_ID = 1000
 SHM_BYTES = 16 * 1024**2
 """Size of /dev/shm."""
+OOM_SCORE = b"1000"
+"""The most that a process can ask to be ended when memory runs out: the kernel takes pods before lanes and trainers."""
 NUM_SIGNALS = 1024
 """Queued signals and timers of one program; the kernel has some ten thousands for all programs together."""
 
@@ -122,7 +124,10 @@ def give_up_privileges(
     os.chdir("/tmp")
     if user_id is not None:
         _change_user(user_id)
-    _enter_user_namespace(outer_proc, user_id or 0)
+    proc = os.open("/proc", os.O_PATH) if outer_proc is None else outer_proc
+    _write(proc, "self/oom_score_adj", OOM_SCORE)
+    _enter_user_namespace(proc, user_id or 0)
+    os.close(proc)
     if scope is not None:
         syscalls.restrict_to(scope)
     syscalls.drop_capabilities()
@@ -137,16 +142,18 @@ def _change_user(user_id: int) -> None:
     syscalls.become_dumpable()  # else /proc/self would be root's
 
 
-def _enter_user_namespace(outer_proc: int | None, outer_id: int) -> None:
+def _enter_user_namespace(proc: int, outer_id: int) -> None:
     """Enter a user namespace of its own, in which the kernel counts its processes apart from those of other pods."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
-    proc = os.open("/proc", os.O_PATH) if outer_proc is None else outer_proc
     ids = b"%d %d 1" % (USER_ID, outer_id)
     for path, text in (("self/setgroups", b"deny"), ("self/uid_map", ids), ("self/gid_map", ids)):
-        fd = os.open(path, os.O_WRONLY, dir_fd=proc)
-        os.write(fd, text)
-        os.close(fd)
-    os.close(proc)
+        _write(proc, path, text)
+
+
+def _write(folder: int, path: str, text: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY, dir_fd=folder)
+    os.write(fd, text)
+    os.close(fd)
 
 
 def core_limit() -> tuple[int, int]:
