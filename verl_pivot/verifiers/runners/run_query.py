@@ -102,9 +102,8 @@ class DuckdbVariant:
 
     @classmethod
     def connect(cls, duckdb: Any) -> None:
-        """Take the connection that duckdb's warm-up left in this process (configs/languages.yaml), or open one."""
-        cls.error = duckdb.Error
-        cls.connection = getattr(duckdb, "warm_connection", None) or duckdb.connect(":memory:", config={"threads": 1})
+        """Open the connection. No zygote may open one ahead: in its forks, all other connections stand still."""
+        cls.error, cls.connection = duckdb.Error, duckdb.connect(":memory:", config={"threads": 1})
 
     def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
         DuckdbVariant.num_opened += 1
