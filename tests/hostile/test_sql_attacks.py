@@ -120,6 +120,37 @@ async def test_no_query_is_paid_that_is_not_the_experts(query: str, reason: str)
     assert (verdict.score, verdict.reason) == (0.0, reason), verdict.detail
 
 
+def nested(depth: int) -> str:
+    """A query whose second column is one number in as many structs."""
+    steps = [f"s{n} AS (SELECT name, {{'a': x}} AS x FROM s{n - 1})" for n in range(1, depth)]
+    first = "s0 AS (SELECT name, {'a': age} AS x FROM customers WHERE age > 33)"
+    return f"WITH {', '.join([first, *steps])} SELECT name, x FROM s{depth - 1}"
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("WITH x AS (DELETE FROM customers RETURNING name, age) SELECT * FROM x WHERE age > 33", "read-only"),
+        (f"WITH x AS (INSERT INTO orders VALUES (9, 1, 1.0) RETURNING 1) {EXPERT}", "read-only"),
+        (f"WITH x AS (UPDATE verl_pivot_2.customers SET age = 50 RETURNING 1) {EXPERT}", "read-only"),
+        (nested(40), "more than 32 lists and structs within each other"),
+        ("SET enable_external_access = true", "it is not one query"),
+        ("CALL enable_logging(storage = 'file', storage_path = '/tmp/log')", "it is not one query"),
+        ("ATTACH ':memory:' AS other", "it is not one query"),
+        ("COPY customers TO 'answers.json'", "it is not one query"),
+        ("SELECT * FROM warm.t", "does not exist"),
+        ("SELECT * FROM PLAN", "does not exist"),
+        ("SELECT content, 1 FROM read_text('plan.json')", "file system operations are disabled"),
+        ("SELECT * FROM query('SET threads = 2')", "Expected a single SELECT statement"),
+    ],
+)
+async def test_a_query_of_duckdb_changes_nothing_and_sees_no_file(query: str, detail: str) -> None:
+    verdict = await judge(query, dialect="duckdb", wall_seconds=10.0)
+
+    assert (verdict.score, verdict.reason) == (0.0, "runtime_error")
+    assert detail in verdict.detail
+
+
 @pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])
 @pytest.mark.parametrize(
     "query",

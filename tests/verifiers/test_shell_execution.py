@@ -43,12 +43,36 @@ async def judge(command: str, expert: str, setup: str = SETUP, **others: Json) -
         ("sort -u src/names.txt | wc -l", "sort src/names.txt | uniq | wc -l"),
         ("cat link", "cat < src/names.txt"),
         ("printf x; exit 3", "echo -n x; (exit 3)"),
+        ("chmod 000 src/names.txt", "chmod a-rwx src/names.txt"),
+        ("chmod 000 src", "chmod a= src"),
+        ("chmod 555 docs", "chmod a-w docs"),
+        ("ln src/names.txt src/again.txt", "cd src && ln names.txt again.txt"),
+        ("touch $'\\xff'", ": > $'\\xff'"),
     ],
 )
 async def test_another_command_with_the_same_effect_is_accepted(expert: str, command: str) -> None:
     verdict = await judge(command, expert)
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("expert", "command"),
+    [
+        ("cp src/names.txt src/again.txt", "ln src/names.txt src/again.txt"),
+        ("ln src/names.txt src/again.txt", "cp src/names.txt src/again.txt"),
+        ("printf '\\xff'", "printf '\\\\xff'"),
+        ("printf '\\xff'", "printf '\\xfe'"),
+        ("touch $'\\xff'", "touch $'\\xfe'"),
+        ("chmod 000 src", "chmod 100 src"),
+        ("chmod 000 src/names.txt", "chmod 200 src/names.txt"),
+        ("chmod 000 src", "rm src/names.txt; chmod 000 src"),
+    ],
+)
+async def test_no_link_byte_or_mode_passes_for_another(expert: str, command: str) -> None:
+    verdict = await judge(command, expert)
+
+    assert (verdict.score, verdict.reason) == (0.0, "wrong_output"), verdict.detail
 
 
 EXPERT = "sort src/names.txt > src/sorted.txt"

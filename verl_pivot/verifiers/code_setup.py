@@ -7,14 +7,17 @@ With these expressions an assert on `stack`, behind `stack = Stack()` and `stack
 import ast
 import builtins
 import copy
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
 
 _MAX_NODES = 20_000
 MADE = "Made"
 """Class of an object to which statements have given attributes or items."""
 _MAKERS = frozenset({"range", "iter", "list", "tuple", "dict", "set", "frozenset", "str", "int", "float", "bytes"})
-_MAKERS |= {"bytearray", "complex", "sorted", "reversed", "enumerate", "zip"}
+_MAKERS |= {"bytearray", "complex", "sorted", "reversed", "enumerate", "zip", "deque", "defaultdict", "timedelta"}
+_IMPORTED = (sys.stdlib_module_names | {"numpy", "pandas", "scipy", "sympy"}) - {"__future__", "unittest"}
 _MODULE_MAKERS: Mapping[str, frozenset[str]] = {
     "collections": frozenset({"deque", "defaultdict"}),
     "datetime": frozenset({"date", "datetime", "time", "timedelta"}),
@@ -51,7 +54,7 @@ def read_setup(statements: Sequence[ast.stmt], asserted: set[str]) -> Setup:
     chains: dict[str, ast.expr] = {}
     loose: list[ast.expr] = []
     unused: set[str] = set()
-    for statement in statements:
+    for statement in filterfalse(_is_import, statements):
         used = names_in(statement) & chains.keys()
         inliner = _Inliner(chains)
         match statement:
@@ -84,6 +87,19 @@ def read_setup(statements: Sequence[ast.stmt], asserted: set[str]) -> Setup:
             f"assigns {', '.join(sorted(unused))}, which may be what is expected and would enter the sandbox"
         )
     return Setup(text="\n".join(map(ast.unparse, statements)), chains=chains, loose=tuple(loose))
+
+
+def _is_import(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Import | ast.ImportFrom) and bool(imported_names(statement))
+
+
+def imported_names(statement: ast.Import | ast.ImportFrom) -> set[str]:
+    """Names that an import gives; empty if it is of a module that the sandbox may not have, such as the program's."""
+    is_from = isinstance(statement, ast.ImportFrom)
+    modules = [statement.module or ""] if is_from else [each.name for each in statement.names]
+    names = {each.asname or each.name.partition(".")[0] for each in statement.names}
+    is_known = all(module.partition(".")[0] in _IMPORTED for module in modules) and "*" not in names
+    return names if is_known and not (is_from and statement.level) else set()
 
 
 def names_in(node: ast.AST) -> set[str]:

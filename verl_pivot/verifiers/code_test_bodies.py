@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from verl_pivot.verifiers.code_operations import FUNCTIONS, MODULES
-from verl_pivot.verifiers.code_setup import is_constant, names_in
+from verl_pivot.verifiers.code_setup import imported_names, is_constant, names_in
 from verl_pivot.verifiers.code_test_file import TestFile, Told
 from verl_pivot.verifiers.code_test_items import MAX_ASSERTS, items, parts, unreadable
 from verl_pivot.verifiers.code_unittest import assert_of_unittest, expected_error
 
 _MAX_DEPTH = 20
-_WITHOUT_EFFECT = (ast.Pass, ast.Import, ast.ImportFrom)
 
 
 class TestBody:
@@ -44,6 +43,7 @@ class TestBody:
         self.story = list(story)
         self.variables = set(variables)
         self._shared: set[str] = set()
+        self._used: set[Told] = set()
         self._file = file
         self._depth = depth
 
@@ -64,7 +64,11 @@ class TestBody:
         """
         counts = Counter(name for statement in statements for name in _loaded(statement))
         self._shared = {name for name, count in counts.items() if count > 1}
+        num_before = len(self.story)
         self.read(statements)
+        for told in self.story[num_before:]:
+            if isinstance(told.statement, ast.Expr) and told not in self._used:
+                raise unreadable(told.statement)  # it may check something, and would never run
 
     def read(self, statements: Sequence[ast.stmt]) -> None:
         """Add the asserts of some statements to the file's.
@@ -78,8 +82,10 @@ class TestBody:
 
     def _read_one(self, statement: ast.stmt) -> None:
         match statement:
-            case _ if isinstance(statement, _WITHOUT_EFFECT) or _is_docstring(statement):
+            case _ if isinstance(statement, ast.Pass) or is_docstring(statement) or _is_message(statement):
                 return
+            case ast.Import() | ast.ImportFrom():
+                self._file.imports.update(dict.fromkeys(imported_names(statement), ast.unparse(statement)))
             case ast.Assert(test=test):
                 self._promote(self._given(test) & self._shared)
                 self._add(self.replaced(test))
@@ -154,6 +160,8 @@ class TestBody:
             self._add_raise(self.replaced(inside), error)
         elif function is not None:
             self.call(function, call)
+        elif ast.unparse(call.func).startswith("self."):
+            raise unreadable(call)  # a method of unittest that is not known here
         else:
             self._promote(names_in(call))
             effect = self.replaced(call)
@@ -261,8 +269,8 @@ class TestBody:
         return function is not None and not is_constant(function)
 
     def _tell(self, statement: ast.stmt) -> None:
-        text = ast.unparse(ast.fix_missing_locations(statement))
-        self.story.append(Told(text, frozenset(names_in(statement) & self.variables)))
+        text, names = ast.unparse(ast.fix_missing_locations(statement)), frozenset(names_in(statement))
+        self.story.append(Told(statement, text, names & self.variables, names))
 
     def _add(self, test: ast.expr) -> None:
         if isinstance(test, ast.Constant) and test.value is True:
@@ -288,24 +296,32 @@ class TestBody:
         if len(self._file.asserts) == MAX_ASSERTS:
             raise ValueError(f"the tests hold more than {MAX_ASSERTS} asserts")
         before = self._needed(names_in(statement))
-        self._file.count(statements=len(before))
-        self._file.asserts.append("\n".join([*before, ast.unparse(ast.fix_missing_locations(statement))]))
+        self._used.update(before)
+        names = set[str]().union(*map(names_in, self._calls(statement.test)), *(each.names for each in before))
+        imports = dict.fromkeys(text for name, text in self._file.imports.items() if name in names)
+        lines = [*imports, *(each.text for each in before)]
+        self._file.count(statements=len(lines))
+        self._file.asserts.append("\n".join([*lines, ast.unparse(ast.fix_missing_locations(statement))]))
 
-    def _needed(self, names: set[str]) -> list[str]:
+    def _needed(self, names: set[str]) -> list[Told]:
         """Statements of the story that the names depend on, and those that concern no variable."""
         needed: set[str] = names & self.variables
         num_known = -1
         while len(needed) > num_known:
             num_known = len(needed)
             needed.update(*(each.variables for each in self.story if not needed.isdisjoint(each.variables)))
-        return [each.text for each in self.story if not each.variables or not needed.isdisjoint(each.variables)]
+        return [each for each in self.story if not each.variables or not needed.isdisjoint(each.variables)]
 
     def _changes(self, node: ast.expr) -> list[ast.expr]:
         """The outermost calls of the program's with a variable, which may change what it holds."""
+        return [call for call in self._calls(node) if names_in(call) & self.variables]
+
+    def _calls(self, node: ast.expr) -> list[ast.expr]:
+        """The outermost calls of the program's."""
         if isinstance(node, ast.Call) and self._is_programs(node):
-            return [node] if names_in(node) & self.variables else []
+            return [node]
         inside = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
-        return [change for each in inside for change in self._changes(each)]
+        return [call for each in inside for call in self._calls(each)]
 
 
 class _Replacer(ast.NodeTransformer):
@@ -348,8 +364,15 @@ def _loaded(statement: ast.stmt) -> list[str]:
     return names + [name for name in names if name not in names_in(statement.target)]
 
 
-def _is_docstring(statement: ast.stmt) -> bool:
+def is_docstring(statement: ast.stmt) -> bool:
+    """Whether it is a text or another constant, and does nothing."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _is_message(statement: ast.stmt) -> bool:
+    """Whether it only prints constants."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(call, ast.Call) and _name(call.func) == "print" and all(map(is_constant, call.args))
 
 
 def _name(function: ast.expr) -> str:

@@ -21,6 +21,8 @@ class TestFile:
     """{name: helper function}"""
     fixtures: dict[str, ast.FunctionDef] = field(default_factory=dict)
     """{name: fixture}"""
+    imports: dict[str, str] = field(default_factory=dict)
+    """{name: import that gives it}"""
     asserts: list[str] = field(default_factory=list)
     num_statements: int = 0
     num_nodes: int = 0
@@ -48,6 +50,9 @@ class TestFile:
 class Told(NamedTuple):
     """One statement that the sandbox runs."""
 
+    statement: ast.stmt
     text: str
     variables: frozenset[str]
     """Variables of the sandbox in it."""
+    names: frozenset[str]
+    """All names in it."""

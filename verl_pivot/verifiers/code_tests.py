@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import product
 
-from verl_pivot.verifiers.code_test_bodies import TestBody
+from verl_pivot.verifiers.code_test_bodies import TestBody, is_docstring
 from verl_pivot.verifiers.code_test_file import TestFile
 from verl_pivot.verifiers.code_test_items import items, parts, unreadable
 
 _SETUP_METHODS = ("setUp", "setup_method")
+_READ = (ast.Assert, ast.Assign, ast.AnnAssign, ast.For, ast.Import, ast.ImportFrom, ast.Expr)
+"""Statements of a module that are read as those of a test."""
 _OTHER_METHODS = ("setUpClass", "setup_class", "tearDown", "teardown_method", "tearDownClass", "teardown_class")
 
 
@@ -35,8 +37,8 @@ def asserts_of(source: str, entry_point: str) -> tuple[str, ...]:
     tests = [_read_definition(statement, file) for statement in module.body]
     body = TestBody(file, {})
     for statement, found in zip(module.body, tests, strict=True):
-        if isinstance(statement, ast.Assert | ast.Assign | ast.AnnAssign | ast.For):
-            body.read([statement])
+        if isinstance(statement, _READ) and not _is_start(statement):
+            body.read_test([statement])
         for before, function in found:
             _read_test(before, function, body)
     if not file.asserts:
@@ -61,11 +63,21 @@ def _read_definition(statement: ast.stmt, file: TestFile) -> list[_Test]:
         return _read_class(statement, file)
     if isinstance(statement, ast.FunctionDef):
         return [([], statement)] if _is_test(statement, file) else []
-    is_read = isinstance(statement, ast.Assert | ast.Assign | ast.AnnAssign | ast.For)
-    # What else is no definition: a call of check(...), a docstring, or `if __name__ == "__main__"`
-    if not is_read and not isinstance(statement, ast.Import | ast.ImportFrom | ast.Expr | ast.If):
+    if not isinstance(statement, _READ) and not _is_start(statement):
         raise unreadable(statement)
     return []
+
+
+def _is_start(statement: ast.stmt) -> bool:
+    """Whether it starts the tests: `check(f)`, `test_f()`, `unittest.main()` or `if __name__ == "__main__"`."""
+    if isinstance(statement, ast.If):
+        return ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call):
+        return False
+    name, given = ast.unparse(call.func), [*call.args, *call.keywords]
+    is_check = name == "check" and all(isinstance(each, ast.Name) for each in given)
+    return name in ("main", "unittest.main", "pytest.main") or is_check or (name.startswith("test") and not given)
 
 
 def _is_test(function: ast.FunctionDef, file: TestFile) -> bool:
@@ -77,6 +89,8 @@ def _is_test(function: ast.FunctionDef, file: TestFile) -> bool:
     if any(ast.unparse(each) in ("pytest.fixture", "fixture", "pytest.fixture()") for each in function.decorator_list):
         file.fixtures[function.name] = function
         return False
+    if any("fixture" in ast.unparse(each) for each in function.decorator_list):
+        raise unreadable(function)  # of parameters or a scope, or one that runs although no test names it
     if function.name.startswith("test"):
         return True
     file.functions[function.name] = function
@@ -92,7 +106,7 @@ def _read_class(statement: ast.ClassDef, file: TestFile) -> list[_Test]:
             _read_method(_without_self(changed), before, tests, file)
         elif isinstance(changed, ast.Assign):
             before.insert(0, _SelfNames(statement.name, assigned=True).visit(changed))
-        elif not isinstance(changed, ast.Expr | ast.Pass):
+        elif not isinstance(changed, ast.Pass) and not is_docstring(changed):
             raise unreadable(each)
     return [(before, test) for test in tests]
 

@@ -140,6 +140,6 @@ def _compare(result: Result, expert: _ExpertEffects) -> Verdict:
         if "ended" in effect:
             reason = effect["ended"] if effect["ended"] in _ENDS else Reason.WRONG_OUTPUT
             return refuse(Reason(reason), f"folder {number}")
-        shown = f"exit code {effect.get('exit_code')}, {str(effect.get('printed'))[:300]}"
+        shown = f"exit code {effect.get('exit_code')}, {str(effect.get('printed'))[:300]!r}"
         return refuse(Reason.WRONG_OUTPUT, f"folder {number}: {shown}")
     return Verdict.accept()

@@ -9,8 +9,12 @@ with extra("sql"):
     from sqlglot import exp
 
 _KEY = "verl_pivot_key_"
-_CLOCKS = (exp.CurrentTimestamp, exp.CurrentTime, exp.CurrentDatetime)
+_CLOCKS = frozenset({"currenttimestamp", "currenttime", "currentdatetime", "localtime", "localtimestamp"})
+"""Keys of sqlglot's expressions for them."""
 _CLOCK_NAMES = frozenset({"now", "get_current_timestamp", "get_current_time", "transaction_timestamp"})
+_CLOCK_NAMES |= {"current_localtime", "current_localtimestamp", "uuidv7"}
+_CLOCKS_WITHOUT_TIME = frozenset({"datetime", "time", "unixepoch", "julianday"})
+"""Functions of SQLite that take the time of the day where they are given none."""
 
 
 class SqlOrder(NamedTuple):
@@ -71,7 +75,7 @@ def order_of(parsed: exp.Expr, dialect: str) -> SqlOrder | None:
 def clock_in(parsed: exp.Expr) -> str:
     """What in a query asks for the time of the day; empty if nothing does."""
     for node in parsed.walk():
-        if isinstance(node, _CLOCKS) or (isinstance(node, exp.Anonymous) and node.name.lower() in _CLOCK_NAMES):
+        if node.key in _CLOCKS or (isinstance(node, exp.Anonymous) and _is_clock(node)):
             return node.sql()
         if isinstance(node, exp.Literal) and node.is_string and node.name.lower() == "now":
             function = node.find_ancestor(exp.Func)
@@ -82,6 +86,12 @@ def clock_in(parsed: exp.Expr) -> str:
             ):
                 return function.sql()
     return ""
+
+
+def _is_clock(function: exp.Anonymous) -> bool:
+    name, given = function.name.lower(), [each.name.lower() for each in function.expressions[:1]]
+    is_without_time = not given or given[0] in ("subsec", "subsecond")
+    return name in _CLOCK_NAMES or (name in _CLOCKS_WITHOUT_TIME and is_without_time)
 
 
 def _number(clause: exp.Expr | None) -> int | None:

@@ -45,8 +45,8 @@ def test_a_users_warm_up_is_one_line_and_null_removes_one(tmp_path: Path) -> Non
     shipped = load_languages(python=VIEW)
     added = load(tmp_path, "python: {warm: {colorsys: import colorsys, sympy: null}}")
 
-    assert set(shipped.warm_ups) == {"datetime", "duckdb", "math_verify", "numpy", "pandas", "sympy"}
-    assert set(added.warm_ups) == {"datetime", "duckdb", "math_verify", "numpy", "pandas", "colorsys"}
+    assert set(shipped.warm_ups) == {"datetime", "math_verify", "numpy", "pandas", "sympy"}
+    assert set(added.warm_ups) == {"datetime", "math_verify", "numpy", "pandas", "colorsys"}
     assert (shipped.warmed_modules, added.warmed_modules) == ((), ("colorsys",))
     assert load(tmp_path, "python: {warm: null}").warm_ups == {}
 
@@ -60,7 +60,7 @@ def test_a_users_warm_up_has_its_module_imported_in_the_full_zygote_and_found_in
     assert {name: set(plan["warm_ups"]) for name, plan in plans.items()} == {
         "bare": set(),
         "standard": {"datetime"},
-        "full": {"datetime", "duckdb", "numpy", "math_verify", "sympy", "colorsys"},
+        "full": {"datetime", "numpy", "math_verify", "sympy", "colorsys"},
     }
     python = backend._languages.get("python")
     assert backend._zygotes.choose(Program(code="import colorsys"), python) == "full"

@@ -9,11 +9,12 @@ code_values.py reads them.
 import builtins
 import json
 import os
+import sys
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, UserString, deque
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 SMALL_INT = 1 << 8192
@@ -138,7 +139,8 @@ def prepare(setup: str, names: dict[str, object]) -> tuple[dict[str, object], st
     return local, None
 
 
-_names: dict[str, object] = {"__name__": "candidate"}
+_module = sys.modules["candidate"] = ModuleType("candidate")  # so that objects of the program can be pickled
+_names = vars(_module)
 exec(compile(_plan["code"], "candidate.py", "exec"), _names)
 _values: list[str] = []
 for _check in _plan["checks"]:

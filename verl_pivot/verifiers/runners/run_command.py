@@ -55,6 +55,7 @@ def effects(plan: dict[str, Any]) -> list[dict[str, Any]]:
 def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     """What the command does in a fresh folder; variant 0 is the folder as the setup makes it."""
     if FOLDER.exists():
+        opened()
         shutil.rmtree(FOLDER)
     FOLDER.mkdir()
     if plan["setup"] and bash(plan["setup"]) != 0:
@@ -75,7 +76,7 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     after = files()
     return {
         "exit_code": exit_code,
-        "printed": Path(PRINTED).read_bytes().decode("utf-8", "backslashreplace"),
+        "printed": Path(PRINTED).read_bytes().decode("utf-8", "surrogateescape"),
         "files": after,
         "changes": after != before,
         "complaint": shown(ERRORS),
@@ -120,24 +121,50 @@ def shown(path: str) -> str:
 
 
 def files() -> list[str]:
-    """Kind, mode, name and content of everything in the folder."""
-    return [described(path) for path in sorted(FOLDER.rglob("*"))]
+    """Kind, mode, name, number of links and content of everything in the folder."""
+    modes = opened()
+    found = [described(path, modes) for path in sorted(FOLDER.rglob("*"))]
+    for path, mode in reversed(modes.items()):
+        path.chmod(mode)
+    return found
 
 
-def described(path: Path) -> str:
+def opened() -> dict[Path, int]:
+    """Make readable what the user may not read in the folder; the modes that it had, folders before their content."""
+    modes: dict[Path, int] = {}
+    waiting = [FOLDER]
+    while waiting:
+        path = waiting.pop()
+        status = path.lstat()
+        needed = stat.S_IRWXU if stat.S_ISDIR(status.st_mode) else stat.S_IRUSR if stat.S_ISREG(status.st_mode) else 0
+        if needed & ~status.st_mode:
+            modes[path] = stat.S_IMODE(status.st_mode)
+            path.chmod(modes[path] | needed)
+        if stat.S_ISDIR(status.st_mode):
+            waiting += path.iterdir()
+    return modes
+
+
+def described(path: Path, modes: dict[Path, int]) -> str:
     status = path.lstat()
+    mode = stat.S_IFMT(status.st_mode) | modes.get(path, stat.S_IMODE(status.st_mode))
     content = ""
     if stat.S_ISLNK(status.st_mode):
         content = os.readlink(path)
     elif stat.S_ISREG(status.st_mode):
         with path.open("rb") as file:
-            content = hashlib.file_digest(file, "sha256").hexdigest()
-    return f"{stat.filemode(status.st_mode)} {path.relative_to(FOLDER)} {content}"
+            content = f"{status.st_nlink} {hashlib.file_digest(file, 'sha256').hexdigest()}"
+    return f"{stat.filemode(mode)} {path.relative_to(FOLDER)} {content}"
 
 
 def is_data(path: Path) -> bool:
     """Whether a file is text whose lines may be others: no program, nothing hidden, nothing with a structure."""
-    if path.is_symlink() or not path.is_file() or any(part.startswith(".") for part in path.parts):
+    if (
+        path.is_symlink()
+        or not path.is_file()
+        or not os.access(path, os.R_OK | os.W_OK)
+        or any(part.startswith(".") for part in path.parts)
+    ):
         return False
     status = path.stat()
     is_program = status.st_mode & 0o111 or path.name[:1].isupper()

@@ -22,6 +22,8 @@ MAX_PERTURBED_ROWS = 4000
 """Rows that an altered copy of a table keeps at most."""
 EXACT_DIGITS = 15
 """Digits of a decimal number that a float holds."""
+MAX_DEPTH = 32
+"""Lists and structs within each other in a value that can be compared; each struct makes three lists of it."""
 ROUNDS = 8
 ROWS_OF_STATEMENT = 100
 
@@ -75,6 +77,9 @@ class SqliteVariant:
         cursor = self._connection.execute(query)
         return None if cursor.description is None else cursor
 
+    def end_query(self) -> None:
+        """Nothing is left open by a query."""
+
     def close(self) -> None:
         self._connection.close()
 
@@ -97,9 +102,8 @@ class DuckdbVariant:
 
     @classmethod
     def connect(cls, duckdb: Any) -> None:
-        """Take the connection that duckdb's warm-up left in this process (configs/languages.yaml), or open one."""
-        cls.error = duckdb.Error
-        cls.connection = getattr(duckdb, "warm_connection", None) or duckdb.connect(":memory:", config={"threads": 1})
+        """Open the connection. No zygote may open one ahead: in its forks, all other connections stand still."""
+        cls.error, cls.connection = duckdb.Error, duckdb.connect(":memory:", config={"threads": 1})
 
     def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
         DuckdbVariant.num_opened += 1
@@ -136,11 +140,16 @@ class DuckdbVariant:
         return not attempt(self, f"INSERT INTO {place} ({name}) SELECT {name} FROM {place} WHERE 1 = 0")
 
     def ask(self, query: str) -> Any:
+        """Rows of a query; a SELECT too may write, by an INSERT or DELETE in its WITH, unless the transaction reads."""
         self.execute(f"USE {self._name}")
+        self.execute("BEGIN TRANSACTION READ ONLY")
         statements = self.connection.extract_statements(query)
         if len(statements) != 1 or statements[0].type.name != "SELECT":
             return None
         return self.connection.execute(query)
+
+    def end_query(self) -> None:
+        attempt(self, "ROLLBACK")
 
     def close(self) -> None:
         """The connection closes all of them when the program ends."""
@@ -268,17 +277,24 @@ def answer(database: Any, query: str) -> dict[str, Any]:
 
 
 def run(database: Any, query: str) -> dict[str, Any]:
-    cursor = database.ask(query)
-    if cursor is None:
+    try:
+        cursor = database.ask(query)
+        rows = None if cursor is None else cursor.fetchmany(PLAN["max_rows"] + 1)
+    finally:
+        database.end_query()
+    if rows is None:
         return {"error": "it is not one query"}
-    rows = cursor.fetchmany(PLAN["max_rows"] + 1)
     if len(rows) > PLAN["max_rows"]:
         return {"error": f"more than {PLAN['max_rows']} rows"}
     return {"rows": [[cell(value) for value in row] for row in rows]}
 
 
-def cell(value: Any) -> Any:
-    """A value as JSON: values that JSON lacks become [kind, text], and decimals numbers where these hold them."""
+def cell(value: Any, depth: int = 0) -> Any:
+    """A value as JSON: values that JSON lacks become [kind, text], and decimals numbers where these hold them.
+
+    Raises:
+        ValueError: If lists and structs are nested too deeply in it.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
@@ -287,11 +303,13 @@ def cell(value: Any) -> Any:
         if value.is_finite() and value == value.to_integral_value():
             return int(value)
         return float(value) if len(value.as_tuple().digits) <= EXACT_DIGITS else ["decimal", str(value.normalize())]
-    if isinstance(value, (list, tuple)):
-        return ["list", [cell(each) for each in value]]
+    if not isinstance(value, (list, tuple, dict)):
+        return [type(value).__name__, str(value)]
+    if depth == MAX_DEPTH:
+        raise ValueError(f"a value of more than {MAX_DEPTH} lists and structs within each other")
     if isinstance(value, dict):
-        return ["struct", [[str(key), cell(each)] for key, each in value.items()]]
-    return [type(value).__name__, str(value)]
+        return ["struct", [[str(key), cell(each, depth + 1)] for key, each in value.items()]]
+    return ["list", [cell(each, depth + 1) for each in value]]
 
 
 def variants(kind: Any) -> Iterator[Any]:
