@@ -477,7 +477,9 @@ def test_rows_without_a_record_of_their_calls_are_refused_with_the_remedy() -> N
     announce(["a"])
     finish("a", [{"reward_extra_info": {"acc": 1.0}}] * 4)
 
-    with pytest.raises(ConfigError, match="only the agent loop pivot_tools and the reward manager of"):
+    with pytest.raises(
+        ConfigError, match="needs the record of each rollout's calls, which only this package's agent loops"
+    ):
         make_buffer().sample(1, "train", 1)
 
 

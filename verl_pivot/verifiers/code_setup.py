@@ -95,11 +95,13 @@ def _is_import(statement: ast.stmt) -> bool:
 
 def imported_names(statement: ast.Import | ast.ImportFrom) -> set[str]:
     """Names that an import gives; empty if it is of a module that the sandbox may not have, such as the program's."""
-    is_from = isinstance(statement, ast.ImportFrom)
-    modules = [statement.module or ""] if is_from else [each.name for each in statement.names]
+    if isinstance(statement, ast.ImportFrom):
+        modules = [] if statement.level else [statement.module or ""]
+    else:
+        modules = [each.name for each in statement.names]
     names = {each.asname or each.name.partition(".")[0] for each in statement.names}
-    is_known = all(module.partition(".")[0] in _IMPORTED for module in modules) and "*" not in names
-    return names if is_known and not (is_from and statement.level) else set()
+    is_known = bool(modules) and all(module.partition(".")[0] in _IMPORTED for module in modules)
+    return names if is_known and "*" not in names else set()
 
 
 def names_in(node: ast.AST) -> set[str]:
