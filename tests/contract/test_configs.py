@@ -33,9 +33,12 @@ NEW_KEYS = (
     "ray_kwargs.ray_init.num_gpus",
     "ray_kwargs.ray_init.include_dashboard",
     "ray_kwargs.ray_init.runtime_env.env_vars.",
+    "actor_rollout_ref.actor.fsdp_config.mixed_precision.",
     "actor_rollout_ref.model.override_config.attn_implementation",
+    "actor_rollout_ref.ref.fsdp_config.mixed_precision.",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
     "actor_rollout_ref.rollout.engine_kwargs.sglang.",
+    "critic.fsdp.mixed_precision.",
     "actor_rollout_ref.rollout.router_config_path",
     "trainer.v1.sampler.sampler_kwargs.",
 )
@@ -111,6 +114,12 @@ def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
     unknown = [path for path in leaves(ours) if not path.startswith(NEW_KEYS) and not has_key(config, path)]
 
     assert unknown == [], f"typo in configs/{group}/{option}.yaml, or verl moved the key"
+
+
+def test_the_precision_of_fsdp_is_a_field_of_verls_engine_config_which_its_yaml_leaves_out() -> None:
+    from verl.workers.config import FSDPEngineConfig
+
+    assert FSDPEngineConfig(strategy="fsdp2").mixed_precision is None
 
 
 @pytest.mark.parametrize(("group", "option"), GROUPS)

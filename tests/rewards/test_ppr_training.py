@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow
@@ -12,6 +14,7 @@ from tests.support.chat_server import said
 from tests.support.fake_engine import Answer, fake_server
 from tests.support.fake_judge import turn_shown
 from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
+from tests.support.paths import ROOT
 from tests.support.scripted_engine import call, make_loop, row
 from tests.support.tiny_model import teach, write_model
 from verl_pivot.rewards.process_record import PROCESS_FIELD, process_record
@@ -65,11 +68,19 @@ async def write_policy(folder: Path) -> Path:
     return teach(write_model(folder / "model"), shown.prompt_ids + shown.response_ids, mask)
 
 
+def policy_of_own_process(folder: Path) -> Path:
+    """The model of `write_policy`; in a process that ran many tests before, its loss was seen to become NaN."""
+    code = "import asyncio, sys, pathlib; from tests.rewards.test_ppr_training import write_policy\n"
+    code += "asyncio.run(write_policy(pathlib.Path(sys.argv[1])))"
+    subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True)
+    return folder / "model"
+
+
 async def test_two_steps_of_ppo_with_a_critic_pay_each_turn_by_judge_and_outcome(tmp_path: Path) -> None:
     """Half of the rollouts are right. Each has one judged turn, and all ask the judge the same."""
     (tmp_path / "tools.py").write_text(TOOLS)
     (tmp_path / "tools.yaml").write_text(f"- environment: {tmp_path}/tools.py:Sums\n")
-    model = await write_policy(tmp_path)
+    model = policy_of_own_process(tmp_path)
     rows = [
         {
             "data_source": "made_up",

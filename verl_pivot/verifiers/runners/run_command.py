@@ -132,7 +132,7 @@ def files() -> list[str]:
 def opened() -> dict[Path, int]:
     """Make readable what the user may not read in the folder; the modes that it had, folders before their content."""
     modes: dict[Path, int] = {}
-    waiting = [FOLDER]
+    waiting = [FOLDER] if os.path.lexists(FOLDER) else []  # the command may have removed it
     while waiting:
         path = waiting.pop()
         status = path.lstat()
