@@ -148,8 +148,8 @@ def with_right_values(lines: Sequence[str]) -> str:
 @example(["    for number in range(3):\n        assert grow(numbers, 2) > number", "    assert total(numbers) == ?"])
 def test_a_split_file_holds_of_a_program_if_and_only_if_python_says_so(runner: Any, lines: list[str]) -> None:
     source = with_right_values(lines)
-    texts = asserts_of(source, "")
     try:
+        texts = asserts_of(source, "")
         CodeOptions(test_file=source)
     except ValueError:  # such as `grow(numbers)`, then `grow(numbers, 2)`, whose constant may be what is expected
         reject()
