@@ -182,7 +182,8 @@ def test_what_cannot_be_labelled_is_counted_by_its_reason(tmp_path: Path) -> Non
     [
         ((), "--base-url is missing"),
         (("--base-url", "http://localhost:1"), "--model is missing"),
-        (("--by", "outcomes", "--model", "x"), "--by outcomes asks no judge"),
+        (("--by", "outcomes", "--model", "x"), "--by outcomes asks no judge: leave --model out"),
+        (("--by", "outcomes", "--samples", "5", "--seed", "1"), "asks no judge: leave --samples, --seed out"),
         (("--base-url", "http://localhost:1", "--model", "x", "--api-key-variable", "NO_KEY"), "no such variable"),
         (("--by", "outcomes", "--principles", "nowhere.yaml"), "--principles: nowhere.yaml cannot be read"),
     ],

@@ -11,6 +11,7 @@ from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.engines.text_cut import Tokenizer
+    from verl_pivot.rewards.principles import Fit
     from verl_pivot.rewards.process_settings import ProcessSettings
     from verl_pivot.rewards.turn_judge import TurnJudge
 
@@ -52,6 +53,21 @@ def option_name(setting: str) -> str:
     return "--" + setting.replace("_", "-")
 
 
+def principles_file(given: Path | None) -> Path:
+    """The file of `--principles`, or that of policies that search."""
+    from verl_pivot.configuration import configs_dir
+
+    return given or configs_dir() / "principles" / "search.yaml"
+
+
+def fit_of(max_question_tokens: int, tokenizer: str | None) -> "Fit":
+    """What cuts the texts of a question down to `max_question_tokens`."""
+    from verl_pivot.engines.text_cut import fit_together
+
+    found = _tokenizer(tokenizer)
+    return lambda texts, order: fit_together(texts, order, max_question_tokens, found)
+
+
 def judge_settings(
     *,
     base_urls: Sequence[str] | None,
@@ -73,7 +89,6 @@ def judge_settings(
     Raises:
         ConfigError: If an option is missing, the principles cannot be read, or the key is not in the environment.
     """
-    from verl_pivot.configuration import configs_dir
     from verl_pivot.rewards.process_settings import ProcessSettings, read_principles
 
     for option, value in (("--base-url", base_urls), ("--model", model)):
@@ -83,7 +98,7 @@ def judge_settings(
         raise ConfigError(
             f"--api-key-variable {api_key_variable}: the environment has no such variable; set it to the judge's key"
         )
-    file = principles or configs_dir() / "principles" / "search.yaml"
+    file = principles_file(principles)
     read_principles(file, "--principles")
     return ProcessSettings.model_validate(
         {

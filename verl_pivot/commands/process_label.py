@@ -1,7 +1,7 @@
 """`verl-pivot process label`: dumps of rollouts -> turns.parquet, each turn with the score that it should get."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -12,11 +12,19 @@ from verl_pivot.errors import ConfigError
 if TYPE_CHECKING:
     from verl_pivot.rewards.dumped_turns import DumpCounts
     from verl_pivot.rewards.labelled_turns import JudgedTurn
+    from verl_pivot.rewards.principles import Form, PrincipleSet
     from verl_pivot.rewards.process_settings import ProcessSettings
     from verl_pivot.rewards.turn_labelling import Labels
 
+_OPTIONS_OF_JUDGE = (
+    *("base_url", "model", "samples", "temperature", "seed", "cache", "api_key_variable", "answer_format"),
+    *("max_tokens", "concurrency", "timeout_seconds", "max_retries"),
+)
+"""Parameters of the command that do nothing where no judge is asked."""
+
 
 def label_command(
+    ctx: typer.Context,
     dumps: Annotated[
         list[Path], typer.Argument(help="Dumps of rollouts with tools, <trainer.rollout_data_dir>/pivot/<step>.jsonl.")
     ],
@@ -65,29 +73,46 @@ def label_command(
         --by outcomes --out turns.parquet
     """
     refuse_overwriting(out, [*dumps, *rows])
-    if by == "outcomes" and (base_url or model):
-        raise ConfigError("--by outcomes asks no judge: leave --base-url and --model out")
-    settings = asked.judge_settings(
-        base_urls=base_url if by == "judge" else ["http://127.0.0.1"],
-        model=model if by == "judge" else "none",
-        api_key_variable=api_key_variable,
-        form=form,
-        principles=principles,
-        max_added=max_added_principles,
-        answer_format=answer_format,
-        max_tokens=max_tokens,
-        max_question_tokens=max_question_tokens,
-        concurrency=concurrency,
-        timeout_seconds=timeout_seconds,
-        max_retries=max_retries,
-        cache=(cache or out.with_name(f"{out.name}.answers")) if by == "judge" else None,
-    )
-    turns, counts = _read(dumps, rows, by)
-    labels = _labels(turns, settings, tokenizer, by, samples, temperature, seed)
-    _write(out, labels, settings, counts, tolerance)
+    if by == "outcomes":
+        _refuse_options_of_judge(ctx)
+        file = asked.principles_file(principles)
+        labelled = _by_outcomes(dumps, rows, form, file, max_added_principles, max_question_tokens, tokenizer)
+    else:
+        settings = asked.judge_settings(
+            base_urls=base_url,
+            model=model,
+            api_key_variable=api_key_variable,
+            form=form,
+            principles=principles,
+            max_added=max_added_principles,
+            answer_format=answer_format,
+            max_tokens=max_tokens,
+            max_question_tokens=max_question_tokens,
+            concurrency=concurrency,
+            timeout_seconds=timeout_seconds,
+            max_retries=max_retries,
+            cache=cache or out.with_name(f"{out.name}.answers"),
+        )
+        labelled = _by_judge(dumps, rows, settings, tokenizer, samples, temperature, seed)
+    _write(out, labelled, tolerance)
 
 
-def _read(dumps: list[Path], rows: list[Path], by: str) -> "tuple[list[JudgedTurn], DumpCounts]":
+class _Labelled(NamedTuple):
+    labels: "Labels"
+    counts: "DumpCounts"
+    principle_set: "PrincipleSet"
+    """What the questions say."""
+
+
+def _refuse_options_of_judge(ctx: typer.Context) -> None:
+    """Refuse, with --by outcomes, the options that only a judge needs."""
+    sources = {name: ctx.get_parameter_source(name) for name in _OPTIONS_OF_JUDGE}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        raise ConfigError(f"--by outcomes asks no judge: leave {', '.join(map(asked.option_name, given))} out")
+
+
+def _read(dumps: list[Path], rows: list[Path], *, needs_outcome: bool) -> "tuple[list[JudgedTurn], DumpCounts]":
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows
     from verl_pivot.errors import DataError
@@ -95,7 +120,7 @@ def _read(dumps: list[Path], rows: list[Path], by: str) -> "tuple[list[JudgedTur
 
     tasks, counts = tasks_by_prompt(rows), DumpCounts()
     with progress_bar("rollouts", sum(num_rows(path) or 0 for path in dumps) or None) as on_rollouts:
-        found = dumped_turns(dumps, tasks, counts, needs_outcome=by == "outcomes", on_rollouts=on_rollouts)
+        found = dumped_turns(dumps, tasks, counts, needs_outcome=needs_outcome, on_rollouts=on_rollouts)
         turns = list(found)
     if not turns:
         why = "; ".join(f"{reason}: {number}" for reason, number in counts.left_out.most_common())
@@ -103,28 +128,45 @@ def _read(dumps: list[Path], rows: list[Path], by: str) -> "tuple[list[JudgedTur
     return turns, counts
 
 
-def _labels(
-    turns: "list[JudgedTurn]",
+def _by_outcomes(
+    dumps: list[Path],
+    rows: list[Path],
+    form: "Form",
+    principles: Path,
+    max_added: int,
+    max_question_tokens: int,
+    tokenizer: str | None,
+) -> _Labelled:
+    from verl_pivot.rewards.process_settings import principle_set_of
+    from verl_pivot.rewards.turn_labelling import labels_by_outcomes
+
+    principle_set = principle_set_of(form, principles, max_added, "--principles")
+    turns, counts = _read(dumps, rows, needs_outcome=True)
+    labels = labels_by_outcomes(turns, principle_set, asked.fit_of(max_question_tokens, tokenizer))
+    return _Labelled(labels, counts, principle_set)
+
+
+def _by_judge(
+    dumps: list[Path],
+    rows: list[Path],
     settings: "ProcessSettings",
     tokenizer: str | None,
-    by: str,
     samples: int,
     temperature: float,
     seed: int,
-) -> "Labels":
+) -> _Labelled:
     import asyncio
 
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.errors import VerifierError
-    from verl_pivot.rewards.turn_labelling import labels_by_judge, labels_by_outcomes
+    from verl_pivot.rewards.turn_labelling import labels_by_judge
+
+    turns, counts = _read(dumps, rows, needs_outcome=False)
 
     async def ask() -> "Labels":
         judge = asked.judge_of(settings, tokenizer)
         try:
-            if by == "outcomes":
-                questions = [judge.question(turn.task, turn.earlier, turn.turn) for turn in turns]
-                return labels_by_outcomes(turns, questions, settings.principle_set())
-            with progress_bar("answers", None) as on_answers:
+            with progress_bar("answers", len(turns) * samples) as on_answers:
                 return await labels_by_judge(
                     turns, judge, num_samples=samples, temperature=temperature, seed=seed, on_answers=on_answers
                 )
@@ -132,23 +174,24 @@ def _labels(
             await judge.close()
 
     try:
-        return asyncio.run(ask())
+        return _Labelled(asyncio.run(ask()), counts, settings.principle_set())
     except VerifierError as error:
         raise VerifierError(
             f"{error}; the same command again goes on, with the answers in {settings.cache_dir}"
         ) from error
 
 
-def _write(out: Path, labels: "Labels", settings: "ProcessSettings", counts: "DumpCounts", tolerance: float) -> None:
+def _write(out: Path, labelled: _Labelled, tolerance: float) -> None:
     from verl_pivot.errors import VerifierError
     from verl_pivot.rewards.labelled_turns import write_turns
 
-    _print_counts(labels, counts)
+    labels = labelled.labels
+    _print_counts(labels, labelled.counts)
     if not labels.turns:
         raise VerifierError(
             "no answer of the judge was valid, so that nothing is written; see --form and --answer-format"
         )
-    write_turns(out, labels.turns, labels.questions, settings.principle_set(), tolerance)
+    write_turns(out, labels.turns, labels.questions, labelled.principle_set, tolerance)
     typer.echo(
         f"Wrote {out}: {len(labels.turns)} turns.\nNext, how good another judge is, and rows to train one:\n"
         f"verl-pivot process bench {out} --base-url URL --model M\n"

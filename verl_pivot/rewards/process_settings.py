@@ -85,8 +85,7 @@ class ProcessSettings(ProcessRule):
         Raises:
             ConfigError: If the file cannot be read, or holds something else.
         """
-        max_added = self.max_added_principles if self.form == "principles" else 0
-        return PrincipleSet(form=self.form, principles=read_principles(Path(self.principles)), max_added=max_added)
+        return principle_set_of(self.form, Path(self.principles), self.max_added_principles)
 
 
 def parse_process(config: DictConfig) -> ProcessSettings:
@@ -101,6 +100,16 @@ def parse_process(config: DictConfig) -> ProcessSettings:
 @lru_cache(maxsize=8)
 def _parse(text: str) -> ProcessSettings:
     return validated(ProcessSettings, OmegaConf.to_container(OmegaConf.create(text)), _SECTION)
+
+
+def principle_set_of(form: Form, path: Path, max_added: int, option: str = f"{_SECTION}.principles") -> PrincipleSet:
+    """What a judge goes by and how it answers; in the form `released` it adds no principles.
+
+    Raises:
+        ConfigError: If the file of principles cannot be read, or holds something else.
+    """
+    principles = read_principles(path, option)
+    return PrincipleSet(form=form, principles=principles, max_added=max_added if form == "principles" else 0)
 
 
 def read_principles(path: Path, option: str = f"{_SECTION}.principles") -> tuple[Principle, ...]:

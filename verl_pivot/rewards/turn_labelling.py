@@ -8,7 +8,7 @@ from statistics import fmean, median, pstdev
 
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.rewards.labelled_turns import JudgedTurn, LabelledTurn
-from verl_pivot.rewards.principles import PrincipleSet, TurnQuestion, quotable
+from verl_pivot.rewards.principles import Fit, PrincipleSet, TurnQuestion, quotable, turn_question
 from verl_pivot.rewards.turn_judge import TurnJudge, TurnJudgement, all_or_none
 
 
@@ -48,7 +48,8 @@ async def labels_by_judge(
         num_samples: Answers for each turn.
         temperature: Temperature of the answers; with 0 all answers to a question are the same.
         seed: Seed of the first answer; the others have the following ones.
-        on_answers: Called with the number of answers since the call before.
+        on_answers: Called with the number of answers since the call before, of num_turns * num_samples; an answer to a
+            question about several equal turns counts for each.
 
     Raises:
         VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
@@ -56,10 +57,11 @@ async def labels_by_judge(
     """
     questions = [judge.question(turn.task, turn.earlier, turn.turn) for turn in turns]
     different = {question.name: question for question in questions}
+    num_equal = Counter(question.name for question in questions)
 
     async def sample(question: TurnQuestion, number: int) -> TurnJudgement:
         judged = await judge.ask_once(question, seed + number, temperature)
-        on_answers(1)
+        on_answers(num_equal[question.name])
         return judged
 
     pairs = [(question, number) for question in different.values() for number in range(num_samples)]
@@ -79,21 +81,20 @@ async def labels_by_judge(
     return labels
 
 
-def labels_by_outcomes(
-    turns: Sequence[JudgedTurn], questions: Sequence[TurnQuestion], principle_set: PrincipleSet
-) -> Labels:
+def labels_by_outcomes(turns: Sequence[JudgedTurn], principle_set: PrincipleSet, fit: Fit) -> Labels:
     """Label each turn by the mean outcome of all rollouts in which it follows the same turns of the same task.
 
     Args:
         turns: The turns, each with an outcome in [0, 1].
-        questions: [num_turns] question about each turn.
         principle_set: What the questions say.
+        fit: Cuts the texts of a question.
     """
+    questions = [turn_question(turn.task, turn.earlier, turn.turn, principle_set, fit) for turn in turns]
     outcomes: dict[str, list[float]] = defaultdict(list)
     for turn, question in zip(turns, questions, strict=True):
         assert turn.outcome is not None, turn.id
         outcomes[question.name].append(turn.outcome)
-    labels = Labels(questions=list(questions))
+    labels = Labels(questions=questions)
     for turn, question in zip(turns, questions, strict=True):
         same = outcomes[question.name]
         label = fmean(same)

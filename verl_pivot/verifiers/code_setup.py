@@ -18,6 +18,7 @@ MADE = "Made"
 _MAKERS = frozenset({"range", "iter", "list", "tuple", "dict", "set", "frozenset", "str", "int", "float", "bytes"})
 _MAKERS |= {"bytearray", "complex", "sorted", "reversed", "enumerate", "zip", "deque", "defaultdict", "timedelta"}
 _IMPORTED = (sys.stdlib_module_names | {"numpy", "pandas", "scipy", "sympy"}) - {"__future__", "unittest"}
+"""Modules that may be imported in the sandbox, where the program's own file is none."""
 _MODULE_MAKERS: Mapping[str, frozenset[str]] = {
     "collections": frozenset({"deque", "defaultdict"}),
     "datetime": frozenset({"date", "datetime", "time", "timedelta"}),
