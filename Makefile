@@ -18,7 +18,8 @@
 PYTHON ?= python3.11
 BIN := .venv/bin
 # More processes than cores, since many tests wait; tests/conftest.py says which stay together.
-PARALLEL := --dist loadscope --no-loadscope-reorder --numprocesses
+# A process that is killed ends the run: pytest-xdist replaces it, and then waits for ever for the tests that it had.
+PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --numprocesses
 
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE

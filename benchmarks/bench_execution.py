@@ -25,7 +25,7 @@ from verl_pivot.verifiers.registry import Verifier
 from verl_pivot.verifiers.sandboxed import execute
 from verl_pivot.verifiers.shell import ShellOptions, ShellVerifier
 from verl_pivot.verifiers.shell_effects import ShellEffects
-from verl_pivot.verifiers.sql import SqlOptions, SqlVerifier
+from verl_pivot.verifiers.sql import SqlOptions, SqlVerifier, sql_program
 
 CODE = "print(sum(map(int, input().split())))"
 FUNCTION = "def total(numbers):\n    return sum(numbers)"
@@ -68,8 +68,8 @@ async def measure(num_verdicts: int, num_rounds: int) -> Table:
     cases = (
         Case("code, tests", code, CODE, CODE, code._program(CODE, stdin="1 2", args=())),
         Case("code, asserts", asserts, FUNCTION, FUNCTION, asserts._assert_program(FUNCTION)),
-        Case("sql, sqlite", sql, QUERY, QUERY, sql._program(QUERY)),
-        Case("sql, duckdb", duckdb, QUERY, QUERY, duckdb._program(QUERY)),
+        Case("sql, sqlite", sql, QUERY, QUERY, sql_program(SqlOptions(scripts=(SCRIPT,)), [QUERY])),
+        Case("sql, duckdb", duckdb, QUERY, QUERY, sql_program(SqlOptions(scripts=(SCRIPT,), dialect="duckdb"), [QUERY])),
         Case(
             "shell, execution",
             shell,

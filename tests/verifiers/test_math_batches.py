@@ -8,7 +8,7 @@ from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service
 from verl_pivot.errors import SandboxError
 from verl_pivot.verifiers import math_batches
-from verl_pivot.verifiers.math_batches import FormulaPair, MathBatches, PairResult
+from verl_pivot.verifiers.math_batches import FormulaPair, PairResult, gather_pairs
 
 pytestmark = [needs_sandbox, pytest.mark.heavy]
 
@@ -19,8 +19,8 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def compare(*pairs: FormulaPair) -> list[PairResult]:
-    async with MathBatches() as batches:
-        return await asyncio.gather(*(batches.compare(pair) for pair in pairs))
+    async with gather_pairs() as gathering:
+        return await asyncio.gather(*(gathering.ask(None, pair) for pair in pairs))
 
 
 async def test_each_of_many_pairs_gets_its_own_answer() -> None:

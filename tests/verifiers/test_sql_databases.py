@@ -1,5 +1,7 @@
 """verifiers.sql on databases of every kind: each expert is accepted, and a query with its rows written down is not."""
 
+import asyncio
+
 import pytest
 
 from tests.support.factories import make_turn
@@ -248,3 +250,30 @@ async def test_a_query_too_large_to_send_is_refused_and_does_not_make_the_row_un
     assert (await judge(f"{expert} --", expert, "", **options)).score == 1.0
     verdict = await judge(long_query, expert, "", **options)
     assert (verdict.score, verdict.reason) == (0.0, "too_long")
+
+
+async def test_queries_that_come_at_the_same_time_get_the_verdicts_that_each_gets_alone() -> None:
+    """DuckDB's run in one program: none may see what another sets, and none may end another."""
+    expert = "SELECT id, n FROM t WHERE n > 1"
+    queries = {
+        expert: "accepted",
+        "SELECT id, n FROM t WHERE NOT n <= 1": "accepted",
+        "SELECT setseed(0.5) FROM t": "wrong_rows",
+        "SELECT id, n FROM t WHERE setseed(0.5) IS NULL AND random() < 2 AND n > 1": "accepted",
+        "SELECT id FROM nowhere": "runtime_error",
+        "SET schema = 'x'": "runtime_error",
+        "SELECT 1; SELECT 2": "runtime_error",
+        "DROP TABLE t": "runtime_error",
+        "WITH gone AS (DELETE FROM t RETURNING id) SELECT id, id FROM gone": "runtime_error",
+        "SELECT id, n FROM t WHERE n > (SELECT count(*) FROM range(4000000) a, range(4000000) b)": "time_limit",
+        "SELECT id, repeat('x', 2000000000) FROM t": "runtime_error",
+        f"{expert} -- behind all others": "accepted",
+    }
+
+    together = await asyncio.gather(
+        *(judge(query, expert, NUMBERS, dialect="duckdb", wall_seconds=2.0) for query in queries)
+    )
+    alone = [await judge(query, expert, NUMBERS, dialect="duckdb", wall_seconds=2.0) for query in queries]
+
+    assert [verdict.reason for verdict in together] == [verdict.reason for verdict in alone]
+    assert dict(zip(queries, (verdict.reason for verdict in alone), strict=True)) == queries

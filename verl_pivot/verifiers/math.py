@@ -89,7 +89,7 @@ class MathVerifier:
         result = (
             {"has_expert": True, "has_answer": True, "same": True}
             if formula == expert
-            else await (await math_batches.get()).compare(self._pair(expert, formula))
+            else await (await math_batches.get()).ask(None, self._pair(expert, formula))
         )
         if formula == expert or "ended" in result:
             problem = await _problem_of_expert(self._pair(expert, _PROBE))
@@ -115,7 +115,7 @@ async def _problem_of_expert(pair: FormulaPair) -> str:
 
 
 async def _find_problem(pair: FormulaPair) -> str:
-    result = await (await math_batches.get()).compare(pair)
+    result = await (await math_batches.get()).ask(None, pair)
     return "no formula" if not result.get("has_expert", True) else str(result.get("ended", ""))
 
 

@@ -1,6 +1,5 @@
 """Pairs of formulas -> whether they are equal; one program compares many, since math-verify is slow to load."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,22 +8,18 @@ from typing import Any, NamedTuple, TypeAlias
 from verl_pivot.errors import SandboxError
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.sandbox.execution import Limits, Program, Status
+from verl_pivot.verifiers.gathering import Gathering
 from verl_pivot.verifiers.sandboxed import execute
 from verl_pivot.verifiers.verdicts import Reason
 
 _RUNNER = (Path(__file__).parent / "runners" / "compare_math.py").read_text()
 _PLAN, _VERDICTS = "plan.json", "verdicts.json"
-_LINGER_SECONDS = 0.005
-"""Seconds for which pairs are gathered before their program starts."""
 MAX_PAIRS = 64
 """Most pairs in one program."""
 _SHARED_SECONDS = 0.5
 """CPU seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
 _LOAD_SECONDS = 20.0
 """Seconds that math-verify may take to load."""
-
-_TOGETHER = "together"
-"""End of each pair of a program that failed, since it is not known which pair made it fail."""
 
 PairResult: TypeAlias = dict[str, Any]
 """{"has_expert", "has_answer", "same"} or {"ended": reason}; see runners/compare_math.py."""
@@ -41,65 +36,6 @@ class FormulaPair(NamedTuple):
     """CPU seconds that comparing them may take."""
 
 
-class _WaitingPair(NamedTuple):
-    pair: FormulaPair
-    result: "asyncio.Future[PairResult]"
-
-
-class MathBatches:
-    """Gathers the pairs of one event loop for some milliseconds and compares them in one program."""
-
-    def __init__(self) -> None:
-        self._waiting: list[_WaitingPair] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> "MathBatches":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def compare(self, pair: FormulaPair) -> PairResult:
-        """Compare one pair, together with pairs that come at the same time.
-
-        Raises:
-            SandboxError: If the sandbox could not run the comparison.
-        """
-        waiting = _WaitingPair(pair, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if len(self._waiting) == 1:
-            task = asyncio.create_task(self._compare_soon())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        result = await waiting.result
-        is_late = result.get("ended") == "time_limit" and pair.seconds > _SHARED_SECONDS
-        if is_late or result.get("ended") == _TOGETHER:
-            (result,) = await _run([pair])
-        return result
-
-    async def _compare_soon(self) -> None:
-        await asyncio.sleep(_LINGER_SECONDS)
-        waiting, self._waiting = self._waiting, []
-        starts = range(0, len(waiting), MAX_PAIRS)
-        await asyncio.gather(*(_compare_batch(waiting[start : start + MAX_PAIRS]) for start in starts))
-
-
-async def _compare_batch(batch: Sequence[_WaitingPair]) -> None:
-    pairs = [each.pair._replace(seconds=min(each.pair.seconds, _SHARED_SECONDS)) for each in batch]
-    try:
-        results = await _run(pairs)
-    except SandboxError as error:
-        for each in batch:
-            if not each.result.done():  # its caller may have been cancelled
-                each.result.set_exception(error)
-        return
-    for each, result in zip(batch, results, strict=True):
-        if not each.result.done():
-            each.result.set_result(result)
-
-
 def batch_program(pairs: Sequence[FormulaPair]) -> Program:
     """Program that compares the pairs."""
     seconds = _LOAD_SECONDS + sum(pair.seconds for pair in pairs)
@@ -111,24 +47,34 @@ def batch_program(pairs: Sequence[FormulaPair]) -> Program:
     )
 
 
-async def _run(pairs: Sequence[FormulaPair]) -> list[PairResult]:
-    """Results of the pairs, in order. The program bounds time and memory of each pair, so that no pair can end it.
+async def _compare(key: None, pairs: Sequence[FormulaPair]) -> list[PairResult | None]:
+    """Results of the pairs, in order; None for a pair that is to be compared alone.
 
-    Time is CPU time, which a busy machine gives later and not less.
+    The program bounds time and memory of each pair, so that no pair can end it. Time is CPU time, which a busy machine
+    gives later and not less.
 
     Raises:
-        SandboxError: If the program fails with a single pair, as where math-verify is not installed. If it fails with
-            several pairs, each of their results says so.
+        SandboxError: If the program fails with a single pair, as where math-verify is not installed.
     """
-    (result,) = await execute([batch_program(pairs)])
+    is_alone = len(pairs) == 1
+    bounded = pairs if is_alone else [pair._replace(seconds=min(pair.seconds, _SHARED_SECONDS)) for pair in pairs]
+    (result,) = await execute([batch_program(bounded)])
     if result.status is Status.OK and _VERDICTS in result.files:
         results: list[PairResult] = json.loads(result.files[_VERDICTS])
-        return results
-    if len(pairs) > 1:
-        return [{"ended": _TOGETHER}] * len(pairs)
+        return [
+            None if found.get("ended") == "time_limit" and pair.seconds > given.seconds else found
+            for found, pair, given in zip(results, pairs, bounded, strict=True)
+        ]
+    if not is_alone:
+        return [None] * len(pairs)
     if result.status is Status.MEMORY_LIMIT:
         return [{"ended": Reason.MEMORY_LIMIT}]
     raise SandboxError(f"math-verify cannot be run: {result.status}: {result.stderr.strip()[-300:]}")
 
 
-math_batches = LoopLocal(MathBatches)
+def gather_pairs() -> Gathering[None, FormulaPair, PairResult]:
+    """Gathers the pairs of one event loop; many of them are compared by one program."""
+    return Gathering(_compare, MAX_PAIRS)
+
+
+math_batches = LoopLocal(gather_pairs)

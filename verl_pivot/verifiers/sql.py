@@ -8,12 +8,14 @@ from pydantic import Field, model_validator
 
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.extras import extra
+from verl_pivot.loop_local import LoopLocal
 from verl_pivot.off_loop import run_off_loop
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Program, Result, Status
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options, ToolArgument
 from verl_pivot.verifiers.asked_once import AskedOnce
 from verl_pivot.verifiers.extraction import extract_program
+from verl_pivot.verifiers.gathering import Gathering
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed, size_of_result
 from verl_pivot.verifiers.sql_order import SqlOrder, clock_in, order_of
@@ -26,6 +28,10 @@ with extra("sql"):
 
 
 _MAX_CACHED_QUERIES = 1024
+_MAX_TOGETHER = 8
+"""Most queries that run in one program; making the databases takes most of its time."""
+_SHARED_SECONDS = 2.0
+"""Seconds for queries that run together; where they take longer, each runs alone, with all of its own time."""
 
 
 class SqlOptions(Options):
@@ -98,12 +104,19 @@ class SqlVerifier:
             expert_rows = await _expert_rows.get((self._options, expert), lambda: self._run_expert(expert))
             if isinstance(expert_rows, Verdict):
                 return expert_rows
-            (result,) = await execute([self._program(query)])
+            outcome = await self._run(query)
         except SandboxRequestError as error:  # the expert's query could be sent with the same databases
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
             return sandbox_failed(error)
-        return await run_off_loop(size_of_result(result), _compare, result, expert_rows)
+        return await run_off_loop(outcome.size, _compare, outcome.answers, expert_rows)
+
+    async def _run(self, query: str) -> "_Outcome":
+        if self._options.dialect == "duckdb":
+            return await (await _queries.get()).ask(self._options, query)
+        (outcome,) = await _run_queries(self._options, [query])  # alone: a PRAGMA lasts for the queries beside it
+        assert outcome is not None, "a query that runs alone has an outcome"
+        return outcome
 
     async def _run_expert(self, query: str) -> _ExpertAnswer:
         """Rows of the expert's query, or the verdict that there is nothing to compare with."""
@@ -118,7 +131,7 @@ class SqlVerifier:
         order = order_of(parsed, self._options.dialect)
         queries = [query] if order is None or order.query is None else [query, order.query]
         try:
-            (result,) = await execute([self._program(*queries, is_expert=True)])
+            (result,) = await execute([sql_program(self._options, queries, is_expert=True)])
         except SandboxRequestError as error:  # such as a row whose files are too large to send
             return broken_expert(str(error))
         is_ordered = parsed.args.get("order") is not None
@@ -147,19 +160,65 @@ class SqlVerifier:
         size = sum(path.stat().st_size for path in self._options.databases)
         return f"databases of {size} bytes; at most {MAX_FILE_BYTES} can be sent" if size > MAX_FILE_BYTES else ""
 
-    def _program(self, *queries: str, is_expert: bool = False) -> Program:
-        options = self._options
-        return query_program(
-            *queries,
-            dialect=options.dialect,
-            databases=options.databases,
-            scripts=options.scripts,
-            num_perturbed=options.num_perturbed,
-            seed=options.seed,
-            wall_seconds=options.wall_seconds * (2 * len(queries) if is_expert else 1),
-            max_rows=options.max_rows,
-            is_repeated=is_expert,
-        )
+
+def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool = False) -> Program:
+    """Program that runs queries of the policy, or those of the expert twice each.
+
+    Raises:
+        SandboxRequestError: If the files are too large to send.
+    """
+    seconds = options.wall_seconds if len(queries) == 1 else min(options.wall_seconds, _SHARED_SECONDS)
+    return query_program(
+        *queries,
+        dialect=options.dialect,
+        databases=options.databases,
+        scripts=options.scripts,
+        num_perturbed=options.num_perturbed,
+        seed=options.seed,
+        wall_seconds=options.wall_seconds * 2 * len(queries) if is_expert else seconds,
+        max_rows=options.max_rows,
+        is_repeated=is_expert,
+    )
+
+
+class _Outcome(NamedTuple):
+    """What a query of the policy gives."""
+
+    answers: "Answers | Verdict"
+    """[num_databases] answers, or why there are none."""
+    size: int
+    """Characters and bytes that the program wrote for it and the queries beside it."""
+
+
+async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_Outcome | None]:
+    """Outcomes of queries, in order; None for each where they cannot run together, such as beside a slow one.
+
+    Raises:
+        SandboxRequestError: If a query alone is too large to send.
+        SandboxError: If the system could not run the program.
+    """
+    is_alone = len(queries) == 1
+    try:
+        (result,) = await execute([sql_program(options, queries)])
+    except SandboxRequestError:
+        if is_alone:
+            raise
+        return [None] * len(queries)
+    size = size_of_result(result)
+    if result.status is not Status.OK and is_alone:
+        return [_Outcome(refuse(REASONS[result.status], result.stderr.strip()[-300:]), size)]
+    found = await run_off_loop(size, read_answers, result)
+    if found is None and is_alone:
+        return [_Outcome(refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values())), size)]
+    return [None] * len(queries) if found is None else [_Outcome(answers, size) for answers in found]
+
+
+def _gather_queries() -> Gathering[SqlOptions, str, _Outcome]:
+    """Gathers the queries of one event loop; those on the same DuckDB databases run in one program."""
+    return Gathering(_run_queries, _MAX_TOGETHER)
+
+
+_queries = LoopLocal(_gather_queries)
 
 
 def _problem_of_rows(answers: Answers, num_variants: int) -> str:
@@ -181,13 +240,10 @@ def _expert_rows_of(rows: Rows, every: Rows | None, is_ordered: bool, order: Sql
     return _ExpertRows(rows, tied, is_ordered)
 
 
-def _compare(result: Result, expert: Sequence[_ExpertRows | None]) -> Verdict:
-    if result.status is not Status.OK:
-        return refuse(REASONS[result.status], result.stderr.strip()[-300:])
-    answers = read_answers(result)
-    if answers is None or len(answers[0]) != len(expert):
-        return refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values()))
-    for number, (answer, expert_rows) in enumerate(zip(answers[0], expert, strict=True)):
+def _compare(answers: Answers | Verdict, expert: Sequence[_ExpertRows | None]) -> Verdict:
+    if isinstance(answers, Verdict):
+        return answers
+    for number, (answer, expert_rows) in enumerate(zip(answers, expert, strict=True)):
         if expert_rows is None:
             continue
         if "error" in answer:

@@ -99,6 +99,8 @@ class DuckdbVariant:
     connection: Any = None
     error: Any = None
     num_opened = 0
+    asking: Any = None
+    """Cursor of the query that is being asked: what a query sets, such as a seed, ends with it."""
 
     @classmethod
     def connect(cls, duckdb: Any) -> None:
@@ -141,15 +143,16 @@ class DuckdbVariant:
 
     def ask(self, query: str) -> Any:
         """Rows of a query; a SELECT too may write, by an INSERT or DELETE in its WITH, unless the transaction reads."""
-        self.execute(f"USE {self._name}")
-        self.execute("BEGIN TRANSACTION READ ONLY")
-        statements = self.connection.extract_statements(query)
+        self.asking = self.connection.cursor()
+        self.asking.execute(f"USE {self._name}")
+        self.asking.execute("BEGIN TRANSACTION READ ONLY")
+        statements = self.asking.extract_statements(query)
         if len(statements) != 1 or statements[0].type.name != "SELECT":
             return None
-        return self.connection.execute(query)
+        return self.asking.execute(query)
 
     def end_query(self) -> None:
-        attempt(self, "ROLLBACK")
+        self.asking.close()
 
     def close(self) -> None:
         """The connection closes all of them when the program ends."""
