@@ -69,7 +69,9 @@ async def measure(num_verdicts: int, num_rounds: int) -> Table:
         Case("code, tests", code, CODE, CODE, code._program(CODE, stdin="1 2", args=())),
         Case("code, asserts", asserts, FUNCTION, FUNCTION, asserts._assert_program(FUNCTION)),
         Case("sql, sqlite", sql, QUERY, QUERY, sql_program(SqlOptions(scripts=(SCRIPT,)), [QUERY])),
-        Case("sql, duckdb", duckdb, QUERY, QUERY, sql_program(SqlOptions(scripts=(SCRIPT,), dialect="duckdb"), [QUERY])),
+        Case(
+            "sql, duckdb", duckdb, QUERY, QUERY, sql_program(SqlOptions(scripts=(SCRIPT,), dialect="duckdb"), [QUERY])
+        ),
         Case(
             "shell, execution",
             shell,

@@ -205,9 +205,15 @@ def run_quick(part: str, report: Path, *more: str) -> "subprocess.CompletedProce
     )
 
 
+LONG_PARTS = ("science", "warm", "http", "hostile", "soak")
+"""Parts that take longest: together two minutes on two cores."""
+
+
 @needs_sandbox
 @pytest.mark.slow
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.soak] if part in LONG_PARTS else []) for part in PARTS]
+)
 def test_every_row_is_measured_and_in_the_file(part: str) -> None:
     with open_folder() as folder:
         done = run_quick(part, folder / "bench.json", "--num-calls", "200", "--soak", "50")

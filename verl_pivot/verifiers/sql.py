@@ -111,7 +111,7 @@ class SqlVerifier:
             return sandbox_failed(error)
         return await run_off_loop(outcome.size, _compare, outcome.answers, expert_rows)
 
-    async def _run(self, query: str) -> "_Outcome":
+    async def _run(self, query: str) -> "_QueryOutcome":
         if self._options.dialect == "duckdb":
             return await (await _queries.get()).ask(self._options, query)
         (outcome,) = await _run_queries(self._options, [query])  # alone: a PRAGMA lasts for the queries beside it
@@ -181,7 +181,7 @@ def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool 
     )
 
 
-class _Outcome(NamedTuple):
+class _QueryOutcome(NamedTuple):
     """What a query of the policy gives."""
 
     answers: "Answers | Verdict"
@@ -190,7 +190,7 @@ class _Outcome(NamedTuple):
     """Characters and bytes that the program wrote for it and the queries beside it."""
 
 
-async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_Outcome | None]:
+async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_QueryOutcome | None]:
     """Outcomes of queries, in order; None for each where they cannot run together, such as beside a slow one.
 
     Raises:
@@ -206,14 +206,14 @@ async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_Out
         return [None] * len(queries)
     size = size_of_result(result)
     if result.status is not Status.OK and is_alone:
-        return [_Outcome(refuse(REASONS[result.status], result.stderr.strip()[-300:]), size)]
+        return [_QueryOutcome(refuse(REASONS[result.status], result.stderr.strip()[-300:]), size)]
     found = await run_off_loop(size, read_answers, result)
     if found is None and is_alone:
-        return [_Outcome(refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values())), size)]
-    return [None] * len(queries) if found is None else [_Outcome(answers, size) for answers in found]
+        return [_QueryOutcome(refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values())), size)]
+    return [None] * len(queries) if found is None else [_QueryOutcome(answers, size) for answers in found]
 
 
-def _gather_queries() -> Gathering[SqlOptions, str, _Outcome]:
+def _gather_queries() -> Gathering[SqlOptions, str, _QueryOutcome]:
     """Gathers the queries of one event loop; those on the same DuckDB databases run in one program."""
     return Gathering(_run_queries, _MAX_TOGETHER)
 
