@@ -4,7 +4,8 @@ import json
 import math
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -223,7 +224,7 @@ def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Exampl
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
     model.train()
-    with Progress() as progress:
+    with _one_thread(), Progress() as progress:
         for batch in progress.track(batches, description="Teaching the base policy"):
             _add_gradients(model, batch)
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -231,6 +232,17 @@ def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Exampl
             optimizer.zero_grad()
             schedule.step()
     model.eval()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute with one thread: the same sums on machines with other numbers of cores, and no slower at this size."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
