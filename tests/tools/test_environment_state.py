@@ -1,5 +1,6 @@
 """tools.environment_state: the verifier `state`, on a bank whose state is its accounts."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 
@@ -65,7 +66,41 @@ class ForkingBank(Bank):
     """The same with copies of its own making."""
 
     def fork(self) -> "ForkingBank":
-        return ForkingBank({"accounts": dict(self.accounts)})
+        return type(self)({"accounts": dict(self.accounts)})
+
+
+class Vault(Bank):
+    """A bank with a list of all amounts sent, which its copies share."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        super().__init__(metadata)
+        self.sent: list[int] = metadata.get("sent", [])  # type: ignore[assignment]
+
+    @tool
+    def send(self, source: str, target: str, amount: int) -> JsonObject:
+        """Send an amount."""
+        self.sent.append(amount)
+        return super().send(source, target, amount)
+
+    def state(self) -> Json:
+        return {"accounts": dict(self.accounts), "sent": list(self.sent)}
+
+    def fork(self) -> "Vault":
+        return Vault({"accounts": dict(self.accounts), "sent": self.sent})  # type: ignore[dict-item]
+
+
+class DownAtFirst(ForkingBank):
+    """A bank whose first call of all fails by a system's fault."""
+
+    num_calls = 0
+
+    @tool
+    def send(self, source: str, target: str, amount: int) -> JsonObject:
+        """Send an amount."""
+        DownAtFirst.num_calls += 1
+        if DownAtFirst.num_calls == 1:
+            raise ConnectionError("no network")
+        return super().send(source, target, amount)
 
 
 class ForksItself(Bank):
@@ -157,10 +192,26 @@ async def test_an_action_that_does_the_same_is_paid_as_often_as_it_is_asked(kind
 
 
 async def test_results_count_only_where_they_are_asked_for() -> None:
-    looks = turn(act(("balance", {"account": "c"})), compare_results=False)
+    looks_and_sends = act(("balance", {"account": "c"}), send("a", "b", 3))
+    looks_elsewhere = act(("balance", {"account": "a"}), send("a", "b", 3))
 
-    assert (await judge(act(("balance", {"account": "a"})), looks)).score == 1.0
-    assert (await judge(EXPERT, looks)).reason == "wrong_state"
+    assert (await judge(looks_elsewhere, turn(looks_and_sends, compare_results=False))).score == 1.0
+    assert (await judge(looks_elsewhere, turn(looks_and_sends))).reason == "wrong_output"
+
+
+async def test_an_expert_who_only_looks_is_broken_where_results_do_not_count() -> None:
+    looks = act(("balance", {"account": "c"}))
+
+    verdict = await judge(act(("balance", {"account": "a"})), turn(looks, compare_results=False))
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")
+
+
+async def test_calls_that_do_not_depend_on_each_other_have_no_order() -> None:
+    twice = turn(act(("balance", {"account": "a"}), ("balance", {"account": "c"})))
+
+    assert (await judge(act(("balance", {"account": "c"}), ("balance", {"account": "a"})), twice)).score == 1.0
+    assert (await judge(act(("balance", {"account": "a"}), ("balance", {"account": "a"})), twice)).score == 0.0
 
 
 async def test_the_environments_score_decides_on_messages() -> None:
@@ -197,13 +248,39 @@ async def test_recorded_results_need_not_be_the_same_where_they_are_not_checked(
 
 
 async def test_failures_are_never_a_score() -> None:
-    assert (await judge(act(("disconnect", {})), turn())).reason == "environment_failed"
+    down = act(("disconnect", {}))
+
+    assert (await judge(down, turn(down))).reason == "environment_failed"
     with pytest.raises(UserCodeError, match="broken"):
         await judge(act(("explode", {})), turn())
     with pytest.raises(UserCodeError, match="fork returned"):
         await judge(EXPERT, turn(kind="ForksItself"))
     with pytest.raises(ConfigError, match="has no 'Nothing'"):
         get_verifier("state", {"environment": f"{HERE}:Nothing"})
+
+
+async def test_an_action_at_which_alone_the_environment_fails_is_refused() -> None:
+    verdict = await judge(act(("disconnect", {})), turn())
+
+    assert (verdict.score, verdict.reason) == (0.0, "runtime_error")
+    assert "not at the expert's" in verdict.detail
+
+
+async def test_a_failure_on_the_way_to_the_turn_is_not_kept() -> None:
+    DownAtFirst.num_calls = 0
+
+    first, second = [await judge(EXPERT, turn(kind="DownAtFirst")) for _ in range(2)]
+
+    assert (first.score, first.reason) == (None, "environment_failed")
+    assert second.score == 1.0
+
+
+@pytest.mark.parametrize("expert", [EXPERT, act(("balance", {"account": "b"}))], ids=["by expert", "by action"])
+async def test_copies_that_share_a_part_of_their_state_are_found_at_the_next_verdict(expert: Message) -> None:
+    verdicts = [judge(EXPERT, turn(expert, kind="Vault")) for _ in range(2)]
+
+    with pytest.raises(UserCodeError, match=r"Vault: the state of an environment changed .* copy\.deepcopy"):
+        await asyncio.gather(*verdicts)
 
 
 async def test_every_environment_that_is_made_again_is_closed() -> None:

@@ -235,6 +235,22 @@ async def test_an_expert_that_gives_other_rows_each_time_is_undecided(dialect: s
     assert detail in verdict.detail
 
 
+INVALID = "CREATE TABLE t (id INTEGER, word TEXT);" + "".join(
+    f"INSERT INTO t VALUES ({n}, CAST(x'61ff' AS TEXT));" for n in range(3)
+)
+
+
+@pytest.mark.parametrize("word", [r"'a\xff'", r"'a\udcff'", "'aÿ'", "x'61ff'", "'a�'"])
+async def test_text_that_is_no_utf_8_equals_itself_and_nothing_that_is_written_like_it(word: str) -> None:
+    expert = "SELECT word FROM t"
+
+    same = await judge(f"{expert} WHERE id >= 0", expert, INVALID)
+    other = await judge(f"SELECT {word} FROM t", expert, INVALID, num_perturbed=0)
+
+    assert (same.score, same.reason) == (1.0, "accepted"), same.detail
+    assert (other.score, other.reason) == (0.0, "wrong_rows"), other.detail
+
+
 async def test_a_query_too_large_to_send_is_refused_and_does_not_make_the_row_undecided(tmp_path: object) -> None:
     import sqlite3
     from pathlib import Path

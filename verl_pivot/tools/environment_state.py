@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from verl_pivot.data.answered_calls import answered_calls
 from verl_pivot.data.json_values import BadRowError, decode_json, encode_json, equal
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.errors import UserCodeError
+from verl_pivot.errors import ToolFailureError, UserCodeError
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.contract import CallPolicy, Observation
@@ -23,6 +23,8 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecid
 
 _MAX_KEPT = 256
 """Environments that are kept, each as it is before one turn, to make copies of it."""
+_MAX_ATTEMPTS = 2
+"""Runs of an action at which the environment fails, before it is asked whether it fails at the expert's too."""
 
 
 class StateOptions(Options):
@@ -46,6 +48,14 @@ class ActionEffect(NamedTuple):
 
 _Before: TypeAlias = "RunningEnvironment | Verdict"
 """An environment as it is before a turn, or the verdict that it cannot be made."""
+
+
+class _Original(NamedTuple):
+    """An environment that copies are made of."""
+
+    environment: RunningEnvironment
+    state: Json
+    """Its state before the first copy, which no copy may change."""
 
 
 @register("state", options=StateOptions)
@@ -72,23 +82,67 @@ class StateVerifier:
             return refuse(Reason.MESSAGE_INSTEAD_OF_CALL, action.content[:200])
         if len(action.tool_calls) != len(turn.expert.tool_calls):
             return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(action.tool_calls)} for {len(turn.expert.tool_calls)}")
-        expert = await self._outcome(turn.expert.tool_calls, turn)
-        if isinstance(expert, Verdict):
-            return expert
-        if (failed := _first_error(expert)) is not None:
-            return broken_expert(f"the expert's call fails: {failed}")
-        outcome = await self._outcome(action.tool_calls, turn)
-        return outcome if isinstance(outcome, Verdict) else self._compare(outcome, expert)
+        try:
+            expert = await self._expert_effect(turn)
+            if isinstance(expert, Verdict):
+                return expert
+            effect = await self._action_effect(action, turn)
+        except ToolFailureError as error:
+            return undecided(Reason.ENVIRONMENT_FAILED, str(error))
+        return effect if isinstance(effect, Verdict) else self._compare(effect, expert)
 
-    def _compare(self, outcome: ActionEffect, expert: ActionEffect) -> Verdict:
-        if (failed := _first_error(outcome)) is not None:
+    async def _expert_effect(self, turn: Turn) -> ActionEffect | Verdict:
+        async with self._copy(turn) as environment:
+            if isinstance(environment, Verdict):
+                return environment
+            before = None if self._options.compare_results else environment.state()
+            effect = ActionEffect(await _run(turn.expert.tool_calls, environment), environment.state())
+        if (failed := _first_error(effect)) is not None:
+            return broken_expert(f"the expert's call fails: {failed}")
+        if not self._options.compare_results and equal(before, effect.state):
+            return broken_expert("the expert's calls change nothing, and results are not compared")
+        if self._kind.can_fork:
+            await self._check_original(turn)
+        return effect
+
+    async def _check_original(self, turn: Turn) -> None:
+        """Raises UserCodeError if a copy has changed the environment that it was made of."""
+        original = await (await _originals.get()).get(self._key(turn), self, turn)
+        if isinstance(original, _Original) and not equal(original.environment.state(), original.state):
+            raise UserCodeError(
+                f"{self._options.environment}: the state of an environment changed after copies were made of it. Its "
+                "fork must copy lists and dicts within each other too, as copy.deepcopy does, and its state must not "
+                "change by itself, as a clock does"
+            )
+
+    async def _action_effect(self, action: Message, turn: Turn) -> ActionEffect | Verdict:
+        """What the action does; it is refused if the environment fails at it alone, each time.
+
+        Raises:
+            ToolFailureError: If the environment fails at the expert's action, too.
+            UserCodeError: If the environment's own code fails.
+        """
+        failed = ""
+        for _ in range(_MAX_ATTEMPTS):
+            async with self._copy(turn) as environment:
+                if isinstance(environment, Verdict):
+                    return environment
+                try:
+                    observations = await _run(action.tool_calls, environment)
+                except ToolFailureError as error:
+                    failed = str(error)
+                else:
+                    return ActionEffect(observations, environment.state())
+        await self._expert_effect(turn)
+        return refuse(Reason.RUNTIME_ERROR, f"the environment fails at this action and not at the expert's: {failed}")
+
+    def _compare(self, effect: ActionEffect, expert: ActionEffect) -> Verdict:
+        if (failed := _first_error(effect)) is not None:
             return refuse(Reason.RUNTIME_ERROR, failed)
-        if self._options.compare_results:
-            for given, wanted in zip(outcome.observations, expert.observations, strict=True):
-                if not _same_text(given.text, wanted.text):
-                    return refuse(Reason.WRONG_OUTPUT, f"{given.text[:200]} is not {wanted.text[:200]}")
-        if not equal(outcome.state, expert.state):
-            return refuse(Reason.WRONG_STATE, encode_json(outcome.state))
+        if self._options.compare_results and (wrong := _first_other(effect, expert)) is not None:
+            return refuse(Reason.WRONG_OUTPUT, f"{wrong[:200]} is no result of the expert's calls")
+        if not equal(effect.state, expert.state):
+            return refuse(Reason.WRONG_STATE, encode_json(effect.state))
         return Verdict.accept()
 
     async def _compare_messages(self, action: Message, turn: Turn) -> Verdict:
@@ -96,9 +150,17 @@ class StateVerifier:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
         if not action.content.strip():
             return refuse(Reason.EMPTY_MESSAGE)
+        try:
+            return await self._verdict_on_message(action, turn)
+        except ToolFailureError as error:
+            return undecided(Reason.ENVIRONMENT_FAILED, str(error))
+
+    async def _verdict_on_message(self, action: Message, turn: Turn) -> Verdict:
         expert = await self._score(turn.expert, turn)
-        if expert is None or expert.reason == Reason.BROKEN_EXPERT:
-            return expert or Verdict.accept()
+        if expert is None:
+            return Verdict.accept()
+        if expert.score is None:
+            return expert
         if expert.score != 1.0:
             return broken_expert(f"the environment does not take the expert's message: {expert.reason} {expert.detail}")
         verdict = await self._score(action, turn)
@@ -108,21 +170,12 @@ class StateVerifier:
         async with self._copy(turn) as environment:
             return environment if isinstance(environment, Verdict) else await environment.score(message)
 
-    async def _outcome(self, calls: Sequence[ToolCall], turn: Turn) -> ActionEffect | Verdict:
-        async with self._copy(turn) as environment:
-            if isinstance(environment, Verdict):
-                return environment
-            observations = await _run(calls, environment)
-            return (
-                observations if isinstance(observations, Verdict) else ActionEffect(observations, environment.state())
-            )
-
     @asynccontextmanager
     async def _copy(self, turn: Turn) -> AsyncIterator[_Before]:
         """The environment before a turn, for one use."""
         if self._kind.can_fork:
-            before = await (await _kept.get()).get(self._key(turn), self, turn)
-            environment = before if isinstance(before, Verdict) else before.fork()
+            original = await (await _originals.get()).get(self._key(turn), self, turn)
+            environment = original if isinstance(original, Verdict) else original.environment.fork()
         else:
             environment = await self.replay(turn)
         try:
@@ -137,17 +190,24 @@ class StateVerifier:
     async def replay(self, turn: Turn) -> _Before:
         """The environment before a turn, made anew by the recorded calls."""
         environment = self._kind.open(turn.metadata)
-        problem = await self._replay_into(environment, turn)
+        try:
+            problem = await self._replay_into(environment, turn)
+        except (ToolFailureError, UserCodeError):
+            await environment.close()
+            raise
         if problem is None:
             return environment
         await environment.close()
         return problem
 
+    async def original(self, turn: Turn) -> _Original | Verdict:
+        """The environment before a turn, to make copies of."""
+        environment = await self.replay(turn)
+        return environment if isinstance(environment, Verdict) else _Original(environment, environment.state())
+
     async def _replay_into(self, environment: RunningEnvironment, turn: Turn) -> Verdict | None:
         for answered in answered_calls(turn.state):
             observations = await _run([answered.call], environment)
-            if isinstance(observations, Verdict):
-                return observations
             recorded = None if answered.result is None else answered.result.content
             if self._options.check_replay and (recorded is None or not _same_text(observations[0].text, recorded)):
                 shown = f"{answered.call.name} gives {observations[0].text[:150]!r}, and {(recorded or '')[:150]!r}"
@@ -155,23 +215,23 @@ class StateVerifier:
         return None
 
 
-class _Kept:
-    """Environments as they are before their turns; callers of one key share one replay."""
+class _Originals:
+    """Environments that copies are made of, each as it is before a turn; callers of one key share one replay."""
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[str, asyncio.Task[_Before]] = OrderedDict()
+        self._tasks: OrderedDict[str, asyncio.Task[_Original | Verdict]] = OrderedDict()
 
-    async def __aenter__(self) -> "_Kept":
+    async def __aenter__(self) -> "_Originals":
         return self
 
     async def __aexit__(self, *_: object) -> None:
         while self._tasks:
             await self._drop_oldest()
 
-    async def get(self, key: str, verifier: StateVerifier, turn: Turn) -> _Before:
+    async def get(self, key: str, verifier: StateVerifier, turn: Turn) -> _Original | Verdict:
         task = self._tasks.get(key)
         if task is None:
-            task = self._tasks[key] = asyncio.create_task(verifier.replay(turn))
+            task = self._tasks[key] = asyncio.create_task(verifier.original(turn))
         self._tasks.move_to_end(key)
         while len(self._tasks) > _MAX_KEPT:
             await self._drop_oldest()
@@ -183,18 +243,19 @@ class _Kept:
 
     async def _drop_oldest(self) -> None:
         _, task = self._tasks.popitem(last=False)
-        (before,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(before, RunningEnvironment):
-            await before.close()
+        (original,) = await asyncio.gather(task, return_exceptions=True)
+        if isinstance(original, _Original):
+            await original.environment.close()
 
 
-_kept = LoopLocal(_Kept)
+_originals = LoopLocal(_Originals)
 
 
-async def _run(calls: Sequence[ToolCall], environment: RunningEnvironment) -> tuple[Observation, ...] | Verdict:
-    """Observations of calls, run one after the other; undecided if a system that the environment needs fails.
+async def _run(calls: Sequence[ToolCall], environment: RunningEnvironment) -> tuple[Observation, ...]:
+    """Observations of calls, run one after the other.
 
     Raises:
+        ToolFailureError: If a system that the environment needs fails.
         UserCodeError: If the environment's own code fails.
     """
     tools = {name_of(tool.schema): tool for tool in environment.tools}
@@ -206,12 +267,23 @@ async def _run(calls: Sequence[ToolCall], environment: RunningEnvironment) -> tu
     if any(outcome.is_bug for outcome in outcomes):
         raise UserCodeError(outcomes[-1].failure)
     if outcomes and outcomes[-1].failure:
-        return undecided(Reason.ENVIRONMENT_FAILED, outcomes[-1].failure)
+        raise ToolFailureError(outcomes[-1].failure)
     return tuple(outcome.observation for outcome in outcomes if outcome.observation is not None)
 
 
-def _first_error(outcome: ActionEffect) -> str | None:
-    return next((each.text for each in outcome.observations if each.error is not None), None)
+def _first_error(effect: ActionEffect) -> str | None:
+    return next((each.text for each in effect.observations if each.error is not None), None)
+
+
+def _first_other(effect: ActionEffect, expert: ActionEffect) -> str | None:
+    """The first result that is none of the expert's, each of which is found once; independent calls have no order."""
+    wanted = [each.text for each in expert.observations]
+    for given in effect.observations:
+        found = next((text for text in wanted if _same_text(given.text, text)), None)
+        if found is None:
+            return given.text
+        wanted.remove(found)
+    return None
 
 
 def _same_text(first: str, second: str) -> bool:

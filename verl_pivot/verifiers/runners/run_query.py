@@ -46,7 +46,7 @@ class SqliteVariant:
         if script is None:
             copy_source(number, COPY)
         self._connection = self.driver.connect(COPY if script is None else ":memory:", isolation_level=None)
-        self._connection.text_factory = lambda data: data.decode("utf-8", "backslashreplace")
+        self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         if script is not None:
             self._connection.executescript(script)
         if variant:
@@ -68,7 +68,7 @@ class SqliteVariant:
         return found
 
     def execute(self, statement: str, values: Any = ()) -> None:
-        self._connection.execute(statement, values)
+        self._connection.execute(statement, [sendable(value) for value in values])
 
     def is_generated(self, table: str, column: str) -> bool:
         return False  # PRAGMA table_info leaves generated columns out
@@ -156,6 +156,14 @@ class DuckdbVariant:
 
     def close(self) -> None:
         """The connection closes all of them when the program ends."""
+
+
+def sendable(value: Any) -> Any:
+    """The value, or its bytes if it is text with bytes that are no UTF-8, which SQLite may hold and does not take."""
+    if not isinstance(value, str) or value.isascii():
+        return value
+    data = value.encode("utf-8", "surrogateescape")
+    return data if any("\udc80" <= letter <= "\udcff" for letter in value) else value
 
 
 def copy_source(number: int, path: str) -> None:
