@@ -87,3 +87,15 @@ async def test_bytes_that_are_no_text_are_wrong_output() -> None:
     verdict = await judge("import os\nos.write(1, bytes(range(128, 256)))", tests=TESTS)
 
     assert (verdict.score, verdict.reason) == (0.0, "wrong_output")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"tests": TESTS}, {"asserts": ["assert total('1 2') == 3"]}, {"asserts": ["assert total('1 2') == 3"] * 2}],
+    ids=["tests", "an assert", "asserts"],
+)
+async def test_a_byte_order_mark_before_a_program_is_none_of_it(options: dict[str, Json]) -> None:
+    code = "\ufeffdef total(line):\n    return sum(map(int, line.split()))\n\nimport sys\n"
+    reads = "if not sys.stdin.isatty() and (line := sys.stdin.readline()):\n    print(total(line))"
+
+    assert (await judge(code + reads, **options)).score == 1.0

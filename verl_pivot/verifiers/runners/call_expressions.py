@@ -141,7 +141,8 @@ def prepare(setup: str, names: dict[str, object]) -> tuple[dict[str, object], st
 
 _module = sys.modules["candidate"] = ModuleType("candidate")  # so that objects of the program can be pickled
 _names = vars(_module)
-exec(compile(_plan["code"], "candidate.py", "exec"), _names)
+_program = _plan["code"].encode()  # a file's bytes may begin with a byte order mark, a text may not
+exec(compile(_program, "candidate.py", "exec"), _names)
 _values: list[str] = []
 for _check in _plan["checks"]:
     _local, _failure = prepare(_check["setup"], _names)
