@@ -1,5 +1,5 @@
 # On a fresh machine with Python 3.11, or 3.12 and PYTHON=python3.12, each command sets everything up by itself.
-#   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 8 minutes on two cores
+#   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 9 minutes on two cores
 #   make test         formatting, types and the whole test suite; half an hour on two cores
 #   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
