@@ -19,8 +19,9 @@ NO_OUTPUT: "OutputFields" = {
 }
 
 
-_SPENT_SHARE = 0.8
-"""Share of a CPU limit that a process has used when the kernel ends it for the limit, which it checks in ticks."""
+_SPENT_SHARE = 0.5
+"""Share of a CPU limit that a process has used at least when the kernel ends it for the limit. The kernel counts whole
+ticks for the limit, and may so count more time than a process has run that waits and wakes with the ticks."""
 
 
 def is_cpu_limit(number: int, cpu_seconds: float, limit_seconds: float) -> bool:
