@@ -326,5 +326,6 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], startup: str, has_p
     if has_proc:
         syscalls.collapse_memory()
     child = zygote.serve()
-    if child is not None:  # called here and not deeper, so that few frames lie below the program's
-        _become(*child)
+    if child is None:
+        os._exit(0)  # at a usual end, DuckDB would print what it leaked
+    _become(*child)  # called here and not deeper, so that few frames lie below the program's
