@@ -112,3 +112,31 @@ def test_a_number_that_python_does_not_read_is_a_text(form: str) -> None:
     if answer is not None:
         needed_equalities(answer, expert)
         needed_equalities(expert, answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "are_equal"),
+    [
+        (r"\angle ABC", r"\angle BAC", False),
+        (r"\angle ABC", r"\angle{ABC}", True),
+        (r"m\angle ABC", r"\angle CBA", True),
+        (r"\triangle DEF", r"\triangle EFD", False),
+        (r"\square ABCD", r"\square ACBD", False),
+        (r"\triangle ABC", r"\angle ABC", False),
+    ],
+)
+def test_letters_that_name_a_figure_are_no_product(text: str, other: str, are_equal: bool) -> None:
+    one, two = read_math_answer(text), read_math_answer(other)
+
+    assert one is not None
+    assert two is not None
+    assert one.letters != ""
+    assert (one.letters == two.letters) == are_equal
+
+
+@pytest.mark.parametrize(("text", "formula"), [("½", r"\frac{1}{2}"), ("¾", r"\frac{3}{4}"), ("⅔", r"\frac{2}{3}")])
+def test_a_character_may_be_a_fraction(text: str, formula: str) -> None:
+    answer = read_math_answer(text)
+
+    assert answer is not None
+    assert answer.formula == formula

@@ -169,6 +169,25 @@ async def test_a_command_with_the_result_written_into_it_is_refused(expert: str,
     assert unperturbed.score == 1.0, unperturbed.detail
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("setup", "expert", "written"),
+    [
+        ("echo k=1 > f", "cat f", "echo k=1"),
+        ("echo v1.2 > VERSION", "cat VERSION", "echo v1.2"),
+        ("echo '{\"port\": 80}' > c.json", "grep -o '[0-9]*' c.json", "echo 80"),
+        ("echo 'a b' > f", "cat f", "echo 'a b'"),
+        ("echo 'a b c' > f", "wc -w < f", "echo 3"),
+        ("echo KEY=abc > .env", "cut -d= -f2 .env", "echo abc"),
+        ("echo 007 > f", "cat f", "echo 007"),
+        ("echo 2024-12-31 > f", "cut -d- -f1 f", "echo 2024"),
+    ],
+)
+async def test_a_file_of_one_line_is_altered_too(setup: str, expert: str, written: str) -> None:
+    assert (await judge(written, expert, setup)).reason == "wrong_output"
+    assert (await judge(f"{expert} | cat", expert, setup)).score == 1.0
+
+
 async def test_a_folder_in_which_the_expert_fails_does_not_count() -> None:
     expert = "test $(wc -l < src/names.txt) = 3 && echo three"
 
@@ -180,7 +199,8 @@ async def test_an_equal_command_need_not_run_again() -> None:
 
 
 async def test_programs_and_structured_files_keep_their_contents() -> None:
-    setup = "echo '{\"a\": 1}' > a.json; printf 'print(1)\\nprint(2)\\n' > run.py; printf 'n,m\\n1,2\\n3,4\\n' > t.csv"
+    setup = "printf '{\"a\":\\n1}\\n' > a.json; "
+    setup += "printf 'print(1)\\nprint(2)\\n' > run.py; printf 'n,m\\n1,2\\n3,4\\n' > t.csv"
 
     assert (await judge("echo 1; echo 2", "python3 run.py", setup)).score == 1.0
     assert (

@@ -56,6 +56,12 @@ DATABASES = {
         "SELECT level FROM settings",
         "SELECT 5",
     ),
+    "one row with a text as its key": (
+        ("sqlite", "duckdb"),
+        "CREATE TABLE settings (owner TEXT PRIMARY KEY, mode TEXT); INSERT INTO settings VALUES ('a', 'b');",
+        "SELECT owner, mode FROM settings",
+        "SELECT 'a', 'b'",
+    ),
     "one row of text": (
         ("sqlite", "duckdb"),
         "CREATE TABLE settings (owner TEXT); INSERT INTO settings VALUES ('Ann');",
@@ -235,6 +241,20 @@ async def test_an_expert_that_gives_other_rows_each_time_is_undecided(dialect: s
     assert detail in verdict.detail
 
 
+FEW = "CREATE TABLE e (id INTEGER PRIMARY KEY, amount DOUBLE, age INTEGER, name TEXT, day DATE);" + "".join(
+    f"INSERT INTO e VALUES ({n}, {n + 0.5}, {30 + n}, 'Ann', '2024-05-0{n}');" for n in range(1, 6)
+)
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "duckdb"])
+@pytest.mark.parametrize("column", ["amount", "age", "name", "day"])
+@pytest.mark.parametrize("seed", [0, 2, 3])
+async def test_rows_are_not_counted_by_a_column_that_may_be_null(dialect: str, column: str, seed: int) -> None:
+    verdict = await judge(f"SELECT count({column}) FROM e", "SELECT count(*) FROM e", FEW, dialect=dialect, seed=seed)
+
+    assert (verdict.score, verdict.reason) == (0.0, "wrong_rows"), verdict.detail
+
+
 INVALID = "CREATE TABLE t (id INTEGER, word TEXT);" + "".join(
     f"INSERT INTO t VALUES ({n}, CAST(x'61ff' AS TEXT));" for n in range(3)
 )
@@ -244,7 +264,7 @@ INVALID = "CREATE TABLE t (id INTEGER, word TEXT);" + "".join(
 async def test_text_that_is_no_utf_8_equals_itself_and_nothing_that_is_written_like_it(word: str) -> None:
     expert = "SELECT word FROM t"
 
-    same = await judge(f"{expert} WHERE id >= 0", expert, INVALID)
+    same = await judge(f"{expert} WHERE 1 = 1", expert, INVALID)
     other = await judge(f"SELECT {word} FROM t", expert, INVALID, num_perturbed=0)
 
     assert (same.score, same.reason) == (1.0, "accepted"), same.detail

@@ -15,6 +15,11 @@ _VISIBLE = re.compile(
     r"[^\W_\u115f\u1160\u3164\uffa0]|[\u2190-\u27ff\u2801-\u2bff\U0001f000-\U0001faff]"
 )
 
+_NOTHING_TO_READ = re.compile(
+    r"<!--.*?-->|</?[A-Za-z][^<>\n]{0,64}>|&#?\w{1,8};|(?:```|~~~)[\w-]*|\[/?[A-Z_]{3,12}\]|\\[nrtv]", re.DOTALL
+)
+"""Tags, entities, fences, names of special tokens and escapes, which say nothing by themselves."""
+
 TRUNCATED = Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
 """What a completion is that was cut off."""
 
@@ -59,9 +64,15 @@ def _mistake(content: str, *, has_calls: bool, has_text_after_call: bool) -> Mal
         return Malformed(reason="malformed_message", detail=f"{marker} stands in the text")
     if has_text_after_call:
         return Malformed(reason="malformed_message", detail="text follows a call, whose result is not known yet")
-    if content.strip() and not has_calls and not _VISIBLE.search(content):
+    if content.strip() and not has_calls and not _is_readable(content):
         return Malformed(reason="malformed_message", detail="the text has no visible letter")
     return None
+
+
+def _is_readable(content: str) -> bool:
+    """Whether a text has a visible letter, and more than markup."""
+    rest = _NOTHING_TO_READ.sub("", content)
+    return _VISIBLE.search(content) is not None and any(each.isprintable() and not each.isspace() for each in rest)
 
 
 def parse_action(text: str, *, ended: bool) -> Message | Malformed:

@@ -17,10 +17,18 @@ _RESULT_TAG = re.compile(
     rf"(?:tool|toolcall|function|functioncall|api|execution|command|environment|env|code|search){_RESULT}"
     r"|observations?|obs|interpreter|information|systemreminder|(?:user|human|system|tool)(?:message|query|input)"
 )
-_BARE_RESULT_TAG = re.compile(
-    r"<\s*(?:/\s*)?(?:results?|outputs?|responses?|returns?|return_?values?|stdout|stderr)\s*>"
+_NAMES_RESULT = (
+    r"[\w:.-]{0,40}?(?:result|output|respons|observation|feedback|repl(?:y|ies)|return|stdout|stderr|terminal)"
 )
-"""Tags in which a result may stand, and which a text without a call may hold as well."""
+_BARE_RESULT_TAG = re.compile(
+    rf"(?:(?<!\w)<|<(?=\s*/))\s*(?:/\s*)?{_NAMES_RESULT}[\w:.-]{{0,40}}(?=[\s/>])"
+    rf"|^[^\w\n]{{0,8}}(?:```|~~~) *{_NAMES_RESULT}[^\n]*"
+    r"|[\"'](?:tool|function|api|call)[\w -]{0,12}(?:result|output|respons|observation)\w{0,2}[\"']\s*:"
+    r"|[\"']role[\"']\s*:\s*[\"'](?:tool|user|human|system|function)[\"']",
+    re.MULTILINE,
+)
+"""Tags, code blocks and JSON in which a result may stand, and which a text without a call may hold as well. A type such
+as `Promise<Response>` is none."""
 _ROLE_TAG = re.compile(r"user|human|system|assistant|tool|environment")
 _REASONING_TAG = re.compile(
     r"\w*think(?:ing)?(?:process)?|thoughts?|(?:inner|internal|hidden)(?:thoughts?|monologue|reasoning)|reasoning"

@@ -50,12 +50,12 @@ _Before: TypeAlias = "RunningEnvironment | Verdict"
 """An environment as it is before a turn, or the verdict that it cannot be made."""
 
 
-class _Original(NamedTuple):
+class _ForkedEnvironment(NamedTuple):
     """An environment that copies are made of."""
 
     environment: RunningEnvironment
     state: Json
-    """Its state before the first copy, which no copy may change."""
+    """State before the first copy, which no copy may change."""
 
 
 @register("state", options=StateOptions)
@@ -108,7 +108,7 @@ class StateVerifier:
     async def _check_original(self, turn: Turn) -> None:
         """Raises UserCodeError if a copy has changed the environment that it was made of."""
         original = await (await _originals.get()).get(self._key(turn), self, turn)
-        if isinstance(original, _Original) and not equal(original.environment.state(), original.state):
+        if isinstance(original, _ForkedEnvironment) and not equal(original.environment.state(), original.state):
             raise UserCodeError(
                 f"{self._options.environment}: the state of an environment changed after copies were made of it. Its "
                 "fork must copy lists and dicts within each other too, as copy.deepcopy does, and its state must not "
@@ -200,10 +200,10 @@ class StateVerifier:
         await environment.close()
         return problem
 
-    async def original(self, turn: Turn) -> _Original | Verdict:
+    async def original(self, turn: Turn) -> _ForkedEnvironment | Verdict:
         """The environment before a turn, to make copies of."""
         environment = await self.replay(turn)
-        return environment if isinstance(environment, Verdict) else _Original(environment, environment.state())
+        return environment if isinstance(environment, Verdict) else _ForkedEnvironment(environment, environment.state())
 
     async def _replay_into(self, environment: RunningEnvironment, turn: Turn) -> Verdict | None:
         for answered in answered_calls(turn.state):
@@ -219,7 +219,7 @@ class _Originals:
     """Environments that copies are made of, each as it is before a turn; callers of one key share one replay."""
 
     def __init__(self) -> None:
-        self._tasks: OrderedDict[str, asyncio.Task[_Original | Verdict]] = OrderedDict()
+        self._tasks: OrderedDict[str, asyncio.Task[_ForkedEnvironment | Verdict]] = OrderedDict()
 
     async def __aenter__(self) -> "_Originals":
         return self
@@ -228,7 +228,7 @@ class _Originals:
         while self._tasks:
             await self._drop_oldest()
 
-    async def get(self, key: str, verifier: StateVerifier, turn: Turn) -> _Original | Verdict:
+    async def get(self, key: str, verifier: StateVerifier, turn: Turn) -> _ForkedEnvironment | Verdict:
         task = self._tasks.get(key)
         if task is None:
             task = self._tasks[key] = asyncio.create_task(verifier.original(turn))
@@ -244,7 +244,7 @@ class _Originals:
     async def _drop_oldest(self) -> None:
         _, task = self._tasks.popitem(last=False)
         (original,) = await asyncio.gather(task, return_exceptions=True)
-        if isinstance(original, _Original):
+        if isinstance(original, _ForkedEnvironment):
             await original.environment.close()
 
 

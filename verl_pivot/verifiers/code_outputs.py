@@ -4,6 +4,11 @@ import re
 
 _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,3})?", re.ASCII)
 _RELATIVE_TOLERANCE = 1e-9
+_MAX_TOLERANCE = 1e-3
+_ROUNDING = 4e-16
+"""Relative rounding of some floating-point operations."""
+_LARGEST_EXACT = 2.0**53
+"""Whole numbers up to it are floats exactly."""
 
 
 def same_lines(output: str, right: str) -> bool:
@@ -14,7 +19,8 @@ def same_lines(output: str, right: str) -> bool:
 def same_words(output: str, right: str) -> bool:
     """Whether the words are equal, in upper or lower case; numbers may be written in another way.
 
-    Whole numbers are compared exactly, others may differ by 1e-9 (relative).
+    Whole numbers are compared exactly, also where they are written as 2.0 or 2e9. Others may differ by 1e-9 (relative),
+    but by no more than 0.001 or the rounding of a float.
     """
     words, right_words = output.split(), right.split()
     return len(words) == len(right_words) and all(map(_same_word, words, right_words))
@@ -33,4 +39,7 @@ def _same_word(word: str, right: str) -> bool:
     if word.lstrip("+-").isdigit() and right.lstrip("+-").isdigit():
         return int(word) == int(right)
     first, second = float(word), float(right)
-    return first == second or abs(first - second) <= _RELATIVE_TOLERANCE * max(abs(first), abs(second))
+    size, distance = max(abs(first), abs(second)), abs(first - second)
+    if first.is_integer() and second.is_integer():
+        return distance <= (_ROUNDING * size if size > _LARGEST_EXACT else 0.0)
+    return distance <= max(min(_RELATIVE_TOLERANCE * size, _MAX_TOLERANCE), _ROUNDING * size)

@@ -20,6 +20,8 @@ _NO_PROGRAM = frozenset(
 _LOOSE_SIGNS = frozenset("(),")
 """Signs that may be added or left out in a program that stays the same."""
 _MAX_GROWTH, _MAX_EXTRA_CHARS = 4, 400
+_MAX_COMMENT_CHARS = 200
+"""Characters of comments among the edited lines, beyond those of the expert's comments."""
 """Largest factor, and characters beside it, by which changed statements may be longer than the expert's."""
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 
@@ -73,7 +75,8 @@ class _Chunk(NamedTuple):
         opening = "if 1:\n" if self.indent else ""
         num_lines = len(opening.splitlines())
         moved = _LineRange(edited.start + num_lines, edited.end + num_lines)
-        return _has_comments(_tokens(opening + self.text), _tokens_of_expert(opening + self.expert), moved)
+        lines = _LineRange(num_lines, num_lines + len(split_lines(self.expert)))
+        return _has_comments(_tokens(opening + self.text), _tokens_of_expert(opening + self.expert), moved, lines)
 
 
 class PythonEdit:
@@ -201,8 +204,15 @@ def _tokens(text: str) -> _Tokens:
     return _Tokens(tuple(comments), tuple(token_rows))
 
 
-def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange) -> bool:
-    """Whether statements hold the expert's comments at their places, those in the expert's edited lines aside."""
+def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange, lines: _LineRange) -> bool:
+    """Whether statements hold the expert's comments at their places, those in the expert's edited lines aside.
+
+    Args:
+        given: Tokens of the policy's statements.
+        expert: Tokens of the expert's.
+        edited: Lines that the expert edits; they may lie before the statements, or behind them.
+        lines: Lines of the expert's statements.
+    """
     num_tokens, num_expert_tokens = len(given.token_rows), len(expert.token_rows)
     first = [(each.text, each.num_before) for each in expert.comments if each.row < edited.start]
     last = [(each.text, num_expert_tokens - each.num_before) for each in expert.comments if each.row >= edited.end]
@@ -212,6 +222,14 @@ def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange) -> bool:
         return False
     middle_end = len(given.comments) - len(last)
     middle = given.comments[len(first) : middle_end]
+    if middle and (edited.start >= lines.end or edited.end <= lines.start):
+        return False  # these statements lie before the edited lines, or behind them
+    if sum(len(each.text) for each in middle) > _MAX_COMMENT_CHARS + sum(len(each.text) for each in expert.comments):
+        return False
+    if any(
+        each.num_before == num_fixed_before > 0 and each.row == given.token_rows[each.num_before - 1] for each in middle
+    ):
+        return False  # behind the code of a line before the edited ones
     return (
         [(each.text, each.num_before) for each in given.comments[: len(first)]] == first
         and [(each.text, num_tokens - each.num_before) for each in given.comments[middle_end:]] == last

@@ -11,6 +11,12 @@ _UNICODE = {
     "\u222b": r"\int ", "\u2211": r"\sum ", "\u220f": r"\prod ", "\u00b0": r"^{\circ}", "\u2044": "/",
 }  # fmt: skip
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
+_FRACTION = re.compile("(?<!\\d)[\u00bc-\u00be\u2150-\u215e]")
+_FIGURE = re.compile(
+    r"(?:m *)?(\\(?:(?:measured|spherical)?angle|triangle|bigtriangleup|square|Box|odot|bigodot|bigcirc|arc|frown))"
+    r" *\{? *([A-Za-z](?:[ {}]*[A-Za-z])+) *\}?"
+)
+"""A figure that is named by its points, whose letters are no product."""
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
 _FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
 _TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
@@ -131,6 +137,11 @@ def read_math_answer(text: str) -> MathAnswer | None:
     elif words is not None or letters is not None:
         written = (words or letters or "").strip(" .").split()
         return MathAnswer(formula=text, letters=" ".join(written), is_words=words is not None)
+    if figure := _FIGURE.fullmatch(text):
+        points = "".join(filter(str.isalpha, figure[2]))
+        if "angle" in figure[1] and "tri" not in figure[1]:
+            points = min(points, points[::-1])  # the angle ABC is the angle CBA
+        return MathAnswer(formula=text, letters=f"{figure[1]} {points}")
     if (said := _TEXT.match(text)) and _SAID_BEFORE.fullmatch(said[1]):
         text = text[said.end() :].strip()
     is_money = text.startswith((r"\$", r"-\$"))
@@ -163,10 +174,17 @@ def _only_text(text: str) -> tuple[str | None, str | None]:
 def _plain(text: str) -> str:
     """The text with commands for the characters that stand for them."""
     text = _SUPERSCRIPT.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
+    text = _FRACTION.sub(_fraction, text)
     text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1]}}}", text)
     for character, command in _UNICODE.items():
         text = text.replace(character, command)
     return _PERCENT.sub(r"\\%", text).strip().rstrip(".").strip()
+
+
+def _fraction(found: re.Match[str]) -> str:
+    """The command for one character that is a fraction."""
+    above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
+    return rf"\frac{{{above}}}{{{below}}}"
 
 
 def _number(formula: str) -> str:

@@ -186,7 +186,7 @@ def _prose_words(text: str) -> list[_ProseWord]:
         small = word.casefold()
         if not any(map(str.isalnum, word)):
             continue
-        is_amount = small in NUMBER_WORDS or _AMOUNT.fullmatch(word) is not None
+        is_amount = any(part in NUMBER_WORDS for part in small.split("-")) or _AMOUNT.fullmatch(word) is not None
         is_counted = follows_amount and small not in _BEHIND_NUMBER
         is_number = is_amount or is_counted or any(map(str.isdigit, word))
         is_prose = _PROSE.fullmatch(word) and (

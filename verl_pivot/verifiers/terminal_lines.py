@@ -17,6 +17,9 @@ _READ_WITHOUT_FILE = {"cat": 1, "head": 1, "tail": 1, "wc": 1, "sort": 1, "uniq"
 """Commands that read the terminal unless they have as many operands, which follow their flags."""
 _MAY_ASK = frozenset({"rm", "cp", "mv"})
 """Commands that may ask whether to write over a file, or to remove it, unless a flag forbids it."""
+_MAY_READ = re.compile(r"\$\(|`|[<>]\(|\bdev\b(?!/null\b)|\bproc\b|\bstdin\b|\btty")
+"""A substitution, whose commands may read, and paths of the terminal; quotes and backslashes are taken out before."""
+_QUOTES = re.compile(r"[\"'\\]")
 _OPERATORS = frozenset({";", "&&", "||", "|", "|&"})
 
 
@@ -32,6 +35,8 @@ def returns_to_prompt(line: str) -> bool:
     An editor, an interpreter, or a command that may ask something reads it otherwise. Lines are those of experts, which
     all rollouts of a turn share.
     """
+    if _MAY_READ.search(_QUOTES.sub("", line)):
+        return False
     form = form_of(line)
     if not isinstance(form, LineForm):
         return False
@@ -51,4 +56,5 @@ def _leaves_terminal(command: CommandForm, *, has_pipe: bool) -> bool:
     num_operands = _READ_WITHOUT_FILE.get(command.name)
     if num_operands is None or (arguments.flags and command.name == "tail"):
         return False
-    return has_pipe or len(arguments.operands) >= num_operands
+    is_known = not any("$" in each for each in arguments.operands)  # a variable may be empty
+    return has_pipe or (is_known and len(arguments.operands) >= num_operands)

@@ -111,6 +111,8 @@ class ToolCallVerifier:
         calls, accepted = action.tool_calls, self._options.accepted
         if any(map(tool_call_bfcl.is_broken, accepted)):
             return broken_expert("`accepted` must hold {tool: {argument: [value, ...]}} for each call, no list empty")
+        if turn.expert.tool_calls and not accepted:
+            return broken_expert("`accepted` is empty, and the expert calls a tool")
         if (verdict := _call_against_message(action, accepted)) is not None:
             return verdict
         if len(calls) != len(accepted):

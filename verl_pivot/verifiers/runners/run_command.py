@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -27,6 +28,13 @@ SECONDS_BETWEEN_RUNS = 1.1
 """A command that prints the clock prints something else after them."""
 MAX_TEXT_BYTES = 64 * 1024
 TEXT_SUFFIXES = {"", ".txt", ".log", ".csv", ".tsv", ".md", ".lst", ".dat", ".out", ".err"}
+NUMBER = re.compile(rb"(?<![A-Za-z0-9_])[0-9]{1,18}(?![0-9])")
+WORD = re.compile(rb"[A-Za-z]+")
+WORDS_ALONE = re.compile(rb"\s*[A-Za-z]+(?: +[A-Za-z]+)+\s*")
+LITERALS = {b"true", b"false", b"null"}
+"""Words that a structured text cannot exchange for others."""
+STRUCTURED_SUFFIXES = {".json", ".env", ".yaml", ".yml", ".ini", ".toml", ".cfg", ".conf", ".xml", ".html"}
+"""Endings of files that are altered where they have one line, as are hidden files, and names such as VERSION."""
 WITH_HEADER = {".csv", ".tsv"}
 ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 
@@ -158,17 +166,20 @@ def described(path: Path, modes: dict[Path, int]) -> str:
 
 
 def is_data(path: Path) -> bool:
-    """Whether a file is text whose lines may be others: no program, nothing hidden, nothing with a structure."""
+    """Whether a file is text whose lines may be others: no program, and one line where it is hidden or structured."""
     if (
         path.is_symlink()
         or not path.is_file()
         or not os.access(path, os.R_OK | os.W_OK)
-        or any(part.startswith(".") for part in path.parts)
+        or any(part.startswith(".") for part in path.parts[:-1])
     ):
         return False
     status = path.stat()
-    is_program = status.st_mode & 0o111 or path.name[:1].isupper()
-    return path.suffix in TEXT_SUFFIXES and not is_program and 0 < status.st_size <= MAX_TEXT_BYTES
+    if status.st_mode & 0o111 or not 0 < status.st_size <= MAX_TEXT_BYTES:
+        return False
+    if path.suffix in TEXT_SUFFIXES and not path.name[0].isupper() and path.name[0] != ".":
+        return True
+    return path.suffix in {*TEXT_SUFFIXES, *STRUCTURED_SUFFIXES} and len(path.read_bytes().splitlines()) == 1
 
 
 def perturb(path: Path, generator: random.Random, variant: int) -> None:
@@ -190,10 +201,16 @@ def perturb(path: Path, generator: random.Random, variant: int) -> None:
 
 
 def other_line(line: bytes) -> bytes:
-    word = line.strip()
-    if word.isdigit() and len(word) < 20:
-        return line.replace(word, str(int(word) + 1).encode())
-    return line.replace(word, word + b"s") if word.isalpha() else line
+    """A line with another number in it, else with another last word; a line of several words has one more."""
+    if number := NUMBER.search(line):
+        other = str(int(number[0]) + 1).encode().rjust(len(number[0]), b"0")
+        return line[: number.start()] + other + line[number.end() :]
+    words = [word for word in WORD.finditer(line) if word[0] not in LITERALS]
+    if not words:
+        return line
+    last = words[-1]
+    more = b" " + last[0] if WORDS_ALONE.fullmatch(line) else b"s"
+    return line[: last.end()] + more + line[last.end() :]
 
 
 main()

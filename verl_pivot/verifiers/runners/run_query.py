@@ -220,7 +220,7 @@ def altered_rows(table: Table, generator: random.Random, variant: int) -> list[A
     kept = [list(row) for row in table.rows if generator.random() >= 0.25] or [list(row) for row in table.rows[:1]]
     is_alone = len(table.rows) == 1
     for index, column in enumerate(table.columns):
-        if index in keys:
+        if index in keys and not is_alone:
             continue
         values = [row[index] for row in kept]
         generator.shuffle(values)
@@ -230,6 +230,8 @@ def altered_rows(table: Table, generator: random.Random, variant: int) -> list[A
             if variant % 2 == 0 and not column[2] and generator.random() < 0.15:
                 value = None
             row[index] = value
+        if variant % 2 == 0 and not column[2] and index not in keys and kept:
+            generator.choice(kept)[index] = None
     if variant % 4 in (0, 3):
         kept += doubles(kept, keys, generator)
     return kept
@@ -243,7 +245,7 @@ def other_value(value: Any, generator: random.Random, is_alone: bool) -> Any:
     if isinstance(value, (float, Decimal)):
         return value + generator.randint(1, 9)
     if is_alone and isinstance(value, str) and value.replace(" ", "").isalpha():
-        return value[::-1]
+        return value + "s" if value == value[::-1] else value[::-1]
     return value
 
 
