@@ -16,7 +16,7 @@ _VISIBLE = re.compile(
 )
 
 _NOTHING_TO_READ = re.compile(
-    r"<!--.*?-->|</?[A-Za-z][^<>\n]{0,64}>|&#?\w{1,8};|(?:```|~~~)[\w-]*|\[/?[A-Z_]{3,12}\]|\\[nrtv]", re.DOTALL
+    r"<!--[^<>]{0,200}-->|</?[A-Za-z][^<>\n]{0,64}>|&#?\w{1,8};|(?:```|~~~)[\w-]*|\[/?[A-Z_]{3,12}\]|\\[nrtv]"
 )
 """Tags, entities, fences, names of special tokens and escapes, which say nothing by themselves."""
 

@@ -13,8 +13,8 @@ _UNICODE = {
 _SUPERSCRIPT = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207a\u207b]+")
 _FRACTION = re.compile("(?<!\\d)[\u00bc-\u00be\u2150-\u215e]")
 _FIGURE = re.compile(
-    r"(?:m *)?(\\(?:(?:measured|spherical)?angle|triangle|bigtriangleup|square|Box|odot|bigodot|bigcirc|arc|frown))"
-    r" *\{? *([A-Za-z](?:[ {}]*[A-Za-z])+) *\}?"
+    r"(?:m ?)?(\\(?:(?:measured|spherical)?angle|triangle|bigtriangleup|square|Box|odot|bigodot|bigcirc|arc|frown))"
+    r" ?\{? ?([A-Za-z](?: ?[A-Za-z]){1,11}) ?\}?"
 )
 """A figure that is named by its points, whose letters are no product."""
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
