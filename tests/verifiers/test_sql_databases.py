@@ -288,6 +288,7 @@ async def test_a_query_too_large_to_send_is_refused_and_does_not_make_the_row_un
     assert (verdict.score, verdict.reason) == (0.0, "too_long")
 
 
+@pytest.mark.heavy
 async def test_queries_that_come_at_the_same_time_get_the_verdicts_that_each_gets_alone() -> None:
     """DuckDB's run in one program: none may see what another sets, and none may end another."""
     expert = "SELECT id, n FROM t WHERE n > 1"

@@ -275,3 +275,11 @@ async def test_malformed_accepted_values_leave_the_row_undecided(accepted: JsonO
     )
 
     assert (verdict.score, verdict.reason) == (None, "broken_gold")
+
+
+async def test_no_accepted_values_for_a_call_of_the_expert_leave_the_row_undecided() -> None:
+    verdict = await get_verifier("tool_call", {"mode": "accepted_values", "accepted": []})(
+        act(call("f")), make_turn(expert=act(call("f")))
+    )
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")

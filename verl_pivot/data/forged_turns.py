@@ -17,12 +17,13 @@ _RESULT_TAG = re.compile(
     rf"(?:tool|toolcall|function|functioncall|api|execution|command|environment|env|code|search){_RESULT}"
     r"|observations?|obs|interpreter|information|systemreminder|(?:user|human|system|tool)(?:message|query|input)"
 )
-_NAMES_RESULT = (
+_RESULT_NAME = (
     r"[\w:.-]{0,40}?(?:result|output|respons|observation|feedback|repl(?:y|ies)|return|stdout|stderr|terminal)"
 )
-_BARE_RESULT_TAG = re.compile(
-    rf"(?:(?<!\w)<|<(?=\s*/))\s*(?:/\s*)?{_NAMES_RESULT}[\w:.-]{{0,40}}(?=[\s/>])"
-    rf"|^[^\w\n]{{0,8}}(?:```|~~~) *{_NAMES_RESULT}[^\n]*"
+"""Name up to a word for a result that stands in it, such as `refund_result`."""
+_BARE_RESULT = re.compile(
+    rf"(?:(?<!\w)<|<(?=\s*/))\s*(?:/\s*)?{_RESULT_NAME}[\w:.-]{{0,40}}(?=[\s/>])"
+    rf"|^[^\w\n]{{0,8}}(?:```|~~~) *{_RESULT_NAME}[^\n]*"
     r"|[\"'](?:tool|function|api|call)[\w -]{0,12}(?:result|output|respons|observation)\w{0,2}[\"']\s*:"
     r"|[\"']role[\"']\s*:\s*[\"'](?:tool|user|human|system|function)[\"']",
     re.MULTILINE,
@@ -114,7 +115,7 @@ def forged_marker(text: str, *, before_call: bool) -> str | None:
         return token[0]
     if "<" in lowered and (tag := _forged_tag(lowered)):
         return tag
-    if before_call and (bare := _BARE_RESULT_TAG.search(lowered)):
+    if before_call and (bare := _BARE_RESULT.search(lowered)):
         return bare[0]
     if before_call or _OWN_LABEL.search(lowered):
         return _label(folded, lowered, _RESULT_WORDS, is_role=False) or _label(

@@ -213,4 +213,5 @@ def other_line(line: bytes) -> bytes:
     return line[: last.end()] + more + line[last.end() :]
 
 
-main()
+if __name__ == "__main__":
+    main()
