@@ -28,10 +28,10 @@ SECONDS_BETWEEN_RUNS = 1.1
 """A command that prints the clock prints something else after them."""
 MAX_TEXT_BYTES = 64 * 1024
 TEXT_SUFFIXES = {"", ".txt", ".log", ".csv", ".tsv", ".md", ".lst", ".dat", ".out", ".err"}
-NUMBER = re.compile(rb"(?<![A-Za-z0-9_])[0-9]{1,18}(?![0-9])")
-WORD = re.compile(rb"[A-Za-z]+")
-WORDS_ALONE = re.compile(rb"\s*[A-Za-z]+(?: +[A-Za-z]+)+\s*")
-LITERALS = {b"true", b"false", b"null"}
+NUMBER = re.compile(r"(?<![A-Za-z0-9_])[0-9]{1,18}(?![0-9])")
+WORD = re.compile(r"[A-Za-z]+")
+WORDS_ALONE = re.compile(r"\s*[A-Za-z]+(?: +[A-Za-z]+)+\s*")
+LITERALS = {"true", "false", "null"}
 """Words that a structured text cannot exchange for others."""
 STRUCTURED_SUFFIXES = {".json", ".env", ".yaml", ".yml", ".ini", ".toml", ".cfg", ".conf", ".xml", ".html"}
 """Endings of files that are altered where they have one line, as are hidden files, and names such as VERSION."""
@@ -202,15 +202,16 @@ def perturb(path: Path, generator: random.Random, variant: int) -> None:
 
 def other_line(line: bytes) -> bytes:
     """A line with another number in it, else with another last word; a line of several words has one more."""
-    if number := NUMBER.search(line):
-        other = str(int(number[0]) + 1).encode().rjust(len(number[0]), b"0")
-        return line[: number.start()] + other + line[number.end() :]
-    words = [word for word in WORD.finditer(line) if word[0] not in LITERALS]
-    if not words:
+    text = line.decode("latin-1")  # a character for each byte
+    words = [word for word in WORD.finditer(text) if word[0] not in LITERALS]
+    if number := NUMBER.search(text):
+        start, end, other = number.start(), number.end(), str(int(number[0]) + 1).rjust(len(number[0]), "0")
+    elif words:
+        start = end = words[-1].end()
+        other = f" {words[-1][0]}" if WORDS_ALONE.fullmatch(text) else "s"
+    else:
         return line
-    last = words[-1]
-    more = b" " + last[0] if WORDS_ALONE.fullmatch(line) else b"s"
-    return line[: last.end()] + more + line[last.end() :]
+    return (text[:start] + other + text[end:]).encode("latin-1")
 
 
 if __name__ == "__main__":
