@@ -122,10 +122,19 @@ def test_a_lane_sees_the_lane_package_and_nothing_else_of_ours() -> None:
         "/sandbox",
         "/sandbox/verl_pivot",
         "/sandbox/verl_pivot/sandbox",
+        "/sandbox/verl_pivot/sandbox/lane",
         "/sandbox/verl_pivot/__init__.py",
         "/sandbox/verl_pivot/sandbox/__init__.py",
-        "/sandbox/verl_pivot/sandbox/lane",
     ]
+
+
+def test_a_lane_shows_no_single_file_of_the_machine_since_its_mount_would_tell_where_it_lies() -> None:
+    command = lane_command(VIEW, bwrap=Path("/usr/bin/bwrap"))
+    command.close()
+
+    words = list(map(str, command.argv))
+    bound = [words[place + 1] for place, word in enumerate(words) if word in ("--ro-bind", "--ro-bind-try")]
+    assert [path for path in bound if Path(path).is_file()] == []
 
 
 def test_an_old_bwrap_gets_no_option_that_it_does_not_know() -> None:

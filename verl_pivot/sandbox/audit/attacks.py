@@ -346,8 +346,9 @@ ATTACKS = (
         honest=HONEST_COUNTERS, remedy=_REPORT,
     ),
     Attack(
-        name="use up descriptors in flight", layer="none yet", code=DESCRIPTORS_IN_FLIGHT, honest=HONEST_DESCRIPTORS,
-        promised=None, remedy="programs of strangers beside programs that send descriptors: one service each",
+        name="use up descriptors in flight", layer="a user id of its own, where the service may give one",
+        code=DESCRIPTORS_IN_FLIGHT, honest=HONEST_DESCRIPTORS, promised=None,
+        remedy="let root start the service, or give its user ids in /etc/subuid and /etc/subgid",
     ),
     Attack(
         name="hold more memory in many processes", layer="watchdog, control group", code=TREE, promised=Tier.T2,
@@ -392,8 +393,8 @@ ATTACKS = (
         remedy="none but machines of their own: programs that work together also see load and caches",
     ),
     Attack(
-        name="learn names of the machine's folders", layer="none", code=MOUNTS, promised=None,
-        remedy="put the Python environment where its path tells nothing, such as /opt",
+        name="learn where folders lie on the machine", layer="overlays, where the kernel mounts them", code=MOUNTS,
+        promised=None, remedy="put the Python environment where its path tells nothing, such as /opt",
     ),
 )  # fmt: skip
 """Every attack, and those that the sandbox does not stop too."""

@@ -34,10 +34,11 @@ USER_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SYS_NICE")
 PROGRAM_UID = 1000
 """User and group id of programs inside a sandbox."""
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_FROM_ETC = (
-    *("ld.so.cache", "alternatives", "localtime"),
+_FOLDERS_OF_ETC = (
+    "alternatives",
     *("ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted"),  # certificates of public authorities
 )
+_FILES_OF_ETC = ("ld.so.cache", "localtime")
 _ETC_DATA = {
     "passwd": "root:x:0:0:root:/tmp:/bin/sh\n"
     f"sandbox:x:{PROGRAM_UID}:{PROGRAM_UID}:sandbox:/tmp:/bin/sh\n"
@@ -146,20 +147,18 @@ def lane_command(
     options += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
     for capability in (*capabilities, *(() if user_range is None else USER_CAPABILITIES)):
         options += ["--cap-add", capability]
-    options += _view(python)
+    options += _view(python, _FOLDERS_OF_ETC)
     if roots is not None:
         options += ["--ro-bind", str(roots), ROOTS, "--cap-add", "CAP_DAC_OVERRIDE"]
     options += _shown(folders)
     options += [*_open_to_all(Path(LIBRARY, "verl_pivot")), *_open_to_all(Path(LIBRARY, "verl_pivot/sandbox"))]
-    for name in ("__init__.py", "sandbox/__init__.py", "sandbox/lane"):
-        options += ["--ro-bind", str(_PACKAGE / name), f"{LIBRARY}/verl_pivot/{name}"]
-    data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
+    options += ["--ro-bind", str(_PACKAGE / "sandbox/lane"), f"{LIBRARY}/verl_pivot/sandbox/lane"]
     # -P -s -S -B instead of -I, which would ignore PYTHONHASHSEED; the environment is a constant.
     payload = [python.executable, "-P", "-s", "-S", "-B", *python_options, "-c", main, *arguments]
     return _command(
         python,
         [str(bwrap), *options, *_mounts(mount_proc=mount_proc, tmp_bytes=64 * MIB)],
-        data,
+        _files_of_lane(),
         payload,
         keep_fds=keep_fds,
         environment={**standard_environment(python), **(environment or {})},
@@ -205,17 +204,16 @@ def exec_command(
         options.append("--disable-userns")
     if as_pid_1:
         options.append("--as-pid-1")
-    options += _view(python)
+    options += _view(python, (*_FOLDERS_OF_ETC, *_FILES_OF_ETC))
     options += _shown(folders)
     if library is not None:
         options += ["--ro-bind", str(library), f"{LIBRARY}/{library.name}"]
-    data = [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
     mounts = _mounts(mount_proc=mount_proc, tmp_bytes=tmp_bytes)
     mounts += [word for device in devices for word in ("--dev-bind", str(device), str(device))]
     return _command(
         python,
         [str(bwrap), *options, *mounts],
-        data,
+        _etc_data(),
         tuple(payload),
         keep_fds=keep_fds,
         environment=standard_environment(python),
@@ -255,8 +253,21 @@ def standard_environment(python: PythonView) -> dict[str, str]:
     }
 
 
-def _view(python: PythonView) -> list[str]:
-    """Options that show read-only: /usr, the folders of / that belong to it, some entries of /etc, and Python."""
+def _etc_data() -> list[DataFile]:
+    """Files of /etc that are the same on every machine."""
+    return [DataFile(destination=f"/etc/{name}", content=text.encode()) for name, text in _ETC_DATA.items()]
+
+
+def _files_of_lane() -> list[DataFile]:
+    """Single files that a lane shows, as copies: the mount of one would tell where it lies on the machine."""
+    etc = [(f"/etc/{name}", Path("/etc", name)) for name in _FILES_OF_ETC]
+    package = [(f"{LIBRARY}/verl_pivot/{name}", _PACKAGE / name) for name in ("__init__.py", "sandbox/__init__.py")]
+    shown = [(place, file) for place, file in (*etc, *package) if file.is_file()]
+    return [*_etc_data(), *(DataFile(destination=place, content=file.read_bytes()) for place, file in shown)]
+
+
+def _view(python: PythonView, from_etc: Iterable[str]) -> list[str]:
+    """Options that show read-only: /usr, the folders of / that belong to it, entries of /etc, and Python."""
     view = ["--ro-bind", "/usr", "/usr", *_open_to_all(Path("/etc")), *_open_to_all(Path(LIBRARY))]
     for name in _MERGED_USR:
         folder = Path("/", name)
@@ -264,7 +275,7 @@ def _view(python: PythonView) -> list[str]:
             view += ["--symlink", os.readlink(folder), str(folder)]
         elif folder.is_dir():
             view += ["--ro-bind", str(folder), str(folder)]
-    for name in _FROM_ETC:
+    for name in from_etc:
         view += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for base in python.bases:
         if not is_below(base, Path("/usr")):

@@ -366,6 +366,14 @@ class CallAnswer(TypedDict):
     """Text that the cell sent as the JSON of its arguments; it may be any text."""
 
 
+class Ready(TypedDict):
+    """A lane whose zygotes are ready to fork."""
+
+    kind: Literal["ready"]
+    shows_places: str | None
+    """Why programs can read where the folders lie that they are shown; None if they cannot."""
+
+
 class Done(TypedDict):
     """The request was served, and has no result."""
 
@@ -389,7 +397,9 @@ class Refusal(TypedDict):
     reason: str
 
 
-LaneAnswer: TypeAlias = RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | CallAnswer | Opened | Done | Refusal
+LaneAnswer: TypeAlias = (
+    RunAnswer | CellAnswer | FilesAnswer | OutputAnswer | CallAnswer | Ready | Opened | Done | Refusal
+)
 
 
 class AnswerFrame(TypedDict):

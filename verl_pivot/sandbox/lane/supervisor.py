@@ -16,6 +16,7 @@ from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool
 from verl_pivot.sandbox.lane.egress import EgressDoor
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, encode
+from verl_pivot.sandbox.lane.host_folders import cover_host_folders
 from verl_pivot.sandbox.lane.networks import NetworkPool
 from verl_pivot.sandbox.lane.output_feed import OutputFeed
 from verl_pivot.sandbox.lane.pods import PodMaker, UserIds, pod_shape
@@ -57,8 +58,10 @@ class Lane:
         outer_proc: int | None,
         groups: GroupPool | None,
         door: EgressDoor | None,
+        shows_places: str | None,
     ) -> None:
         self._channel = channel
+        self._shows_places = shows_places
         self._decoder: Decoder[RequestFrame] = Decoder(_MAX_REQUEST_BYTES)
         self._outgoing: deque[memoryview] = deque()
         self._feeds: dict[int, OutputFeed] = {}
@@ -116,7 +119,7 @@ class Lane:
 
     def _on_zygote_ready(self) -> None:
         if all(zygote.is_ready for zygote in self._zygotes.values()):
-            self._send(READY_NUMBER, {"kind": "done"})
+            self._send(READY_NUMBER, {"kind": "ready", "shows_places": self._shows_places})
             for zygote in self._zygotes.values():
                 self._spares.refill(zygote)
         self._pump()
@@ -206,15 +209,17 @@ def main(channel_fd: str, settings: str, inherited: str) -> None:
     if descriptors["groups"] is not None:
         version, memory, pids = descriptors["groups"]
         groups = GroupPool(GroupFolders(version=version, memory=_moved_up(memory), pids=_moved_up(pids)))
+    shows_places = None  # without /proc nobody can read them
     if decoded["has_proc"]:
         raise_oom_score()
+        shows_places = cover_host_folders()
     os.set_inheritable(int(channel_fd), False)  # no zygote may keep the socket open after this process has ended
     # Bubblewrap's network namespace has lo up, through which programs of a lane could meet; a new one has it down.
     syscalls.unshare(syscalls.CLONE_NEWNET)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     door = None if descriptors["egress"] is None else EgressDoor(_moved_up(descriptors["egress"]), outer_proc)
-    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc, groups, door).serve()
+    Lane(socket.socket(fileno=int(channel_fd)), decoded, outer_proc, groups, door, shows_places).serve()
 
 
 def _moved_up(fd: int) -> int:

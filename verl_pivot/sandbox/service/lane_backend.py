@@ -11,7 +11,7 @@ from verl_pivot.errors import SandboxError, SandboxRequestError, SessionLostErro
 from verl_pivot.sandbox.bubblewrap.group_tree import groups_of_service, make_groups
 from verl_pivot.sandbox.bubblewrap.probe import Tier, probe, require_tier, warn
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
-from verl_pivot.sandbox.bubblewrap.user_range import IDS_OF_LANE, first_user_id, take_user_range
+from verl_pivot.sandbox.bubblewrap.user_range import UserRange, take_user_range
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, Limits, Network, OnOutput, Program, Result, Terminal
 from verl_pivot.sandbox.host_functions import HostFunction, PassedCalls
 from verl_pivot.sandbox.lane.files import decode_files, encode_files
@@ -45,7 +45,11 @@ _RESTART_SECONDS = 60.0
 _MEMORY_SHARE = 0.5
 _ONE_USER = (
     "all programs of the sandbox share one user id, so one of them can use up large pipes and descriptors in flight: "
-    "root gives each its own, if it starts the service"
+    "a service that root starts gives each its own, and so does one whose user has some in /etc/subuid and /etc/subgid"
+)
+_PLACES = (
+    "programs can read in /proc/self/mountinfo where /usr, Python and other folders that they see lie on this machine: "
+    "the kernel mounts no overlay over %s"
 )
 
 
@@ -63,7 +67,7 @@ class ZygoteBackend:
         self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane(self._num_prewarmed)
         self.tier = ""
         self._lanes: list[LaneProcess] = []
-        self._user_range: int | None = None
+        self._user_range: UserRange | None = None
         self._num_made = 0
         """Lanes made so far."""
         self._sessions: dict[str, LaneProcess] = {}
@@ -85,7 +89,7 @@ class ZygoteBackend:
         require_tier(found, self._min_tier)
         warn(found)
         self._user_range = take_user_range()
-        if self._user_range is None:
+        if self._ids_of_lane(0) == (0, 0):
             logger.warning(_ONE_USER)
         self.tier = found.tier.value
         self._groups = groups
@@ -93,22 +97,29 @@ class ZygoteBackend:
         self._settings = self._lane_settings(has_proc=found.tier != Tier.T3)
         self._lanes = [self._new_lane() for _ in range(self._num_lanes)]
         await asyncio.gather(*(lane.start() for lane in self._lanes))
+        if self._lanes[0].shows_places is not None:
+            logger.warning(_PLACES, self._lanes[0].shows_places)
         self._keepers = [asyncio.create_task(self._keep(index)) for index in range(self._num_lanes)]
 
     def _new_lane(self) -> LaneProcess:
         self._num_made += 1
         groups = None if self._groups is None else self._groups.below(f"lane-{self._num_made}")
-        user_ids: UserIdFields = {"first": first_user_id(self._num_made - 1), "num_ids": 0}
-        if self._user_range is not None:
-            user_ids["num_ids"] = IDS_OF_LANE
+        first, num_ids = self._ids_of_lane(self._num_made - 1)
+        user_ids: UserIdFields = {"first": first, "num_ids": num_ids}
         return LaneProcess(
             {**self._settings, "user_ids": user_ids},
             groups,
             self._roots.folder,
-            self._user_range,
+            self._user_range.fd if self._user_range is not None and num_ids else None,
             self._languages.folders,
             self._egress.fd,
         )
+
+    def _ids_of_lane(self, lane: int) -> tuple[int, int]:
+        """First user id and number of ids for the programs of a lane; (0, 0) if all share one."""
+        if self._user_range is None:
+            return 0, 0
+        return self._user_range.of_lane(lane, self._num_lanes, num_at_once=-(-self.num_slots // self._num_lanes))
 
     def _lane_settings(self, *, has_proc: bool) -> LaneSettings:
         return {
@@ -266,7 +277,7 @@ class ZygoteBackend:
         await asyncio.gather(*(lane.stop() for lane in self._lanes))
         await self._egress.stop()
         if self._user_range is not None:
-            os.close(self._user_range)
+            os.close(self._user_range.fd)
 
     async def _idlest(self) -> LaneProcess:
         """The living lane with the fewest open requests; waits while all lanes are starting again."""

@@ -41,6 +41,7 @@ from verl_pivot.sandbox.lane.messages import (
     OpenRequest,
     OutputAnswer,
     PingRequest,
+    Ready,
     Refusal,
     ReplyRequest,
     RequestFrame,
@@ -94,6 +95,8 @@ class LaneProcess:
         """Receiver of the output of each running program -> number of its request."""
         self._num_requests = READY_NUMBER
         self.is_alive = False
+        self.shows_places: str | None = None
+        """Why programs can read where the folders lie that they are shown; None if they cannot."""
 
     @property
     def num_open(self) -> int:
@@ -141,14 +144,15 @@ class LaneProcess:
         self._stderr_reader = asyncio.create_task(self._read_stderr())
         self._answer_reader = asyncio.create_task(self._read_answers())
         try:
-            answer: Done | Refusal = await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
+            answer: Ready | Refusal = await asyncio.wait_for(asyncio.shield(ready), _START_SECONDS)
         except TimeoutError:
             await self.stop()
             raise SandboxError(f"a lane did not start within {_START_SECONDS:.0f} s") from None
-        if answer["kind"] != "done":
+        if answer["kind"] != "ready":
             await self.stop()
             last_words = (await self._stderr_reader).splitlines()[-1:]
             raise SandboxError(": ".join((answer["reason"], *last_words)))
+        self.shows_places = answer["shows_places"]
         self.is_alive = True
 
     async def run(self, program: LaneProgram, on_output: OnOutput | None = None) -> RunAnswer | Refusal:
