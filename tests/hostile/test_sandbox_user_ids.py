@@ -72,9 +72,7 @@ print(socket.recv_fds(b, 9, 9)[0], os.write(end, bytes(65536)))
 def test_h58_what_one_program_uses_up_of_its_user_is_there_for_others(kind: Kind, name: str) -> None:
     greedy = f"import fcntl, os, socket, time\nheld = []{GREEDY[name]}{HOLD}"
 
-    results = service(kind).run_many(
-        [Program(code=code, limits=LIMITS) for code in (greedy, greedy, HONEST, HONEST)]
-    )
+    results = service(kind).run_many([Program(code=code, limits=LIMITS) for code in (greedy, greedy, HONEST, HONEST)])
 
     assert [result.stdout for result in results[2:]] == ["b'x' 65536\n"] * 2
     assert all(result.stdout.startswith("held") for result in results[:2])
