@@ -20,7 +20,7 @@ from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS
 from examples.quickstart.tasks import record_logs
 from verl_pivot.types import Trajectory
 
-_IGNORED = -100
+IGNORED = -100
 _HEAD_SIZE = 64
 _CONTEXT_TOKENS = 1024
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -162,7 +162,7 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
     input_ids = tokenizer.encode(_render(tokenizer, trajectory), add_special_tokens=False)
     header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END)
-    labels = [_IGNORED] * len(input_ids)
+    labels = [IGNORED] * len(input_ids)
     position = 0
     while position < len(input_ids):
         if input_ids[position : position + len(header)] != header:
@@ -247,10 +247,10 @@ def _one_thread() -> Iterator[None]:
 
 def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
     """Add the gradients of the mean loss over a batch's labels; the parts of a batch differ in length."""
-    num_labels = sum(int((part.labels[:, 1:] != _IGNORED).sum()) for part in batch)
+    num_labels = sum(int((part.labels[:, 1:] != IGNORED).sum()) for part in batch)
     for part in batch:
         labels = part.labels[:, 1:]
-        kept = labels != _IGNORED
+        kept = labels != IGNORED
         # Padding is on the right, which a causal model does not attend to: no mask is needed.
         states = model.model(input_ids=part.input_ids).last_hidden_state[:, :-1][kept]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
@@ -267,7 +267,7 @@ def _copy_batch(num_rows: int, vocab_size: int, generator: torch.Generator) -> B
     position = torch.arange(48).unsqueeze(0)
     period = torch.randint(6, 25, (num_rows, 1), generator=generator)
     input_ids = torch.randint(0, vocab_size, (num_rows, 24), generator=generator).gather(1, position % period)
-    return Batch(input_ids, input_ids.masked_fill(position <= period, _IGNORED))
+    return Batch(input_ids, input_ids.masked_fill(position <= period, IGNORED))
 
 
 def _sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Batch]:
@@ -296,7 +296,7 @@ def _pad(examples: list[Example], pad_id: int) -> Batch:
     pairs = list(zip(examples, gaps, strict=True))
     return Batch(
         torch.tensor([example.input_ids + [pad_id] * gap for example, gap in pairs]),
-        torch.tensor([example.labels + [_IGNORED] * gap for example, gap in pairs]),
+        torch.tensor([example.labels + [IGNORED] * gap for example, gap in pairs]),
     )
 
 
