@@ -1,6 +1,8 @@
 """routing.router_actor: the actor behind verl's own factory and client, with engines whose loads the test sets."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from tests.support.fake_engine import Answer, FakeServer, fake_server
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.routing.client import REPORTS_END, end_conversation, new_request_id
 from verl_pivot.routing.router_handle import RouterHandle
 from verl_pivot.routing.settings import parse_router
@@ -271,6 +273,76 @@ async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tm
 
         await end(router, "first")
         assert await ask(router, "next") == (one.names[0], one.handles[one.names[0]])
+
+
+async def play(router: Any, name: str) -> str:
+    """Play a rollout of two turns; returns the server of the second one."""
+    server = ""
+    for context in (0, 50):
+        server, _ = await ask(router, name, context)
+        await asyncio.sleep(0.05)
+        router.release_server.remote(server_id=server, request_id=name + REPORTS_END)
+    await end(router, name)
+    return server
+
+
+def kill_process(actor: Any) -> None:
+    """Kill the process of an actor, as the kernel does when memory is short."""
+    os.kill(get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+
+async def test_a_router_whose_process_is_killed_during_a_step_is_restarted_with_its_newest_servers(
+    tmp_path: Path,
+) -> None:
+    with engines(2, capacity=1_100) as two, engines(1, capacity=1_100) as new:
+        router = make_router(tmp_path, two.handles, policy="kv_admission")
+        get(router.add_servers.remote(new.handles))
+        get(router.remove_servers.remote(two.names[:1]))
+        rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(40)]
+        await until(router, lambda status: status["waiting"] and status["counts"]["ended"] > 2)
+
+        kill_process(router.actors[0])
+
+        served = await asyncio.wait_for(asyncio.gather(*rollouts), 120)
+        assert set(served) == {two.names[1], *new.names}
+        assert sorted(get(router.get_all_servers.remote())) == sorted(set(served))
+        status = await router.get_status.remote()
+        assert (status["conversations"], status["total_inflight"], status["waiting"]) == (0, 0, 0)
+        get(router.audit.remote())
+
+
+async def test_an_actor_that_has_died_for_good_leaves_its_rollouts_and_engines_to_the_others(tmp_path: Path) -> None:
+    import ray
+
+    with engines(3, capacity=1_100) as three:
+        router = make_router(tmp_path, three.handles, policy="kv_admission", engines_per_shard=1)
+        rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(60)]
+        await until(router, lambda status: status["waiting"] and status["counts"]["ended"] > 2)
+
+        ray.kill(router.actors[1])
+        await asyncio.wait_for(asyncio.gather(*rollouts), 120)
+        await until(router, lambda status: status["active_servers"] == 3)
+
+        assert sorted(get(router.get_all_servers.remote())) == sorted(three.names)
+        found = await asyncio.gather(*asked(router, "abc"))
+        assert sorted(server for server, _ in found) == sorted(three.names)
+        get(router.remove_servers.remote(three.names))
+        assert get(router.get_all_servers.remote()) == []
+
+
+async def test_a_router_that_has_died_for_good_ends_every_wait_with_one_sentence(tmp_path: Path) -> None:
+    import ray
+
+    with engines(1, capacity=1_100) as one:
+        router = make_router(tmp_path, one.handles, policy="kv_admission")
+        rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(5)]
+        await until(router, lambda status: status["waiting"])
+
+        ray.kill(router.actors[0])
+
+        for error in await asyncio.wait_for(asyncio.gather(*rollouts, return_exceptions=True), 60):
+            assert isinstance(error, EngineError)
+            assert str(error).startswith("the router has died and Ray does not restart it any more")
 
 
 async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tmp_path: Path) -> None:

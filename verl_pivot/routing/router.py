@@ -138,8 +138,8 @@ class Router:
         self._note_call(name)
         self._end_request(name, conversation, server)
 
-    def end(self, name: str, response_tokens: int | None, global_step: int | None = None) -> RoutingCost:
-        """End a conversation; returns what routing cost it.
+    def end(self, name: str, response_tokens: int | None, global_step: int | None = None) -> RoutingCost | None:
+        """End a conversation; returns what routing cost it, None if it is not known.
 
         Args:
             name: Id of the conversation.
@@ -151,7 +151,7 @@ class Router:
         conversation = self._state.conversations.get(name)
         if conversation is None:
             self._state.counts.ignored += 1
-            return RoutingCost()
+            return None
         if name in self._waiters:
             self._drop(name, RuntimeError(f"conversation {name} was ended while it waited for a server"))
         else:

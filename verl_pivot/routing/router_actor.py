@@ -4,11 +4,12 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 import ray
+from ray.exceptions import ActorDiedError
 
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.engine_load import EngineLoad, read_load
@@ -16,20 +17,32 @@ from verl_pivot.routing.gauges import RouterGauges
 from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
 from verl_pivot.routing.router_handle import RouterHandle
-from verl_pivot.routing.router_messages import RouterNews, Taken, decode_messages, encode
+from verl_pivot.routing.router_messages import Answer, RouterNews, Taken, decode_messages, encode
 from verl_pivot.routing.router_state import RouterStatus, TokenAccount, merged
+from verl_pivot.routing.server_memory import ServerMemory, memory_of, own_memory
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
-from verl_pivot.routing.shards import Demand, plan_exchange, split
+from verl_pivot.routing.shards import NO_DEMAND, Demand, plan_exchange, split
 
 logger = logging.getLogger(__name__)
 _GOLDEN_SECTION = 0.618
 """Shares of a period between two servers' polls: its multiples spread any number of servers evenly."""
+MAX_RESTARTS = 10
+"""Times that Ray restarts an actor that has died. One that dies each time must not keep a run waiting for ever."""
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 """Timeout of one read of an engine's load."""
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _not_repeated(method: _Method) -> _Method:
+    """A method that Ray does not call once more on a restarted actor, since RouterHandle must know that it died."""
+    decorated: _Method = ray.method(max_task_retries=0)(method)
+    return decorated
+
+
 # Each process of agent loops has two calls at most under way: one with its messages, and one that waits for news.
-@ray.remote(max_concurrency=20_000)
+@ray.remote(max_concurrency=20_000, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS)
 class RouterActor:
     """The router of one shard of the engines, to which RouterHandle sends messages; the first one speaks for all.
 
@@ -44,7 +57,10 @@ class RouterActor:
             others: Handles of the actors of all other shards, for the first one.
         """
         self._settings = settings
-        self._others = others
+        self._others = dict(enumerate(others, start=1))
+        """{number of the shard: handle of its actor} of the other shards whose actors have not died for good."""
+        self._num_shards = len(others) + 1
+        self._actor_start = time.time_ns()
         self._router = Router(
             make_routing_policy(self._settings),
             time.monotonic,
@@ -52,32 +68,48 @@ class RouterActor:
         )
         self._desk = PlaceDesk(self._router, time.monotonic)
         self._handles: dict[str, Any] = {}
-        self._handles_version = 0
-        """Number of changes of `_handles`."""
+        self._handles_version = self._actor_start
+        """Grows with each change of `_handles`, so that no two actors of this shard have the same one."""
         self._shared_handles: ray.ObjectRef[dict[str, Any]] | None = None
         """`_handles` in Ray's object store, once anybody has asked for them."""
-        self._first_servers = dict(servers)
+        self._server_memory = own_memory()
+        kept = self._server_memory.load()  # by the actor that has died, if this one was restarted
+        self._first_servers = dict(servers) if kept is None else kept
+        if kept is not None:
+            logger.warning("the router's actor had died; the rollouts of its %d engines go on as new ones", len(kept))
         self._started: asyncio.Task[None] | None = None
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._gauges = RouterGauges()
 
     # ---- what RouterHandle calls
 
+    @_not_repeated
     async def take_messages(self, worker: str, messages: bytes) -> bytes:
         """Not in verl's protocol: take in a process's messages, see `routing.place_desk`."""
         await self._start()
         costs = self._desk.take(worker, decode_messages(messages))
-        return encode(Taken(costs, RouterNews(self._handles_version, self._desk.known_answers(worker))))
+        return encode(Taken(costs, self._news(self._desk.known_answers(worker))))
 
-    async def wait_for_news(self, worker: str) -> bytes:
-        """Not in verl's protocol: answers to a process's questions, see `routing.place_desk`."""
-        answers = await self._desk.answers(worker)
-        return encode(None if answers is None else RouterNews(self._handles_version, answers))
+    @_not_repeated
+    async def wait_for_news(self, worker: str, actor_start: int) -> bytes:
+        """Not in verl's protocol: answers to a process's questions, see `routing.place_desk`.
 
+        Args:
+            worker: Name of the process.
+            actor_start: Start of the actor that it has asked, see RouterNews.
+        """
+        answers = None if actor_start != self._actor_start else await self._desk.answers(worker)
+        return encode(None if answers is None else self._news(answers))
+
+    def _news(self, answers: list[Answer]) -> RouterNews:
+        return RouterNews(self._actor_start, self._handles_version, answers)
+
+    @_not_repeated
     async def leave(self, worker: str) -> None:
         """Not in verl's protocol: take in that a process has all its answers."""
         self._desk.leave(worker)
 
+    @_not_repeated
     async def get_handles(self) -> "list[ray.ObjectRef[dict[str, Any]]]":
         """Not in verl's protocol: a reference to {server: handle of its actor}, in a list that Ray does not resolve."""
         if self._shared_handles is None:
@@ -101,47 +133,51 @@ class RouterActor:
     async def add_servers(self, servers: Mapping[str, Any]) -> None:
         await self._start()
         shards = await self._servers_by_shard()
-        added: list[dict[str, Any]] = [{} for _ in shards]
+        added: dict[int, dict[str, Any]] = {shard: {} for shard in shards}
         for server, handle in servers.items():
-            known = [shard for shard, names in enumerate(shards) if server in names]
-            smallest = min(range(len(shards)), key=lambda shard: len(shards[shard]) + len(added[shard]))
+            known = [shard for shard, names in shards.items() if server in names]
+            smallest = min(shards, key=lambda shard: len(shards[shard]) + len(added[shard]))
             added[known[0] if known else smallest][server] = handle
-        await self._add(added[0])
-        for other, new in zip(self._others, added[1:], strict=True):
-            await other.add_servers.remote(new)
+        await self._add(added.pop(0))
+        for shard, new in added.items():
+            await self._tell_other(shard, "add_servers", new)
+            if shard not in self._others:
+                await self.add_servers(new)
 
     async def remove_servers(self, server_ids: Sequence[str]) -> None:
         await self._start()
-        of_others = [set(names) for names in (await self._servers_by_shard())[1:]]
-        self._change_handles()
+        of_others = await self._ask_others("get_all_servers")
+        elsewhere = {server for names in of_others.values() for server in names}
         for server in server_ids:
-            if any(server in names for names in of_others):
+            if server in elsewhere:
                 continue
             self._handles.pop(server, None)
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
             self._router.remove_server(server)
-        for other, names in zip(self._others, of_others, strict=True):
-            await other.remove_servers.remote(list(names.intersection(server_ids)))
+        self._change_handles()
+        for shard, names in of_others.items():
+            await self._tell_other(shard, "remove_servers", [each for each in server_ids if each in names])
 
-    async def _servers_by_shard(self) -> list[list[str]]:
-        return [self._router.servers, *await self._ask_others("get_all_servers")]
+    async def _servers_by_shard(self) -> dict[int, list[str]]:
+        return {0: self._router.servers, **await self._ask_others("get_all_servers")}
 
     async def get_all_servers(self) -> list[str]:
         await self._start()
-        return [server for names in await self._servers_by_shard() for server in names]
+        return [server for names in (await self._servers_by_shard()).values() for server in names]
 
     async def get_inflight_count(self, server_id: str) -> int:
-        return sum([self._router.inflight.get(server_id, 0), *await self._ask_others("get_inflight_count", server_id)])
+        of_others = await self._ask_others("get_inflight_count", server_id)
+        return sum([self._router.inflight.get(server_id, 0), *of_others.values()])
 
     async def get_total_inflight(self) -> int:
-        return sum([*self._router.inflight.values(), *await self._ask_others("get_total_inflight")])
+        return sum([*self._router.inflight.values(), *(await self._ask_others("get_total_inflight")).values()])
 
     async def get_status(self) -> RouterStatus:
         await self._start()
         status = self._router.status()
         own: RouterStatus = {**status, "waiting": status["waiting"] + self._desk.num_first_turns}
-        return merged([own, *await self._ask_others("get_status")])
+        return merged([own, *(await self._ask_others("get_status")).values()])
 
     async def audit(self) -> dict[str, TokenAccount]:
         """Not in verl's protocol: {server: its KV tokens}, recounted.
@@ -150,19 +186,41 @@ class RouterActor:
             AssertionError: If the accounts do not balance.
         """
         accounts = self._router.audit()
-        for each in await self._ask_others("audit"):
+        for each in (await self._ask_others("audit")).values():
             accounts |= each
         return accounts
 
     async def clear_sticky_cache(self) -> dict[str, Any]:
         cleared, loads = self._router.forget_prefixes(), self._router.inflight
-        for each in await self._ask_others("clear_sticky_cache"):
+        for each in (await self._ask_others("clear_sticky_cache")).values():
             cleared, loads = cleared + each["cleared_entries"], loads | each["server_loads"]
         return {"cleared_entries": cleared, "server_loads": loads}
 
-    async def _ask_others(self, method: str, *arguments: object) -> list[Any]:
-        """[num_others] what a method of the other shards' actors returns."""
-        return list(await asyncio.gather(*(getattr(each, method).remote(*arguments) for each in self._others)))
+    async def _ask_others(self, method: str, *arguments: object) -> dict[int, Any]:
+        """{shard: what a method of its actor returns} of the other shards whose actors have not died for good."""
+        asked = list(self._others.items())
+        found = await asyncio.gather(*(self._ask_other(*each, method, *arguments) for each in asked))
+        return {shard: answer for (shard, _), answer in zip(asked, found, strict=True) if shard in self._others}
+
+    async def _tell_other(self, shard: int, method: str, *arguments: object) -> None:
+        if shard in self._others:
+            await self._ask_other(shard, self._others[shard], method, *arguments)
+
+    async def _ask_other(self, shard: int, other: Any, method: str, *arguments: object) -> Any:
+        try:
+            return await getattr(other, method).remote(*arguments)
+        except ActorDiedError:
+            if self._others.pop(shard, None) is not None:
+                logger.exception("shard %d of the router has died for good; its engines go to the other shards", shard)
+                self._taken_over = _background_task(self._take_over(memory_of(other)))
+            return None
+
+    async def _take_over(self, memory: ServerMemory) -> None:
+        """Give the servers of a shard whose actor has died for good to the other shards."""
+        known = await self.get_all_servers()
+        servers = {server: handle for server, handle in (memory.load() or {}).items() if server not in known}
+        memory.save({})
+        await self.add_servers(servers)
 
     # ---- engines
 
@@ -178,7 +236,6 @@ class RouterActor:
 
     async def _add(self, servers: Mapping[str, Any]) -> None:
         loads = await asyncio.gather(*(self._read_load(server) for server in servers))
-        self._change_handles()
         for (server, handle), load in zip(servers.items(), loads, strict=True):
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
@@ -186,11 +243,13 @@ class RouterActor:
             self._router.add_server(server, load)
             share = len(self._pollers) * _GOLDEN_SECTION % 1.0
             self._pollers[server] = _background_task(self._poll(server, share))
+        self._change_handles()
 
     def _change_handles(self) -> None:
         """Begin a new version of the handles, which processes of agent loops must fetch."""
         self._handles_version += 1
         self._shared_handles = None
+        self._server_memory.save(self._handles)
 
     async def _poll(self, server: str, share: float) -> None:
         """Poll one server, first after a share of `poll_seconds`, so that servers are read at different moments."""
@@ -222,12 +281,13 @@ class RouterActor:
         """Let waiting conversations begin on shards where none waits, every `poll_seconds`."""
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
-            demands = [await self.get_demand(), *await self._ask_others("get_demand")]
-            for source, target, number in plan_exchange(demands):
+            demands = {0: await self.get_demand(), **await self._ask_others("get_demand")}
+            of_all = [demands.get(shard, NO_DEMAND) for shard in range(self._num_shards)]
+            for source, target, number in plan_exchange(of_all):
                 if source == 0:
                     self._router.pass_on(number, target)
                 else:
-                    await self._others[source - 1].pass_on.remote(number, target)
+                    await self._tell_other(source, "pass_on", number, target)
 
 
 class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ray, and final for its checker
