@@ -78,7 +78,7 @@ class ShardCalls:
         """{number: (conversation, wait for the answer)} of the turns that wait."""
         self._outbox: list[_Letter] = []
         self._in_flight: list[_Letter] = []
-        """Those of the call that is under way."""
+        """Messages of the call that is under way."""
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._actor_start = 0

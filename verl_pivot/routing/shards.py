@@ -114,7 +114,7 @@ class Demand(NamedTuple):
 
 
 NO_DEMAND = Demand(0, 0)
-"""Of a shard whose actor has died."""
+"""Demand of a shard whose actor has died."""
 
 
 class Transfer(NamedTuple):
