@@ -2,16 +2,24 @@
 
 import asyncio
 import pickle
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 
-from tests.support.router_desk import Actor, Desk, turns_until
+from tests.support.router_desk import Actor, Desk, calls_without_pauses, turns_until
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.client import new_request_id
 from verl_pivot.routing.router_handle import RouterHandle
 from verl_pivot.routing.router_messages import ServerGiven, TurnOver, TurnRefused
+
+
+@pytest.fixture(scope="module", autouse=True)
+def hurry() -> Iterator[None]:
+    """Calls of an actor follow each other at once."""
+    with calls_without_pauses():
+        yield
 
 
 @pytest.mark.parametrize("num_waiting", [1, 10, 2_000])

@@ -246,6 +246,51 @@ async def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(
         assert get(router.get_status.remote())["counts"]["released"] == 1_000
 
 
+def watch_event_loop(actor: Any) -> None:
+    """Let an actor note the CPU seconds of each turn of its event loop."""
+    actor.turn_seconds = [0.0]
+
+    async def watch() -> None:
+        before = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            actor.turn_seconds.append(now - before)
+            before = now
+
+    loop = actor._started.get_loop()
+    loop.call_soon_threadsafe(lambda: setattr(actor, "watching", loop.create_task(watch())))
+
+
+async def test_no_number_of_waiting_turns_keeps_a_small_actor_busy_for_10_ms(tmp_path: Path) -> None:
+    """The CPU time of a turn of its event loop is how long a release may have to wait there, on a machine of any load.
+
+    The actor runs four calls at once. Meanwhile it polls its engines and publishes its gauges.
+    """
+    from verl_pivot.routing.router_actor import RouterActor
+
+    with engines(4, capacity=22_000) as four:
+        settings = parse_router({"max_response_tokens": 1_000, "policy": "kv_admission", "poll_seconds": 0.5}, "test")
+        actor: Any = RouterActor
+        router = RouterHandle(actor.options(max_concurrency=4).remote(four.handles, settings))
+        names = [f"{number}" for number in range(80)]
+        places = [await ask(router, name) for name in names]
+        get(router.actors[0].__ray_call__.remote(watch_event_loop))
+
+        waits = asked(router, (f"w{number}" for number in range(10_000)))
+        await until(router, lambda status: status["waiting"] == 10_000)
+        for name, (server, _) in zip(names, places, strict=True):
+            router.release_server.remote(server_id=server, request_id=name + REPORTS_END)
+            await end(router, name)
+        await until(router, lambda status: status["waiting"] == 10_000 - 80)
+
+        seconds = get(router.actors[0].__ray_call__.remote(lambda found: sorted(found.turn_seconds)[-10:]))
+        assert 0.0 < seconds[-1] < 0.010, seconds
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
+
+
 async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tmp_path: Path) -> None:
     """The actor's clock is moved on by the minute that it would have to be silent."""
     import ray

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.router_desk import Actor, Desk, turns_until
+from tests.support.router_desk import Actor, Desk, calls_without_pauses, turns_until
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing import router_calls
@@ -17,11 +17,42 @@ from verl_pivot.routing.router_handle import RouterHandle
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_pause() -> Iterator[None]:
-    """Calls of an actor that restarts are repeated at once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(router_calls, "_PAUSE_SECONDS", 0.0)
+def hurry() -> Iterator[None]:
+    """Calls of an actor follow each other at once."""
+    with calls_without_pauses():
         yield
+
+
+async def test_messages_of_a_moment_travel_in_one_call() -> None:
+    """The end of a turn, whose answer nobody awaits, goes with the next turn of any conversation."""
+    desk = Desk(room=8)
+    actor = Actor(desk.desk)
+    actor.period_ms = 200
+    handle = RouterHandle(actor)
+    names = [new_request_id() for _ in range(4)]
+    await asyncio.gather(*(handle.acquire_server.remote(name, [1]) for name in names))
+    await asyncio.sleep(0.3)
+
+    actor.num_calls = 0
+    handle.release_server.remote("a", names[0])
+    await asyncio.sleep(0.01)
+    assert actor.num_calls == 0
+    await handle.acquire_server.remote(names[0], [1, 2])
+    assert (actor.num_calls, desk.router.counts.released) == (1, 1)
+    for name in names:
+        handle.release_server.remote("a", name)
+    await asyncio.gather(*(handle.acquire_server.remote(name, [1, 2, 3]) for name in names))
+    assert (actor.num_calls, desk.router.counts.released) == (2, 5)
+
+
+async def test_an_end_of_a_turn_with_no_other_message_goes_by_itself() -> None:
+    desk = Desk()
+    handle = RouterHandle(Actor(desk.desk))
+    await handle.acquire_server.remote("w", [1])
+
+    handle.release_server.remote("a", "w")
+
+    await turns_until(lambda: desk.router.counts.released)
 
 
 async def test_turns_that_wait_ask_a_restarted_actor_again_as_new_conversations() -> None:

@@ -2,12 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from verl_pivot.data.rollout_records import RoutingCost
+from verl_pivot.routing import router_calls
 from verl_pivot.routing.engine_load import EngineLoad
 from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
@@ -60,6 +63,15 @@ async def turns_until(condition: Callable[[], object], most: int = 1_000) -> int
     raise AssertionError(f"{most} turns of the event loop were not enough")
 
 
+@contextmanager
+def calls_without_pauses() -> Iterator[None]:
+    """Let no call of a RouterHandle wait for other messages or for an actor that restarts."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(router_calls, "_PAUSE_SECONDS", 0.0)
+        patch.setattr(router_calls, "FASTEST_MS", 0)
+        yield
+
+
 class Remote:
     """A method of an actor's handle."""
 
@@ -84,6 +96,7 @@ class Actor:
         self._listening = 0
         self.version = 0
         self.start = 1
+        self.period_ms = 0
         self.handles = {"a": "the actor of a"}
         names = ("take_messages", "wait_for_news", "leave", "get_handles", "get_status")
         self.take_messages, self.wait_for_news, self.leave, self.get_handles, self.get_status = (
@@ -134,7 +147,9 @@ class Actor:
         self.num_bytes += len(messages)
         await asyncio.sleep(0)
         costs = self._living_desk.take(worker, decode_messages(messages))
-        answer = encode(Taken(costs, RouterNews(self.start, self.version, self._living_desk.known_answers(worker))))
+        answer = encode(
+            Taken(costs, RouterNews(self.start, self.version, self.period_ms, self._living_desk.known_answers(worker)))
+        )
         await asyncio.sleep(0)
         return answer
 
@@ -143,7 +158,7 @@ class Actor:
         self.most_listening = max(self.most_listening, self._listening)
         answers = None if actor_start != self.start else await self._living_desk.answers(worker)
         self._listening -= 1
-        return encode(None if answers is None else RouterNews(self.start, self.version, answers))
+        return encode(None if answers is None else RouterNews(self.start, self.version, self.period_ms, answers))
 
     async def _leave(self, worker: str) -> None:
         self._living_desk.leave(worker)

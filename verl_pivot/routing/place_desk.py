@@ -85,6 +85,8 @@ class PlaceDesk:
 
     def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
         """Take a worker's messages in their order; returns what routing cost the conversations that they end."""
+        if name in self._workers:
+            self._seen(name)
         costs: list[RoutingCost | None] = []
         for message in messages:
             if isinstance(message, TurnOver):

@@ -1,6 +1,7 @@
 """KvRouter, which verl starts for `rollout.router_config_path`: an actor with a Router that polls engines' loads."""
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -12,6 +13,7 @@ import ray
 from ray.exceptions import ActorDiedError
 
 from verl_pivot.errors import EngineError
+from verl_pivot.routing.call_pace import CallPace
 from verl_pivot.routing.engine_load import EngineLoad, read_load
 from verl_pivot.routing.gauges import RouterGauges
 from verl_pivot.routing.place_desk import PlaceDesk
@@ -42,7 +44,8 @@ def _not_repeated(method: _Method) -> _Method:
 
 
 # Each process of agent loops has two calls at most under way: one with its messages, and one that waits for news.
-@ray.remote(max_concurrency=20_000, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS)
+# Ray's records of each call would cost a tenth of it.
+@ray.remote(max_concurrency=20_000, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, enable_task_events=False)
 class RouterActor:
     """The router of one shard of the engines, to which RouterHandle sends messages; the first one speaks for all.
 
@@ -67,6 +70,7 @@ class RouterActor:
             forget_after_seconds=self._settings.forget_after_seconds,
         )
         self._desk = PlaceDesk(self._router, time.monotonic)
+        self._pace = CallPace()
         self._handles: dict[str, Any] = {}
         self._handles_version = self._actor_start
         """Grows with each change of `_handles`, so that no two actors of this shard have the same one."""
@@ -80,6 +84,7 @@ class RouterActor:
         self._started: asyncio.Task[None] | None = None
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._gauges = RouterGauges()
+        _collect_no_garbage_by_itself()
 
     # ---- what RouterHandle calls
 
@@ -102,7 +107,7 @@ class RouterActor:
         return encode(None if answers is None else self._news(answers))
 
     def _news(self, answers: list[Answer]) -> RouterNews:
-        return RouterNews(self._actor_start, self._handles_version, answers)
+        return RouterNews(self._actor_start, self._handles_version, self._pace.period_ms, answers)
 
     @_not_repeated
     async def leave(self, worker: str) -> None:
@@ -269,13 +274,18 @@ class RouterActor:
             return None
 
     async def _refresh(self) -> None:
-        """Forget conversations that are over and publish the gauges, every `poll_seconds`."""
+        """Forget conversations that are over, publish the gauges and choose the pace of calls, every `poll_seconds`."""
         while True:
+            cpu, now = time.process_time(), time.monotonic()
             await asyncio.sleep(self._settings.poll_seconds)
+            self._pace.observe(time.process_time() - cpu, time.monotonic() - now)
             self._router.tick()
             if num_turns := self._desk.drop_silent():
                 logger.warning("gave back the places of %d turns, whose worker has not called for a minute", num_turns)
-            self._gauges.set(self._router.status())
+            for _ in self._gauges.set(self._router.status()):
+                await asyncio.sleep(0)
+            if not self._router.conversations:
+                gc.collect()
 
     async def _exchange(self) -> None:
         """Let waiting conversations begin on shards where none waits, every `poll_seconds`."""
@@ -320,6 +330,13 @@ class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ra
 
 KvRouter = _RouterClass()
 """The `router_class` of a YAML."""
+
+
+def _collect_no_garbage_by_itself() -> None:
+    """Leave full collections of garbage to moments without rollouts, since each looks at everything that waits."""
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 1_000_000_000)
 
 
 def _background_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 from uuid import uuid4
 
 from ray.exceptions import ActorDiedError, ObjectLostError, RayActorError
 
 from verl_pivot.data.rollout_records import RoutingCost
+from verl_pivot.routing.call_pace import FASTEST_MS
 from verl_pivot.routing.router_messages import (
     Answer,
     ConversationOver,
@@ -17,6 +19,7 @@ from verl_pivot.routing.router_messages import (
     RouterNews,
     Taken,
     TurnAsked,
+    TurnOver,
     TurnPassed,
     TurnRefused,
     decode_news,
@@ -25,7 +28,7 @@ from verl_pivot.routing.router_messages import (
 )
 
 logger = logging.getLogger(__name__)
-_MOST_MESSAGES = 32
+_MOST_MESSAGES = 64
 """Messages in one call of the actor, so that no call keeps it busy for long."""
 _CALL_SECONDS = 300.0
 """Seconds after which a call without an answer counts as failed. The first one may wait until the actor has started."""
@@ -79,6 +82,13 @@ class ShardCalls:
         self._outbox: list[_Letter] = []
         self._in_flight: list[_Letter] = []
         """Messages of the call that is under way."""
+        self._period = FASTEST_MS / 1e3
+        """Least time in seconds between two calls, as the actor says. A call that only ends turns waits as long for
+        other messages."""
+        self._called_at = -self._period
+        """Time of the newest call with messages, in seconds of the event loop's clock."""
+        self._is_urgent = asyncio.Event()
+        """Whether the outbox has a message whose answer somebody waits for."""
         self._sender: asyncio.Task[None] | None = None
         self._listener: asyncio.Task[None] | None = None
         self._actor_start = 0
@@ -116,6 +126,8 @@ class ShardCalls:
     def send(self, message: Message, cost: _Cost | None = None) -> None:
         """Send a message with the next call; `cost` becomes the cost of the conversation that it ends."""
         self._outbox.append(_Letter(message, cost))
+        if not isinstance(message, TurnOver):
+            self._is_urgent.set()
         if self._sender is None:
             self._sender = self._task(self._send())
 
@@ -146,6 +158,7 @@ class ShardCalls:
         """Send all messages; those that come during a call go with the next one."""
         try:
             while self._outbox:
+                await self._gather()
                 letters, self._outbox = self._outbox[:_MOST_MESSAGES], self._outbox[_MOST_MESSAGES:]
                 self._in_flight = letters
                 try:
@@ -164,6 +177,18 @@ class ShardCalls:
         finally:
             self._sender = None
 
+    async def _gather(self) -> None:
+        """Let messages gather in the outbox for a moment if there was a call just now, or none of them is urgent."""
+        clock = asyncio.get_running_loop().time
+        if len(self._outbox) < _MOST_MESSAGES:
+            await asyncio.sleep(self._called_at + self._period - clock())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._period):
+                    await self._is_urgent.wait()
+        self._called_at = clock()
+        if len(self._outbox) <= _MOST_MESSAGES:
+            self._is_urgent.clear()
+
     async def _take(self, messages: Sequence[Message]) -> Taken:
         async with asyncio.timeout(_CALL_SECONDS):
             taken = decode_taken(await self._actor.take_messages.remote(self._worker, encode(messages)))
@@ -181,9 +206,19 @@ class ShardCalls:
                     self._ask_again()
                 else:
                     self._read(news)
+                await self._until_quiet()
             self._actor.leave.remote(self._worker)
         finally:
             self._listener = None
+
+    async def _until_quiet(self) -> None:
+        """Wait until no call with messages has been made for two periods, since the answer to each brings the news."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            pause = self._called_at + 2 * self._period - clock()
+            if pause <= 0 or not self._questions:
+                return
+            await asyncio.sleep(pause)
 
     async def _next_news(self) -> RouterNews | None:
         """The answers that come next; None if the actor has forgotten all questions."""
@@ -194,6 +229,7 @@ class ShardCalls:
             return None
 
     def _read(self, news: RouterNews) -> None:
+        self._period = news.period_ms / 1e3
         if news.servers_version != self._servers_version:
             self._servers_version, self._handles = news.servers_version, None
         for answer in news.answers:

@@ -76,6 +76,8 @@ class RouterNews(msgspec.Struct, frozen=True, array_like=True):
     """Time at which the actor started, in nanoseconds. One that Ray has restarted knows nothing of what was before."""
     servers_version: int
     """Number of changes of the servers; handles fetched under another number are out of date."""
+    period_ms: int
+    """Least time between two calls of the process, see `routing.call_pace`."""
     answers: list[Answer]
 
 
