@@ -227,13 +227,12 @@ async def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(
     tmp_path: Path, reports_end: bool
 ) -> None:
     """With four calls at once, 1,000 calls that each wait for a server would let neither release nor end run."""
-    from verl_pivot.routing.router_actor import RouterActor
+    from verl_pivot.routing.router_actor import start_actor
 
     names = [new_request_id() if reports_end else uuid4().hex for _ in range(1_000)]
     with engines(1, capacity=1_100) as one:
         settings = parse_router({"max_response_tokens": 1_000, "policy": "kv_admission"}, "test")
-        actor: Any = RouterActor
-        router = RouterHandle(actor.options(max_concurrency=4).remote(one.handles, settings))
+        router = RouterHandle(start_actor(one.handles, settings, max_concurrency=4)[0])
 
         async def play(name: str) -> None:
             server, _ = await router.acquire_server.remote(name, [1] * 100)
@@ -267,12 +266,11 @@ async def test_no_number_of_waiting_turns_keeps_a_small_actor_busy_for_10_ms(tmp
 
     The actor runs four calls at once. Meanwhile it polls its engines and publishes its gauges.
     """
-    from verl_pivot.routing.router_actor import RouterActor
+    from verl_pivot.routing.router_actor import start_actor
 
     with engines(4, capacity=22_000) as four:
         settings = parse_router({"max_response_tokens": 1_000, "policy": "kv_admission", "poll_seconds": 0.5}, "test")
-        actor: Any = RouterActor
-        router = RouterHandle(actor.options(max_concurrency=4).remote(four.handles, settings))
+        router = RouterHandle(start_actor(four.handles, settings, max_concurrency=4)[0])
         names = [f"{number}" for number in range(80)]
         places = [await ask(router, name) for name in names]
         get(router.actors[0].__ray_call__.remote(watch_event_loop))
@@ -357,6 +355,7 @@ async def test_a_router_whose_process_is_killed_during_a_step_is_restarted_with_
 
 
 async def test_an_actor_that_has_died_for_good_leaves_its_rollouts_and_engines_to_the_others(tmp_path: Path) -> None:
+    """Even where the first actor, which gives the engines to the others, is restarted at the same time."""
     import ray
 
     with engines(3, capacity=1_100) as three:
@@ -364,6 +363,7 @@ async def test_an_actor_that_has_died_for_good_leaves_its_rollouts_and_engines_t
         rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(60)]
         await until(router, lambda status: status["waiting"] and status["counts"]["ended"] > 2)
 
+        kill_process(router.actors[0])
         ray.kill(router.actors[1])
         await asyncio.wait_for(asyncio.gather(*rollouts), 120)
         await until(router, lambda status: status["active_servers"] == 3)

@@ -10,24 +10,23 @@ from typing import Any, TypeVar
 
 import aiohttp
 import ray
+from ray import cloudpickle
 from ray.exceptions import ActorDiedError
 
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.call_pace import CallPace
-from verl_pivot.routing.engine_load import EngineLoad, read_load
+from verl_pivot.routing.engine_load import EngineLoad, poll_share, read_load
 from verl_pivot.routing.gauges import RouterGauges
 from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
 from verl_pivot.routing.router_handle import RouterHandle
 from verl_pivot.routing.router_messages import Answer, RouterNews, Taken, decode_messages, encode
 from verl_pivot.routing.router_state import RouterStatus, TokenAccount, merged
-from verl_pivot.routing.server_memory import ServerMemory, memory_of, own_memory
+from verl_pivot.routing.server_memory import ServerMemory, remembered
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
 from verl_pivot.routing.shards import NO_DEMAND, Demand, plan_exchange, split
 
 logger = logging.getLogger(__name__)
-_GOLDEN_SECTION = 0.618
-"""Shares of a period between two servers' polls: its multiples spread any number of servers evenly."""
 MAX_RESTARTS = 10
 """Times that Ray restarts an actor that has died. One that dies each time must not keep a run waiting for ever."""
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
@@ -52,17 +51,20 @@ class RouterActor:
     Every public method belongs to verl's protocol, unless its docstring begins with "Not in verl's protocol".
     """
 
-    def __init__(self, servers: Mapping[str, Any], settings: RouterSettings, others: Sequence[Any] = ()) -> None:
+    def __init__(self, memory: ServerMemory, settings: RouterSettings, others: bytes) -> None:
         """
         Args:
-            servers: {host:port of an engine's HTTP server: handle of its actor} of the shard.
+            memory: Memory of the servers of the shard: {host:port of an engine's HTTP server: handle of its actor}.
             settings: Settings for the shard.
-            others: Handles of the actors of all other shards, for the first one.
+            others: [num_others] handles of the actors of all other shards and memories of their servers, pickled; none
+                for any actor but the first.
         """
         self._settings = settings
-        self._others = dict(enumerate(others, start=1))
-        """{number of the shard: handle of its actor} of the other shards whose actors have not died for good."""
-        self._num_shards = len(others) + 1
+        every_other: list[tuple[Any, ServerMemory]] = cloudpickle.loads(others)
+        self._others = dict(enumerate(every_other, start=1))
+        """{number of the shard: (handle of its actor, memory of its servers)} of the other shards whose actors have not
+        died for good."""
+        self._num_shards = len(every_other) + 1
         self._actor_start = time.time_ns()
         self._router = Router(
             make_routing_policy(self._settings),
@@ -76,11 +78,9 @@ class RouterActor:
         """Grows with each change of `_handles`, so that no two actors of this shard have the same one."""
         self._shared_handles: ray.ObjectRef[dict[str, Any]] | None = None
         """`_handles` in Ray's object store, once anybody has asked for them."""
-        self._server_memory = own_memory()
-        kept = self._server_memory.load()  # by the actor that has died, if this one was restarted
-        self._first_servers = dict(servers) if kept is None else kept
-        if kept is not None:
-            logger.warning("the router's actor had died; the rollouts of its %d engines go on as new ones", len(kept))
+        self._memory = memory
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            logger.warning("the router's actor had died; the rollouts of its engines go on as new ones")
         self._started: asyncio.Task[None] | None = None
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._gauges = RouterGauges()
@@ -145,7 +145,7 @@ class RouterActor:
             added[known[0] if known else smallest][server] = handle
         await self._add(added.pop(0))
         for shard, new in added.items():
-            await self._tell_other(shard, "add_servers", new)
+            await self._ask_other(shard, "add_servers", new)
             if shard not in self._others:
                 await self.add_servers(new)
 
@@ -162,7 +162,7 @@ class RouterActor:
             self._router.remove_server(server)
         self._change_handles()
         for shard, names in of_others.items():
-            await self._tell_other(shard, "remove_servers", [each for each in server_ids if each in names])
+            await self._ask_other(shard, "remove_servers", [each for each in server_ids if each in names])
 
     async def _servers_by_shard(self) -> dict[int, list[str]]:
         return {0: self._router.servers, **await self._ask_others("get_all_servers")}
@@ -203,27 +203,27 @@ class RouterActor:
 
     async def _ask_others(self, method: str, *arguments: object) -> dict[int, Any]:
         """{shard: what a method of its actor returns} of the other shards whose actors have not died for good."""
-        asked = list(self._others.items())
-        found = await asyncio.gather(*(self._ask_other(*each, method, *arguments) for each in asked))
-        return {shard: answer for (shard, _), answer in zip(asked, found, strict=True) if shard in self._others}
+        asked = list(self._others)
+        found = await asyncio.gather(*(self._ask_other(shard, method, *arguments) for shard in asked))
+        return {shard: answer for shard, answer in zip(asked, found, strict=True) if shard in self._others}
 
-    async def _tell_other(self, shard: int, method: str, *arguments: object) -> None:
-        if shard in self._others:
-            await self._ask_other(shard, self._others[shard], method, *arguments)
-
-    async def _ask_other(self, shard: int, other: Any, method: str, *arguments: object) -> Any:
+    async def _ask_other(self, shard: int, method: str, *arguments: object) -> Any:
+        """What a method of another shard's actor returns; None if it has died for good."""
+        if shard not in self._others:
+            return None
+        other, memory = self._others[shard]
         try:
             return await getattr(other, method).remote(*arguments)
         except ActorDiedError:
             if self._others.pop(shard, None) is not None:
                 logger.exception("shard %d of the router has died for good; its engines go to the other shards", shard)
-                self._taken_over = _background_task(self._take_over(memory_of(other)))
+                self._taken_over = _background_task(self._take_over(memory))
             return None
 
     async def _take_over(self, memory: ServerMemory) -> None:
         """Give the servers of a shard whose actor has died for good to the other shards."""
         known = await self.get_all_servers()
-        servers = {server: handle for server, handle in (memory.load() or {}).items() if server not in known}
+        servers = {server: handle for server, handle in memory.load().items() if server not in known}
         memory.save({})
         await self.add_servers(servers)
 
@@ -233,7 +233,7 @@ class RouterActor:
         """Read the loads of the first servers and start polling; calls that need servers await this."""
         if self._started is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT, connector=aiohttp.TCPConnector(limit=0))
-            self._started = asyncio.create_task(self._add(self._first_servers))
+            self._started = asyncio.create_task(self._add(self._memory.load()))
             self._refresher = _background_task(self._refresh())
             if self._others:
                 self._exchanger = _background_task(self._exchange())
@@ -246,15 +246,14 @@ class RouterActor:
                 poller.cancel()
             self._handles[server] = handle
             self._router.add_server(server, load)
-            share = len(self._pollers) * _GOLDEN_SECTION % 1.0
-            self._pollers[server] = _background_task(self._poll(server, share))
+            self._pollers[server] = _background_task(self._poll(server, poll_share(len(self._pollers))))
         self._change_handles()
 
     def _change_handles(self) -> None:
         """Begin a new version of the handles, which processes of agent loops must fetch."""
         self._handles_version += 1
         self._shared_handles = None
-        self._server_memory.save(self._handles)
+        self._memory.save(self._handles)
 
     async def _poll(self, server: str, share: float) -> None:
         """Poll one server, first after a share of `poll_seconds`, so that servers are read at different moments."""
@@ -297,7 +296,26 @@ class RouterActor:
                 if source == 0:
                     self._router.pass_on(number, target)
                 else:
-                    await self._tell_other(source, "pass_on", number, target)
+                    await self._ask_other(source, "pass_on", number, target)
+
+
+def start_actor(
+    servers: Mapping[str, Any],
+    settings: RouterSettings,
+    others: Sequence[tuple[Any, ServerMemory]] = (),
+    **options: Any,
+) -> tuple[Any, ServerMemory]:
+    """Start the actor of a shard; returns its handle and the memory of its servers.
+
+    Args:
+        servers: {host:port of an engine's HTTP server: handle of its actor} of the shard.
+        settings: Settings for the shard.
+        others: Those of all other shards, for the first one.
+        options: Ray's options for the actor.
+    """
+    actor: Any = RouterActor
+    memory = remembered(servers)
+    return actor.options(**options).remote(memory, settings, cloudpickle.dumps(list(others))), memory
 
 
 class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ray, and final for its checker
@@ -319,10 +337,10 @@ class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ra
         settings = parse_router(dict(yaml_config), "router YAML")
         shards = split(list(servers), max(1, math.ceil(len(servers) / settings.engines_per_shard)))
         settings = settings.for_shard(len(shards))
-        first, *others = ({server: servers[server] for server in shard} for shard in shards)
-        actor: Any = RouterActor
-        others = [actor.remote(each, settings) for each in others]
-        handle = RouterHandle(actor.remote(first, settings, others), others)
+        first, *rest = ({server: servers[server] for server in shard} for shard in shards)
+        others = [start_actor(each, settings) for each in rest]
+        actor, _ = start_actor(first, settings, others)
+        handle = RouterHandle(actor, [other for other, _ in others])
         if others:
             handle.get_all_servers.remote()  # else the first actor exchanges nothing until a conversation begins there
         return handle
