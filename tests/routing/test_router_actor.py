@@ -390,7 +390,7 @@ async def test_a_router_that_has_died_for_good_ends_every_wait_with_one_sentence
             assert str(error).startswith("the router has died and Ray does not restart it any more")
 
 
-async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tmp_path: Path) -> None:
+async def test_verls_own_client_works_also_after_a_restart_and_the_end_is_reported(tmp_path: Path) -> None:
     import ray
     from verl.workers.rollout.llm_server import LLMServerClient
     from verl.workers.rollout.replica import TokenOutput
@@ -415,6 +415,11 @@ async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tm
         status = await router.get_status.remote()
         counts = {key: status["counts"][key] for key in ("acquired", "released", "returned", "ended", "ignored")}
         assert counts == {"acquired": 2, "released": 2, "returned": 1, "ended": 1, "ignored": 0}
+
+        kill_process(router.actors[0])
+        output = await client.generate(new_request_id(), prompt_ids=[1] * 10, sampling_params={})
+        assert output.token_ids == [7]
+        assert (await router.get_status.remote())["counts"]["acquired"] == 1
 
 
 async def test_nothing_is_reported_to_other_routers() -> None:
