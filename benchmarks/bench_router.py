@@ -31,6 +31,8 @@ from verl_pivot.routing.settings import make_routing_policy, parse_router
 ROUTING_POLICIES = ("static", "least_inflight", "cache_aware", "kv_admission", "kv_forecast")
 TARGET_DECISION_MS = 1.0
 TARGET_RELEASE_MS = 10.0
+_SETTLE_SECONDS = 10.0
+"""Seconds from the moment that all rollouts of a step have begun to the first measured turn."""
 _PROMPT_TOKENS = 1_024
 _BUDGET = 12_288
 
@@ -239,6 +241,7 @@ def step(size: StepSize, console: Console) -> None:
         while num_known(ray.get(router.get_status.remote())) < size.rollouts:
             time.sleep(1.0)
         console.print(f"all {size.rollouts} rollouts are known after {cpu_seconds(router):.1f} CPU s of the actors")
+        time.sleep(_SETTLE_SECONDS)
         ray.get([each.times.remote() for each in workers])
         before = cpu_seconds(router)
         time.sleep(size.seconds)

@@ -85,6 +85,8 @@ ADAPTERS = {
     "rollout/turn_sampler.py",
     "routing/gauges.py",
     "routing/router_actor.py",
+    "routing/router_calls.py",
+    "routing/server_memory.py",
     "sandbox/cluster/ray_supervisor.py",
     "sandbox/ray_discovery.py",
 }

@@ -8,12 +8,16 @@ from contextlib import contextmanager
 
 _RESUMED = ("plan", "import", "filter", "profile", "select", "quickstart", "grpo_roc", "tool_rollout")
 """Commands and examples that go on where they were stopped."""
+_RESUMED_WITH_OUT = ("route",)
+"""Commands that do so if they have an `--out`."""
 _INTERRUPTED = 130
 
 
 def stop(command: str | None) -> int:
     """Say what the same command does when it is run again; returns the exit code."""
-    how = "goes on where it was" if command in _RESUMED else "begins anew"
+    has_out = any(argument.partition("=")[0] == "--out" for argument in sys.argv)
+    is_resumed = command in _RESUMED or (has_out and command in _RESUMED_WITH_OUT)
+    how = "goes on where it was" if is_resumed else "begins anew"
     print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr, flush=True)
     return _INTERRUPTED
 

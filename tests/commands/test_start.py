@@ -32,6 +32,7 @@ AGAIN = "Stopped. The same command {} when it is run again.\n"
         ("verl_pivot.cli", ("select", "t.jsonl"), "goes on where it was"),
         ("typer", ("profile", "t.jsonl"), "goes on where it was"),
         ("verl_pivot.commands.sandbox", ("route", "simulate"), "begins anew"),
+        ("verl_pivot.commands.sandbox", ("route", "simulate", "--out", "t.json"), "goes on where it was"),
         ("verl_pivot.commands.play", (), "begins anew"),
         ("pydantic", ("import", "in.jsonl", "--out", "out.jsonl"), "goes on where it was"),
         ("verl_pivot.formats.importing", ("import", "in.jsonl", "--out", "out.jsonl"), "goes on where it was"),

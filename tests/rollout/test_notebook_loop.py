@@ -1,5 +1,6 @@
 """The agent loop `pivot_notebook` over a scripted engine: tokens, masks, logprobs, rows and texts, branch by branch."""
 
+import asyncio
 import json
 import math
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.rollout.test_tool_loop import RecordingRouter
 from tests.support.fake_notebook import FakeNotebook, open_fake_notebook
 from tests.support.notebook_loops import (
     BEGIN,
@@ -115,6 +117,20 @@ async def test_without_an_answer_the_trajectory_ends_with_its_last_step(tmp_path
     assert verdict([output]) == (0.0, "no_answer")
     assert output.step_returns == pytest.approx([0.1 + 0.95 * 0.1, 0.1])
     assert output.response_mask[-1] == 1
+
+
+async def test_the_end_of_a_rollout_is_reported_to_the_router_also_when_it_is_cancelled(tmp_path: Path) -> None:
+    router = RecordingRouter()
+    whole = make_loop([step("submit_final_answer('5')")], tmp_path, _load_balancer=router)
+    cancelled = make_loop(["Never said."], tmp_path, _load_balancer=router, seconds=60.0)
+
+    outputs = await play(whole)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(play(cancelled), 2.0)
+
+    assert record(outputs)["journey"] == {"wait_seconds": 0.5, "num_moves": 1, "recomputed_tokens": 70}
+    ids = [loop.server_manager.requests[0]["id"] for loop in (whole, cancelled)]
+    assert router.ended == [(ids[0], len(outputs[0].response_ids), 1), (ids[1], 0, None)]
 
 
 async def test_an_error_in_the_middle_is_read_and_variables_stay(tmp_path: Path) -> None:

@@ -1,72 +1,25 @@
 """routing.place_desk and routing.router_handle: turns that wait for a server without a call of their own."""
 
 import asyncio
-import itertools
 import pickle
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from tests.support.router_desk import Actor, Desk, calls_without_pauses, turns_until
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.client import new_request_id
-from verl_pivot.routing.engine_load import EngineLoad
-from verl_pivot.routing.place_desk import PlaceDesk
-from verl_pivot.routing.router import Router
 from verl_pivot.routing.router_handle import RouterHandle
-from verl_pivot.routing.router_messages import (
-    ConversationOver,
-    RouterNews,
-    ServerGiven,
-    Taken,
-    TurnAsked,
-    TurnOver,
-    TurnRefused,
-    decode_messages,
-    encode,
-)
-from verl_pivot.routing.settings import make_routing_policy, parse_router
+from verl_pivot.routing.router_messages import ServerGiven, TurnOver, TurnRefused
 
 
-class Desk:
-    """A desk of a router with one server, which takes so many rollouts at a time; its time stands still."""
-
-    def __init__(self, room: int = 1) -> None:
-        self.now = 0.0
-        chosen = parse_router({"policy": "kv_admission", "max_response_tokens": 1_000}, "test")
-        self.router = Router(make_routing_policy(chosen), lambda: self.now, forget_after_seconds=1e9)
-        self.router.add_server("a", EngineLoad(capacity=room * 1_100, num_requests=1))
-        self.desk = PlaceDesk(self.router, lambda: self.now)
-        self._numbers = itertools.count()
-
-    def ask(self, worker: str, *names: str, num_tokens: int = 100) -> None:
-        asked = [TurnAsked(next(self._numbers), f"{name}+reports-end", num_tokens, name) for name in names]
-        self.desk.take(worker, asked)
-
-    def end(self, name: str, worker: str = "w") -> list[RoutingCost]:
-        return self.desk.take(worker, [ConversationOver(f"{name}+reports-end", 10, None)])
-
-    async def given(self, worker: str) -> list[int] | None:
-        """Numbers of the worker's questions that have an answer, as soon as there are any."""
-        answers = await self.desk.answers(worker)
-        return None if answers is None else [each.number for each in answers if isinstance(each, ServerGiven)]
-
-    @property
-    def num_waiting(self) -> int:
-        return self.router.status()["waiting"]
-
-
-async def turns_until(condition: Callable[[], object], most: int = 1_000) -> int:
-    """Turns of the event loop until something is true."""
-    for number in range(most):
-        if condition():
-            return number
-        await asyncio.sleep(0)
-    raise AssertionError(f"{most} turns of the event loop were not enough")
+@pytest.fixture(scope="module", autouse=True)
+def hurry() -> Iterator[None]:
+    """Calls of an actor follow each other at once."""
+    with calls_without_pauses():
+        yield
 
 
 @pytest.mark.parametrize("num_waiting", [1, 10, 2_000])
@@ -167,64 +120,6 @@ async def test_a_conversation_that_ends_before_the_router_knows_of_it_takes_no_r
     assert isinstance(refused, TurnRefused)
     assert await desk.given("w") == [1]
     assert desk.router.status()["conversations"] == 1
-
-
-class Remote:
-    """A method of an actor's handle."""
-
-    def __init__(self, method: Callable[..., Awaitable[Any]]) -> None:
-        self.method = method
-
-    def remote(self, *arguments: Any) -> "asyncio.Future[Any]":
-        return asyncio.ensure_future(self.method(*arguments))
-
-
-class Actor:
-    """The router's actor, in this process, on a desk; it counts the calls that it gets."""
-
-    def __init__(self, desk: PlaceDesk | None) -> None:
-        self.desk = desk
-        self.num_calls = 0
-        self.most_listening = 0
-        self.num_bytes = 0
-        self._listening = 0
-        self.version = 0
-        self.handles = {"a": "the actor of a"}
-        names = ("take_messages", "wait_for_news", "leave", "get_handles", "get_status")
-        self.take_messages, self.wait_for_news, self.leave, self.get_handles, self.get_status = (
-            Remote(getattr(self, f"_{name}")) for name in names
-        )
-
-    async def _take_messages(self, worker: str, messages: bytes) -> bytes:
-        self.num_calls += 1
-        self.num_bytes += len(messages)
-        await asyncio.sleep(0)
-        if self.desk is None:
-            raise RuntimeError("the actor has died")
-        costs = self.desk.take(worker, decode_messages(messages))
-        return encode(Taken(costs, RouterNews(self.version, self.desk.known_answers(worker))))
-
-    async def _wait_for_news(self, worker: str) -> bytes:
-        if self.desk is None:
-            raise RuntimeError("the actor has died")
-        self._listening += 1
-        self.most_listening = max(self.most_listening, self._listening)
-        answers = await self.desk.answers(worker)
-        self._listening -= 1
-        return encode(None if answers is None else RouterNews(self.version, answers))
-
-    async def _leave(self, worker: str) -> None:
-        assert self.desk is not None
-        self.desk.leave(worker)
-
-    async def _get_handles(self) -> list[Any]:
-        async def stored() -> dict[str, str]:
-            return dict(self.handles)
-
-        return [stored()]
-
-    async def _get_status(self) -> str:
-        return "status"
 
 
 async def test_all_turns_of_a_process_wait_by_one_call_and_messages_travel_together() -> None:
@@ -330,15 +225,6 @@ async def test_errors_of_the_router_reach_the_agent_loop_as_themselves() -> None
     desk.router.remove_server("a")
     with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
         await handle.acquire_server.remote("w", [1])
-
-
-async def test_if_the_router_has_died_no_turn_waits() -> None:
-    handle = RouterHandle(Actor(None))
-    calls = [*(handle.acquire_server.remote(f"{number}", [1]) for number in range(3))]
-    calls.append(handle.end_conversation.remote("w", 5, None))
-
-    for error in await asyncio.gather(*calls, return_exceptions=True):
-        assert isinstance(error, RuntimeError)
 
 
 async def test_a_handle_travels_with_its_actor_only_and_has_the_actors_other_methods() -> None:
@@ -463,62 +349,3 @@ async def test_a_shard_without_servers_sends_its_turns_to_the_others_and_without
     shards.desks[0].router.remove_server("a")
     with pytest.raises(RuntimeError, match=r"^No available servers in load balancer$"):
         await shards.handle.acquire_server.remote(new_request_id(), [1])
-
-
-OPERATIONS = st.lists(st.tuples(st.sampled_from(["begin", "cancel", "drop"]), st.integers(0, 5)))
-
-
-@settings(max_examples=100, deadline=None)
-@given(operations=OPERATIONS, reports_end=st.booleans())
-def test_whatever_agent_loops_do_every_turn_gets_its_server_in_the_end(
-    operations: list[tuple[str, int]], reports_end: bool
-) -> None:
-    async def run() -> None:
-        rollouts = RandomRollouts(reports_end)
-        for kind, number in operations:
-            getattr(rollouts, kind)(number)
-            for _ in range(number):
-                await asyncio.sleep(0)
-        await rollouts.finish()
-
-    asyncio.run(asyncio.wait_for(run(), 60))
-
-
-class RandomRollouts:
-    """Rollouts of two turns, which are cancelled, and whose process counts as dead, at any time."""
-
-    def __init__(self, reports_end: bool) -> None:
-        self.desk = Desk(room=2)
-        self.handle = RouterHandle(Actor(self.desk.desk))
-        self.reports_end = reports_end
-        self.tasks: dict[int, asyncio.Task[None]] = {}
-        self.cancelled: list[asyncio.Task[None]] = []
-
-    async def play(self) -> None:
-        name = new_request_id() if self.reports_end else uuid4().hex
-        try:
-            for num_tokens in (10, 20):
-                server, _ = await self.handle.acquire_server.remote(name, [1] * num_tokens)
-                await asyncio.sleep(0)
-                self.handle.release_server.remote(server, name)
-        finally:
-            await asyncio.shield(self.handle.end_conversation.remote(name, None, None))
-
-    def begin(self, number: int) -> None:
-        self.tasks.setdefault(number, asyncio.create_task(self.play()))
-
-    def cancel(self, number: int) -> None:
-        if number in self.tasks:
-            self.cancelled.append(self.tasks.pop(number))
-            self.cancelled[-1].cancel()
-
-    def drop(self, number: int) -> None:
-        self.desk.now += 61.0
-        self.desk.desk.drop_silent()
-
-    async def finish(self) -> None:
-        await asyncio.gather(*self.tasks.values())
-        await asyncio.wait([asyncio.create_task(asyncio.sleep(0)), *self.cancelled])
-        await turns_until(lambda: not self.desk.router.status()["conversations"])
-        assert self.desk.router.inflight == {"a": 0}
-        self.desk.router.audit()

@@ -369,6 +369,8 @@ class RandomClients:
                 if not task.cancelled() and task.exception() is None:
                     self.placed[name] = task.result()
         self.router.audit()
+        waiters = self.router._waiters.values()
+        assert self.router.num_waiting_to_begin == sum(not waiter.context_tokens for waiter in waiters)
 
     async def acquire(self, name: str, number: int, flag: bool) -> None:
         if name not in self.placed and name not in self.tasks:

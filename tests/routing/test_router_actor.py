@@ -1,6 +1,8 @@
 """routing.router_actor: the actor behind verl's own factory and client, with engines whose loads the test sets."""
 
 import asyncio
+import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +15,7 @@ import yaml
 from omegaconf import OmegaConf
 
 from tests.support.fake_engine import Answer, FakeServer, fake_server
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.routing.client import REPORTS_END, end_conversation, new_request_id
 from verl_pivot.routing.router_handle import RouterHandle
 from verl_pivot.routing.settings import parse_router
@@ -225,13 +227,12 @@ async def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(
     tmp_path: Path, reports_end: bool
 ) -> None:
     """With four calls at once, 1,000 calls that each wait for a server would let neither release nor end run."""
-    from verl_pivot.routing.router_actor import RouterActor
+    from verl_pivot.routing.router_actor import start_actor
 
     names = [new_request_id() if reports_end else uuid4().hex for _ in range(1_000)]
     with engines(1, capacity=1_100) as one:
         settings = parse_router({"max_response_tokens": 1_000, "policy": "kv_admission"}, "test")
-        actor: Any = RouterActor
-        router = RouterHandle(actor.options(max_concurrency=4).remote(one.handles, settings))
+        router = RouterHandle(start_actor(one.handles, settings, max_concurrency=4)[0])
 
         async def play(name: str) -> None:
             server, _ = await router.acquire_server.remote(name, [1] * 100)
@@ -242,6 +243,50 @@ async def test_waiting_turns_take_none_of_the_calls_that_the_actor_runs_at_once(
         await asyncio.wait_for(asyncio.gather(*map(play, names)), 120)
         await until(router, lambda status: status["total_inflight"] == 0)
         assert get(router.get_status.remote())["counts"]["released"] == 1_000
+
+
+def watch_event_loop(actor: Any) -> None:
+    """Let an actor note the CPU seconds of each turn of its event loop."""
+    actor.turn_seconds = [0.0]
+
+    async def watch() -> None:
+        before = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            actor.turn_seconds.append(now - before)
+            before = now
+
+    loop = actor._started.get_loop()
+    loop.call_soon_threadsafe(lambda: setattr(actor, "watching", loop.create_task(watch())))
+
+
+async def test_no_number_of_waiting_turns_keeps_a_small_actor_busy_for_10_ms(tmp_path: Path) -> None:
+    """The CPU time of a turn of its event loop is how long a release may have to wait there, on a machine of any load.
+
+    The actor runs four calls at once. Meanwhile it polls its engines and publishes its gauges.
+    """
+    from verl_pivot.routing.router_actor import start_actor
+
+    with engines(4, capacity=22_000) as four:
+        settings = parse_router({"max_response_tokens": 1_000, "policy": "kv_admission", "poll_seconds": 0.5}, "test")
+        router = RouterHandle(start_actor(four.handles, settings, max_concurrency=4)[0])
+        names = [f"{number}" for number in range(80)]
+        places = [await ask(router, name) for name in names]
+        get(router.actors[0].__ray_call__.remote(watch_event_loop))
+
+        waits = asked(router, (f"w{number}" for number in range(10_000)))
+        await until(router, lambda status: status["waiting"] == 10_000)
+        for name, (server, _) in zip(names, places, strict=True):
+            router.release_server.remote(server_id=server, request_id=name + REPORTS_END)
+            await end(router, name)
+        await until(router, lambda status: status["waiting"] == 10_000 - 80)
+
+        seconds = get(router.actors[0].__ray_call__.remote(lambda found: sorted(found.turn_seconds)[-10:]))
+        assert 0.0 < seconds[-1] < 0.010, seconds
+        for wait in waits:
+            wait.cancel()
+        await asyncio.wait(waits)
 
 
 async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tmp_path: Path) -> None:
@@ -273,7 +318,79 @@ async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tm
         assert await ask(router, "next") == (one.names[0], one.handles[one.names[0]])
 
 
-async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tmp_path: Path) -> None:
+async def play(router: Any, name: str) -> str:
+    """Play a rollout of two turns; returns the server of the second one."""
+    server = ""
+    for context in (0, 50):
+        server, _ = await ask(router, name, context)
+        await asyncio.sleep(0.05)
+        router.release_server.remote(server_id=server, request_id=name + REPORTS_END)
+    await end(router, name)
+    return server
+
+
+def kill_process(actor: Any) -> None:
+    """Kill the process of an actor, as the kernel does when memory is short."""
+    os.kill(get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+
+async def test_a_router_whose_process_is_killed_during_a_step_is_restarted_with_its_newest_servers(
+    tmp_path: Path,
+) -> None:
+    with engines(2, capacity=1_100) as two, engines(1, capacity=1_100) as new:
+        router = make_router(tmp_path, two.handles, policy="kv_admission")
+        get(router.add_servers.remote(new.handles))
+        get(router.remove_servers.remote(two.names[:1]))
+        rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(40)]
+        await until(router, lambda status: status["waiting"] and status["counts"]["ended"] > 2)
+
+        kill_process(router.actors[0])
+
+        served = await asyncio.wait_for(asyncio.gather(*rollouts), 120)
+        assert set(served) == {two.names[1], *new.names}
+        assert sorted(get(router.get_all_servers.remote())) == sorted(set(served))
+        status = await router.get_status.remote()
+        assert (status["conversations"], status["total_inflight"], status["waiting"]) == (0, 0, 0)
+        get(router.audit.remote())
+
+
+async def test_an_actor_that_has_died_for_good_leaves_its_rollouts_and_engines_to_the_others(tmp_path: Path) -> None:
+    """Even where the first actor, which gives the engines to the others, is restarted at the same time."""
+    import ray
+
+    with engines(3, capacity=1_100) as three:
+        router = make_router(tmp_path, three.handles, policy="kv_admission", engines_per_shard=1)
+        rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(60)]
+        await until(router, lambda status: status["waiting"] and status["counts"]["ended"] > 2)
+
+        kill_process(router.actors[0])
+        ray.kill(router.actors[1])
+        await asyncio.wait_for(asyncio.gather(*rollouts), 120)
+        await until(router, lambda status: status["active_servers"] == 3)
+
+        assert sorted(get(router.get_all_servers.remote())) == sorted(three.names)
+        found = await asyncio.gather(*asked(router, "abc"))
+        assert sorted(server for server, _ in found) == sorted(three.names)
+        get(router.remove_servers.remote(three.names))
+        assert get(router.get_all_servers.remote()) == []
+
+
+async def test_a_router_that_has_died_for_good_ends_every_wait_with_one_sentence(tmp_path: Path) -> None:
+    import ray
+
+    with engines(1, capacity=1_100) as one:
+        router = make_router(tmp_path, one.handles, policy="kv_admission")
+        rollouts = [asyncio.create_task(play(router, f"c{number}")) for number in range(5)]
+        await until(router, lambda status: status["waiting"])
+
+        ray.kill(router.actors[0])
+
+        for error in await asyncio.wait_for(asyncio.gather(*rollouts, return_exceptions=True), 60):
+            assert isinstance(error, EngineError)
+            assert str(error).startswith("the router has died and Ray does not restart it any more")
+
+
+async def test_verls_own_client_works_also_after_a_restart_and_the_end_is_reported(tmp_path: Path) -> None:
     import ray
     from verl.workers.rollout.llm_server import LLMServerClient
     from verl.workers.rollout.replica import TokenOutput
@@ -298,6 +415,11 @@ async def test_verls_own_client_works_with_the_router_and_the_end_is_reported(tm
         status = await router.get_status.remote()
         counts = {key: status["counts"][key] for key in ("acquired", "released", "returned", "ended", "ignored")}
         assert counts == {"acquired": 2, "released": 2, "returned": 1, "ended": 1, "ignored": 0}
+
+        kill_process(router.actors[0])
+        output = await client.generate(new_request_id(), prompt_ids=[1] * 10, sampling_params={})
+        assert output.token_ids == [7]
+        assert (await router.get_status.remote())["counts"]["acquired"] == 1
 
 
 async def test_nothing_is_reported_to_other_routers() -> None:

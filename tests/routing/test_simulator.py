@@ -490,3 +490,19 @@ def test_a_file_without_recorded_rollouts_is_refused(tmp_path: Path, text: str, 
 
     with pytest.raises(DataError, match=message):
         read_conversations(tmp_path / "1.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--before", "0.jsonl"), "--before does nothing without --recorded: name the recorded step, too"),
+        (("--recorded", "1.jsonl", "--all"), "--all does nothing with --recorded"),
+        (("--recorded", "1.jsonl", "--seeds", "2"), "--seeds does nothing with --recorded"),
+        (("--recorded", "1.jsonl", "--scenario", "A", "--scenario", "M"), "a second --scenario does nothing with"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(options: tuple[str, ...], message: str) -> None:
+    done = cli("route", "simulate", *options)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: {message}")

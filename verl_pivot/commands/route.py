@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from verl_pivot.routing.simulator.workload import Scenario
     from verl_pivot.types import JsonObject
 
+_NUM_SEEDS = 5
 RESULTS = "results.jsonl"
 """Name of the journal's file of results."""
 _COLUMNS = (
@@ -76,7 +77,7 @@ def simulate_command(
         typer.Option(
             min=1, help="Number of training steps to simulate of each scenario, each drawn with a seed of its own."
         ),
-    ] = 5,
+    ] = _NUM_SEEDS,
     first_seed: Annotated[
         int, typer.Option(min=0, help="Seed of the first of these steps; the next ones have the next numbers.")
     ] = 0,
@@ -129,6 +130,16 @@ def simulate_command(
     from verl_pivot.routing.simulator.workload import SCENARIOS, with_options
     from verl_pivot.routing.simulator.workload import all_scenarios as every_scenario
 
+    if recorded is None and before is not None:
+        raise ConfigError("--before does nothing without --recorded: name the recorded step, too, or leave it out")
+    if recorded is not None:
+        given = {
+            "--all": all_scenarios,
+            "--seeds": seeds != _NUM_SEEDS,
+            "--first-seed": first_seed,
+            "--workers": workers,
+        }
+        _check_recorded([*(name for name, value in given.items() if value)], scenario or [])
     _check_names("--rates", [rates], list(RATES))
     by_default = ["kv_forecast", "kv_forecast_no_prior"] if all_scenarios else list(ROUTING_POLICIES)
     chosen = list(dict.fromkeys([BASELINE, *(policy or by_default)]))
@@ -159,6 +170,14 @@ def _replay(
     conversations_before = [] if before is None else read_conversations(before)
     setting = compared_step(scenario, read_conversations(recorded), conversations_before)
     return compare(recorded.name, 0, setting, policies, rates)
+
+
+def _check_recorded(unused: list[str], scenarios: list[str]) -> None:
+    """Raise ConfigError for options that say how to draw steps, where a recorded step is rolled out again."""
+    if len(scenarios) > 1:
+        unused.append("a second --scenario")
+    if unused:
+        raise ConfigError(f"{unused[0]} does nothing with --recorded, which is one step on one scenario's engines")
 
 
 def _check_names(option: str, names: list[str], known: list[str]) -> None:

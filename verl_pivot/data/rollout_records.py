@@ -126,7 +126,7 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the chat template renders the conversation differently from the sampled tokens, for example because it
     drops the thinking of earlier turns."""
     journey: RoutingCost | None = None
-    """Cost of routing; None if the router does not count it."""
+    """Cost of routing; None if the router does not count it, or its actor died meanwhile."""
     oldest_weights: int | None = None
     """Number of updates before the weights that sampled the first token; None if the engine does not report it."""
     newest_weights: int | None = None

@@ -46,10 +46,10 @@ async def end_conversation(
         global_step: Training step of the newest weights that sampled any of the response; None if unknown.
 
     Returns:
-        What routing cost the conversation; None if the router is not ours and so has no `end_conversation`.
+        What routing cost the conversation; None if nobody knows: the router is not ours, or its actor has died.
     """
     router_method = getattr(getattr(client, "_load_balancer", None), "end_conversation", None)
     if router_method is None:
         return None
-    cost: RoutingCost = await router_method.remote(request_id, response_tokens, global_step)
+    cost: RoutingCost | None = await router_method.remote(request_id, response_tokens, global_step)
     return cost

@@ -8,6 +8,8 @@ from pydantic import BaseModel, Field, ValidationError
 from verl_pivot.errors import EngineError
 from verl_pivot.validation import first_problem
 
+_GOLDEN_SECTION = (5**0.5 - 1) / 2
+"""Part of a period between the polls of two servers: its multiples spread any number of servers evenly."""
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -53,6 +55,11 @@ class EngineLoad(BaseModel):
     def limits(self) -> tuple[int, int | None] | None:
         """KV tokens and requests that the engine takes; None if they are not known."""
         return None if self.is_prefill_half else (self.capacity, self.max_running)
+
+
+def poll_share(number: int) -> float:
+    """Share of a period after which a server is polled, by its number, so that all are polled at different moments."""
+    return number * _GOLDEN_SECTION % 1.0
 
 
 async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:

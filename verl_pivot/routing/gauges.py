@@ -1,5 +1,7 @@
 """Status of a router -> gauges `verl_pivot_router_*` on the Ray cluster's Prometheus endpoint."""
 
+from collections.abc import Iterator
+
 from ray.util.metrics import Gauge
 
 from verl_pivot.routing.router_state import RouterStatus
@@ -23,13 +25,15 @@ class RouterGauges:
     def __init__(self) -> None:
         self._gauges: dict[str, Gauge] = {}
 
-    def set(self, status: RouterStatus) -> None:
-        """Set all gauges to the values of a status."""
+    def set(self, status: RouterStatus) -> Iterator[None]:
+        """Set all gauges to the values of a status; yields after each, since 64 servers have 200 of them."""
         for name, value in router_values(status).items():
             self._gauge(name, _ROUTER_GAUGES.get(name, "Count since the router started")).set(value)
+            yield
         for server, values in server_values(status).items():
             for name, value in values.items():
                 self._gauge(name, _SERVER_GAUGES[name], "server").set(value, tags={"server": server})
+                yield
 
     def _gauge(self, name: str, description: str, *tags: str) -> Gauge:
         if name not in self._gauges:

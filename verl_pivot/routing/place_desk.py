@@ -83,9 +83,11 @@ class PlaceDesk:
         """First turns that the router has not been asked for yet."""
         return sum(map(len, self._first_turns.values()))
 
-    def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost]:
+    def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
         """Take a worker's messages in their order; returns what routing cost the conversations that they end."""
-        costs = []
+        if name in self._workers:
+            self._seen(name)
+        costs: list[RoutingCost | None] = []
         for message in messages:
             if isinstance(message, TurnOver):
                 self._router.release(message.server, message.request_id)
@@ -166,7 +168,7 @@ class PlaceDesk:
         unsent = {answer.number for answer in worker.answers}
         worker.unsure = {number: name for number, name in worker.unsure.items() if number in unsent}
 
-    def _end(self, over: ConversationOver) -> RoutingCost:
+    def _end(self, over: ConversationOver) -> RoutingCost | None:
         if turns := self._first_turns.pop(over.request_id, None):
             for worker, asked in turns:
                 self._refuse(worker, asked, RuntimeError(f"conversation {over.request_id} was ended before it began"))

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from verl_pivot.data.rollout_records import RoutingCost
@@ -58,6 +58,7 @@ class Router:
         self._forget_after_seconds = forget_after_seconds
         self._state = RouterState()
         self._waiters: dict[str, _Waiter] = {}
+        self._num_waiting_to_begin = 0
         self._global_step: int | None = None
         self._largest_capacity = 0
         """KV tokens of the largest server."""
@@ -104,6 +105,7 @@ class Router:
         # A request shorter than the prompt belongs to a conversation that began anew under the same id.
         context_tokens = max(0, num_tokens - conversation.prompt_tokens)
         self._waiters[name] = _Waiter(context_tokens, began, [server])
+        self._num_waiting_to_begin += not context_tokens
         request = TurnRequest(
             conversation=name,
             group=conversation.group,
@@ -138,8 +140,8 @@ class Router:
         self._note_call(name)
         self._end_request(name, conversation, server)
 
-    def end(self, name: str, response_tokens: int | None, global_step: int | None = None) -> RoutingCost:
-        """End a conversation; returns what routing cost it.
+    def end(self, name: str, response_tokens: int | None, global_step: int | None = None) -> RoutingCost | None:
+        """End a conversation; returns what routing cost it, None if it is not known.
 
         Args:
             name: Id of the conversation.
@@ -151,7 +153,7 @@ class Router:
         conversation = self._state.conversations.get(name)
         if conversation is None:
             self._state.counts.ignored += 1
-            return RoutingCost()
+            return None
         if name in self._waiters:
             self._drop(name, RuntimeError(f"conversation {name} was ended while it waited for a server"))
         else:
@@ -174,7 +176,7 @@ class Router:
     @property
     def num_waiting_to_begin(self) -> int:
         """Conversations that wait for their first server."""
-        return sum(map(self._waits_to_begin, self._waiters))
+        return self._num_waiting_to_begin
 
     def forget_prefixes(self) -> int:
         """Note that the engines' caches are empty; returns the number of conversations that had a place."""
@@ -236,7 +238,7 @@ class Router:
         return self._state.counts
 
     @property
-    def conversations(self) -> Container[str]:
+    def conversations(self) -> Collection[str]:
         """Ids of the conversations that have begun to wait or to run, and not ended."""
         return self._state.conversations
 
@@ -278,6 +280,11 @@ class Router:
                 "rollouts fewer tokens (data.max_prompt_length, data.max_response_length)"
             )
 
+    def _pop_waiter(self, name: str) -> _Waiter:
+        waiter = self._waiters.pop(name)
+        self._num_waiting_to_begin -= not waiter.context_tokens
+        return waiter
+
     def _waits_to_begin(self, name: str) -> bool:
         return not self._waiters[name].context_tokens
 
@@ -295,7 +302,7 @@ class Router:
     def _place(self, placements: Sequence[Placement]) -> None:
         """Give waiting requests the servers that the routing policy chose."""
         for name, server in placements:
-            waiter, now = self._waiters.pop(name), self._clock()
+            waiter, now = self._pop_waiter(name), self._clock()
             self._state.place(name, server, waiter.context_tokens)
             self._state.conversations[name].cost.wait_seconds += now - waiter.began_at
             for each in waiter.servers:
@@ -330,7 +337,7 @@ class Router:
 
     def _drop(self, name: str, error: RuntimeError) -> None:
         """End a conversation that waits; its requests fail with the error."""
-        for server in self._waiters.pop(name).servers:
+        for server in self._pop_waiter(name).servers:
             if not server.done():
                 server.set_exception(error)
         self._finish(name, self._state.conversations[name], None)

@@ -1,83 +1,120 @@
 """KvRouter, which verl starts for `rollout.router_config_path`: an actor with a Router that polls engines' loads."""
 
 import asyncio
+import gc
 import logging
 import math
 import time
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 import aiohttp
 import ray
+from ray import cloudpickle
+from ray.exceptions import ActorDiedError
 
 from verl_pivot.errors import EngineError
-from verl_pivot.routing.engine_load import EngineLoad, read_load
+from verl_pivot.routing.call_pace import CallPace
+from verl_pivot.routing.engine_load import EngineLoad, poll_share, read_load
 from verl_pivot.routing.gauges import RouterGauges
 from verl_pivot.routing.place_desk import PlaceDesk
 from verl_pivot.routing.router import Router
 from verl_pivot.routing.router_handle import RouterHandle
-from verl_pivot.routing.router_messages import RouterNews, Taken, decode_messages, encode
+from verl_pivot.routing.router_messages import Answer, RouterNews, Taken, decode_messages, encode
 from verl_pivot.routing.router_state import RouterStatus, TokenAccount, merged
+from verl_pivot.routing.server_memory import ServerMemory, remembered
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
-from verl_pivot.routing.shards import Demand, plan_exchange, split
+from verl_pivot.routing.shards import NO_DEMAND, Demand, plan_exchange, split
 
 logger = logging.getLogger(__name__)
-_GOLDEN_SECTION = 0.618
-"""Shares of a period between two servers' polls: its multiples spread any number of servers evenly."""
+MAX_RESTARTS = 10
+"""Times that Ray restarts an actor that has died. One that dies each time must not keep a run waiting for ever."""
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 """Timeout of one read of an engine's load."""
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def _not_repeated(method: _Method) -> _Method:
+    """A method that Ray does not call once more on a restarted actor, since RouterHandle must know that it died."""
+    decorated: _Method = ray.method(max_task_retries=0)(method)
+    return decorated
+
+
 # Each process of agent loops has two calls at most under way: one with its messages, and one that waits for news.
-@ray.remote(max_concurrency=20_000)
+# Ray's records of each call would cost a tenth of it.
+@ray.remote(max_concurrency=20_000, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, enable_task_events=False)
 class RouterActor:
     """The router of one shard of the engines, to which RouterHandle sends messages; the first one speaks for all.
 
     Every public method belongs to verl's protocol, unless its docstring begins with "Not in verl's protocol".
     """
 
-    def __init__(self, servers: Mapping[str, Any], settings: RouterSettings, others: Sequence[Any] = ()) -> None:
+    def __init__(self, memory: ServerMemory, settings: RouterSettings, others: bytes) -> None:
         """
         Args:
-            servers: {host:port of an engine's HTTP server: handle of its actor} of the shard.
+            memory: Memory of the servers of the shard: {host:port of an engine's HTTP server: handle of its actor}.
             settings: Settings for the shard.
-            others: Handles of the actors of all other shards, for the first one.
+            others: [num_others] handles of the actors of all other shards and memories of their servers, pickled; none
+                for any actor but the first.
         """
         self._settings = settings
-        self._others = others
+        every_other: list[tuple[Any, ServerMemory]] = cloudpickle.loads(others)
+        self._others = dict(enumerate(every_other, start=1))
+        """{number of the shard: (handle of its actor, memory of its servers)} of the other shards whose actors have not
+        died for good."""
+        self._num_shards = len(every_other) + 1
+        self._actor_start = time.time_ns()
         self._router = Router(
             make_routing_policy(self._settings),
             time.monotonic,
             forget_after_seconds=self._settings.forget_after_seconds,
         )
         self._desk = PlaceDesk(self._router, time.monotonic)
+        self._pace = CallPace()
         self._handles: dict[str, Any] = {}
-        self._handles_version = 0
-        """Number of changes of `_handles`."""
+        self._handles_version = self._actor_start
+        """Grows with each change of `_handles`, so that no two actors of this shard have the same one."""
         self._shared_handles: ray.ObjectRef[dict[str, Any]] | None = None
         """`_handles` in Ray's object store, once anybody has asked for them."""
-        self._first_servers = dict(servers)
+        self._memory = memory
+        if ray.get_runtime_context().was_current_actor_reconstructed:
+            logger.warning("the router's actor had died; the rollouts of its engines go on as new ones")
         self._started: asyncio.Task[None] | None = None
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._gauges = RouterGauges()
+        _collect_no_garbage_by_itself()
 
     # ---- what RouterHandle calls
 
+    @_not_repeated
     async def take_messages(self, worker: str, messages: bytes) -> bytes:
         """Not in verl's protocol: take in a process's messages, see `routing.place_desk`."""
         await self._start()
         costs = self._desk.take(worker, decode_messages(messages))
-        return encode(Taken(costs, RouterNews(self._handles_version, self._desk.known_answers(worker))))
+        return encode(Taken(costs, self._news(self._desk.known_answers(worker))))
 
-    async def wait_for_news(self, worker: str) -> bytes:
-        """Not in verl's protocol: answers to a process's questions, see `routing.place_desk`."""
-        answers = await self._desk.answers(worker)
-        return encode(None if answers is None else RouterNews(self._handles_version, answers))
+    @_not_repeated
+    async def wait_for_news(self, worker: str, actor_start: int) -> bytes:
+        """Not in verl's protocol: answers to a process's questions, see `routing.place_desk`.
 
+        Args:
+            worker: Name of the process.
+            actor_start: Start of the actor that it has asked, see RouterNews.
+        """
+        answers = None if actor_start != self._actor_start else await self._desk.answers(worker)
+        return encode(None if answers is None else self._news(answers))
+
+    def _news(self, answers: list[Answer]) -> RouterNews:
+        return RouterNews(self._actor_start, self._handles_version, self._pace.period_ms, answers)
+
+    @_not_repeated
     async def leave(self, worker: str) -> None:
         """Not in verl's protocol: take in that a process has all its answers."""
         self._desk.leave(worker)
 
+    @_not_repeated
     async def get_handles(self) -> "list[ray.ObjectRef[dict[str, Any]]]":
         """Not in verl's protocol: a reference to {server: handle of its actor}, in a list that Ray does not resolve."""
         if self._shared_handles is None:
@@ -101,47 +138,51 @@ class RouterActor:
     async def add_servers(self, servers: Mapping[str, Any]) -> None:
         await self._start()
         shards = await self._servers_by_shard()
-        added: list[dict[str, Any]] = [{} for _ in shards]
+        added: dict[int, dict[str, Any]] = {shard: {} for shard in shards}
         for server, handle in servers.items():
-            known = [shard for shard, names in enumerate(shards) if server in names]
-            smallest = min(range(len(shards)), key=lambda shard: len(shards[shard]) + len(added[shard]))
+            known = [shard for shard, names in shards.items() if server in names]
+            smallest = min(shards, key=lambda shard: len(shards[shard]) + len(added[shard]))
             added[known[0] if known else smallest][server] = handle
-        await self._add(added[0])
-        for other, new in zip(self._others, added[1:], strict=True):
-            await other.add_servers.remote(new)
+        await self._add(added.pop(0))
+        for shard, new in added.items():
+            await self._ask_other(shard, "add_servers", new)
+            if shard not in self._others:
+                await self.add_servers(new)
 
     async def remove_servers(self, server_ids: Sequence[str]) -> None:
         await self._start()
-        of_others = [set(names) for names in (await self._servers_by_shard())[1:]]
-        self._change_handles()
+        of_others = await self._ask_others("get_all_servers")
+        elsewhere = {server for names in of_others.values() for server in names}
         for server in server_ids:
-            if any(server in names for names in of_others):
+            if server in elsewhere:
                 continue
             self._handles.pop(server, None)
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
             self._router.remove_server(server)
-        for other, names in zip(self._others, of_others, strict=True):
-            await other.remove_servers.remote(list(names.intersection(server_ids)))
+        self._change_handles()
+        for shard, names in of_others.items():
+            await self._ask_other(shard, "remove_servers", [each for each in server_ids if each in names])
 
-    async def _servers_by_shard(self) -> list[list[str]]:
-        return [self._router.servers, *await self._ask_others("get_all_servers")]
+    async def _servers_by_shard(self) -> dict[int, list[str]]:
+        return {0: self._router.servers, **await self._ask_others("get_all_servers")}
 
     async def get_all_servers(self) -> list[str]:
         await self._start()
-        return [server for names in await self._servers_by_shard() for server in names]
+        return [server for names in (await self._servers_by_shard()).values() for server in names]
 
     async def get_inflight_count(self, server_id: str) -> int:
-        return sum([self._router.inflight.get(server_id, 0), *await self._ask_others("get_inflight_count", server_id)])
+        of_others = await self._ask_others("get_inflight_count", server_id)
+        return sum([self._router.inflight.get(server_id, 0), *of_others.values()])
 
     async def get_total_inflight(self) -> int:
-        return sum([*self._router.inflight.values(), *await self._ask_others("get_total_inflight")])
+        return sum([*self._router.inflight.values(), *(await self._ask_others("get_total_inflight")).values()])
 
     async def get_status(self) -> RouterStatus:
         await self._start()
         status = self._router.status()
         own: RouterStatus = {**status, "waiting": status["waiting"] + self._desk.num_first_turns}
-        return merged([own, *await self._ask_others("get_status")])
+        return merged([own, *(await self._ask_others("get_status")).values()])
 
     async def audit(self) -> dict[str, TokenAccount]:
         """Not in verl's protocol: {server: its KV tokens}, recounted.
@@ -150,19 +191,41 @@ class RouterActor:
             AssertionError: If the accounts do not balance.
         """
         accounts = self._router.audit()
-        for each in await self._ask_others("audit"):
+        for each in (await self._ask_others("audit")).values():
             accounts |= each
         return accounts
 
     async def clear_sticky_cache(self) -> dict[str, Any]:
         cleared, loads = self._router.forget_prefixes(), self._router.inflight
-        for each in await self._ask_others("clear_sticky_cache"):
+        for each in (await self._ask_others("clear_sticky_cache")).values():
             cleared, loads = cleared + each["cleared_entries"], loads | each["server_loads"]
         return {"cleared_entries": cleared, "server_loads": loads}
 
-    async def _ask_others(self, method: str, *arguments: object) -> list[Any]:
-        """[num_others] what a method of the other shards' actors returns."""
-        return list(await asyncio.gather(*(getattr(each, method).remote(*arguments) for each in self._others)))
+    async def _ask_others(self, method: str, *arguments: object) -> dict[int, Any]:
+        """{shard: what a method of its actor returns} of the other shards whose actors have not died for good."""
+        asked = list(self._others)
+        found = await asyncio.gather(*(self._ask_other(shard, method, *arguments) for shard in asked))
+        return {shard: answer for shard, answer in zip(asked, found, strict=True) if shard in self._others}
+
+    async def _ask_other(self, shard: int, method: str, *arguments: object) -> Any:
+        """What a method of another shard's actor returns; None if it has died for good."""
+        if shard not in self._others:
+            return None
+        other, memory = self._others[shard]
+        try:
+            return await getattr(other, method).remote(*arguments)
+        except ActorDiedError:
+            if self._others.pop(shard, None) is not None:
+                logger.exception("shard %d of the router has died for good; its engines go to the other shards", shard)
+                self._taken_over = _background_task(self._take_over(memory))
+            return None
+
+    async def _take_over(self, memory: ServerMemory) -> None:
+        """Give the servers of a shard whose actor has died for good to the other shards."""
+        known = await self.get_all_servers()
+        servers = {server: handle for server, handle in memory.load().items() if server not in known}
+        memory.save({})
+        await self.add_servers(servers)
 
     # ---- engines
 
@@ -170,7 +233,7 @@ class RouterActor:
         """Read the loads of the first servers and start polling; calls that need servers await this."""
         if self._started is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT, connector=aiohttp.TCPConnector(limit=0))
-            self._started = asyncio.create_task(self._add(self._first_servers))
+            self._started = asyncio.create_task(self._add(self._memory.load()))
             self._refresher = _background_task(self._refresh())
             if self._others:
                 self._exchanger = _background_task(self._exchange())
@@ -178,19 +241,19 @@ class RouterActor:
 
     async def _add(self, servers: Mapping[str, Any]) -> None:
         loads = await asyncio.gather(*(self._read_load(server) for server in servers))
-        self._change_handles()
         for (server, handle), load in zip(servers.items(), loads, strict=True):
             if poller := self._pollers.pop(server, None):
                 poller.cancel()
             self._handles[server] = handle
             self._router.add_server(server, load)
-            share = len(self._pollers) * _GOLDEN_SECTION % 1.0
-            self._pollers[server] = _background_task(self._poll(server, share))
+            self._pollers[server] = _background_task(self._poll(server, poll_share(len(self._pollers))))
+        self._change_handles()
 
     def _change_handles(self) -> None:
         """Begin a new version of the handles, which processes of agent loops must fetch."""
         self._handles_version += 1
         self._shared_handles = None
+        self._memory.save(self._handles)
 
     async def _poll(self, server: str, share: float) -> None:
         """Poll one server, first after a share of `poll_seconds`, so that servers are read at different moments."""
@@ -210,24 +273,49 @@ class RouterActor:
             return None
 
     async def _refresh(self) -> None:
-        """Forget conversations that are over and publish the gauges, every `poll_seconds`."""
+        """Forget conversations that are over, publish the gauges and choose the pace of calls, every `poll_seconds`."""
         while True:
+            cpu, now = time.process_time(), time.monotonic()
             await asyncio.sleep(self._settings.poll_seconds)
+            self._pace.observe(time.process_time() - cpu, time.monotonic() - now)
             self._router.tick()
             if num_turns := self._desk.drop_silent():
                 logger.warning("gave back the places of %d turns, whose worker has not called for a minute", num_turns)
-            self._gauges.set(self._router.status())
+            for _ in self._gauges.set(self._router.status()):
+                await asyncio.sleep(0)
+            if not self._router.conversations:
+                gc.collect()
 
     async def _exchange(self) -> None:
         """Let waiting conversations begin on shards where none waits, every `poll_seconds`."""
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
-            demands = [await self.get_demand(), *await self._ask_others("get_demand")]
-            for source, target, number in plan_exchange(demands):
+            demands = {0: await self.get_demand(), **await self._ask_others("get_demand")}
+            of_all = [demands.get(shard, NO_DEMAND) for shard in range(self._num_shards)]
+            for source, target, number in plan_exchange(of_all):
                 if source == 0:
                     self._router.pass_on(number, target)
                 else:
-                    await self._others[source - 1].pass_on.remote(number, target)
+                    await self._ask_other(source, "pass_on", number, target)
+
+
+def start_actor(
+    servers: Mapping[str, Any],
+    settings: RouterSettings,
+    others: Sequence[tuple[Any, ServerMemory]] = (),
+    **options: Any,
+) -> tuple[Any, ServerMemory]:
+    """Start the actor of a shard; returns its handle and the memory of its servers.
+
+    Args:
+        servers: {host:port of an engine's HTTP server: handle of its actor} of the shard.
+        settings: Settings for the shard.
+        others: Those of all other shards, for the first one.
+        options: Ray's options for the actor.
+    """
+    actor: Any = RouterActor
+    memory = remembered(servers)
+    return actor.options(**options).remote(memory, settings, cloudpickle.dumps(list(others))), memory
 
 
 class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ray, and final for its checker
@@ -249,10 +337,10 @@ class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ra
         settings = parse_router(dict(yaml_config), "router YAML")
         shards = split(list(servers), max(1, math.ceil(len(servers) / settings.engines_per_shard)))
         settings = settings.for_shard(len(shards))
-        first, *others = ({server: servers[server] for server in shard} for shard in shards)
-        actor: Any = RouterActor
-        others = [actor.remote(each, settings) for each in others]
-        handle = RouterHandle(actor.remote(first, settings, others), others)
+        first, *rest = ({server: servers[server] for server in shard} for shard in shards)
+        others = [start_actor(each, settings) for each in rest]
+        actor, _ = start_actor(first, settings, others)
+        handle = RouterHandle(actor, [other for other, _ in others])
         if others:
             handle.get_all_servers.remote()  # else the first actor exchanges nothing until a conversation begins there
         return handle
@@ -260,6 +348,13 @@ class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ra
 
 KvRouter = _RouterClass()
 """The `router_class` of a YAML."""
+
+
+def _collect_no_garbage_by_itself() -> None:
+    """Leave full collections of garbage to moments without rollouts, since each looks at everything that waits."""
+    gc.freeze()
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, 1_000_000_000)
 
 
 def _background_task(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

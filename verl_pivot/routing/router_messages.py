@@ -72,16 +72,20 @@ Answer = ServerGiven | TurnPassed | TurnRefused
 class RouterNews(msgspec.Struct, frozen=True, array_like=True):
     """Answers to a process's questions."""
 
+    actor_start: int
+    """Time at which the actor started, in nanoseconds. One that Ray has restarted knows nothing of what was before."""
     servers_version: int
     """Number of changes of the servers; handles fetched under another number are out of date."""
+    period_ms: int
+    """Least time between two calls of the process, see `routing.call_pace`."""
     answers: list[Answer]
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
     """What the router has to say to a process as soon as it has taken in its messages."""
 
-    costs: list[RoutingCost]
-    """What routing cost the conversations that these messages have ended."""
+    costs: list[RoutingCost | None]
+    """What routing cost the conversations that these messages have ended; None for one that nobody knows."""
     news: RouterNews
     """Answers that are known at once, such as the servers of turns that come back from their tools."""
 

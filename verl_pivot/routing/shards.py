@@ -6,7 +6,7 @@ A shard is the engines that one actor of the router routes to.
 import itertools
 import math
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,11 +60,11 @@ class ConversationShards:
         self._found.move_to_end(conversation)
         return self._found[conversation][0]
 
-    def begin(self, conversation: str, digest: str) -> int:
-        """Choose the shard of a new conversation by the digest of its prompt."""
+    def begin(self, conversation: str, digest: str, lost: Container[int] = ()) -> int:
+        """Choose the shard of a new conversation by the digest of its prompt, none of the lost ones if it can be."""
         prompt = self._prompts.setdefault(digest, _PromptRollouts())
-        if prompt.num_begun % _RUN == 0:
-            prompt.shard = min(range(self._num_shards), key=self._fullness)
+        if prompt.num_begun % _RUN == 0 or prompt.shard in lost:
+            prompt.shard = self.emptiest(without=lost)
         prompt.num_begun += 1
         prompt.num_conversations += 1
         self._num_conversations[prompt.shard] += 1
@@ -72,6 +72,10 @@ class ConversationShards:
         if len(self._found) > _MOST_REMEMBERED:
             self.end(next(iter(self._found)))
         return prompt.shard
+
+    def emptiest(self, without: Container[int]) -> int:
+        """The shard with the fewest conversations, of some only if there are no others."""
+        return min(range(self._num_shards), key=lambda shard: (shard in without, self._fullness(shard)))
 
     def move(self, conversation: str, shard: int) -> None:
         """Note that a conversation belongs to another shard now."""
@@ -107,6 +111,10 @@ class Demand(NamedTuple):
     """Conversations that wait to begin."""
     num_servers: int
     """Servers that take requests."""
+
+
+NO_DEMAND = Demand(0, 0)
+"""Demand of a shard whose actor has died."""
 
 
 class Transfer(NamedTuple):
