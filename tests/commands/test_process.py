@@ -4,18 +4,21 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 from click.testing import Result
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.support.fake_judge import grading, judging, turn_shown
 from tests.support.rollout_records import make_record
 from tests.support.scripted_engine import call
 from verl_pivot.cli import app
+from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
 from verl_pivot.data.rollout_records import StopReason
@@ -262,3 +265,16 @@ async def test_labelled_turns_are_imported_as_rows_for_training_a_judge(by: str,
     assert [row["verifier"] for row in rows] == ["process_score"] * 2, shown
     assert [row["verifier_options"]["label"] for row in rows] == ([0.8, 0.7] if by == "judge" else [1.0, 1.0])
     assert re.search(r"accepted +│ +2 ", shown)
+
+
+def test_both_commands_take_the_same_options_of_a_judge_with_the_same_defaults() -> None:
+    group = get_command(app).commands["process"]  # type: ignore[attr-defined]
+    shared = {each.name for kind in (EndpointOptions, QuestionOptions) for each in fields(kind)}
+
+    (labelling, benching) = (
+        {each.name: (each.opts, each.default, each.help) for each in group.commands[name].params if each.name in shared}
+        for name in ("label", "bench")
+    )
+
+    assert labelling == benching
+    assert labelling.keys() == shared

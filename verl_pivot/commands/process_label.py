@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
-from verl_pivot.commands import asked_judge as asked
-from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
+from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, judge_of, judge_settings
+from verl_pivot.commands.options import options_given, out_of_parquet, refuse_overwriting, with_option_groups
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.rewards.dumped_turns import DumpCounts
     from verl_pivot.rewards.labelled_turns import JudgedTurn
-    from verl_pivot.rewards.principles import Form, PrincipleSet
+    from verl_pivot.rewards.principles import PrincipleSet
     from verl_pivot.rewards.process_settings import ProcessSettings
     from verl_pivot.rewards.turn_labelling import Labels
 
@@ -23,6 +23,7 @@ _OPTIONS_OF_JUDGE = (
 """Parameters of the command that do nothing where no judge is asked."""
 
 
+@with_option_groups
 def label_command(
     ctx: typer.Context,
     dumps: Annotated[
@@ -32,12 +33,12 @@ def label_command(
         list[Path], typer.Option(help="Rows of the run, its data.train_files, which hold the tasks; repeatable.")
     ],
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The turns.parquet to write.")],
+    endpoint: EndpointOptions,
+    question: QuestionOptions,
     by: Annotated[
         Literal["judge", "outcomes"],
         typer.Option(help="Where labels come from: a stronger judge, or the outcomes of rollouts with the same turn."),
     ] = "judge",
-    base_url: asked.BaseUrls = None,
-    model: asked.Model = None,
     samples: Annotated[int, typer.Option(min=1, help="Answers of the judge for each turn.")] = 5,
     temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of these answers.")] = 0.7,
     seed: Annotated[int, typer.Option(help="Seed of the first answer; the others have the following ones.")] = 0,
@@ -48,17 +49,6 @@ def label_command(
         Path | None,
         typer.Option(help="Folder that keeps answers, for the same command again; by default <out>.answers."),
     ] = None,
-    api_key_variable: asked.KeyVariable = None,
-    form: asked.AnswerForm = "principles",
-    principles: asked.Principles = None,
-    max_added_principles: asked.MaxAdded = 2,
-    answer_format: asked.Format = "json_schema",
-    max_tokens: asked.MaxTokens = 4096,
-    max_question_tokens: asked.MaxQuestionTokens = 16384,
-    tokenizer: asked.TokenizerName = None,
-    concurrency: asked.Concurrency = 64,
-    timeout_seconds: asked.TimeoutSeconds = 300.0,
-    max_retries: asked.MaxRetries = 8,
 ) -> None:
     """Label every sampled turn but the last of each rollout, for judges of turns.
 
@@ -74,26 +64,12 @@ def label_command(
     """
     refuse_overwriting(out, [*dumps, *rows])
     if by == "outcomes":
-        _refuse_options_of_judge(ctx)
-        file = asked.principles_file(principles)
-        labelled = _by_outcomes(dumps, rows, form, file, max_added_principles, max_question_tokens, tokenizer)
+        if given := options_given(ctx, _OPTIONS_OF_JUDGE):
+            raise ConfigError(f"--by outcomes asks no judge: leave {', '.join(given)} out")
+        labelled = _by_outcomes(dumps, rows, question)
     else:
-        settings = asked.judge_settings(
-            base_urls=base_url,
-            model=model,
-            api_key_variable=api_key_variable,
-            form=form,
-            principles=principles,
-            max_added=max_added_principles,
-            answer_format=answer_format,
-            max_tokens=max_tokens,
-            max_question_tokens=max_question_tokens,
-            concurrency=concurrency,
-            timeout_seconds=timeout_seconds,
-            max_retries=max_retries,
-            cache=cache or out.with_name(f"{out.name}.answers"),
-        )
-        labelled = _by_judge(dumps, rows, settings, tokenizer, samples, temperature, seed)
+        settings = judge_settings(endpoint, question, cache or out.with_name(f"{out.name}.answers"))
+        labelled = _by_judge(dumps, rows, settings, question, samples, temperature, seed)
     _write(out, labelled, tolerance)
 
 
@@ -102,14 +78,6 @@ class _Labelled(NamedTuple):
     counts: "DumpCounts"
     principle_set: "PrincipleSet"
     """What the questions say."""
-
-
-def _refuse_options_of_judge(ctx: typer.Context) -> None:
-    """Refuse, with --by outcomes, the options that only a judge needs."""
-    sources = {name: ctx.get_parameter_source(name) for name in _OPTIONS_OF_JUDGE}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given:
-        raise ConfigError(f"--by outcomes asks no judge: leave {', '.join(map(asked.option_name, given))} out")
 
 
 def _read(dumps: list[Path], rows: list[Path], *, needs_outcome: bool) -> "tuple[list[JudgedTurn], DumpCounts]":
@@ -128,29 +96,19 @@ def _read(dumps: list[Path], rows: list[Path], *, needs_outcome: bool) -> "tuple
     return turns, counts
 
 
-def _by_outcomes(
-    dumps: list[Path],
-    rows: list[Path],
-    form: "Form",
-    principles: Path,
-    max_added: int,
-    max_question_tokens: int,
-    tokenizer: str | None,
-) -> _Labelled:
-    from verl_pivot.rewards.process_settings import principle_set_of
+def _by_outcomes(dumps: list[Path], rows: list[Path], question: QuestionOptions) -> _Labelled:
     from verl_pivot.rewards.turn_labelling import labels_by_outcomes
 
-    principle_set = principle_set_of(form, principles, max_added, "--principles")
+    principle_set = question.principle_set()
     turns, counts = _read(dumps, rows, needs_outcome=True)
-    labels = labels_by_outcomes(turns, principle_set, asked.fit_of(max_question_tokens, tokenizer))
-    return _Labelled(labels, counts, principle_set)
+    return _Labelled(labels_by_outcomes(turns, principle_set, question.fit()), counts, principle_set)
 
 
 def _by_judge(
     dumps: list[Path],
     rows: list[Path],
     settings: "ProcessSettings",
-    tokenizer: str | None,
+    question: QuestionOptions,
     samples: int,
     temperature: float,
     seed: int,
@@ -164,7 +122,7 @@ def _by_judge(
     turns, counts = _read(dumps, rows, needs_outcome=False)
 
     async def ask() -> "Labels":
-        judge = asked.judge_of(settings, tokenizer)
+        judge = judge_of(settings, question)
         try:
             with progress_bar("answers", len(turns) * samples) as on_answers:
                 return await labels_by_judge(
