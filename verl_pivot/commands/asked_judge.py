@@ -50,6 +50,10 @@ class EndpointOptions:
                 f"of {whose}"
             )
 
+    def api_key(self) -> str:
+        """Key of the endpoint, whose variable `check` found."""
+        return "none" if self.api_key_variable is None else os.environ[self.api_key_variable]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions:

@@ -41,6 +41,8 @@ class ChatAnswer:
     """Tokens as the server counts them; 0 where it does not say."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """[num_tokens] if they were asked for."""
+    stop_text: str = ""
+    """The text of the request's `stop` at which the answer ends, as SGLang and vLLM say; "" if it is none of them."""
     is_cached: bool = False
     """Whether the answer comes from the cache, so that it cost nothing this time."""
 
@@ -64,6 +66,10 @@ class _ChatChoice(msgspec.Struct):
     message: dict[str, object]
     finish_reason: str | None = None
     logprobs: _ChatLogprobs | None = None
+    matched_stop: object = None
+    """SGLang's name of the text or token at which the answer ends."""
+    stop_reason: object = None
+    """The same of vLLM."""
 
 
 class _ChatCompletion(msgspec.Struct):
@@ -149,6 +155,7 @@ class ChatClient:
             num_prompt_tokens=usage.prompt_tokens,
             num_completion_tokens=usage.completion_tokens,
             logprobs=found or (),
+            stop_text=next((each for each in (choice.matched_stop, choice.stop_reason) if isinstance(each, str)), ""),
             is_cached=is_cached,
         )
 

@@ -66,6 +66,26 @@ class EndpointPlayer:
         more: JsonObject = {"tools": list(tools)} if tools else {}
         return await self._ask(messages, self._sampling.parameters(max_tokens, sample) | more, read_answer)
 
+    async def take_text(
+        self,
+        messages: Sequence[Message],
+        more: JsonObject,
+        max_tokens: int,
+        *,
+        sample: int,
+        read: Callable[[ChatAnswer, int], PlayerTurn],
+    ) -> PlayerTurn:
+        """The next turn as text, without the tools' schemas.
+
+        Args:
+            messages: The conversation so far, which may end with the beginning of the turn's message.
+            more: Other keys of the request.
+            max_tokens: Most tokens that the turn may have.
+            sample: Number of the conversation, for its seed.
+            read: Makes the turn of an answer and of the number of empty answers before it.
+        """
+        return await self._ask(messages, self._sampling.parameters(max_tokens, sample) | more, read)
+
     async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
         parameters: JsonObject = {"stop": [CODE_END], **self._sampling.parameters(max_tokens, sample)}
         return await self._ask(messages, parameters, read_step)

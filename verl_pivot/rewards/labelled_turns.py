@@ -15,7 +15,7 @@ from verl_pivot.data.json_values import BadRowError
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.principles import PrincipleSet, ShownTurn, TurnQuestion
 
-LabelSource = Literal["judge", "outcomes"]
+LabelSource = Literal["judge", "outcomes", "continuations"]
 
 _SHOWN = pyarrow.struct({"text": pyarrow.string(), "observation": pyarrow.string()})
 _MESSAGE = pyarrow.struct({"role": pyarrow.string(), "content": pyarrow.string()})
@@ -65,11 +65,11 @@ class LabelledTurn:
     label: float
     """Score in [0, 1]."""
     spread: float
-    """Standard deviation of the scores that the label comes from."""
+    """Standard deviation of the scores or outcomes that the label comes from."""
     num_samples: int
-    """Answers of the stronger judge, or rollouts with the same turn."""
+    """Answers of the stronger judge, rollouts with the same turn, or continuations from behind it."""
     num_valid: int
-    """Number of these that gave a score."""
+    """Number of these that gave a score or an outcome."""
     labelled_by: LabelSource
     answer: str
     """Answer of a judge whose score is that of the label, or near it."""

@@ -20,12 +20,14 @@ class Labels:
     questions: list[TurnQuestion] = field(default_factory=list)
     """[num_turns]"""
     num_asked: int = 0
-    """Answers of the judge, cached ones included."""
+    """Answers of the judge or continuations, those included that are not new."""
     num_cached: int = 0
     invalid: Counter[str] = field(default_factory=Counter)
     """{why an answer was invalid: number}"""
     num_unlabelled: int = 0
     """Turns for which no answer was valid."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """{why turns could not be continued: number}"""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     """Tokens of the answers that are not cached."""
