@@ -278,3 +278,29 @@ def test_both_commands_take_the_same_options_of_a_judge_with_the_same_defaults()
 
     assert labelling == benching
     assert labelling.keys() == shared
+
+
+async def test_pairs_of_turns_are_imported_beside_the_turns_and_stay_in_one_part_of_the_data(tmp_path: Path) -> None:
+    """Grades 8, 2 and 5 of one task: three pairs, each in both orders."""
+    async with judging(grading) as server:
+        shown = await asked(*label(tmp_path, server.url, "--pairs", "9", "--samples", "1"))
+    files = (tmp_path / "turns.parquet", tmp_path / "turns.pairs.parquet")
+
+    await asked("import", *files, "--allow-no-tools", "--check", "--out", tmp_path / "all.jsonl")
+
+    assert "3 pairs, each in both orders" in shown
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 + 6
+    assert len({row["metadata"]["verl_pivot"]["split_by"] for row in rows}) == 1
+
+
+def test_pairs_need_labels_that_differ_by_more_than_the_tolerance(tmp_path: Path) -> None:
+    given = written(tmp_path, dumped("a_0_0", 1.0, "look it up", "Ann."), dumped("a_1_0", 0.0, "guess", "Eve."))
+
+    done = cli("process", "label", *given, "--by", "outcomes", "--pairs", "2", "--seed", "1")
+    none = written(tmp_path, dumped("a_0_0", 1.0, "look it up", "Ann."), dumped("a_1_0", 1.0, "guess", "Eve."))
+    refused = cli("process", "label", *none, "--by", "outcomes", "--pairs", "2")
+
+    assert done.exit_code == 0, done.stderr
+    assert refused.exit_code == 1
+    assert "no two turns of a task have labels that differ by more than --tolerance 0.1" in refused.stderr

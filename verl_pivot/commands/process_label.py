@@ -51,6 +51,10 @@ def label_command(
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=0.999, help="Difference from the label that process_score still pays.")
     ] = 0.1,
+    pairs: Annotated[
+        int,
+        typer.Option(min=0, help="Write so many pairs of turns of one task, too, in both orders: turns.pairs.parquet."),
+    ] = 0,
     cache: Annotated[
         Path | None,
         typer.Option(help="Folder that keeps them, for the same command again; by default <out>.answers."),
@@ -72,9 +76,11 @@ def label_command(
         --by continuations --tools search.yaml --tool-format search_r1 \\
         --base-url http://policy:30000/v1 --model my-policy --out turns.parquet
     """
-    refuse_overwriting(out, [*dumps, *rows])
+    pairs_out = out.with_suffix(".pairs.parquet")
+    for each in (out, pairs_out):
+        refuse_overwriting(each, [*dumps, *rows])
     why, void = _VOID_OPTIONS[by]
-    if given := options_given(ctx, void):
+    if given := options_given(ctx, tuple(each for each in void if not (pairs and each == "seed"))):
         raise ConfigError(f"--by {by} {why}: leave {', '.join(given)} out")
     request = LabelRequest(
         dumps=dumps,
@@ -88,7 +94,16 @@ def label_command(
         cache=cache or out.with_name(f"{out.name}.answers"),
     )
     sources = {"judge": by_judge, "outcomes": by_outcomes, "continuations": by_continuations}
-    _write(out, sources[by](request), tolerance)
+    labelled = sources[by](request)
+    _write(out, labelled, tolerance)
+    if pairs:
+        _write_pairs(pairs_out, labelled, pairs, tolerance, request)
+    files = f"{out} {pairs_out}" if pairs else str(out)
+    typer.echo(
+        "Next, how good another judge is, and rows to train one:\n"
+        f"verl-pivot process bench {out} --base-url URL --model M\n"
+        f"verl-pivot import {files} --allow-no-tools --out trajectories.jsonl"
+    )
 
 
 def _write(out: Path, labelled: Labelled, tolerance: float) -> None:
@@ -101,8 +116,20 @@ def _write(out: Path, labelled: Labelled, tolerance: float) -> None:
     if not labels.turns:
         raise VerifierError("no turn has a label, for the reasons above, so that nothing is written")
     write_turns(out, labels.turns, labels.questions, labelled.principle_set, tolerance)
-    typer.echo(
-        f"Wrote {out}: {len(labels.turns)} turns.\nNext, how good another judge is, and rows to train one:\n"
-        f"verl-pivot process bench {out} --base-url URL --model M\n"
-        f"verl-pivot import {out} --allow-no-tools --out trajectories.jsonl"
+    typer.echo(f"Wrote {out}: {len(labels.turns)} turns.")
+
+
+def _write_pairs(out: Path, labelled: Labelled, num_pairs: int, tolerance: float, request: LabelRequest) -> None:
+    from verl_pivot.errors import DataError
+    from verl_pivot.rewards.turn_pairs import draw_pairs, write_pairs
+
+    principle_set = labelled.principle_set
+    found = draw_pairs(
+        labelled.labels.turns, num_pairs, least_difference=tolerance, principle_set=principle_set, seed=request.seed
     )
+    if not found:
+        raise DataError(
+            f"--pairs {num_pairs}: no two turns of a task have labels that differ by more than --tolerance {tolerance}"
+        )
+    write_pairs(out, found, principle_set, request.question.fit())
+    typer.echo(f"Wrote {out}: {len(found)} pairs, each in both orders.")

@@ -21,7 +21,8 @@ from verl_pivot.playing.turn_form import MessageForm, SameMessageForm
 from verl_pivot.rewards.dumped_turns import DumpedJudgedTurn
 from verl_pivot.rewards.labelled_turns import LabelledTurn
 from verl_pivot.rewards.principles import Fit, PrincipleSet, turn_question
-from verl_pivot.rewards.turn_labelling import Labels, plain_answer
+from verl_pivot.rewards.turn_labelling import Labels
+from verl_pivot.rewards.written_answers import plain_answer
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import JsonObject
