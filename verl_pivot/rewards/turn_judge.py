@@ -91,8 +91,8 @@ class TurnJudge:
             Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
             remedy=f"see that {written('base_url')} and {written('model')} are those of the judge",
             cache=cache,
+            max_concurrency=-(-settings.max_concurrency // num_workers),
         )
-        self._slots = asyncio.Semaphore(-(-settings.max_concurrency // num_workers))
         self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
 
     async def close(self) -> None:
@@ -179,11 +179,10 @@ class TurnJudge:
 
     async def _answer(self, messages: list[JsonObject], seed: int, temperature: float, name: str | None) -> ChatAnswer:
         parameters: JsonObject = {**self._parameters, "temperature": temperature, "seed": seed}
-        async with self._slots:
-            try:
-                return await self._client.ask(messages, parameters, cache_key=name)
-            except EngineError as error:
-                raise VerifierError(f"judge {self._settings.model}: {error}") from error
+        try:
+            return await self._client.ask(messages, parameters, cache_key=name)
+        except EngineError as error:
+            raise VerifierError(f"judge {self._settings.model}: {error}") from error
 
 
 def _parameters(settings: ProcessSettings) -> JsonObject:
