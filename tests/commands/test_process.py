@@ -304,3 +304,12 @@ def test_pairs_need_labels_that_differ_by_more_than_the_tolerance(tmp_path: Path
     assert done.exit_code == 0, done.stderr
     assert refused.exit_code == 1
     assert "no two turns of a task have labels that differ by more than --tolerance 0.1" in refused.stderr
+
+
+async def test_half_characters_of_a_policy_are_written_as_a_judge_is_shown_them(tmp_path: Path) -> None:
+    given = written(tmp_path, dumped("a_0_0", 1.0, "half \ud83d grade 8", "Ann."))
+
+    done = cli("process", "label", *given, "--by", "outcomes")
+
+    assert done.exit_code == 0, done.stderr
+    assert [row["text"] for row in rows_of(tmp_path)] == ["half ? grade 8"]

@@ -87,7 +87,7 @@ def _section(name: str) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"--tool-format {name} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--tool-format {name} is no YAML: {error}") from error
+        raise ConfigError(f"--tool-format {name} is no YAML: {' '.join(str(error).split())}") from error
     match found:
         case {"pivot": {"rollout": dict(section)}} | dict(section):
             return section

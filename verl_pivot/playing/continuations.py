@@ -11,12 +11,13 @@ from statistics import fmean, pstdev
 import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.errors import ConfigError, DataError, UserCodeError
+from verl_pivot.errors import ConfigError, UserCodeError
 from verl_pivot.playing.conversation import BegunConversation, PlayedConversation, play_conversation
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.recorded_turns import NotReplayed, begun_conversation, replay
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
+from verl_pivot.playing.running import open_tools
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm
 from verl_pivot.rewards.dumped_turns import DumpedJudgedTurn
 from verl_pivot.rewards.labelled_turns import LabelledTurn
@@ -239,14 +240,12 @@ class _Continuing:
 
     async def _ended(self, state: _State, sample: int) -> Ended:
         problem = state.problem
-        try:
-            opened = self._job.toolset.open(
-                problem.columns,
-                max_calls_per_turn=self._job.max_calls_per_turn,
-                parallel_calls=self._job.parallel_calls,
-            )
-        except (DataError, UserCodeError) as error:
-            raise type(error)(f"{problem.place}: {error}") from error
+        opened = open_tools(
+            self._job.toolset,
+            problem,
+            max_calls_per_turn=self._job.max_calls_per_turn,
+            parallel_calls=self._job.parallel_calls,
+        )
         async with opened as tools:
             await self._replay(state, tools)
             played = await play_conversation(

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from enum import StrEnum
 
+from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.rollout_dumps import DumpedRollout, DumpedTurn
 from verl_pivot.data.rollout_records import CallRecord, RolloutRecord
 from verl_pivot.playing.conversation import BegunConversation, in_characters
@@ -17,10 +18,11 @@ _LEFT_OUT = re.compile(r"\n\.\.\. \[(\d{1,12}) characters left out\] \.\.\.\n")
 
 
 class NotReplayed(StrEnum):
-    """Why tools cannot be brought into the state that they had behind a turn."""
+    """Why a conversation cannot go on behind a turn, or its tools not be brought into the state of then."""
 
     OTHER_RECORD = "the record of the rollout has other calls than its turns have observations"
     OTHER_FORM = "its observations are not written as --tool-format says"
+    HALF_CHARACTERS = "text with half characters, which no request holds"
     OTHER_ANSWER = "a tool answers an earlier call otherwise than it did then"
 
 
@@ -42,10 +44,16 @@ def begun_conversation(
         calls = [call for call in rollout.record.calls if call.turn == index]
         if len(calls) != len(turn.observations):
             return NotReplayed.OTHER_RECORD
+        if not all(_is_whole(text) for text in (turn.text, *turn.observations)):
+            return NotReplayed.HALF_CHARACTERS
         turns.append(_player_turn(turn, _tokens_before(rollout.record, index)))
         observed.append(ObservedTurn(texts=list(turn.observations), calls=[in_characters(call) for call in calls]))
         messages = _with_turn(messages, turn, calls, form)
     return BegunConversation(messages=tuple(messages), turns=tuple(turns), observed=tuple(observed))
+
+
+def _is_whole(text: str) -> bool:
+    return text.encode(errors="replace").decode() == text
 
 
 def _player_turn(turn: DumpedTurn, num_prompt_tokens: int) -> PlayerTurn:
@@ -66,13 +74,13 @@ def _with_turn(
     """The messages as the agent loop had them: a turn is the text of its message, its calls included."""
     if isinstance(form, SameMessageForm):
         return with_text(messages, turn.text + "".join(turn.observations))
-    added = [Message(role=Role.ASSISTANT, content=turn.text)]
+    added, shown = [Message(role=Role.ASSISTANT, content=turn.text)], list(map(without_chat_tokens, turn.observations))
     if form.are_users or any(call.error_kind is ErrorKind.NO_ACTION for call in calls):
-        added.append(Message(role=Role.USER, content="\n".join(turn.observations)))
+        added.append(Message(role=Role.USER, content="\n".join(shown)))
     else:
         added += [
             Message(role=Role.TOOL, content=text, name=call.name or None)
-            for text, call in zip(turn.observations, calls, strict=True)
+            for text, call in zip(shown, calls, strict=True)
         ]
     return [*messages, *added]
 

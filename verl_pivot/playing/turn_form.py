@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.types import Message, Role, ToolCall
 
@@ -58,13 +59,14 @@ class MessageForm:
         return [*messages, turn.message]
 
     def with_observations(self, messages: Sequence[Message], turn: PlayerTurn, texts: Sequence[str]) -> list[Message]:
+        shown = [without_chat_tokens(text) for text in texts]  # as training does with the policy's special tokens
         if self.are_users or not turn.calls or not turn.is_readable:
-            return [*messages, Message(role=Role.USER, content="\n".join(texts))]
+            return [*messages, Message(role=Role.USER, content="\n".join(shown))]
         return [
             *messages,
             *(
                 Message(role=Role.TOOL, content=text, tool_call_id=call.id, name=call.name)
-                for text, call in zip(texts, turn.calls, strict=True)
+                for text, call in zip(shown, turn.calls, strict=True)
                 if isinstance(call, ToolCall)
             ),
         ]

@@ -45,7 +45,7 @@ def tasks_by_prompt(files: Sequence[Path]) -> dict[str, str]:
     for row in (row for path in files for row in read_rows(path)):
         try:
             prompt = [as_object(each, "a message") for each in as_list(row.decoded().get("prompt"), "prompt")]
-            tasks[prompt_id(prompt)] = task_text(prompt)
+            tasks[prompt_id(prompt)] = _whole(task_text(prompt))
         except (BadRowError, TypeError) as error:
             raise DataError(
                 f"{row.place} has no prompt of texts ({error}): give with --rows the data.train_files of the run"
@@ -108,7 +108,10 @@ def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: b
 
 def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[DumpedJudgedTurn]:
     assert rollout.record is not None, rollout.uid
-    shown = [ShownTurn(text=turn.text, observation="\n".join(turn.observations).strip()) for turn in rollout.turns]
+    shown = [
+        ShownTurn(text=_whole(turn.text), observation=_whole("\n".join(turn.observations).strip()))
+        for turn in rollout.turns
+    ]
     for number, turn in enumerate(shown[:-1]):
         judged = JudgedTurn(
             id=f"{rollout.step}:{rollout.uid}:{number}",
@@ -118,3 +121,8 @@ def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[DumpedJudg
             outcome=rollout.score,
         )
         yield DumpedJudgedTurn(judged=judged, rollout=rollout, number=number)
+
+
+def _whole(text: str) -> str:
+    """The text without half characters, which no file holds; a judge is not shown them either."""
+    return text.encode(errors="replace").decode()
