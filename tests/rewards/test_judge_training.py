@@ -66,7 +66,7 @@ def write_judge(folder: Path) -> None:
                 asked = tokenizer.encode(prompt, add_special_tokens=False)
                 said = tokenizer.encode(f"{answer}<|im_end|>", add_special_tokens=False)
                 shown.append((asked + said, [0] * len(asked) + [1] * len(said)))
-    teach_all(folder / "model", shown, num_steps=120, max_loss=0.3)
+    teach_all(folder / "model", shown, num_steps=15, max_loss=0.2)
 
 
 def test_a_judge_is_profiled_selected_and_trained_on_labelled_turns_and_pairs(tmp_path: Path) -> None:

@@ -53,11 +53,11 @@ class ContinuationJob:
     reward_function: RewardFunction | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one continuation."""
+class Continuation(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one continuation of a rollout."""
 
     score: float | None
-    """Its outcome in [0, 1]; None if nobody can tell."""
+    """Outcome in [0, 1]; None if nobody can tell."""
     num_prompt_tokens: int = 0
     num_tokens: int = 0
     """Tokens of its new turns, and those that the endpoint read for them."""
@@ -76,7 +76,7 @@ class _State:
     turn: DumpedJudgedTurn
     problem: Problem
     begun: BegunConversation
-    ended: list[Ended] = field(default_factory=list)
+    ended: list[Continuation] = field(default_factory=list)
     left_out: str = ""
     """Why there is no label; "" if there may be one."""
 
@@ -225,7 +225,7 @@ class _Continuing:
         if (kept := self._cache.get(key)) is not None:
             self._labels.num_asked += 1
             self._labels.num_cached += 1
-            state.ended.append(msgspec.json.decode(kept, type=Ended))
+            state.ended.append(msgspec.json.decode(kept, type=Continuation))
             return
         try:
             ended = await self._ended(state, sample)
@@ -238,7 +238,7 @@ class _Continuing:
         self._labels.num_completion_tokens += ended.num_tokens
         state.ended.append(ended)
 
-    async def _ended(self, state: _State, sample: int) -> Ended:
+    async def _ended(self, state: _State, sample: int) -> Continuation:
         problem = state.problem
         opened = open_tools(
             self._job.toolset,
@@ -289,9 +289,9 @@ class _Continuing:
             raise _LeftOutError("outcome outside of [0, 1]")
 
 
-def _with_tokens(outcome: Outcome, played: PlayedConversation, num_begun: int) -> Ended:
+def _with_tokens(outcome: Outcome, played: PlayedConversation, num_begun: int) -> Continuation:
     new = played.turns[num_begun:]
-    return Ended(
+    return Continuation(
         score=outcome.reward,
         num_prompt_tokens=sum(turn.num_prompt_tokens for turn in new),
         num_tokens=sum(turn.num_tokens for turn in new),

@@ -21,7 +21,7 @@ class OtherTurn(Options):
     """The second turn of a pair."""
 
     turn: str
-    """Its text, which must hold every quotation about it."""
+    """Text of the turn, which must hold every quotation about it."""
     label: Annotated[float, Field(ge=0.0, le=1.0)]
 
 
