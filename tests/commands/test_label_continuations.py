@@ -20,6 +20,8 @@ from typer.testing import CliRunner
 from tests.support.chat_server import said
 from tests.support.fake_engine import Answer, FakeServer, fake_server
 from tests.support.rollout_records import make_record
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
 from tests.support.scripted_engine import call
 from verl_pivot.cli import app
 from verl_pivot.data.prompts import prompt_id
@@ -191,6 +193,31 @@ def test_the_limits_of_the_run_count_what_was_played_before(folder: Path) -> Non
     assert [request["max_tokens"] for request in server.requests] == [89, 78]
     assert done.exit_code == 1
     assert "2 │ no room for another turn: raise --max-response-tokens" in done.output
+
+
+@needs_sandbox
+def test_the_session_of_the_sandbox_has_the_variables_of_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorded cell took another time than it takes again, which is no other answer."""
+
+    def calculating(request: JsonObject) -> Answer:
+        messages: Any = request["messages"]
+        if len(messages) > 3:
+            return said(f"<answer>{messages[-1]['content'].splitlines()[1].split()[-1]}</answer>")
+        return said(None, ("jupyter_code", {"code": "x += 1\nprint('Bo' + 'b' * (x - 41))"}))
+
+    use_service(monkeypatch)
+    (folder / "code.yaml").write_text("- tool: jupyter_code\n")
+    cell = made_call("jupyter_code", {"code": "x = 41\nprint(x)"})
+    shown = "Tool call success\nstdout: 41\nexecution time: 99.99s"
+    rollout = dumped("a_0_0", turn(call("jupyter_code", code="x = 41\nprint(x)"), (cell, shown)), turn("x"))
+    with policy(calculating) as server:
+        done = label(
+            folder, server.url, [rollout], "--tools", f"{folder}/code.yaml", "--samples", "2",
+            "--reward-function", f"{folder}/tools.py:exact",
+        )  # fmt: skip
+
+    assert done.exit_code == 0, done.output
+    assert [(row["label"], row["num_valid"]) for row in rows_of(folder)] == [(1.0, 2)]
 
 
 def searching(request: JsonObject) -> Answer:

@@ -12,6 +12,7 @@ from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm, with_text
 from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.tools.calls import Toolbox
+from verl_pivot.tools.tool_response import without_told_seconds
 from verl_pivot.types import ErrorKind, Message, Role, ToolCall
 
 _LEFT_OUT = re.compile(r"\n\.\.\. \[(\d{1,12}) characters left out\] \.\.\.\n")
@@ -109,7 +110,8 @@ async def replay(rollout: DumpedRollout, number: int, toolbox: Toolbox, template
             outcome = await toolbox.run_one(ToolCall(name=call.name, arguments=call.arguments), position)
             if outcome.observation is None:
                 return outcome.failure
-            if not _is_same(outcome.observation.text, text, is_cut=call.truncated):
+            answered = without_told_seconds(outcome.observation.text)
+            if not _is_same(answered, without_told_seconds(text), is_cut=call.truncated):
                 return NotReplayed.OTHER_ANSWER
     return None
 
