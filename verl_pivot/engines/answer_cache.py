@@ -172,7 +172,7 @@ class AnswerCache:
 
     def _unwritable(self, error: OSError) -> str:
         return (
-            f"answers of the judge cannot be kept in {self._folder}: {error}; make room there, or choose another folder"
+            f"answers cannot be kept in {self._folder}: {error}; make room there, or choose another folder"
         )
 
 
