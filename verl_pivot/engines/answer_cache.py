@@ -171,9 +171,7 @@ class AnswerCache:
                 other.num_read += len(line)
 
     def _unwritable(self, error: OSError) -> str:
-        return (
-            f"answers cannot be kept in {self._folder}: {error}; make room there, or choose another folder"
-        )
+        return f"answers cannot be kept in {self._folder}: {error}; make room there, or choose another folder"
 
 
 def _entry_of(line: bytes) -> _Entry | None:
