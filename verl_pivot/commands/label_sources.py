@@ -1,6 +1,5 @@
 """Where `verl-pivot process label` has its labels from: a judge, outcomes, or continuations."""
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,6 +59,8 @@ def by_judge(request: LabelRequest) -> Labelled:
         VerifierError: If it cannot be reached or keeps failing.
         ConfigError: If it refuses every question, or an option is missing.
     """
+    import asyncio
+
     from verl_pivot.rewards.turn_labelling import labels_by_judge
 
     settings = judge_settings(request.endpoint, request.question, request.cache)
@@ -93,6 +94,8 @@ def by_continuations(request: LabelRequest) -> Labelled:
         DataError: If a file cannot be read.
         UserCodeError: If tools fail in the user's own code before any continuation has worked.
     """
+    import asyncio
+
     from verl_pivot.engines.answer_cache import AnswerCache
     from verl_pivot.playing.continuations import labels_by_continuations, problems_by_prompt
     from verl_pivot.playing.endpoint_player import ChatSampling
