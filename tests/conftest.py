@@ -30,6 +30,7 @@ LAUNCHES = (
     "tests/rollout/test_tool_training.py",
     "tests/rollout/test_notebook_training.py",
     "tests/rewards/test_ppr_training.py",
+    "tests/rewards/test_judge_training.py",
     "tests/examples/test_quickstart_training.py",
     "tests/engines/test_server.py",
     "tests/profiling/test_ray_workers.py",

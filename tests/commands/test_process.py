@@ -4,18 +4,21 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 from click.testing import Result
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from tests.support.fake_judge import grading, judging, turn_shown
 from tests.support.rollout_records import make_record
 from tests.support.scripted_engine import call
 from verl_pivot.cli import app
+from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
 from verl_pivot.data.rollout_records import StopReason
@@ -262,3 +265,51 @@ async def test_labelled_turns_are_imported_as_rows_for_training_a_judge(by: str,
     assert [row["verifier"] for row in rows] == ["process_score"] * 2, shown
     assert [row["verifier_options"]["label"] for row in rows] == ([0.8, 0.7] if by == "judge" else [1.0, 1.0])
     assert re.search(r"accepted +│ +2 ", shown)
+
+
+def test_both_commands_take_the_same_options_of_a_judge_with_the_same_defaults() -> None:
+    group = get_command(app).commands["process"]  # type: ignore[attr-defined]
+    shared = {each.name for kind in (EndpointOptions, QuestionOptions) for each in fields(kind)}
+
+    (labelling, benching) = (
+        {each.name: (each.opts, each.default, each.help) for each in group.commands[name].params if each.name in shared}
+        for name in ("label", "bench")
+    )
+
+    assert labelling == benching
+    assert labelling.keys() == shared
+
+
+async def test_pairs_of_turns_are_imported_beside_the_turns_and_stay_in_one_part_of_the_data(tmp_path: Path) -> None:
+    """Grades 8, 2 and 5 of one task: three pairs, each in both orders."""
+    async with judging(grading) as server:
+        shown = await asked(*label(tmp_path, server.url, "--pairs", "9", "--samples", "1"))
+    files = (tmp_path / "turns.parquet", tmp_path / "turns.pairs.parquet")
+
+    await asked("import", *files, "--allow-no-tools", "--check", "--out", tmp_path / "all.jsonl")
+
+    assert "3 pairs, each in both orders" in shown
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert len(rows) == 3 + 6
+    assert len({row["metadata"]["verl_pivot"]["split_by"] for row in rows}) == 1
+
+
+def test_pairs_need_labels_that_differ_by_more_than_the_tolerance(tmp_path: Path) -> None:
+    given = written(tmp_path, dumped("a_0_0", 1.0, "look it up", "Ann."), dumped("a_1_0", 0.0, "guess", "Eve."))
+
+    done = cli("process", "label", *given, "--by", "outcomes", "--pairs", "2", "--seed", "1")
+    none = written(tmp_path, dumped("a_0_0", 1.0, "look it up", "Ann."), dumped("a_1_0", 1.0, "guess", "Eve."))
+    refused = cli("process", "label", *none, "--by", "outcomes", "--pairs", "2")
+
+    assert done.exit_code == 0, done.stderr
+    assert refused.exit_code == 1
+    assert "no two turns of a task have labels that differ by more than --tolerance 0.1" in refused.stderr
+
+
+async def test_half_characters_of_a_policy_are_written_as_a_judge_is_shown_them(tmp_path: Path) -> None:
+    given = written(tmp_path, dumped("a_0_0", 1.0, "half \ud83d grade 8", "Ann."))
+
+    done = cli("process", "label", *given, "--by", "outcomes")
+
+    assert done.exit_code == 0, done.stderr
+    assert [row["text"] for row in rows_of(tmp_path)] == ["half ? grade 8"]

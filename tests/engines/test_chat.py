@@ -137,7 +137,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(
         ConfigError,
-        match=r"answers of the judge cannot be kept in .*file: .*; make room there, or choose another folder",
+        match=r"answers cannot be kept in .*file: .*; make room there, or choose another folder",
     ):
         AnswerCache(tmp_path / "file")
 
@@ -147,7 +147,7 @@ def test_a_full_disk_is_said_and_loses_no_earlier_answer(tmp_path: Path) -> None
     cache.put("a", b"1")
     os.close(cache._own)
 
-    with pytest.raises(EngineError, match="answers of the judge cannot be kept"):
+    with pytest.raises(EngineError, match="answers cannot be kept"):
         cache.put("b", b"2")
 
     assert AnswerCache(tmp_path).get("a") == b"1"

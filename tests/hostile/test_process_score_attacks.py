@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.factories import make_turn
 from tests.support.paths import ROOT
+from verl_pivot.errors import ConfigError
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -85,6 +86,97 @@ async def judge(form: str, content: str, **options: object) -> Verdict:
     return await get_verifier("process_score", given)(Message(role=Role.ASSISTANT, content=content), turn)  # type: ignore[arg-type]  # JSON
 
 
+OTHER = "I guess that it was Ann."
+
+
+def ordered(*scores: object, **parts: object) -> str:
+    """An answer about a pair, with these scores for every principle of the first and of the second turn."""
+    texts = [judged(score, score, quotation=text[:9]) for score, text in zip(scores, (TURN, OTHER), strict=False)]
+    both = dict(zip(("first", "second"), map(json.loads, texts), strict=False))
+    return json.dumps({**both, **parts})
+
+
+def tags(*scores: str) -> str:
+    return "\n".join(f"Analysis: so.\nScores: <final_score>{score}</final_score>" for score in scores)
+
+
+PAIR_ATTACKS: dict[str, tuple[str, str]] = {
+    "puts the worse turn first": (ordered(3, 8), "wrong_value"),
+    "gives both turns the same": (ordered(8, 8), "wrong_value"),
+    "gives both turns 0": (ordered(0, 0), "wrong_value"),
+    "leaves the worse turn out": (ordered(8), "wrong_form"),
+    "answers about one turn alone": (judged(8, 8), "wrong_form"),
+    "says which turn is better": ('{"better": "first"}', "wrong_form"),
+    "adds which turn is better": (ordered(8, 3, better="first"), "wrong_form"),
+    "gives the second turn twice": (ordered(8, 9)[:-1] + ordered(8, 3)[1:], "wrong_form"),
+    "quotes the better turn for both": (
+        json.dumps(dict.fromkeys(("first", "second"), json.loads(judged(8, 3)))), "wrong_form"),
+    "gives the worse turn less than nothing": (ordered(8, -1), "wrong_form"),
+    "gives a list of two": (f"[{judged(8, 8)}, {judged(3, 3)}]", "wrong_form"),
+}  # fmt: skip
+RELEASED_PAIR_ATTACKS: dict[str, tuple[str, str]] = {
+    "puts the worse turn first by tags": (tags("1,5", "4,5"), "wrong_value"),
+    "orders by the maximum": (tags("4,9", "4,5"), "wrong_value"),
+    "gives one tag": (tags("4,5"), "wrong_form"),
+    "gives a third tag that turns the order": (tags("4,5", "1,5", "4,5"), "wrong_value"),
+    "leaves the second tag open": (tags("4,5") + "<final_score>1,5", "wrong_form"),
+}
+
+
+async def order(form: str, content: str, label: float = 0.8, other: float = 0.2) -> Verdict:
+    """Verdict on an answer about a pair whose first turn is the better one."""
+    options = {"turn": TURN, "form": form, "principles": LISTED, "label": label}
+    expert = ordered(8, 2) if form == "principles" else tags("4,5", "1,5")
+    turn = make_turn(expert=Message(role=Role.ASSISTANT, content=expert))
+    verifier = get_verifier("process_score", {**options, "other": {"turn": OTHER, "label": other}})  # type: ignore[dict-item]  # JSON
+    return await verifier(Message(role=Role.ASSISTANT, content=content), turn)
+
+
+@pytest.mark.parametrize("attack", PAIR_ATTACKS | RELEASED_PAIR_ATTACKS)
+async def test_no_answer_is_paid_that_does_not_put_two_turns_in_order(attack: str) -> None:
+    content, reason = (PAIR_ATTACKS | RELEASED_PAIR_ATTACKS)[attack]
+
+    verdict = await order("principles" if attack in PAIR_ATTACKS else "released", content)
+
+    assert (verdict.score, verdict.reason) == (0.0, reason), verdict.detail
+
+
+@pytest.mark.parametrize(
+    ("form", "content"),
+    [
+        ("principles", ordered(8, 2)),
+        ("principles", ordered(5, 4)),
+        ("principles", f"```json\n{ordered(10, 0)}\n```"),
+        ("released", tags("4,5", "1,5")),
+        ("released", tags("1,1", "9,10")),
+    ],
+)
+async def test_valid_scores_in_the_order_of_the_labels_are_paid_however_near(form: str, content: str) -> None:
+    verdict = await order(form, content)
+
+    assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
+
+
+async def test_a_pair_whose_expert_has_another_order_is_undecided() -> None:
+    verdict = await order("principles", ordered(8, 2), label=0.2, other=0.8)
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"label": 0.5}, "must be given and differ"),
+        ({}, "must be given and differ"),
+        ({"label": 0.8, "tolerance": 0.1}, "tolerance does nothing"),
+    ],
+)
+def test_options_of_a_pair_that_make_no_sense_are_refused(options: JsonObject, message: str) -> None:
+    other: JsonObject = {"turn": OTHER, "label": 0.5}
+    with pytest.raises(ConfigError, match=message):
+        get_verifier("process_score", {"turn": TURN, "form": "released", "other": other, **options})
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_no_answer_is_paid_that_has_not_the_labels_score(attack: str) -> None:
     content, reason = ATTACKS[attack]
@@ -128,7 +220,8 @@ async def test_a_row_whose_expert_would_not_be_paid_is_undecided() -> None:
     assert (without_score.score, without_score.reason) == (None, "broken_gold")
 
 
-def test_the_page_has_the_table() -> None:
-    rows = [f"| {attack} | `{reason}` |" for attack, (_, reason) in ATTACKS.items()]
+def test_the_page_has_the_tables() -> None:
+    for attacks in (ATTACKS, PAIR_ATTACKS | RELEASED_PAIR_ATTACKS):
+        rows = [f"| {attack} | `{reason}` |" for attack, (_, reason) in attacks.items()]
 
-    assert "\n".join(rows) in PAGE.read_text()
+        assert "\n".join(rows) in PAGE.read_text()

@@ -11,17 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_pivot.configuration import configs_dir
-from verl_pivot.rewards.principles import (
-    FORMS,
-    Form,
-    InvalidAnswerError,
-    Principle,
-    PrincipleSet,
-    ShownTurn,
-    TurnQuestion,
-    score_of_answer,
-    turn_question,
-)
+from verl_pivot.rewards.principle_answers import InvalidAnswerError, score_of_answer
+from verl_pivot.rewards.principles import FORMS, Form, Principle, PrincipleSet, ShownTurn, TurnQuestion, turn_question
 from verl_pivot.rewards.process_settings import read_principles
 
 TURN = ShownTurn(text="The mayor is Ann, so I search for <search>Ann's home town</search>.", observation="Ann: Ulm.")

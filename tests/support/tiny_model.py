@@ -98,8 +98,17 @@ def teach(folder: Path, token_ids: list[int], mask: list[int], *, num_steps: int
     return teach_all(folder, [(token_ids, mask)], num_steps=num_steps)
 
 
-def teach_all(folder: Path, conversations: Sequence[tuple[list[int], list[int]]], *, num_steps: int = 80) -> Path:
-    """Train a checkpoint until it repeats several conversations, each with its tokens and mask as in `teach`."""
+def teach_all(
+    folder: Path,
+    conversations: Sequence[tuple[list[int], list[int]]],
+    *,
+    num_steps: int = 80,
+    max_loss: float = 0.01,
+) -> Path:
+    """Train a checkpoint until it repeats several conversations, each with its tokens and mask as in `teach`.
+
+    Those that contradict each other, such as two answers to a question, need a `max_loss` that allows for it.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -112,7 +121,7 @@ def teach_all(folder: Path, conversations: Sequence[tuple[list[int], list[int]]]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    assert loss.item() < 0.01, loss.item()
+    assert loss.item() < max_loss, loss.item()
     model.save_pretrained(folder)
     return folder
 

@@ -26,6 +26,7 @@ VERIFIERS: list[tuple[str, JsonObject]] = [
     ("search_query", {"argument": "search.query"}),
     ("process_score", {"turn": "ls -la", "form": "released"}),
     ("process_score", {"turn": "ls -la", "form": "released", "label": 0.75}),
+    ("process_score", {"turn": "a", "form": "released", "label": 0.75, "other": {"turn": "b", "label": 0.0}}),
     ("process_score", {"turn": "ls -la", "principles": [{"name": "query", "text": "It is right."}]}),
 ]
 
@@ -33,6 +34,7 @@ texts = st.text(max_size=40) | st.sampled_from(
     [
         *("```bash\nls -la\n```", "<answer>Paris</answer>", "<search>old town</search>", "```\n```", "ls", PATH),
         *("<final_score>3,4</final_score>", "<final_score>0,4</final_score>"),
+        "<final_score>3,4</final_score><final_score>0,4</final_score>",
     ]
 )
 values = st.recursive(

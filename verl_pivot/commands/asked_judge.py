@@ -1,129 +1,144 @@
 """Options of commands that ask a judge about turns, and the judge that they make."""
 
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.options import option_name
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.engines.text_cut import Tokenizer
-    from verl_pivot.rewards.principles import Fit
+    from verl_pivot.rewards.principles import Fit, PrincipleSet
     from verl_pivot.rewards.process_settings import ProcessSettings
     from verl_pivot.rewards.turn_judge import TurnJudge
 
-BaseUrls = Annotated[
-    list[str] | None,
-    typer.Option("--base-url", help="The judge's OpenAI-compatible endpoint; repeatable, for servers of one model."),
-]
-Model = Annotated[str | None, typer.Option(help="Name of the judge's model there.")]
-KeyVariable = Annotated[str | None, typer.Option(help="Environment variable with the endpoint's key, if it needs one.")]
-AnswerForm = Annotated[
-    Literal["principles", "released"], typer.Option(help="How the judge answers, as pivot.process.form.")
-]
-Principles = Annotated[
-    Path | None, typer.Option(help="YAML with the principles; by default those for policies that search.")
-]
-MaxAdded = Annotated[
-    int, typer.Option(min=0, max=10, help="Most principles that the judge may add, with --form principles.")
-]
-Format = Annotated[
-    Literal["json_schema", "json_object", "text"],
-    typer.Option(help="How the endpoint is told the form principles; text for SGLang on a CPU."),
-]
-MaxTokens = Annotated[int, typer.Option(min=16, help="Tokens of the judge's longest answer.")]
-MaxQuestionTokens = Annotated[
-    int, typer.Option(min=256, help="Tokens of the texts of a question; longer ones need --tokenizer, and are cut.")
-]
-TokenizerName = Annotated[
-    str | None, typer.Option(help="Folder or Hugging Face name of the tokenizer that counts them.")
-]
-Concurrency = Annotated[int, typer.Option(min=1, help="Questions at a time.")]
-TimeoutSeconds = Annotated[float, typer.Option(min=0.001, help="Longest time of one answer.")]
-MaxRetries = Annotated[
-    int, typer.Option(min=0, max=20, help="Times that a request is sent again while the judge is busy or down.")
-]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointOptions:
+    """The model that a command asks, and how."""
+
+    base_url: Annotated[
+        list[str] | None,
+        typer.Option(help="OpenAI-compatible endpoint of the model; repeatable, for servers of the same model."),
+    ] = None
+    model: Annotated[str | None, typer.Option(help="Name of the model there.")] = None
+    api_key_variable: Annotated[
+        str | None, typer.Option(help="Environment variable with the endpoint's key, if it needs one.")
+    ] = None
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions or conversations at a time.")] = 64
+    timeout_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of one answer.")] = 300.0
+    max_retries: Annotated[
+        int, typer.Option(min=0, max=20, help="Times that a request is sent again while the endpoint is busy or down.")
+    ] = 8
+
+    def check(self, whose: str) -> None:
+        """Refuse an endpoint that is not named, or whose key is missing.
+
+        Raises:
+            ConfigError: If so; the message names the option.
+        """
+        for option, value in (("--base-url", self.base_url), ("--model", self.model)):
+            if not value:
+                raise ConfigError(f"{option} is missing: set it to that of {whose}, an OpenAI-compatible endpoint")
+        if self.api_key_variable is not None and not os.environ.get(self.api_key_variable):
+            raise ConfigError(
+                f"--api-key-variable {self.api_key_variable}: the environment has no such variable; set it to the key "
+                f"of {whose}"
+            )
+
+    def api_key(self) -> str:
+        """Key of the endpoint, whose variable `check` found."""
+        return "none" if self.api_key_variable is None else os.environ[self.api_key_variable]
 
 
-def option_name(setting: str) -> str:
-    """How a setting of pivot.process is written as an option: max_tokens -> --max-tokens."""
-    return "--" + setting.replace("_", "-")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionOptions:
+    """What a judge is told, and how it answers."""
+
+    form: Annotated[
+        Literal["principles", "released"], typer.Option(help="How the judge answers, as pivot.process.form.")
+    ] = "principles"
+    principles: Annotated[
+        Path | None, typer.Option(help="YAML with the principles; by default those for policies that search.")
+    ] = None
+    max_added_principles: Annotated[
+        int, typer.Option(min=0, max=10, help="Most principles that the judge may add, with --form principles.")
+    ] = 2
+    answer_format: Annotated[
+        Literal["json_schema", "json_object", "text"],
+        typer.Option(help="How the endpoint is told the form principles; text for SGLang on a CPU."),
+    ] = "json_schema"
+    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the judge's longest answer.")] = 4096
+    max_question_tokens: Annotated[
+        int, typer.Option(min=256, help="Tokens of the texts of a question; longer ones need --tokenizer, and are cut.")
+    ] = 16384
+    tokenizer: Annotated[
+        str | None, typer.Option(help="Folder or Hugging Face name of the tokenizer that counts them.")
+    ] = None
+
+    def principle_set(self) -> "PrincipleSet":
+        """What the judge goes by.
+
+        Raises:
+            ConfigError: If the principles cannot be read.
+        """
+        from verl_pivot.rewards.process_settings import principle_set_of
+
+        return principle_set_of(self.form, _principles_file(self.principles), self.max_added_principles, "--principles")
+
+    def fit(self) -> "Fit":
+        """What cuts the texts of a question down to `max_question_tokens`."""
+        from verl_pivot.engines.text_cut import fit_together
+
+        found = _tokenizer(self.tokenizer)
+        return lambda texts, order: fit_together(texts, order, self.max_question_tokens, found)
 
 
-def principles_file(given: Path | None) -> Path:
-    """The file of `--principles`, or that of policies that search."""
-    from verl_pivot.configuration import configs_dir
-
-    return given or configs_dir() / "principles" / "search.yaml"
-
-
-def fit_of(max_question_tokens: int, tokenizer: str | None) -> "Fit":
-    """What cuts the texts of a question down to `max_question_tokens`."""
-    from verl_pivot.engines.text_cut import fit_together
-
-    found = _tokenizer(tokenizer)
-    return lambda texts, order: fit_together(texts, order, max_question_tokens, found)
-
-
-def judge_settings(
-    *,
-    base_urls: Sequence[str] | None,
-    model: str | None,
-    api_key_variable: str | None,
-    form: str,
-    principles: Path | None,
-    max_added: int,
-    answer_format: str,
-    max_tokens: int,
-    max_question_tokens: int,
-    concurrency: int,
-    timeout_seconds: float,
-    max_retries: int,
-    cache: Path | None,
-) -> "ProcessSettings":
+def judge_settings(endpoint: EndpointOptions, question: QuestionOptions, cache: Path | None) -> "ProcessSettings":
     """The judge that the options name.
 
     Raises:
         ConfigError: If an option is missing, the principles cannot be read, or the key is not in the environment.
     """
-    from verl_pivot.rewards.process_settings import ProcessSettings, read_principles
+    from verl_pivot.rewards.process_settings import ProcessSettings
 
-    for option, value in (("--base-url", base_urls), ("--model", model)):
-        if not value:
-            raise ConfigError(f"{option} is missing: set it to that of the judge, an OpenAI-compatible endpoint")
-    if api_key_variable is not None and not os.environ.get(api_key_variable):
-        raise ConfigError(
-            f"--api-key-variable {api_key_variable}: the environment has no such variable; set it to the judge's key"
-        )
-    file = principles_file(principles)
-    read_principles(file, "--principles")
+    endpoint.check("the judge")
+    question.principle_set()
     return ProcessSettings.model_validate(
         {
-            "base_url": tuple(base_urls or ()),
-            "model": model,
-            "api_key_variable": api_key_variable,
-            "form": form,
-            "principles": str(file),
-            "max_added_principles": max_added,
-            "answer_format": answer_format,
-            "max_tokens": max_tokens,
-            "max_question_tokens": max_question_tokens,
-            "max_concurrency": concurrency,
-            "timeout_seconds": timeout_seconds,
-            "max_retries": max_retries,
+            "base_url": tuple(endpoint.base_url or ()),
+            "model": endpoint.model,
+            "api_key_variable": endpoint.api_key_variable,
+            "form": question.form,
+            "principles": str(_principles_file(question.principles)),
+            "max_added_principles": question.max_added_principles,
+            "answer_format": question.answer_format,
+            "max_tokens": question.max_tokens,
+            "max_question_tokens": question.max_question_tokens,
+            "max_concurrency": endpoint.concurrency,
+            "timeout_seconds": endpoint.timeout_seconds,
+            "max_retries": endpoint.max_retries,
             "cache_dir": None if cache is None else str(cache),
         }
     )
 
 
-def judge_of(settings: "ProcessSettings", tokenizer: str | None) -> "TurnJudge":
+def judge_of(settings: "ProcessSettings", question: QuestionOptions) -> "TurnJudge":
     """The judge, which asks nothing yet."""
     from verl_pivot.rewards.turn_judge import TurnJudge
 
-    return TurnJudge(settings, _tokenizer(tokenizer), written=option_name)
+    return TurnJudge(settings, _tokenizer(question.tokenizer), written=option_name)
+
+
+def _principles_file(given: Path | None) -> Path:
+    """The file of `--principles`, or that of policies that search."""
+    from verl_pivot.configuration import configs_dir
+
+    return given or configs_dir() / "principles" / "search.yaml"
 
 
 def _tokenizer(name: str | None) -> "Tokenizer":

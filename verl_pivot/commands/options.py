@@ -1,7 +1,11 @@
 """Options that several commands share, and checks of options."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -68,3 +72,35 @@ def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
     """
     if out.resolve() in [path.resolve() for path in inputs]:
         raise ConfigError(f"--out {out} is one of the inputs; choose another name, so that they are kept")
+
+
+def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """A command in which the fields of a dataclass are options, for each parameter that is such an object.
+
+    Fields are annotated and have defaults as the parameters of commands, so that several commands share them.
+    """
+    given = inspect.signature(command).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in given.items() if is_dataclass(each.annotation)}
+    fields = {name: inspect.signature(group).parameters for name, group in groups.items()}
+    parameters = [each for name, own in given.items() for each in (fields[name].values() if name in fields else [own])]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        made = {name: group(**{field: values.pop(field) for field in fields[name]}) for name, group in groups.items()}
+        command(**values, **made)
+
+    shown = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+    run.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]  # typer reads it
+    run.__annotations__ = {each.name: each.annotation for each in shown}
+    return run
+
+
+def options_given(ctx: typer.Context, names: tuple[str, ...]) -> list[str]:
+    """The options, as users write them, of those parameters that stand in the command line."""
+    sources = {name: ctx.get_parameter_source(name) for name in names}
+    return [option_name(name) for name, source in sources.items() if source and source.name == "COMMANDLINE"]
+
+
+def option_name(setting: str) -> str:
+    """How a parameter or setting is written as an option: max_tokens -> --max-tokens."""
+    return "--" + setting.replace("_", "-")

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from verl_pivot.playing.endpoint_player import ChosenEndpoint
     from verl_pivot.playing.played_rows import PlayedProblem
     from verl_pivot.playing.problems import Problem
-    from verl_pivot.playing.rewarding import RewardFunction
     from verl_pivot.playing.running import PlayedTotals, PlayingJob
 
 _CONCURRENCY = 8
@@ -128,6 +127,7 @@ def play_command(
     from verl_pivot.engines.retries import Retries
     from verl_pivot.launch_checks.sandbox_pool import check_pool
     from verl_pivot.playing.endpoint_player import ChatSampling, ChosenEndpoint
+    from verl_pivot.playing.rewarding import load_reward_function
     from verl_pivot.playing.running import PlayingJob, open_toolset
     from verl_pivot.rollout.limits import RolloutLimits
     from verl_pivot.verifiers.registry import load_verifier_modules
@@ -176,7 +176,7 @@ def play_command(
         concurrency=1 if human else concurrency or _CONCURRENCY,
         max_calls_per_turn=max_calls_per_turn,
         parallel_calls=parallel_calls,
-        reward_function=None if reward_function is None else _reward_function(reward_function),
+        reward_function=None if reward_function is None else load_reward_function(reward_function),
     )
     sampling = ChatSampling(
         temperature=temperature, top_p=top_p, seed=seed, extra_body=json_object(extra_body, "--extra-body")
@@ -191,15 +191,6 @@ def _check_choices(openai: str | None, rows: Path | None, prompt: str | None, *,
         raise ConfigError("give either --openai URL, for a model, or --human, to play yourself")
     if rows is not None and prompt is not None:
         raise ConfigError("--rows and --prompt were both given; give only one of them")
-
-
-def _reward_function(name: str) -> "RewardFunction":
-    from verl_pivot.user_modules import load_object
-
-    function = load_object(name, "reward function")
-    if not callable(function):
-        raise ConfigError(f"--reward-function {name} is no function, but {function!r}")
-    return function  # type: ignore[no-any-return]  # whatever else it is, calling it shows
 
 
 def _problems(rows: Path | None, prompt: str | None, metadata: str, num: int | None) -> "list[Problem]":

@@ -5,34 +5,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands import asked_judge as asked
+from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, judge_of, judge_settings
+from verl_pivot.commands.options import with_option_groups
 
 if TYPE_CHECKING:
     from verl_pivot.rewards.judge_bench import JudgeReport
     from verl_pivot.rewards.judge_quality import PairAgreement
 
 
+@with_option_groups
 def bench_command(
     turns: Annotated[Path, typer.Argument(help="Labelled turns, as `verl-pivot process label` writes them.")],
-    base_url: asked.BaseUrls = None,
-    model: asked.Model = None,
+    endpoint: EndpointOptions,
+    question: QuestionOptions,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only about N turns, drawn at random.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the answers.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the answers, and of the draw of --limit.")] = 0,
     cache: Annotated[
         Path | None, typer.Option(help="Folder that keeps answers, for the same command again; by default none.")
     ] = None,
-    api_key_variable: asked.KeyVariable = None,
-    form: asked.AnswerForm = "principles",
-    principles: asked.Principles = None,
-    max_added_principles: asked.MaxAdded = 2,
-    answer_format: asked.Format = "json_schema",
-    max_tokens: asked.MaxTokens = 4096,
-    max_question_tokens: asked.MaxQuestionTokens = 16384,
-    tokenizer: asked.TokenizerName = None,
-    concurrency: asked.Concurrency = 64,
-    timeout_seconds: asked.TimeoutSeconds = 300.0,
-    max_retries: asked.MaxRetries = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
     """Ask a judge once about each labelled turn, and compare its scores with the labels.
@@ -51,31 +42,17 @@ def bench_command(
     from verl_pivot.rewards.judge_bench import bench_judge
     from verl_pivot.rewards.labelled_turns import read_turns
 
-    settings = asked.judge_settings(
-        base_urls=base_url,
-        model=model,
-        api_key_variable=api_key_variable,
-        form=form,
-        principles=principles,
-        max_added=max_added_principles,
-        answer_format=answer_format,
-        max_tokens=max_tokens,
-        max_question_tokens=max_question_tokens,
-        concurrency=concurrency,
-        timeout_seconds=timeout_seconds,
-        max_retries=max_retries,
-        cache=cache,
-    )
+    settings = judge_settings(endpoint, question, cache)
     rows = list(read_turns(turns))
     if limit is not None and limit < len(rows):
         rows = [rows[index] for index in sorted(random.Random(seed).sample(range(len(rows)), limit))]
 
     async def ask() -> "JudgeReport":
-        judge = asked.judge_of(settings, tokenizer)
+        judge = judge_of(settings, question)
         try:
             with progress_bar("turns", len(rows)) as on_turns:
                 return await bench_judge(
-                    rows, judge, concurrency=concurrency, temperature=temperature, seed=seed, on_turns=on_turns
+                    rows, judge, concurrency=endpoint.concurrency, temperature=temperature, seed=seed, on_turns=on_turns
                 )
         finally:
             await judge.close()
@@ -84,7 +61,7 @@ def bench_command(
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2))
     else:
-        _print(report, str(model))
+        _print(report, str(endpoint.model))
 
 
 def _print(report: "JudgeReport", model: str) -> None:

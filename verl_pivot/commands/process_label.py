@@ -1,28 +1,29 @@
 """`verl-pivot process label`: dumps of rollouts -> turns.parquet, each turn with the score that it should get."""
 
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 import typer
 
-from verl_pivot.commands import asked_judge as asked
-from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
+from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
+from verl_pivot.commands.label_continuations import ContinuationOptions
+from verl_pivot.commands.label_sources import Labelled, LabelRequest, by_continuations, by_judge, by_outcomes
+from verl_pivot.commands.options import options_given, out_of_parquet, refuse_overwriting, with_option_groups
 from verl_pivot.errors import ConfigError
 
-if TYPE_CHECKING:
-    from verl_pivot.rewards.dumped_turns import DumpCounts
-    from verl_pivot.rewards.labelled_turns import JudgedTurn
-    from verl_pivot.rewards.principles import Form, PrincipleSet
-    from verl_pivot.rewards.process_settings import ProcessSettings
-    from verl_pivot.rewards.turn_labelling import Labels
-
-_OPTIONS_OF_JUDGE = (
-    *("base_url", "model", "samples", "temperature", "seed", "cache", "api_key_variable", "answer_format"),
-    *("max_tokens", "concurrency", "timeout_seconds", "max_retries"),
-)
-"""Parameters of the command that do nothing where no judge is asked."""
+_OPTIONS_OF_ANSWERS = ("answer_format", "max_tokens")
+_OPTIONS_OF_ASKING = ("samples", "temperature", "seed", "cache", *(each.name for each in fields(EndpointOptions)))
+_OPTIONS_OF_POLICY = tuple(each.name for each in fields(ContinuationOptions))
+_VOID_OPTIONS = {
+    "judge": ("continues nothing", _OPTIONS_OF_POLICY),
+    "outcomes": ("asks no judge", (*_OPTIONS_OF_ASKING, *_OPTIONS_OF_ANSWERS, *_OPTIONS_OF_POLICY)),
+    "continuations": ("asks no judge", _OPTIONS_OF_ANSWERS),
+}
+"""{value of --by: (why, parameters of the command that do nothing then)}"""
 
 
+@with_option_groups
 def label_command(
     ctx: typer.Context,
     dumps: Annotated[
@@ -32,38 +33,38 @@ def label_command(
         list[Path], typer.Option(help="Rows of the run, its data.train_files, which hold the tasks; repeatable.")
     ],
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The turns.parquet to write.")],
+    endpoint: EndpointOptions,
+    question: QuestionOptions,
+    continuing: ContinuationOptions,
     by: Annotated[
-        Literal["judge", "outcomes"],
-        typer.Option(help="Where labels come from: a stronger judge, or the outcomes of rollouts with the same turn."),
+        Literal["judge", "outcomes", "continuations"],
+        typer.Option(
+            help="Where labels come from: a stronger judge, the outcomes of rollouts with the same turn, or those of "
+            "rollouts that a policy continues from behind the turn."
+        ),
     ] = "judge",
-    base_url: asked.BaseUrls = None,
-    model: asked.Model = None,
-    samples: Annotated[int, typer.Option(min=1, help="Answers of the judge for each turn.")] = 5,
-    temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of these answers.")] = 0.7,
-    seed: Annotated[int, typer.Option(help="Seed of the first answer; the others have the following ones.")] = 0,
+    samples: Annotated[int, typer.Option(min=1, help="Answers of the judge, or continuations, for each turn.")] = 5,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Their temperature; 0.7 for a judge, 1 for a policy.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the first of them; the others have the following ones.")] = 0,
     tolerance: Annotated[
         float, typer.Option(min=0.0, max=0.999, help="Difference from the label that process_score still pays.")
     ] = 0.1,
+    pairs: Annotated[
+        int,
+        typer.Option(min=0, help="Write so many pairs of turns of one task, too, in both orders: turns.pairs.parquet."),
+    ] = 0,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Folder that keeps answers, for the same command again; by default <out>.answers."),
+        typer.Option(help="Folder that keeps them, for the same command again; by default <out>.answers."),
     ] = None,
-    api_key_variable: asked.KeyVariable = None,
-    form: asked.AnswerForm = "principles",
-    principles: asked.Principles = None,
-    max_added_principles: asked.MaxAdded = 2,
-    answer_format: asked.Format = "json_schema",
-    max_tokens: asked.MaxTokens = 4096,
-    max_question_tokens: asked.MaxQuestionTokens = 16384,
-    tokenizer: asked.TokenizerName = None,
-    concurrency: asked.Concurrency = 64,
-    timeout_seconds: asked.TimeoutSeconds = 300.0,
-    max_retries: asked.MaxRetries = 8,
 ) -> None:
     """Label every sampled turn but the last of each rollout, for judges of turns.
 
-    The label is the median of a stronger judge's scores, or with --by outcomes the mean outcome of the rollouts with
-    the same turn after the same turns. A command that was stopped asks nothing again that was answered.
+    The label is the median of a stronger judge's scores; with --by outcomes the mean outcome of the rollouts with the
+    same turn after the same turns; with --by continuations that of rollouts which a policy goes on with from behind the
+    turn, with the tools of the run. A command that was stopped asks nothing again that was answered.
 
     \b
     Examples:
@@ -71,158 +72,64 @@ def label_command(
         --base-url http://judge:30000/v1 --model strong --out turns.parquet
       verl-pivot process label rollouts/pivot/*.jsonl --rows qa.parquet \\
         --by outcomes --out turns.parquet
+      verl-pivot process label rollouts/pivot/*.jsonl --rows qa.parquet \\
+        --by continuations --tools search.yaml --tool-format search_r1 \\
+        --base-url http://policy:30000/v1 --model my-policy --out turns.parquet
     """
-    refuse_overwriting(out, [*dumps, *rows])
-    if by == "outcomes":
-        _refuse_options_of_judge(ctx)
-        file = asked.principles_file(principles)
-        labelled = _by_outcomes(dumps, rows, form, file, max_added_principles, max_question_tokens, tokenizer)
-    else:
-        settings = asked.judge_settings(
-            base_urls=base_url,
-            model=model,
-            api_key_variable=api_key_variable,
-            form=form,
-            principles=principles,
-            max_added=max_added_principles,
-            answer_format=answer_format,
-            max_tokens=max_tokens,
-            max_question_tokens=max_question_tokens,
-            concurrency=concurrency,
-            timeout_seconds=timeout_seconds,
-            max_retries=max_retries,
-            cache=cache or out.with_name(f"{out.name}.answers"),
-        )
-        labelled = _by_judge(dumps, rows, settings, tokenizer, samples, temperature, seed)
+    pairs_out = out.with_suffix(".pairs.parquet")
+    for each in (out, pairs_out):
+        refuse_overwriting(each, [*dumps, *rows])
+    why, void = _VOID_OPTIONS[by]
+    if given := options_given(ctx, tuple(each for each in void if not (pairs and each == "seed"))):
+        raise ConfigError(f"--by {by} {why}: leave {', '.join(given)} out")
+    request = LabelRequest(
+        dumps=dumps,
+        rows=rows,
+        endpoint=endpoint,
+        question=question,
+        continuing=continuing,
+        samples=samples,
+        temperature=temperature,
+        seed=seed,
+        cache=cache or out.with_name(f"{out.name}.answers"),
+    )
+    sources = {"judge": by_judge, "outcomes": by_outcomes, "continuations": by_continuations}
+    labelled = sources[by](request)
     _write(out, labelled, tolerance)
+    if pairs:
+        _write_pairs(pairs_out, labelled, pairs, tolerance, request)
+    files = f"{out} {pairs_out}" if pairs else str(out)
+    typer.echo(
+        "Next, how good another judge is, and rows to train one:\n"
+        f"verl-pivot process bench {out} --base-url URL --model M\n"
+        f"verl-pivot import {files} --allow-no-tools --out trajectories.jsonl"
+    )
 
 
-class _Labelled(NamedTuple):
-    labels: "Labels"
-    counts: "DumpCounts"
-    principle_set: "PrincipleSet"
-    """What the questions say."""
-
-
-def _refuse_options_of_judge(ctx: typer.Context) -> None:
-    """Refuse, with --by outcomes, the options that only a judge needs."""
-    sources = {name: ctx.get_parameter_source(name) for name in _OPTIONS_OF_JUDGE}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given:
-        raise ConfigError(f"--by outcomes asks no judge: leave {', '.join(map(asked.option_name, given))} out")
-
-
-def _read(dumps: list[Path], rows: list[Path], *, needs_outcome: bool) -> "tuple[list[JudgedTurn], DumpCounts]":
-    from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.data.files import num_rows
-    from verl_pivot.errors import DataError
-    from verl_pivot.rewards.dumped_turns import DumpCounts, dumped_turns, tasks_by_prompt
-
-    tasks, counts = tasks_by_prompt(rows), DumpCounts()
-    with progress_bar("rollouts", sum(num_rows(path) or 0 for path in dumps) or None) as on_rollouts:
-        found = dumped_turns(dumps, tasks, counts, needs_outcome=needs_outcome, on_rollouts=on_rollouts)
-        turns = list(found)
-    if not turns:
-        why = "; ".join(f"{reason}: {number}" for reason, number in counts.left_out.most_common())
-        raise DataError(f"none of {counts.num_rollouts} rollouts has a turn that can be labelled ({why})")
-    return turns, counts
-
-
-def _by_outcomes(
-    dumps: list[Path],
-    rows: list[Path],
-    form: "Form",
-    principles: Path,
-    max_added: int,
-    max_question_tokens: int,
-    tokenizer: str | None,
-) -> _Labelled:
-    from verl_pivot.rewards.process_settings import principle_set_of
-    from verl_pivot.rewards.turn_labelling import labels_by_outcomes
-
-    principle_set = principle_set_of(form, principles, max_added, "--principles")
-    turns, counts = _read(dumps, rows, needs_outcome=True)
-    labels = labels_by_outcomes(turns, principle_set, asked.fit_of(max_question_tokens, tokenizer))
-    return _Labelled(labels, counts, principle_set)
-
-
-def _by_judge(
-    dumps: list[Path],
-    rows: list[Path],
-    settings: "ProcessSettings",
-    tokenizer: str | None,
-    samples: int,
-    temperature: float,
-    seed: int,
-) -> _Labelled:
-    import asyncio
-
-    from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.errors import VerifierError
-    from verl_pivot.rewards.turn_labelling import labels_by_judge
-
-    turns, counts = _read(dumps, rows, needs_outcome=False)
-
-    async def ask() -> "Labels":
-        judge = asked.judge_of(settings, tokenizer)
-        try:
-            with progress_bar("answers", len(turns) * samples) as on_answers:
-                return await labels_by_judge(
-                    turns, judge, num_samples=samples, temperature=temperature, seed=seed, on_answers=on_answers
-                )
-        finally:
-            await judge.close()
-
-    try:
-        return _Labelled(asyncio.run(ask()), counts, settings.principle_set())
-    except VerifierError as error:
-        raise VerifierError(
-            f"{error}; the same command again goes on, with the answers in {settings.cache_dir}"
-        ) from error
-
-
-def _write(out: Path, labelled: _Labelled, tolerance: float) -> None:
+def _write(out: Path, labelled: Labelled, tolerance: float) -> None:
+    from verl_pivot.commands.process_display import print_counts
     from verl_pivot.errors import VerifierError
     from verl_pivot.rewards.labelled_turns import write_turns
 
     labels = labelled.labels
-    _print_counts(labels, labelled.counts)
+    print_counts(labels, labelled.counts)
     if not labels.turns:
-        raise VerifierError(
-            "no answer of the judge was valid, so that nothing is written; see --form and --answer-format"
-        )
+        raise VerifierError("no turn has a label, for the reasons above, so that nothing is written")
     write_turns(out, labels.turns, labels.questions, labelled.principle_set, tolerance)
-    typer.echo(
-        f"Wrote {out}: {len(labels.turns)} turns.\nNext, how good another judge is, and rows to train one:\n"
-        f"verl-pivot process bench {out} --base-url URL --model M\n"
-        f"verl-pivot import {out} --allow-no-tools --out trajectories.jsonl"
+    typer.echo(f"Wrote {out}: {len(labels.turns)} turns.")
+
+
+def _write_pairs(out: Path, labelled: Labelled, num_pairs: int, tolerance: float, request: LabelRequest) -> None:
+    from verl_pivot.errors import DataError
+    from verl_pivot.rewards.turn_pairs import draw_pairs, write_pairs
+
+    principle_set = labelled.principle_set
+    found = draw_pairs(
+        labelled.labels.turns, num_pairs, least_difference=tolerance, principle_set=principle_set, seed=request.seed
     )
-
-
-def _print_counts(labels: "Labels", counts: "DumpCounts") -> None:
-    from statistics import fmean
-
-    from rich.console import Console
-
-    from verl_pivot.commands.tables import counts_table, printable
-
-    table = counts_table(f"{counts.num_rollouts} rollouts")
-    for reason, number in counts.left_out.most_common():
-        table.add_row("left out", str(number), reason)
-    if labels.num_unlabelled:
-        table.add_row("left out", str(labels.num_unlabelled), "turns without a valid answer")
-    if labels.turns:
-        mean, spread = (
-            fmean(values) for values in zip(*((each.label, each.spread) for each in labels.turns), strict=True)
+    if not found:
+        raise DataError(
+            f"--pairs {num_pairs}: no two turns of a task have labels that differ by more than --tolerance {tolerance}"
         )
-        table.add_row("labelled", str(len(labels.turns)), f"turns; mean label {mean:.3f}, mean spread {spread:.3f}")
-    if labels.num_asked:
-        tokens = (
-            f"{labels.num_prompt_tokens} + {labels.num_completion_tokens} tokens, {labels.num_cached} from the cache"
-        )
-        table.add_section()
-        table.add_row("answers", str(labels.num_asked), tokens)
-        table.add_row("invalid", str(labels.invalid.total()), "")
-        for reason, number in labels.invalid.most_common(5):
-            table.add_row("", str(number), printable(reason))
-    Console().print(table)
+    write_pairs(out, found, principle_set, request.question.fit())
+    typer.echo(f"Wrote {out}: {len(found)} pairs, each in both orders.")

@@ -1,6 +1,8 @@
 """ChatClient: messages -> an answer of a model behind OpenAI-compatible servers; used by judges and `play`."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Final, Literal, TypeVar
@@ -18,6 +20,8 @@ from verl_pivot.types import JsonObject
 AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
 AnswerFormat = Literal["json_schema", "json_object", "text"]
 """How a server is told the form of its answers: a JSON schema, JSON of any form, or by the prompt alone."""
+_CLAIM_SECONDS: Final = 0.05
+"""Seconds after which it is looked again whether somebody else's question has its answer."""
 _REMEDY: Final = "see that the server takes these parameters"
 
 
@@ -41,6 +45,8 @@ class ChatAnswer:
     """Tokens as the server counts them; 0 where it does not say."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """[num_tokens] if they were asked for."""
+    stop_text: str = ""
+    """The text of the request's `stop` at which the answer ends, as SGLang and vLLM say; "" if it is none of them."""
     is_cached: bool = False
     """Whether the answer comes from the cache, so that it cost nothing this time."""
 
@@ -64,6 +70,10 @@ class _ChatChoice(msgspec.Struct):
     message: dict[str, object]
     finish_reason: str | None = None
     logprobs: _ChatLogprobs | None = None
+    matched_stop: object = None
+    """SGLang's name of the text or token at which the answer ends."""
+    stop_reason: object = None
+    """The same of vLLM."""
 
 
 class _ChatCompletion(msgspec.Struct):
@@ -83,6 +93,7 @@ class ChatClient:
         *,
         remedy: str = _REMEDY,
         cache: AnswerCache | None = None,
+        max_concurrency: int | None = None,
     ) -> None:
         """Keep the address; nothing is sent yet.
 
@@ -93,11 +104,13 @@ class ChatClient:
             retries: How failures that may pass are repeated.
             remedy: What a user can do where a server refuses a request; ends the message.
             cache: Answers to questions with a `cache_key`; None keeps none.
+            max_concurrency: Most requests at a time; None: any number.
         """
         chosen = retries or Retries()
         urls = [url] if isinstance(url, str) else list(url)
         self._model = model
         self._cache = cache
+        self._slots = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._servers = ServerGroup([openai_client(each, api_key, chosen, remedy) for each in urls], chosen)
 
     async def ask(
@@ -115,7 +128,8 @@ class ChatClient:
             parameters: Other keys of the request, such as temperature, max_tokens and tools.
             logprobs: Whether the answer has the logprobs of its tokens.
             cache_key: Name of the question: an equal question with equal parameters to this model is answered from
-                the cache, if there is one. Messages may differ in what means nothing, such as the words of fences.
+                the cache, if there is one, and while one process of those that share the cache asks it, the others
+                wait. Messages may differ in what means nothing, such as the words of fences.
 
         Raises:
             EngineError: If no server can be reached, or it keeps failing, or answers something else, or if the cache
@@ -124,14 +138,39 @@ class ChatClient:
         """
         asked = {**parameters, **({"logprobs": True} if logprobs else {})}
         if self._cache is None or cache_key is None:
-            return self._read(await self._post(messages, asked), logprobs=logprobs)
+            async with self._slots or nullcontext():
+                return self._read(await self._post(messages, asked), logprobs=logprobs)
         key = sha256(msgspec.json.encode([self._model, asked, cache_key], order="sorted")).hexdigest()
-        if (kept := self._cache.get(key)) is not None:
-            return self._read(kept, logprobs=logprobs, is_cached=True)
-        body = await self._post(messages, asked)
-        answer = self._read(body, logprobs=logprobs)
-        self._cache.put(key, _as_one_line(body))
-        return answer
+        num_failures = None
+        while True:
+            if (kept := self._cache.get(key)) is not None:
+                return self._read(kept, logprobs=logprobs, is_cached=True)
+            failures = self._cache.failures(key)
+            num_failures = len(failures) if num_failures is None else num_failures
+            if len(failures) > num_failures:  # of whoever asked meanwhile, so that nobody waits again as long
+                raise EngineError(failures[-1])
+            async with self._slots or nullcontext():
+                if self._cache.claim(key):
+                    return await self._ask_claimed(messages, asked, self._cache, key, logprobs=logprobs)
+            await asyncio.sleep(_CLAIM_SECONDS)
+
+    async def _ask_claimed(
+        self, messages: Sequence[JsonObject], parameters: JsonObject, cache: AnswerCache, key: str, *, logprobs: bool
+    ) -> ChatAnswer:
+        """The answer to a question that this caller has claimed."""
+        try:
+            if (kept := cache.get(key)) is not None:
+                return self._read(kept, logprobs=logprobs, is_cached=True)
+            body = await self._post(messages, parameters)
+            answer = self._read(body, logprobs=logprobs)
+        except EngineError as error:
+            cache.put_failure(key, str(error))
+            raise
+        else:
+            cache.put(key, _as_one_line(body))
+            return answer
+        finally:
+            cache.release(key)
 
     async def _post(self, messages: Sequence[JsonObject], parameters: JsonObject) -> bytes:
         body = msgspec.json.encode({"model": self._model, "messages": list(messages), **parameters})
@@ -149,6 +188,7 @@ class ChatClient:
             num_prompt_tokens=usage.prompt_tokens,
             num_completion_tokens=usage.completion_tokens,
             logprobs=found or (),
+            stop_text=next((each for each in (choice.matched_stop, choice.stop_reason) if isinstance(each, str)), ""),
             is_cached=is_cached,
         )
 

@@ -7,18 +7,30 @@ from dataclasses import dataclass
 
 import msgspec
 
-from verl_pivot.data.rollout_records import CallRecord, RolloutRecord, StopReason
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
 from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.playing.player import Player, PlayerTurn
+from verl_pivot.playing.turn_form import MessageForm, TurnForm
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.types import Message, Role, ToolCall
+from verl_pivot.types import ErrorKind, Message
 
 _CHARACTERS_PER_TOKEN = 4
 """Characters that count as one token of an observation, since an endpoint does not say how it tokenises them."""
 OnMessage = Callable[[Message], None]
 """Function that gets each message of a conversation as it comes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunConversation:
+    """Turns that were played before, each with its observations, behind which a conversation goes on."""
+
+    messages: tuple[Message, ...] = ()
+    """The messages after the prompt."""
+    turns: tuple[PlayerTurn, ...] = ()
+    observed: tuple[ObservedTurn, ...] = ()
+    """[num_turns] with tokens of four characters each, as this module counts them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +98,8 @@ async def play_conversation(
     *,
     sample: int = 0,
     on_message: OnMessage = lambda message: None,
+    form: TurnForm = MessageForm(),  # noqa: B008  never changes
+    begun: BegunConversation = BegunConversation(),
 ) -> PlayedConversation:
     """Let the player and the tools take turns until there is a reason to stop; the reasons are those of training.
 
@@ -95,18 +109,16 @@ async def play_conversation(
         prompt: Messages before the first turn.
         limits: Limits of the conversation. Tokens of the response are limited only if the endpoint counts them.
         sample: Number of the conversation among those with the same prompt.
-        on_message: Gets each message after the prompt.
+        on_message: Gets each message after the prompt that is new.
+        form: How turns and observations become messages.
+        begun: Turns that were played before.
 
     Raises:
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
-    form = ObservationForm(
-        max_tokens=limits.max_observation_tokens * _CHARACTERS_PER_TOKEN, tokenizer=_CharacterTokenizer()
-    )
     deadline = time.monotonic() + limits.max_wall_seconds
-    messages = list(prompt)
-    turns: list[PlayerTurn] = []
-    observed: list[ObservedTurn] = []
+    messages = [*prompt, *begun.messages]
+    turns, observed = list(begun.turns), list(begun.observed)
     seconds, num_empty_answers, failure = 0.0, 0, ""
     while True:
         budget = limits.turn_budget(_num_response_tokens(turns) + _num_unread_tokens(observed))
@@ -119,16 +131,16 @@ async def play_conversation(
             stop, failure = StopReason.ENGINE_FAILURE, turn.failure
             break
         turns.append(turn.with_ids(len(turns)))
-        messages.append(turns[-1].message)
+        messages = form.with_turn(messages, turns[-1])
         on_message(messages[-1])
-        if (stop := _stop_after(turns, limits, is_late=time.monotonic() > deadline)) is not None:
+        if (stop := _stop_after(turns, limits, form, is_late=time.monotonic() > deadline)) is not None:
             break
-        observed.append(await observe(turns[-1].calls, toolbox, len(turns) - 1, form))
+        observed.append(await _observed(turns[-1], toolbox, len(turns) - 1, limits, form))
         if failure := observed[-1].failure:
             stop = StopReason.TOOL_FAILURE
             break
-        for message in _observation_messages(turns[-1], observed[-1].texts):
-            messages.append(message)
+        num_messages, messages = len(messages), form.with_observations(messages, turns[-1], observed[-1].texts)
+        for message in messages[num_messages:]:
             on_message(message)
     return PlayedConversation(
         stop_reason=stop, messages=tuple(messages), num_prompt_messages=len(prompt), turns=tuple(turns),
@@ -153,22 +165,36 @@ def _limit_reached(budget: int, deadline: float) -> StopReason | None:
     return StopReason.MAX_RESPONSE_TOKENS if budget <= 0 else None
 
 
-def _stop_after(turns: Sequence[PlayerTurn], limits: RolloutLimits, *, is_late: bool) -> StopReason | None:
+def _stop_after(
+    turns: Sequence[PlayerTurn], limits: RolloutLimits, form: TurnForm, *, is_late: bool
+) -> StopReason | None:
     """Why the conversation ends with its last turn; None if it goes on."""
     if not turns[-1].ended:
         return limits.stop_after_cut(turns[-1].num_tokens)
-    return limits.stop_after(len(turns), is_answer=not turns[-1].calls, is_late=is_late)
+    return limits.stop_after(len(turns), is_answer=form.is_answer(turns[-1]), is_late=is_late)
 
 
-def _observation_messages(turn: PlayerTurn, texts: Sequence[str]) -> list[Message]:
-    """A tool message for each call, or one user message after a turn that stays text."""
-    if not turn.is_readable:
-        return [Message(role=Role.USER, content="\n".join(texts))]
-    return [
-        Message(role=Role.TOOL, content=text, tool_call_id=call.id, name=call.name)
-        for text, call in zip(texts, turn.calls, strict=True)
-        if isinstance(call, ToolCall)
-    ]
+async def _observed(
+    turn: PlayerTurn, toolbox: Toolbox, index: int, limits: RolloutLimits, form: TurnForm
+) -> ObservedTurn:
+    """Run the calls of a turn; a turn without calls, which the form takes for no answer, gets the retry message."""
+    if not turn.calls:
+        call = CallRecord(
+            turn=index, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION,
+            num_tokens=len(form.retry_message),
+        )  # fmt: skip
+        return ObservedTurn(texts=[form.retry_message], calls=[call])
+    shown = ObservationForm(
+        max_tokens=limits.max_observation_tokens * _CHARACTERS_PER_TOKEN,
+        tokenizer=_CharacterTokenizer(),
+        template=form.observation_template,
+    )
+    return await observe(turn.calls, toolbox, index, shown)
+
+
+def in_characters(call: CallRecord) -> CallRecord:
+    """The record of training of a call, with the tokens of its observation as this module counts them."""
+    return msgspec.structs.replace(call, num_tokens=call.num_tokens * _CHARACTERS_PER_TOKEN)
 
 
 def _in_tokens(call: CallRecord) -> CallRecord:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from verl_pivot.data.actions import read_turn
+from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_call, text_of
 from verl_pivot.engines.chat import ChatAnswer, ChatClient, served_models
@@ -13,7 +14,7 @@ from verl_pivot.engines.retries import Retries, UnavailableError, excerpt
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.playing.player import PlayerTurn, call_as_text
 from verl_pivot.rollout.notebook_turns import CODE, CODE_END, THINK, THINK_END
-from verl_pivot.types import JsonObject, Malformed, Message, ToolCall
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall
 
 _MAX_EMPTY_ANSWERS = 3
 """Answers without a token in a row after which the endpoint has failed, as in training."""
@@ -65,6 +66,26 @@ class EndpointPlayer:
     ) -> PlayerTurn:
         more: JsonObject = {"tools": list(tools)} if tools else {}
         return await self._ask(messages, self._sampling.parameters(max_tokens, sample) | more, read_answer)
+
+    async def take_text(
+        self,
+        messages: Sequence[Message],
+        more: JsonObject,
+        max_tokens: int,
+        *,
+        sample: int,
+        read: Callable[[ChatAnswer, int], PlayerTurn],
+    ) -> PlayerTurn:
+        """The next turn as text, without the tools' schemas.
+
+        Args:
+            messages: The conversation so far, which may end with the beginning of the turn's message.
+            more: Other keys of the request.
+            max_tokens: Most tokens that the turn may have.
+            sample: Number of the conversation, for its seed.
+            read: Makes the turn of an answer and of the number of empty answers before it.
+        """
+        return await self._ask(messages, self._sampling.parameters(max_tokens, sample) | more, read)
 
     async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
         parameters: JsonObject = {"stop": [CODE_END], **self._sampling.parameters(max_tokens, sample)}
@@ -132,14 +153,19 @@ class ChosenEndpoint:
 
 
 def sent_message(message: Message) -> JsonObject:
-    """A message as endpoints want it: arguments are JSON text, and thinking is left out."""
-    sent: JsonObject = {"role": message.role.value, "content": message.content}
+    """A message as endpoints want it: arguments are JSON text, and thinking is left out.
+
+    The model sampled its turns token by token, but the endpoint reads them as text: a marker of the chat template in
+    them, by which a turn would end or another side speak, is broken up.
+    """
+    own = without_chat_tokens if message.role is Role.ASSISTANT else str
+    sent: JsonObject = {"role": message.role.value, "content": own(message.content)}
     if message.tool_calls:
         sent["tool_calls"] = [
             {
                 "id": call.id,
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+                "function": {"name": call.name, "arguments": own(json.dumps(call.arguments))},
             }
             for call in message.tool_calls
         ]

@@ -11,7 +11,7 @@ from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason, fault_verdict
 from verl_pivot.data.json_values import decode_json
 from verl_pivot.data.pivots import row_to_turn
-from verl_pivot.errors import DataError, UserCodeError, VerifierError
+from verl_pivot.errors import ConfigError, DataError, UserCodeError, VerifierError
 from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import Problem
@@ -20,6 +20,7 @@ from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Role, Turn, Verdict
 from verl_pivot.user_code import code_error
+from verl_pivot.user_modules import load_object
 from verl_pivot.verifiers.scoring import score_message
 
 _FAULTS = (*FaultReason, SYSTEM_FAILURE, "environment_failed")
@@ -61,6 +62,18 @@ class Outcome:
         if self.is_masked:
             return False
         return None if self.reward is None else self.reward >= 1.0
+
+
+def load_reward_function(name: str) -> RewardFunction:
+    """The function that `--reward-function` names.
+
+    Raises:
+        ConfigError: If there is no such function.
+    """
+    function = load_object(name, "reward function")
+    if not callable(function):
+        raise ConfigError(f"--reward-function {name} is no function, but {function!r}")
+    return function  # type: ignore[no-any-return]  # whatever else it is, calling it shows
 
 
 async def outcome_of(
@@ -131,8 +144,11 @@ async def _score_action(action: PlayerTurn, turn: Turn) -> Verdict:
 def transcript(played: PlayedConversation) -> str:
     """Text after the prompt, much as verl decodes a response: turns, and observations under the name of their role."""
     parts: list[str] = []
+    shown = played.messages[played.num_prompt_messages :]
+    if len(shown) == 1:  # the only turn, or all turns in one message
+        return shown[0].content if len(played.turns) > 1 else played.turns[0].raw_text
     turns = iter(played.turns)
-    for message in played.messages[played.num_prompt_messages :]:
+    for message in shown:
         is_turn = message.role is Role.ASSISTANT
         text = next(turns).raw_text if is_turn else message.content
         parts.append(text if not parts else f"{message.role.value}\n{text}")

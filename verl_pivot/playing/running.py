@@ -15,7 +15,7 @@ from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.toolset import Toolset, load_toolset
+from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,21 @@ def open_toolset(source: str) -> Toolset:
     return toolset
 
 
+def open_tools(toolset: Toolset, problem: Problem, *, max_calls_per_turn: int, parallel_calls: bool) -> RolloutTools:
+    """The tools of one conversation about a problem.
+
+    Raises:
+        DataError: If the row's columns cannot be read, or no tool can run what it brings; the message names the row.
+        UserCodeError: If an environment cannot be made.
+    """
+    try:
+        return toolset.open(problem.columns, max_calls_per_turn=max_calls_per_turn, parallel_calls=parallel_calls)
+    except DataError as error:
+        raise DataError(f"{problem.place}: {error}") from error
+    except UserCodeError as error:
+        raise UserCodeError(f"{problem.place}: {error}") from error
+
+
 async def play_problems(
     job: PlayingJob,
     player: Player,
@@ -164,12 +179,9 @@ async def play_problem(
         DataError: If the row's columns cannot be read, or no tool can run what it brings.
         UserCodeError: If an environment cannot be made or closed.
     """
-    try:
-        opened = job.toolset.open(
-            problem.columns, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
-        )
-    except (DataError, UserCodeError) as error:
-        raise type(error)(f"{problem.place}: {error}") from error
+    opened = open_tools(
+        job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
+    )
     async with opened as tools:
         played = await _played(job, player, tools.toolbox, problem, sample, on_message)
         outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=job.notebook is not None)

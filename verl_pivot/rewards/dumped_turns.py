@@ -25,6 +25,16 @@ class DumpCounts:
     """{why: number of rollouts, or of turns}"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DumpedJudgedTurn:
+    """A turn that a judge can be asked about, and where it stands."""
+
+    judged: JudgedTurn
+    rollout: DumpedRollout
+    number: int
+    """Index among the rollout's turns, from 0."""
+
+
 def tasks_by_prompt(files: Sequence[Path]) -> dict[str, str]:
     """{prompt_id: the task as text} of rows for training.
 
@@ -35,7 +45,7 @@ def tasks_by_prompt(files: Sequence[Path]) -> dict[str, str]:
     for row in (row for path in files for row in read_rows(path)):
         try:
             prompt = [as_object(each, "a message") for each in as_list(row.decoded().get("prompt"), "prompt")]
-            tasks[prompt_id(prompt)] = task_text(prompt)
+            tasks[prompt_id(prompt)] = _whole(task_text(prompt))
         except (BadRowError, TypeError) as error:
             raise DataError(
                 f"{row.place} has no prompt of texts ({error}): give with --rows the data.train_files of the run"
@@ -50,7 +60,7 @@ def dumped_turns(
     *,
     needs_outcome: bool,
     on_rollouts: Callable[[int], object],
-) -> Iterator[JudgedTurn]:
+) -> Iterator[DumpedJudgedTurn]:
     """Every sampled turn but the last of each rollout, in the order of the dumps.
 
     Args:
@@ -70,7 +80,7 @@ def dumped_turns(
             counts.left_out[why] += 1
             continue
         for turn in _turns(rollout, tasks):
-            if turn.turn.text.strip():
+            if turn.judged.turn.text.strip():
                 counts.num_turns += 1
                 yield turn
             else:
@@ -96,14 +106,23 @@ def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: b
     return ""
 
 
-def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[JudgedTurn]:
+def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[DumpedJudgedTurn]:
     assert rollout.record is not None, rollout.uid
-    shown = [ShownTurn(text=turn.text, observation="\n".join(turn.observations).strip()) for turn in rollout.turns]
+    shown = [
+        ShownTurn(text=_whole(turn.text), observation=_whole("\n".join(turn.observations).strip()))
+        for turn in rollout.turns
+    ]
     for number, turn in enumerate(shown[:-1]):
-        yield JudgedTurn(
+        judged = JudgedTurn(
             id=f"{rollout.step}:{rollout.uid}:{number}",
             task=tasks[rollout.record.prompt_id],
             earlier=tuple(shown[:number]),
             turn=turn,
             outcome=rollout.score,
         )
+        yield DumpedJudgedTurn(judged=judged, rollout=rollout, number=number)
+
+
+def _whole(text: str) -> str:
+    """The text without half characters, which no file holds; a judge is not shown them either."""
+    return text.encode(errors="replace").decode()

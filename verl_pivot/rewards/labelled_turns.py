@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -15,13 +16,15 @@ from verl_pivot.data.json_values import BadRowError
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.principles import PrincipleSet, ShownTurn, TurnQuestion
 
-LabelSource = Literal["judge", "outcomes"]
+LabelSource = Literal["judge", "outcomes", "continuations"]
 
 _SHOWN = pyarrow.struct({"text": pyarrow.string(), "observation": pyarrow.string()})
-_MESSAGE = pyarrow.struct({"role": pyarrow.string(), "content": pyarrow.string()})
+MESSAGE = pyarrow.struct({"role": pyarrow.string(), "content": pyarrow.string()})
+"""Type of one message in a column `messages`."""
 SCHEMA = pyarrow.schema(
     {
         "id": pyarrow.string(),
+        "task_id": pyarrow.string(),
         "task": pyarrow.string(),
         "earlier": pyarrow.list_(_SHOWN),
         "text": pyarrow.string(),
@@ -32,7 +35,7 @@ SCHEMA = pyarrow.schema(
         "num_samples": pyarrow.int64(),
         "num_valid": pyarrow.int64(),
         "labelled_by": pyarrow.string(),
-        "messages": pyarrow.list_(_MESSAGE),
+        "messages": pyarrow.list_(MESSAGE),
         "verifier": pyarrow.string(),
         "verifier_options": pyarrow.string(),
     }
@@ -65,11 +68,11 @@ class LabelledTurn:
     label: float
     """Score in [0, 1]."""
     spread: float
-    """Standard deviation of the scores that the label comes from."""
+    """Standard deviation of the scores or outcomes that the label comes from."""
     num_samples: int
-    """Answers of the stronger judge, or rollouts with the same turn."""
+    """Answers of the stronger judge, rollouts with the same turn, or continuations from behind it."""
     num_valid: int
-    """Number of these that gave a score."""
+    """Number of these that gave a score or an outcome."""
     labelled_by: LabelSource
     answer: str
     """Answer of a judge whose score is that of the label, or near it."""
@@ -100,16 +103,10 @@ def _row(
     turn: LabelledTurn, question: TurnQuestion, principle_set: PrincipleSet, tolerance: float
 ) -> dict[str, object]:
     judged = turn.judged
-    options = {
-        "turn": judged.turn.text,
-        "form": principle_set.form,
-        "principles": [each.model_dump() for each in principle_set.principles],
-        "max_added": principle_set.max_added,
-        "label": turn.label,
-        "tolerance": tolerance,
-    }
+    options = {**options_of(judged.turn.text, turn.label, principle_set), "tolerance": tolerance}
     return {
         "id": judged.id,
+        "task_id": task_id(judged.task),
         "task": judged.task,
         "earlier": [asdict(each) for each in judged.earlier],
         "text": judged.turn.text,
@@ -124,6 +121,22 @@ def _row(
         "verifier": "process_score",
         "verifier_options": msgspec.json.encode(options).decode(),
     }
+
+
+def options_of(text: str, label: float, principle_set: PrincipleSet) -> dict[str, object]:
+    """Options of the verifier process_score for a turn with this text and label, without a tolerance."""
+    return {
+        "turn": text,
+        "form": principle_set.form,
+        "principles": [each.model_dump() for each in principle_set.principles],
+        "max_added": principle_set.max_added,
+        "label": label,
+    }
+
+
+def task_id(task: str) -> str:
+    """Digest of a task, by which its turns go into the same part of the data: that of training, or of validation."""
+    return sha256(task.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class TurnRow(msgspec.Struct, frozen=True, kw_only=True):

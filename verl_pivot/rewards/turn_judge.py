@@ -12,14 +12,8 @@ from verl_pivot.engines.chat import ChatAnswer, ChatClient, response_format
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
-from verl_pivot.rewards.principles import (
-    InvalidAnswerError,
-    ShownTurn,
-    TurnQuestion,
-    answer_schema,
-    score_of_answer,
-    turn_question,
-)
+from verl_pivot.rewards.principle_answers import InvalidAnswerError, answer_schema, score_of_answer
+from verl_pivot.rewards.principles import ShownTurn, TurnQuestion, turn_question
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
@@ -87,7 +81,7 @@ class TurnJudge:
         self._settings = settings
         self._written = written
         self._tokenizer = tokenizer
-        self._principle_set = settings.principle_set()
+        self.principle_set = settings.principle_set()
         self._parameters = _parameters(settings)
         cache = None if settings.cache_dir is None else AnswerCache(Path(settings.cache_dir))
         self._client = ChatClient(
@@ -97,8 +91,8 @@ class TurnJudge:
             Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
             remedy=f"see that {written('base_url')} and {written('model')} are those of the judge",
             cache=cache,
+            max_concurrency=-(-settings.max_concurrency // num_workers),
         )
-        self._slots = asyncio.Semaphore(-(-settings.max_concurrency // num_workers))
         self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
 
     async def close(self) -> None:
@@ -125,7 +119,7 @@ class TurnJudge:
 
     def question(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnQuestion:
         """The question about a turn after the turns before it."""
-        return turn_question(task, earlier, turn, self._principle_set, self._fit)
+        return turn_question(task, earlier, turn, self.principle_set, self._fit)
 
     def _fit(self, texts: Sequence[str], order: Sequence[int]) -> Sequence[str]:
         return fit_together(texts, order, self._settings.max_question_tokens, self._tokenizer)
@@ -168,7 +162,7 @@ class TurnJudge:
     def _score(self, answer: ChatAnswer, question: TurnQuestion) -> float:
         if answer.finish_reason == "length":
             raise InvalidAnswerError(f"it was cut off; raise {self._written('max_tokens')}")
-        return score_of_answer(answer.text, question.turn, self._principle_set)
+        return score_of_answer(answer.text, question.turn, self.principle_set)
 
     async def _ask_control_question(self, refusal: ConfigError) -> None:
         """Ask about a harmless turn.
@@ -185,11 +179,10 @@ class TurnJudge:
 
     async def _answer(self, messages: list[JsonObject], seed: int, temperature: float, name: str | None) -> ChatAnswer:
         parameters: JsonObject = {**self._parameters, "temperature": temperature, "seed": seed}
-        async with self._slots:
-            try:
-                return await self._client.ask(messages, parameters, cache_key=name)
-            except EngineError as error:
-                raise VerifierError(f"judge {self._settings.model}: {error}") from error
+        try:
+            return await self._client.ask(messages, parameters, cache_key=name)
+        except EngineError as error:
+            raise VerifierError(f"judge {self._settings.model}: {error}") from error
 
 
 def _parameters(settings: ProcessSettings) -> JsonObject:

@@ -1,6 +1,5 @@
 """Turns -> labels: the median of a stronger judge's scores, or the mean outcome of the rollouts with that turn."""
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -8,8 +7,9 @@ from statistics import fmean, median, pstdev
 
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.rewards.labelled_turns import JudgedTurn, LabelledTurn
-from verl_pivot.rewards.principles import Fit, PrincipleSet, TurnQuestion, quotable, turn_question
+from verl_pivot.rewards.principles import Fit, PrincipleSet, TurnQuestion, turn_question
 from verl_pivot.rewards.turn_judge import TurnJudge, TurnJudgement, all_or_none
+from verl_pivot.rewards.written_answers import ordered_answer, plain_answer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,12 +20,14 @@ class Labels:
     questions: list[TurnQuestion] = field(default_factory=list)
     """[num_turns]"""
     num_asked: int = 0
-    """Answers of the judge, cached ones included."""
+    """Answers of the judge or continuations, those included that are not new."""
     num_cached: int = 0
     invalid: Counter[str] = field(default_factory=Counter)
     """{why an answer was invalid: number}"""
     num_unlabelled: int = 0
     """Turns for which no answer was valid."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """{why turns could not be continued: number}"""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     """Tokens of the answers that are not cached."""
@@ -73,7 +75,7 @@ async def labels_by_judge(
     for judged in answered:
         _count(labels, judged)
     for turn, question in zip(turns, questions, strict=True):
-        if (labelled := _median(turn, samples[question.name])) is None:
+        if (labelled := _median(turn, samples[question.name], judge.principle_set)) is None:
             labels.num_unlabelled += 1
         else:
             labels.turns.append(labelled)
@@ -112,22 +114,7 @@ def labels_by_outcomes(turns: Sequence[JudgedTurn], principle_set: PrincipleSet,
     return labels
 
 
-def plain_answer(score: float, turn_text: str, principle_set: PrincipleSet) -> str:
-    """An answer with this score and no thought, in the form that a judge is asked for."""
-    if principle_set.form == "released":
-        return f"Analysis: none.\nScores: <final_score>{round(score * 1000)},1000</final_score>"
-    quotation = quotable(turn_text)
-    return json.dumps(
-        {
-            "principles": [
-                {"name": each.name, "quotation": quotation, "score": 10.0 * score, "maximum": 10.0}
-                for each in principle_set.principles
-            ]
-        }
-    )
-
-
-def _median(turn: JudgedTurn, samples: Sequence[TurnJudgement]) -> LabelledTurn | None:
+def _median(turn: JudgedTurn, samples: Sequence[TurnJudgement], principle_set: PrincipleSet) -> LabelledTurn | None:
     valid = [(judged.score, judged.answers[-1]) for judged in samples if judged.score is not None]
     if not valid:
         return None
@@ -141,7 +128,7 @@ def _median(turn: JudgedTurn, samples: Sequence[TurnJudgement]) -> LabelledTurn 
         num_samples=len(samples),
         num_valid=len(valid),
         labelled_by="judge",
-        answer=nearest[1].text,
+        answer=ordered_answer(nearest[1].text, principle_set),
     )
 
 

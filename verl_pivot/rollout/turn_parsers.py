@@ -89,6 +89,10 @@ class TagParser:
     async def calls(
         self, text: str, token_ids: Sequence[int], tools: Sequence[JsonObject]
     ) -> tuple[ToolCall | Malformed, ...]:
+        return self.read(text)
+
+    def read(self, text: str) -> tuple[ToolCall | Malformed, ...]:
+        """The calls of one turn."""
         stop = next((stop for stop in self.stop if text.endswith(stop)), None)
         candidates = [pair for pair in self._pairs if (pair.stop or pair.close) == stop]
         if not candidates:

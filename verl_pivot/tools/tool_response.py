@@ -1,5 +1,6 @@
 """Result of a sandbox run -> the text that the policy reads, in the form of rStar2-Agent's tools."""
 
+import re
 from signal import Signals
 
 from verl_pivot.sandbox.execution import Result, Status
@@ -13,6 +14,13 @@ _REASONS = {
     Status.COMPILE_TIMEOUT: "compile time-out error, the compiler did not end within its time limit",
     Status.SESSION_KILLED: "session error, the interpreter was restarted and all variables are lost",
 }
+
+_TOLD_SECONDS = re.compile(r"\nexecution time: \d+\.\d\ds\Z")
+
+
+def without_told_seconds(text: str) -> str:
+    """A response without its execution time, so that those of equal programs are equal."""
+    return _TOLD_SECONDS.sub("", text)
 
 
 def render_tool_response(result: Result, *, max_characters: int = 4096, with_time: bool = True) -> str:

@@ -1,0 +1,137 @@
+"""Turns of a dumped rollout -> a conversation that can go on behind them, with its tools in the state of then."""
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+
+from verl_pivot.data.forged_turns import without_chat_tokens
+from verl_pivot.data.rollout_dumps import DumpedRollout, DumpedTurn
+from verl_pivot.data.rollout_records import CallRecord, RolloutRecord
+from verl_pivot.playing.conversation import BegunConversation, in_characters
+from verl_pivot.playing.player import PlayerTurn
+from verl_pivot.playing.turn_form import MessageForm, SameMessageForm, with_text
+from verl_pivot.rollout.observed_turn import ObservedTurn
+from verl_pivot.tools.calls import Toolbox
+from verl_pivot.tools.tool_response import without_told_seconds
+from verl_pivot.types import ErrorKind, Message, Role, ToolCall
+
+_LEFT_OUT = re.compile(r"\n\.\.\. \[(\d{1,12}) characters left out\] \.\.\.\n")
+
+
+class NotReplayed(StrEnum):
+    """Why a conversation cannot go on behind a turn, or its tools not be brought into the state of then."""
+
+    OTHER_RECORD = "the record of the rollout has other calls than its turns have observations"
+    OTHER_FORM = "its observations are not written as --tool-format says"
+    HALF_CHARACTERS = "text with half characters, which no request holds"
+    OTHER_ANSWER = "a tool answers an earlier call otherwise than it did then"
+
+
+def begun_conversation(
+    rollout: DumpedRollout, number: int, form: MessageForm | SameMessageForm
+) -> BegunConversation | NotReplayed:
+    """The rollout up to turn `number`, with what the tools gave back after it.
+
+    Args:
+        rollout: A rollout with tools, whose turn `number` is not its last.
+        number: Index of the turn, from 0.
+        form: How turns and observations stood in its messages.
+    """
+    assert rollout.record is not None, rollout.uid
+    messages: list[Message] = []
+    turns: list[PlayerTurn] = []
+    observed: list[ObservedTurn] = []
+    for index, turn in enumerate(rollout.turns[: number + 1]):
+        calls = [call for call in rollout.record.calls if call.turn == index]
+        if len(calls) != len(turn.observations):
+            return NotReplayed.OTHER_RECORD
+        if not all(_is_whole(text) for text in (turn.text, *turn.observations)):
+            return NotReplayed.HALF_CHARACTERS
+        turns.append(_player_turn(turn, _tokens_before(rollout.record, index)))
+        observed.append(ObservedTurn(texts=list(turn.observations), calls=[in_characters(call) for call in calls]))
+        messages = _with_turn(messages, turn, calls, form)
+    return BegunConversation(messages=tuple(messages), turns=tuple(turns), observed=tuple(observed))
+
+
+def _is_whole(text: str) -> bool:
+    return text.encode(errors="replace").decode() == text
+
+
+def _player_turn(turn: DumpedTurn, num_prompt_tokens: int) -> PlayerTurn:
+    """The turn as text, letter by letter as the policy wrote it."""
+    return PlayerTurn(
+        content=turn.text, raw_text=turn.text, num_prompt_tokens=num_prompt_tokens, num_tokens=turn.num_tokens
+    )
+
+
+def _tokens_before(record: RolloutRecord, index: int) -> int:
+    observed = sum(call.num_tokens for call in record.calls if call.turn < index)
+    return record.prompt_tokens + sum(record.turn_tokens[:index]) + observed
+
+
+def _with_turn(
+    messages: list[Message], turn: DumpedTurn, calls: Sequence[CallRecord], form: MessageForm | SameMessageForm
+) -> list[Message]:
+    """The messages as the agent loop had them: a turn is the text of its message, its calls included."""
+    if isinstance(form, SameMessageForm):
+        return with_text(messages, turn.text + "".join(turn.observations))
+    added, shown = [Message(role=Role.ASSISTANT, content=turn.text)], list(map(without_chat_tokens, turn.observations))
+    if form.are_users or any(call.error_kind is ErrorKind.NO_ACTION for call in calls):
+        added.append(Message(role=Role.USER, content="\n".join(shown)))
+    else:
+        added += [
+            Message(role=Role.TOOL, content=text, name=call.name or None)
+            for text, call in zip(shown, calls, strict=True)
+        ]
+    return [*messages, *added]
+
+
+async def replay(rollout: DumpedRollout, number: int, toolbox: Toolbox, template: str) -> NotReplayed | str | None:
+    """Run the calls of the turns up to `number` again.
+
+    Args:
+        rollout: The rollout.
+        number: Index of its last turn whose calls are run.
+        toolbox: Fresh tools of the same row.
+        template: Text around each observation in the rollout.
+
+    Returns:
+        None if each call was answered as it was then; else why not, or as text what failed in the system.
+    """
+    assert rollout.record is not None, rollout.uid
+    for index, turn in enumerate(rollout.turns[: number + 1]):
+        calls = [call for call in rollout.record.calls if call.turn == index]
+        for position, (call, shown) in enumerate(zip(calls, turn.observations, strict=True)):
+            if call.arguments is None:  # it could not be read, so that no tool was called
+                continue
+            text = _without_template(shown, template)
+            if text is None:
+                return NotReplayed.OTHER_FORM
+            outcome = await toolbox.run_one(ToolCall(name=call.name, arguments=call.arguments), position)
+            if outcome.observation is None:
+                return outcome.failure
+            answered = without_told_seconds(outcome.observation.text)
+            if not _is_same(answered, without_told_seconds(text), is_cut=call.truncated):
+                return NotReplayed.OTHER_ANSWER
+    return None
+
+
+def _without_template(shown: str, template: str) -> str | None:
+    """The observation without the text around it; None if that text is another one."""
+    before, _, behind = template.partition("{text}")
+    if not (shown.startswith(before) and shown.endswith(behind) and len(shown) >= len(before) + len(behind)):
+        return None
+    return shown[len(before) : len(shown) - len(behind)]
+
+
+def _is_same(text: str, shown: str, *, is_cut: bool) -> bool:
+    """Whether a tool's answer is the one that was shown, whose middle a note may stand for."""
+    if not is_cut:
+        return text == shown
+    notes = _LEFT_OUT.finditer(shown)
+    return any(
+        text.startswith(shown[: note.start()])
+        and text.endswith(shown[note.end() :])
+        and len(text) == note.start() + int(note[1]) + len(shown) - note.end()
+        for note in notes
+    )
