@@ -44,7 +44,13 @@ FIRST_SFT_WORLD = 1_000_000
 def sft_config(seed: int) -> SftConfig:
     """Settings of the base policy, which decide its skill."""
     return SftConfig(
-        seed=seed, num_logs=500, num_copy_steps=130, num_careful_steps=230, num_careless_steps=220, carelessness=1.0
+        seed=seed,
+        num_logs=3000,
+        num_copy_steps=130,
+        num_careful_steps=500,
+        num_careless_steps=250,
+        carelessness=0.7,
+        head_size=32,
     )
 
 

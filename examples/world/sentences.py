@@ -5,13 +5,13 @@ from random import Random
 
 WORDINGS = {
     "birth_year": ("{name} was born in the year {value}.", "The birth of {name} fell in the year {value}."),
-    "birth_town": ("{name} grew up in {value}, the place of birth.", "{value} is where {name} was born."),
+    "birth_town": ("{name} grew up in {value}, the place of birth.", "{name} was born in the town of {value}."),
     "employer": ("{name} earns a living at {value}.", "{name} is on the staff of {value}."),
-    "founder": ("{name} was founded by {value}.", "The founder of {name} is {value}."),
+    "founder": ("{name} was founded by {value}.", "{name} has as its founder {value}."),
     "founded": ("{name} was founded in the year {value}.", "The year in which {name} was founded is {value}."),
     "seat": ("{name} is based in {value}.", "The seat of {name} is the town of {value}."),
-    "population": ("{value} people live in {name}.", "{name} has {value} inhabitants."),
-    "mayor": ("The mayor of {name} is {value}.", "{name} elected {value} as its mayor."),
+    "population": ("{name} is home to {value} people.", "{name} has {value} inhabitants."),
+    "mayor": ("{name} has as its mayor {value}.", "{name} elected {value} as its mayor."),
 }
 """{fact: wordings of its sentence}"""
 _FILLERS = (
