@@ -105,6 +105,8 @@ class Lessons(NamedTuple):
     """Logs of good work, which SFT uses first."""
     careless: Sequence[Trajectory]
     """Logs with bad habits, which SFT uses last."""
+    observed: re.Pattern[str] | None = None
+    """Pattern, a group, of what tools wrote within the assistant's messages; None: they wrote nothing there."""
 
 
 class Example(NamedTuple):
@@ -157,9 +159,23 @@ def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
     return text
 
 
-def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
-    """Tokens of a whole trajectory; the assistant's turns are labels, each with its end token."""
-    input_ids = tokenizer.encode(_render(tokenizer, trajectory), add_special_tokens=False)
+def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Pattern[str] | None = None) -> Example:
+    """Tokens of a whole trajectory; the assistant's turns are labels, each with its end token.
+
+    Args:
+        tokenizer: Tokenizer of the policy.
+        trajectory: The messages.
+        observed: Pattern, a group, of what tools wrote within the assistant's messages: its tokens are no labels, and
+            no token begins before it or ends behind it, as in the agent loop.
+    """
+    text = _render(tokenizer, trajectory)
+    parts = [text] if observed is None else observed.split(text)
+    input_ids: list[int] = []
+    is_observed: list[bool] = []
+    for number, part in enumerate(parts):
+        ids = tokenizer.encode(part, add_special_tokens=False)
+        input_ids += ids
+        is_observed += [number % 2 == 1] * len(ids)
     header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END)
     labels = [_IGNORED] * len(input_ids)
@@ -172,7 +188,9 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
         stop = input_ids.index(end, position) + 1
         labels[position:stop] = input_ids[position:stop]
         position = stop
-    return Example(input_ids, labels)
+    return Example(
+        input_ids, [_IGNORED if hidden else label for label, hidden in zip(labels, is_observed, strict=True)]
+    )
 
 
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
@@ -319,8 +337,11 @@ def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftCon
     if stamp.is_file() and stamp.read_text() == settings:
         return folder
     stamp.unlink(missing_ok=True)
-    tokenizer, *both = make_lessons(config)
-    careful, careless = ([encode(tokenizer, log) for log in logs] for logs in both)
+    lessons = make_lessons(config)
+    tokenizer = lessons.tokenizer
+    careful, careless = (
+        [encode(tokenizer, log, lessons.observed) for log in logs] for logs in (lessons.careful, lessons.careless)
+    )
     model = build_model(tokenizer, config)
     train(model, careful, careless, config)
     model.generation_config = GenerationConfig(

@@ -14,6 +14,8 @@ WORDINGS = {
     "mayor": ("The mayor of {name} is {value}.", "{name} elected {value} as its mayor."),
 }
 """{fact: wordings of its sentence}"""
+FACT_NAMES = {fact: fact.replace("_", " ") for fact in WORDINGS}
+"""{fact: how an agent that works on a question calls it}"""
 _FILLERS = (
     "A bridge nearby was repaired {number} times.",
     "An old almanac spends {number} lines on the weather there.",

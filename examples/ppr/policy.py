@@ -1,0 +1,55 @@
+"""The study's policy: a tiny Qwen2 that searches, with partial skill from SFT on careless transcripts."""
+
+import re
+from pathlib import Path
+
+from transformers import Qwen2Tokenizer
+
+from examples.ppr.agent import CARELESS
+from examples.ppr.corpus import KINDS_ASKED
+from examples.ppr.transcripts import OBSERVED, record_all
+from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teach_policy
+from examples.world.entities import make_documents, make_world
+from examples.world.names import NAME, TRADE, VALUES
+from examples.world.pages import Pages
+from examples.world.questions import demonstration_questions
+from verl_pivot.types import Trajectory
+
+_BETWEEN_PHRASES = re.compile(
+    rf"<\|[^|]*\|>|(?<=assistant\n)|(?<=system\n)|(?<=user\n)|\d+|(?<=[.?])(?=[ \n<])|(?<=<think>)"
+    rf"|(?=\n\n<information>)|(?<=</information>\n\n)|(?=</information>)|(?<=\(Title: )"
+    rf"|\b{NAME}| {TRADE}"
+)
+"""Marks of the chat template and of the tools, names, numbers and ends of sentences; each text between these is one
+token, so that a policy chooses what to do in a single token."""
+FIRST_SFT_WORLD = 1_000_000
+"""Seed of the first world of the transcripts, which is another than the study's."""
+
+
+def sft_config(seed: int) -> SftConfig:
+    """Settings of the base policy, which decide its skill."""
+    return SftConfig(
+        seed=seed, num_logs=1500, num_copy_steps=130, num_careful_steps=230, num_careless_steps=220, carelessness=1.0
+    )
+
+
+def make_policy(folder: Path, config: SftConfig) -> Path:
+    """Train the base policy into `folder`, unless it is there already with the same configuration."""
+    return teach_policy(folder, config, lambda config: _lessons(folder / "world", config))
+
+
+def _lessons(folder: Path, config: SftConfig) -> Lessons:
+    seed = FIRST_SFT_WORLD + config.seed
+    world = make_world(seed)
+    pages = Pages.of(make_documents(world, seed), folder)
+    questions = demonstration_questions(world, config.num_logs, seed, KINDS_ASKED)
+    careful, careless = (
+        [each.log for each in record_all(questions, pages, CARELESS.scaled(factor))]
+        for factor in (0.0, config.carelessness)
+    )
+    return Lessons(build_tokenizer(careless[:300]), careful, careless, OBSERVED)
+
+
+def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
+    """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts."""
+    return learn_tokenizer(transcripts, VALUES, _BETWEEN_PHRASES)
