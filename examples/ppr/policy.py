@@ -29,7 +29,7 @@ FIRST_SFT_WORLD = 1_000_000
 def sft_config(seed: int) -> SftConfig:
     """Settings of the base policy, which decide its skill."""
     return SftConfig(
-        seed=seed, num_logs=1500, num_copy_steps=130, num_careful_steps=230, num_careless_steps=220, carelessness=1.0
+        seed=seed, num_logs=1500, num_copy_steps=130, num_careful_steps=420, num_careless_steps=250, carelessness=1.0
     )
 
 

@@ -165,17 +165,12 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Patte
     Args:
         tokenizer: Tokenizer of the policy.
         trajectory: The messages.
-        observed: Pattern, a group, of what tools wrote within the assistant's messages: its tokens are no labels, and
-            no token begins before it or ends behind it, as in the agent loop.
+        observed: Pattern, a group, of what tools wrote within the assistant's messages. No token begins before it or
+            ends behind it, as in the agent loop. It is labels too: names recur in it, and so it teaches to copy them.
     """
     text = _render(tokenizer, trajectory)
     parts = [text] if observed is None else observed.split(text)
-    input_ids: list[int] = []
-    is_observed: list[bool] = []
-    for number, part in enumerate(parts):
-        ids = tokenizer.encode(part, add_special_tokens=False)
-        input_ids += ids
-        is_observed += [number % 2 == 1] * len(ids)
+    input_ids = [id for part in parts for id in tokenizer.encode(part, add_special_tokens=False)]
     header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END)
     labels = [_IGNORED] * len(input_ids)
@@ -188,9 +183,7 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Patte
         stop = input_ids.index(end, position) + 1
         labels[position:stop] = input_ids[position:stop]
         position = stop
-    return Example(
-        input_ids, [_IGNORED if hidden else label for label, hidden in zip(labels, is_observed, strict=True)]
-    )
+    return Example(input_ids, labels)
 
 
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
