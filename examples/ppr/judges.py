@@ -15,6 +15,8 @@ MAXIMUM = 10
 FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
 _FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
+_SEARCH = re.compile(r"<search>[^<]*</search>")
+_STATEMENT = re.compile(r"\bThe [a-z ]+ is [\w ]+\.")
 _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
 
 
@@ -63,18 +65,24 @@ def read_question(messages: Sequence[Mapping[str, str]]) -> JudgeQuestion:
 
 
 def answer(question: JudgeQuestion, scores: Scores) -> str:
-    """The judge's answer: a score for each principle, and the beginning of the turn as the quotation.
+    """The judge's answer: a score for each principle, and a quotation of what it is judged by.
 
     Raises:
         UnknownTaskError: If the judge does not know the task.
     """
     given = scores(question)
-    quotation = quotable(question.turn.text)
     principles: list[Json] = [
-        {"name": each, "quotation": quotation, "score": given[each], "maximum": MAXIMUM} for each in question.principles
+        {"name": each, "quotation": _quotation(each, question.turn.text), "score": given[each], "maximum": MAXIMUM}
+        for each in question.principles
     ]
     content: JsonObject = {"principles": principles}
     return json.dumps(content)
+
+
+def _quotation(principle: str, text: str) -> str:
+    """The search of a turn for `query`, its first statement of a fact for all else; its beginning if it has none."""
+    found = (_SEARCH if principle == QUERY else _STATEMENT).search(text)
+    return quotable(found[0] if found else text)
 
 
 def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> Scores:

@@ -148,7 +148,7 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
     """Print the table, and what is missing."""
     table = Table(title="Held-out questions, one sampled answer each", title_justify="left")
     for column in ("arm", "seeds", "EM", "over outcome", "steps to its EM", *_SHOWN, "EM, unseen kind"):
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for row in found:
         low, high = row.interval
         steps = "" if row.over_outcome is None else str(row.steps_to_outcome or "never")

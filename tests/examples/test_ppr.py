@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
+import httpx
 import pytest
 import typer
 from aiohttp.test_utils import TestClient, TestServer
@@ -33,7 +34,7 @@ from examples.ppr.measures import MEASURES, Played, read_dump  # noqa: E402
 from examples.ppr.oracle import TurnGrades, grade  # noqa: E402
 from examples.ppr.policy import build_tokenizer  # noqa: E402
 from examples.ppr.run import check_judges, make_arm  # noqa: E402
-from examples.ppr.serving import JudgeModels  # noqa: E402
+from examples.ppr.serving import JudgeModels, served_judge  # noqa: E402
 from examples.ppr.training import (  # noqa: E402
     ARMS,
     MAX_OBSERVATION_TOKENS,
@@ -248,6 +249,26 @@ async def test_the_endpoint_answers_as_openais_servers_do_and_refuses_what_it_do
         for wrong in (messages([], FIRST, "Add 1 and 2."), [{"role": "user", "content": "Hello."}] * 2):
             refused = await client.post("/v1/chat/completions", json={"model": "judge", "messages": wrong})
             assert refused.status == 400
+
+
+async def test_a_served_judge_answers_and_ends_with_its_block(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.parquet", [QUESTION], "search_r1").with_suffix(".jsonl")
+    asked = {"model": "judge", "messages": messages([FIRST], SECOND)}
+    async with httpx.AsyncClient(trust_env=False) as client:
+        with served_judge("oracle", JudgeModels(), [path], tmp_path / "judge.log", Console(quiet=True)) as url:
+            answered = await client.post(f"{url}/chat/completions", json=asked)
+            assert answered.status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            await client.post(f"{url}/chat/completions", json=asked)
+
+
+def test_a_judge_that_does_not_start_is_named_with_its_log(tmp_path: Path) -> None:
+    missing = tmp_path / "nowhere.jsonl"
+    with (
+        pytest.raises(SystemExit, match=r"the judge oracle did not start; see .*judge\.log"),
+        served_judge("oracle", JudgeModels(), [missing], tmp_path / "judge.log", Console(quiet=True)),
+    ):
+        pass
 
 
 def test_questions_are_read_back_from_their_file(tmp_path: Path) -> None:
