@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from random import Random
 
+from examples.ppr.world import WORDS
 from examples.world.habits import Habits
-from examples.world.names import misspelt
 from examples.world.questions import Lookup, WorldQuestion
 from examples.world.sentences import FACT_NAMES, WORDINGS, value_in
 
@@ -31,7 +31,7 @@ class SearchHabits(Habits):
     """In each turn, and again after each sentence: that it says one that says nothing."""
 
 
-CARELESS = SearchHabits(early=0.15, misspells=0.12, repeats=0.08, wanders=0.15, omits=0.2, rambles=0.2)
+CARELESS = SearchHabits(early=0.2, misspells=0.06, repeats=0.1, wanders=0.12, omits=0.2, rambles=0.15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +107,9 @@ class SearchAgent:
 
     def _search(self, name: str, thought: str) -> SearchTurn:
         self._looked_up.append(name)
-        return SearchTurn(
-            thought=thought, query=misspelt(name, self.rng) if self._happens(self.habits.misspells) else name
-        )
+        if self._happens(self.habits.misspells):
+            name = " ".join([self.rng.choice(WORDS), *name.split()[1:]])
+        return SearchTurn(thought=thought, query=name)
 
     def _guess(self) -> SearchTurn:
         """Answer with something else that the pages tell of what was looked up."""

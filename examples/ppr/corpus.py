@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.world.entities import make_documents, make_world
-from examples.world.pages import Pages, write_tools
+from examples.ppr.world import KINDS_ASKED, make_pages, make_small_world
+from examples.world.pages import write_tools
 from examples.world.questions import WorldQuestion, held_out_questions, training_questions
 from examples.world.rows import by_prompt, write_rows
 
-KINDS_ASKED = ("employer_seat", "founder_town", "founder_population", "mayor_birth_year")
-"""Kinds of questions, of two and three hops: those whose answer stands on a page. The last one is held out."""
 _SEED = 0
 """Seed of the world and of its held-out questions, which are the same for all seeds of the study."""
-_NUM_TRAINING = 2000
+_NUM_TRAINING = 320
+MOST_HELD_OUT = 280
+"""Held-out questions that the held-out firms of the world are enough for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Corpus:
 def make_corpus(folder: Path, num_held_out: int) -> Corpus:
     """Write the files into a folder; those that are there already are the same."""
     folder = folder.resolve()  # the trainer's processes run elsewhere
-    world = make_world(_SEED)
-    Pages.of(make_documents(world, _SEED), folder)
+    world = make_small_world(_SEED)
+    make_pages(world, _SEED, folder)
     training = training_questions(world, _NUM_TRAINING, _SEED, KINDS_ASKED)
     held_out = held_out_questions(world, num_held_out, _SEED, KINDS_ASKED)
     return Corpus(

@@ -14,7 +14,7 @@ activate_shims()  # before transformers, which imports torchvision
 
 from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
 from examples.ppr import report  # noqa: E402
-from examples.ppr.corpus import Corpus, make_corpus  # noqa: E402
+from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
 from examples.ppr.measures import read_dump, read_training  # noqa: E402
 from examples.ppr.policy import make_policy, sft_config  # noqa: E402
 from examples.ppr.serving import JudgeModels, served_judge  # noqa: E402
@@ -34,7 +34,9 @@ def main(
     arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(_DEFAULT_ARMS),
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 40,
-    questions: Annotated[int, typer.Option(min=8, help="Held-out questions that each policy answers.")] = 300,
+    questions: Annotated[
+        int, typer.Option(min=8, max=MOST_HELD_OUT, help="Held-out questions that each policy answers.")
+    ] = MOST_HELD_OUT,
     batch: Annotated[int, typer.Option(min=4, help="Questions of one step.")] = 64,
     pprm: Annotated[
         Path | None, typer.Option(help="Folder of the trained judge of the arms with pprm in their names.")

@@ -19,7 +19,7 @@ from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.ppr import report  # noqa: E402
 from examples.ppr.agent import CARELESS, RAMBLINGS, SearchHabits, SearchTurn  # noqa: E402
-from examples.ppr.corpus import KINDS_ASKED, Corpus  # noqa: E402
+from examples.ppr.corpus import Corpus  # noqa: E402
 from examples.ppr.judge_server import endpoint  # noqa: E402
 from examples.ppr.judges import (  # noqa: E402
     SCRIPTED,
@@ -44,8 +44,8 @@ from examples.ppr.training import (  # noqa: E402
     Arm,
 )
 from examples.ppr.transcripts import MAX_TURNS, OBSERVATION, OBSERVED, Transcript, record, record_all  # noqa: E402
+from examples.ppr.world import KINDS_ASKED, WORDS, make_pages, make_small_world  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
-from examples.world.entities import WorldSize, make_documents, make_world  # noqa: E402
 from examples.world.pages import Pages, write_tools  # noqa: E402
 from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration_questions  # noqa: E402
 from examples.world.rows import by_prompt, read_questions, write_rows  # noqa: E402
@@ -58,7 +58,7 @@ from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord  # no
 from verl_pivot.rewards.process_settings import parse_process, principle_set_of  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
-WORLD = make_world(3, WorldSize(people=240, firms=80, towns=30))
+WORLD = make_small_world(3)
 QUESTIONS = demonstration_questions(WORLD, 80, 3, KINDS_ASKED)
 TASK = "How many people live in the town where the founder of Vako Mills was born?"
 QUESTION = WorldQuestion(
@@ -92,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pages(folder: Path) -> Pages:
-    return Pages.of(make_documents(WORLD, 3), folder)
+    return make_pages(WORLD, 3, folder)
 
 
 @pytest.fixture(scope="module")
@@ -168,17 +168,18 @@ async def test_transcripts_are_what_the_agent_loop_shows(
         assert loop.tokenizer.decode(output.response_ids) == "".join(parts)
 
 
-def test_pages_are_no_labels_and_what_to_do_is_one_token(careless: list[Transcript]) -> None:
+def test_no_token_reaches_over_the_border_of_a_page_and_what_to_do_is_one_token(careless: list[Transcript]) -> None:
     tokenizer = build_tokenizer([each.log for each in careless])
     for transcript in careless:
-        example = encode(tokenizer, transcript.log, OBSERVED)
-        labels = [each for each in example.labels if each >= 0]
-        assert tokenizer.decode(labels) == "".join(texts(transcript)[::2]) + "<|im_end|>"
-    text = SearchTurn(thought=f"{RAMBLINGS[0]} The founder is Vakol Mills.", query="Vakol Mills").text
+        labels = [each for each in encode(tokenizer, transcript.log, OBSERVED).labels if each >= 0]
+        parts = [tokenizer.encode(each, add_special_tokens=False) for each in texts(transcript)]
+        assert labels == [*(id for part in parts for id in part), tokenizer.eos_token_id]
+    name = f"{WORDS[0]} Mills"
+    text = SearchTurn(thought=f"{RAMBLINGS[0]} The founder is {name}.", query=name).text
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert [tokenizer.decode([each]) for each in ids] == [
-        "<think>", RAMBLINGS[0], " The founder is ", "Va", "ko", "l", " Mills", ".", "</think>\n<search>",
-        "Va", "ko", "l", " Mills", "</search>",
+        "<think>", f"{RAMBLINGS[0]} ", "The founder is ", WORDS[0], " Mills", ".", "</think>\n<search>",
+        WORDS[0], " Mills", "</search>",
     ]  # fmt: skip
 
 
