@@ -6,7 +6,7 @@ from random import Random
 from examples.ppr.world import WORDS
 from examples.world.habits import Habits
 from examples.world.questions import Lookup, WorldQuestion
-from examples.world.sentences import FACT_NAMES, WORDINGS, value_in
+from examples.world.sentences import WORDINGS, sentence_in, value_in
 
 RAMBLINGS = (
     "This needs some thought.",
@@ -26,7 +26,7 @@ class SearchHabits(Habits):
     wanders: float = 0.0
     """In each turn in which it does not know the answer yet: that it searches for another name that it has read."""
     omits: float = 0.0
-    """In each turn after it found what it looked for: that it does not say so."""
+    """In each turn after it found what it looked for: that it does not quote it."""
     rambles: float = 0.0
     """In each turn, and again after each sentence: that it says one that says nothing."""
 
@@ -74,7 +74,7 @@ class SearchAgent:
         fresh = [lookups[number] for number in sorted(found - self._read)]
         self._read |= found
         wanted = next((each for number, each in enumerate(lookups) if number not in found), None)
-        said = [f"The {FACT_NAMES[each.fact]} is {each.value}." for each in fresh]
+        said = [told for each in fresh if (told := sentence_in(self._pages, each.entity, each.fact))]
         if self._happens(self.habits.omits):
             said = []
         while self._happens(self.habits.rambles):
@@ -92,8 +92,8 @@ class SearchAgent:
         others = sorted(self._names - {wanted.entity, *self._looked_up})
         if others and self._happens(self.habits.wanders):
             name = self.rng.choice(others)
-            return self._search(name, f"I look up {name}.")
-        return self._search(wanted.entity, said or f"I look up {wanted.entity}.")
+            return self._search(name, "I look on.")
+        return self._search(wanted.entity, said or ("I look on." if self._looked_up else self.question.text))
 
     @property
     def _told(self) -> set[str]:

@@ -16,7 +16,7 @@ FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
 _FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
 _SEARCH = re.compile(r"<search>[^<]*</search>")
-_STATEMENT = re.compile(r"\bThe [a-z ]+ is [\w ]+\.")
+_THOUGHT = re.compile(r"<think>[^<]*")
 _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
 
 
@@ -80,8 +80,8 @@ def answer(question: JudgeQuestion, scores: Scores) -> str:
 
 
 def _quotation(principle: str, text: str) -> str:
-    """The search of a turn for `query`, its first statement of a fact for all else; its beginning if it has none."""
-    found = (_SEARCH if principle == QUERY else _STATEMENT).search(text)
+    """The search of a turn for `query`, its thought for all else; its beginning if it has none."""
+    found = (_SEARCH if principle == QUERY else _THOUGHT).search(text)
     return quotable(found[0] if found else text)
 
 

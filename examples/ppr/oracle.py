@@ -1,11 +1,10 @@
 """Oracle of the world: a turn of a search agent -> whether its query and what it says that it read are right."""
 
-import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from examples.world.questions import Lookup, WorldQuestion
-from examples.world.sentences import FACT_NAMES
+from examples.world.sentences import value_in
 from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.rewards.principles import ShownTurn
 
@@ -38,19 +37,10 @@ def grade(question: WorldQuestion, earlier: Sequence[ShownTurn], turn: ShownTurn
     thought = " ".join(split_at_tags(turn.text, "<think>", "</think>").inside)
     return TurnGrades(
         query=bool(missing and queries) and missing[0].is_asked_by(queries[-1]),
-        information=all(_is_said(each, thought) for each in fresh)
+        information=all(each.is_answered_by(thought) for each in fresh)
         and not any(_is_said_wrongly(each, thought) for each in question.lookups),
     )
 
 
-def _said(lookup: Lookup, thought: str) -> set[str]:
-    """Values that a thought gives to the fact of a lookup."""
-    return set(re.findall(rf"\bThe {FACT_NAMES[lookup.fact]} is ([\w ]+)\.", thought))
-
-
-def _is_said(lookup: Lookup, thought: str) -> bool:
-    return lookup.value in _said(lookup, thought)
-
-
 def _is_said_wrongly(lookup: Lookup, thought: str) -> bool:
-    return bool(_said(lookup, thought) - {lookup.value})
+    return value_in(thought, lookup.entity, lookup.fact) not in (None, lookup.value)

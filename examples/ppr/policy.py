@@ -33,11 +33,10 @@ def sft_config(seed: int) -> SftConfig:
     return SftConfig(
         seed=seed,
         num_logs=2400,
-        num_copy_steps=160,
-        num_careful_steps=400,
+        num_copy_steps=240,
+        num_careful_steps=300,
         num_careless_steps=200,
         carelessness=1.0,
-        head_size=32,
     )
 
 

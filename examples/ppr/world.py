@@ -19,4 +19,4 @@ def make_small_world(seed: int) -> tuple[Entity, ...]:
 
 def make_pages(world: tuple[Entity, ...], seed: int, folder: Path) -> Pages:
     """The pages of a world, each with one sentence that tells nothing that is asked, and their index in a folder."""
-    return Pages.of(make_documents(world, seed, num_fillers=1), folder)
+    return Pages.of(make_documents(world, seed, num_fillers=1, value_first=False), folder)

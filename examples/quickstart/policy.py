@@ -21,6 +21,7 @@ from examples.quickstart.tasks import record_logs
 from verl_pivot.types import Trajectory
 
 _IGNORED = -100
+_HEAD_SIZE = 64
 _CONTEXT_TOKENS = 1024
 _TAGS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _VALUES = (
@@ -93,8 +94,6 @@ class SftConfig:
     carelessness: float = 0.65
     hidden_size: int = 128
     num_layers: int = 3
-    head_size: int = 64
-    """Every engine supports 64; SGLang on a CPU also supports 32, whose twice as many heads learn to look up sooner."""
     rope_theta: float = 10_000.0
 
 
@@ -188,9 +187,9 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Patte
 
 
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
-    """A Qwen2 with random weights."""
+    """A Qwen2 with random weights; its heads have size 64, which every engine supports."""
     torch.manual_seed(config.seed)
-    num_heads = config.hidden_size // config.head_size
+    num_heads = config.hidden_size // _HEAD_SIZE
     model = Qwen2ForCausalLM(
         Qwen2Config(
             vocab_size=len(tokenizer),
@@ -208,20 +207,20 @@ def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalL
         )
     )
     for head in range(num_heads):
-        _look_back(model, head, config)
+        _look_back(model, head, config.rope_theta)
     return model
 
 
 @torch.no_grad()
-def _look_back(model: Qwen2ForCausalLM, head: int, config: SftConfig) -> None:
+def _look_back(model: Qwen2ForCausalLM, head: int, rope_theta: float) -> None:
     """Set the biases of a head in the first layer so that, through RoPE, it attends to the token `head + 1` back.
 
     Copying needs such heads, which training alone finds only after some hundred steps.
     """
     attention = model.model.layers[0].self_attn
-    half = config.head_size // 2
-    angle = (head + 1) * config.rope_theta ** -(torch.arange(half) / half)
-    start = head * config.head_size
+    half = _HEAD_SIZE // 2
+    angle = (head + 1) * rope_theta ** -(torch.arange(half) / half)
+    start = head * _HEAD_SIZE
     attention.q_proj.bias[start : start + half] = 2.0
     attention.k_proj.bias[start : start + half] = 2.0 * angle.cos()
     attention.k_proj.bias[start + half : start + 2 * half] = 2.0 * angle.sin()

@@ -137,22 +137,25 @@ def _other(names: list[str], name: str, rng: Random) -> str:
     return rng.choice([each for each in names if each != name])
 
 
-def make_documents(world: tuple[Entity, ...], seed: int, num_fillers: int = 3) -> list[Document]:
+def make_documents(
+    world: tuple[Entity, ...], seed: int, num_fillers: int = 3, *, value_first: bool = True
+) -> list[Document]:
     """One document for each entity, in an order that tells nothing, which hides its facts among other sentences.
 
     Args:
         world: The entities.
         seed: Seed of wordings and orders.
         num_fillers: Sentences of a document that tell nothing that is asked.
+        value_first: Whether sentences may begin with the value of their fact.
     """
     rng = Random(f"documents {seed}")
-    documents = [_document(entity, num_fillers, rng) for entity in world]
+    documents = [_document(entity, num_fillers, value_first, rng) for entity in world]
     rng.shuffle(documents)
     return documents
 
 
-def _document(entity: Entity, num_fillers: int, rng: Random) -> Document:
-    facts = [sentence(entity.name, fact, value, rng) for fact, value in entity.facts.items()]
+def _document(entity: Entity, num_fillers: int, value_first: bool, rng: Random) -> Document:
+    facts = [sentence(entity.name, fact, value, rng, value_first=value_first) for fact, value in entity.facts.items()]
     sentences = [*facts, *fillers(num_fillers, rng)]
     rng.shuffle(sentences)
     return Document(entity.name, " ".join(sentences))

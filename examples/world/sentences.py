@@ -38,9 +38,17 @@ VOCABULARY = frozenset(
 """Words of all sentences, which no name may have."""
 
 
-def sentence(name: str, fact: str, value: str, rng: Random) -> str:
-    """A fact of an entity in one of its wordings."""
-    return rng.choice(WORDINGS[fact]).format(name=name, value=value)
+def sentence(name: str, fact: str, value: str, rng: Random, *, value_first: bool = True) -> str:
+    """A fact of an entity in one of its wordings; without `value_first` in one that does not begin with the value."""
+    wordings = [each for each in WORDINGS[fact] if value_first or not each.startswith("{value}")]
+    return rng.choice(wordings).format(name=name, value=value)
+
+
+def sentence_in(page: str, name: str, fact: str) -> str | None:
+    """The sentence of a page that tells a fact of an entity; None if the page does not tell it."""
+    value = value_in(page, name, fact)
+    told = (each.format(name=name, value=value) for each in WORDINGS[fact])
+    return next((each for each in told if each in page), None)
 
 
 def fillers(number: int, rng: Random) -> list[str]:

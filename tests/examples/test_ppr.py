@@ -74,6 +74,8 @@ QUESTION = WorldQuestion(
 )
 FIRM = "Vako Mills is based in Hifot. The founder of Vako Mills is Brem Tazil."
 PERSON = "Brem Tazil grew up in Dolvex, the place of birth."
+FOUNDED = "The founder of Vako Mills is Brem Tazil."
+WRONG = "The founder of Vako Mills is Brem Tazul."
 TOWN = "Dolvex has 43785 inhabitants."
 
 
@@ -81,8 +83,8 @@ def said(thought: str, query: str, page: str = "") -> ShownTurn:
     return ShownTurn(text=SearchTurn(thought=thought, query=query).text, observation=page)
 
 
-FIRST = said("I look up Vako Mills.", "Vako Mills", FIRM)
-SECOND = said("The founder is Brem Tazil.", "Brem Tazil", PERSON)
+FIRST = said(TASK, "Vako Mills", FIRM)
+SECOND = said(FOUNDED, "Brem Tazil", PERSON)
 
 
 @pytest.fixture(scope="module")
@@ -135,18 +137,18 @@ def test_every_turn_of_a_careful_agent_is_right_for_the_oracle(pages: Pages) -> 
     ("earlier", "turn", "query", "information"),
     [
         ([], FIRST, True, True),
-        ([], said("I look up Vako Mills.", "Vakol Mills"), False, True),
-        ([], said("The founder is Brem Tazul.", "Vako Mills"), True, False),
+        ([], said(TASK, "Vakol Mills"), False, True),
+        ([], said(WRONG, "Vako Mills"), True, False),
         ([FIRST], SECOND, True, True),
-        ([FIRST], said("The founder is Brem Tazul.", "Brem Tazil"), True, False),
+        ([FIRST], said(WRONG, "Brem Tazil"), True, False),
         ([FIRST], said("This needs some thought.", "Brem Tazil"), True, False),
-        ([FIRST], said("This needs some thought. The founder is Brem Tazil.", "Brem Tazil"), True, True),
-        ([FIRST], said("I look up Hifot.", "Hifot"), False, False),
-        ([FIRST], said("The founder is Brem Tazil.", "Vako Mills"), False, True),
-        ([FIRST, said("I look up Hifot.", "Hifot", "Hifot has 900 inhabitants.")], SECOND, True, True),
-        ([FIRST, SECOND], said("The birth town is Dolvex.", "Dolvex"), True, True),
-        ([FIRST, SECOND], said("The founder is Brem Tazil.", "Dolvex"), True, False),
-        ([FIRST, SECOND, said("The birth town is Dolvex.", "Dolvex", TOWN)], said("Hm.", "Dolvex"), False, False),
+        ([FIRST], said(f"This needs some thought. {FOUNDED}", "Brem Tazil"), True, True),
+        ([FIRST], said("I look on.", "Hifot"), False, False),
+        ([FIRST], said(FOUNDED, "Vako Mills"), False, True),
+        ([FIRST, said("I look on.", "Hifot", "Hifot has 900 inhabitants.")], SECOND, True, True),
+        ([FIRST, SECOND], said(PERSON, "Dolvex"), True, True),
+        ([FIRST, SECOND], said(FOUNDED, "Dolvex"), True, False),
+        ([FIRST, SECOND, said(PERSON, "Dolvex", TOWN)], said("Hm.", "Dolvex"), False, False),
         ([FIRST], ShownTurn(text="no tags at all"), False, False),
     ],
 )
@@ -175,11 +177,11 @@ def test_no_token_reaches_over_the_border_of_a_page_and_what_to_do_is_one_token(
         parts = [tokenizer.encode(each, add_special_tokens=False) for each in texts(transcript)]
         assert labels == [*(id for part in parts for id in part), tokenizer.eos_token_id]
     name = f"{WORDS[0]} Mills"
-    text = SearchTurn(thought=f"{RAMBLINGS[0]} The founder is {name}.", query=name).text
+    text = SearchTurn(thought=f"{RAMBLINGS[0]} The founder of {name} is {WORDS[1]} {WORDS[2]}.", query=name).text
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert [tokenizer.decode([each]) for each in ids] == [
-        "<think>", f"{RAMBLINGS[0]} ", "The founder is ", WORDS[0], " Mills", ".", "</think>\n<search>",
-        WORDS[0], " Mills", "</search>",
+        "<think>", f"{RAMBLINGS[0]} ", "The founder of ", WORDS[0], " Mills", " is ", WORDS[1], f" {WORDS[2]}", ".",
+        "</think>\n<search>", WORDS[0], " Mills", "</search>",
     ]  # fmt: skip
 
 
@@ -285,7 +287,7 @@ def test_a_trajectory_is_measured_by_the_oracle_and_by_what_its_turns_were_paid(
     )
     (prompt_id,) = by_prompt([QUESTION])
     record = make_record(prompt_id=prompt_id, calls=calls, turn_tokens=(20, 21, 9, 5))
-    shown = [FIRST, said("I look up Hifot.", "Hifot", "Hifot has 900 inhabitants."), SECOND]
+    shown = [FIRST, said("I look on.", "Hifot", "Hifot has 900 inhabitants."), SECOND]
     turns = [DumpedTurn(text=each.text, num_tokens=9, ended=True, observations=(each.observation,)) for each in shown]
     turns.append(DumpedTurn(text="<answer>1</answer>", num_tokens=5, ended=True))
     process = ProcessRecord(rewards=(0.0, -1.0, 0.0, 0.0), scores=(1.0, 0.0, None))
