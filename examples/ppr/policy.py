@@ -24,7 +24,7 @@ _BETWEEN_PHRASES = re.compile(
 token, so that a policy chooses what to do in a single token."""
 FIRST_SFT_WORLD = 1_000_000
 """Seed of the first world of the transcripts, all of which are others than the study's."""
-_QUESTIONS_OF_A_WORLD = 40
+_QUESTIONS_OF_A_WORLD = 80
 """Questions of one world in the transcripts: of a single world a small policy would learn the facts by heart."""
 
 
@@ -33,9 +33,10 @@ def sft_config(seed: int) -> SftConfig:
     return SftConfig(
         seed=seed,
         num_logs=2400,
-        num_copy_steps=240,
+        num_copy_steps=150,
+        num_far_copy_steps=150,
         num_careful_steps=300,
-        num_careless_steps=200,
+        num_careless_steps=220,
         carelessness=1.0,
     )
 

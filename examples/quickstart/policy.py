@@ -87,6 +87,8 @@ class SftConfig:
     seed: int = 0
     num_logs: int = 4096
     num_copy_steps: int = 140
+    num_far_copy_steps: int = 0
+    """Steps of copying over longer distances, behind the others: a policy that reads long pages needs them."""
     num_careful_steps: int = 600
     num_careless_steps: int = 300
     part_size: int = 4
@@ -273,11 +275,15 @@ def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
     return lambda step: min((step + 1) / 20, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
 
 
-def _copy_batch(num_rows: int, vocab_size: int, generator: torch.Generator) -> Batch:
-    """Rows of random tokens, each repeated after its own random period, so that a model must copy to predict them."""
-    position = torch.arange(48).unsqueeze(0)
-    period = torch.randint(6, 25, (num_rows, 1), generator=generator)
-    input_ids = torch.randint(0, vocab_size, (num_rows, 24), generator=generator).gather(1, position % period)
+def _copy_batch(vocab_size: int, generator: torch.Generator, length: int = 48) -> Batch:
+    """Rows of random tokens, each repeated after its own random period, so that a model must copy to predict them.
+
+    All lengths give about as many tokens; the longest period is half of the length.
+    """
+    num_rows = 1920 // length
+    position = torch.arange(length).unsqueeze(0)
+    period = torch.randint(6, length // 2 + 1, (num_rows, 1), generator=generator)
+    input_ids = torch.randint(0, vocab_size, (num_rows, length // 2), generator=generator).gather(1, position % period)
     return Batch(input_ids, input_ids.masked_fill(position <= period, _IGNORED))
 
 
@@ -292,7 +298,9 @@ def _batches(
 ) -> list[list[Batch]]:
     """All batches in order: copying, then careful logs, then careless logs."""
     generator, rng = torch.Generator().manual_seed(config.seed), random.Random(config.seed)
-    copying = [[_copy_batch(40, vocab_size, generator)] for _ in range(config.num_copy_steps)]
+    num_far = config.num_far_copy_steps
+    lengths = [48] * config.num_copy_steps + [96] * (num_far // 2) + [192] * (num_far - num_far // 2)
+    copying = [[_copy_batch(vocab_size, generator, length)] for length in lengths]
     logs = [
         _sft_batch(rng.sample(examples, 3 * config.part_size), pad_id, config.part_size)
         for examples, num_steps in ((careful, config.num_careful_steps), (careless, config.num_careless_steps))
