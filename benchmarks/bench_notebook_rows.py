@@ -17,9 +17,10 @@ from rich.table import Table  # noqa: E402
 
 from examples.l0.agent import CARELESS  # noqa: E402
 from examples.l0.policy import build_tokenizer  # noqa: E402
-from examples.l0.transcripts import Pages, record_all, scaffold  # noqa: E402
+from examples.l0.transcripts import record_all, scaffold  # noqa: E402
 from examples.quickstart.policy import IGNORED, encode  # noqa: E402
 from examples.world.entities import make_documents, make_world  # noqa: E402
+from examples.world.pages import Pages  # noqa: E402
 from examples.world.questions import training_questions  # noqa: E402
 
 NUM_QUESTIONS = 300

@@ -1,46 +1,33 @@
 """A careless agent that answers questions about a world in a notebook: what it thinks and runs in each step."""
 
-import re
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 
-from examples.world.entities import ONSETS, VOWELS
+from examples.world.habits import Habits
+from examples.world.names import misspelt
 from examples.world.questions import KINDS, Lookup, WorldQuestion
-from examples.world.sentences import WORDINGS, value_in
+from examples.world.sentences import FACT_NAMES, WORDINGS, value_in
 
-FACT_NAMES = {fact: fact.replace("_", " ") for fact in WORDINGS}
-"""{fact: how thoughts and notes call it}"""
 MISSING = "document"
 """Variable that no cell sets."""
-_LAST_SYLLABLE = re.compile(rf"(?:{'|'.join(sorted(ONSETS, key=len, reverse=True))})[{''.join(VOWELS)}](?=[a-z]?\b)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Habits:
-    """Chances of the agent's mistakes; at 0.0 each it answers every question rightly."""
+class NotebookHabits(Habits):
+    """Chances of the agent's mistakes."""
 
-    early: float = 0.0
-    """In each step in which it does not know the answer yet: that it submits another fact that it has just read."""
     forgets: float = 0.0
     """In each step in which it has found facts that it needs later: that it does not note them."""
-    misspells: float = 0.0
-    """In each search: that it gets the name wrong."""
     silent: float = 0.0
     """In each search: that it does not print what was found."""
     breaks: float = 0.0
     """In each step: that its cell raises an error."""
     terse: float = 0.0
     """In each step: that its thought is shorter than the form demands."""
-    repeats: float = 0.0
-    """In each step after a search: that it searches for the same once more."""
-
-    def scaled(self, factor: float) -> "Habits":
-        """All chances times a factor; at 0.0 the agent is careful."""
-        return Habits(**{habit: factor * chance for habit, chance in asdict(self).items()})
 
 
-CARELESS = Habits(early=0.2, forgets=0.7, misspells=0.15, silent=0.1, breaks=0.1, terse=0.2, repeats=0.15)
+CARELESS = NotebookHabits(early=0.2, forgets=0.7, misspells=0.15, silent=0.1, breaks=0.1, terse=0.2, repeats=0.15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +80,7 @@ class Agent:
 
     question: WorldQuestion
     rng: Random
-    habits: Habits
+    habits: NotebookHabits
     noted: set[int] = field(default_factory=set)
     """Numbers of the lookups whose values stand in the Notepad."""
     _pages: str = ""
@@ -159,12 +146,8 @@ class Agent:
 
     def _search(self, name: str, thought: str, notes: tuple[str, ...]) -> Step:
         self._looked_up.append(name)
-        query = self._misspelt(name) if self._happens(self.habits.misspells) else name
+        query = misspelt(name, self.rng) if self._happens(self.habits.misspells) else name
         return Step(thought=thought, notes=notes, query=query, prints=not self._happens(self.habits.silent))
-
-    def _misspelt(self, name: str) -> str:
-        """The name with another last syllable of its first word."""
-        return _LAST_SYLLABLE.sub(self.rng.choice(ONSETS) + self.rng.choice(VOWELS), name, count=1)
 
     @property
     def _answer(self) -> str:

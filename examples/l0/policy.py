@@ -7,33 +7,18 @@ from pathlib import Path
 from transformers import Qwen2Tokenizer
 
 from examples.l0.agent import CARELESS
-from examples.l0.transcripts import Pages, record_all, scaffold
+from examples.l0.transcripts import record_all, scaffold
 from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teach_policy
-from examples.world.entities import ENDS, ONSETS, TRADES, VOWELS, make_documents, make_world
+from examples.world.entities import make_documents, make_world
+from examples.world.names import NAME, TRADE, VALUES
+from examples.world.pages import Pages
 from examples.world.questions import demonstration_questions
 from verl_pivot.types import Trajectory
 
-_SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
-_VALUES = (
-    *_SYLLABLES,
-    *(each.capitalize() for each in _SYLLABLES),
-    *(f" {each}" for each in TRADES),
-    *(f"{number:02}" for number in range(100)),
-)
-"""Texts that are one token each; names and numbers consist of a few of these, and so can be copied piece by piece."""
-
-
-def _either(words: tuple[str, ...]) -> str:
-    return f"(?:{'|'.join(sorted(words, key=len, reverse=True))})"
-
-
-_SYLLABLE = rf"{_either(ONSETS)}{_either(VOWELS)}"
-_FIRST_SYLLABLE = rf"{_either(tuple(each.capitalize() for each in ONSETS))}{_either(VOWELS)}"
-_NAME = rf"(?:{_FIRST_SYLLABLE}(?:{_SYLLABLE}){{1,2}}{_either(ENDS)}(?![a-z]))"
 _BETWEEN_PHRASES = re.compile(
     rf"<\|[^|]*\|>|(?<=assistant\n)|(?<=system\n)|(?<=user\n)|\d+|(?<=[.?])(?=[ \n])|(?=\.</think>)|(?<=</think>)"
     rf"|(?<=<output>\n)|(?=\n</output>)|(?<=</output>)|(?<=\(nothing\))|(?=\n<notepad>)|(?<=</notepad>)"
-    rf"|\b(?!File|NameError){_NAME}| {_either(TRADES)}"
+    rf"|\b(?!File|NameError){NAME}| {TRADE}"
 )
 """Marks of the chat template and of the notebook, names, numbers and ends of sentences; each text between these is one
 token, so that a policy chooses what to do in a single token."""
@@ -80,4 +65,4 @@ def _about_tokens(text: str) -> int:
 
 def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
     """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts."""
-    return learn_tokenizer(transcripts, _VALUES, _BETWEEN_PHRASES)
+    return learn_tokenizer(transcripts, VALUES, _BETWEEN_PHRASES)

@@ -3,22 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
-from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
+from examples.comparison import draw_curve, gain, shown_difference
 from examples.l0.measures import MEASURES, Played, mean
 from examples.l0.training import SCAFFOLD
 from examples.world.questions import KINDS, WorldQuestion
-from verl_pivot.statistics import PairedDifference, paired_difference
+from verl_pivot.statistics import PairedDifference
 from verl_pivot.types import Json, JsonObject
-
-BIN_STEPS = 5
-"""Number of training steps whose mean is one point of a plot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +77,6 @@ def _row(result: Result, scaffold: Sequence[Played] | None, questions: Mapping[s
     )
 
 
-def gain(baseline: Sequence[Played], arm: Sequence[Played]) -> PairedDifference:
-    """The arm's EM minus the baseline's, on the questions that both answered."""
-    before, after = ({each.prompt_id: each.em for each in played} for played in (baseline, arm))
-    shared = sorted(before.keys() & after.keys())
-    return paired_difference([before[each] for each in shared], [after[each] for each in shared])
-
-
 def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
     """Write summary.json, and l0.png if anything was trained."""
     content = {"units": [each.as_dict() for each in found], "gaps": list(gaps)}
@@ -102,17 +92,10 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
         table.add_column(column)
     for row in found:
         means = (f"{row.means[name]:.3f}" for name in MEASURES)
-        table.add_row(row.arm, str(row.seed), *means, f"{row.unseen:.3f}", _shown(row.over_scaffold))
+        table.add_row(row.arm, str(row.seed), *means, f"{row.unseen:.3f}", shown_difference(row.over_scaffold))
     console.print(table)
     for gap in gaps:
         console.print(gap, highlight=False)
-
-
-def _shown(difference: PairedDifference | None) -> str:
-    if difference is None:
-        return ""
-    low, high = difference.interval
-    return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 def draw(results: Sequence[Result], path: Path) -> None:
@@ -124,24 +107,8 @@ def draw(results: Sequence[Result], path: Path) -> None:
     figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
     for panel, name in zip(panels.flat, MEASURES, strict=True):
         for arm, seeds in arms.items():
-            _draw_arm(panel, name, arm, seeds)
+            draw_curve(panel, partial(mean, name), arm, seeds)
         panel.set(xlabel="training step", title=name)
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
     figure.savefig(path, dpi=120)
     plt.close(figure)
-
-
-def _draw_arm(panel: Axes, name: str, arm: str, seeds: Sequence[Mapping[int, Sequence[Played]]]) -> None:
-    num_bins = min(-(-max(training) // BIN_STEPS) for training in seeds)
-    values = np.array([[mean(name, each) for each in binned(training)[:num_bins]] for training in seeds])
-    steps = BIN_STEPS * np.arange(num_bins) + (BIN_STEPS + 1) / 2
-    (line,) = panel.plot(steps, values.mean(axis=0), label=arm)
-    panel.fill_between(steps, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.15, linewidth=0)
-
-
-def binned(training: Mapping[int, Sequence[Played]]) -> list[list[Played]]:
-    """[num_bins] trajectories of BIN_STEPS steps each."""
-    bins: list[list[Played]] = [[] for _ in range(0, max(training), BIN_STEPS)]
-    for step, played in training.items():
-        bins[(step - 1) // BIN_STEPS] += played
-    return bins

@@ -12,13 +12,13 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
+from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
 from examples.l0 import report  # noqa: E402
 from examples.l0.corpus import Corpus, make_corpus  # noqa: E402
 from examples.l0.measures import read_dump, read_training  # noqa: E402
 from examples.l0.policy import make_policy, sft_config  # noqa: E402
 from examples.l0.training import ARMS, Arm  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
-from examples.quickstart.training import shell, train  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
@@ -40,7 +40,7 @@ def main(
 
     Example: python -m examples.l0 --arms scaffold,l0,grpo --seeds 1 --steps 20 --out outputs/l0-1
     """
-    chosen = _chosen(arms)
+    chosen = chosen_arms(arms, list(ARMS))  # the scaffold first, with which the others are compared
     seconds: dict[str, float] = {}
     with phase("corpus", "The world: an index, and questions of one to three hops", seconds):
         corpus = make_corpus(out / "world", questions)
@@ -53,26 +53,13 @@ def main(
             arm = make_arm(name, policy, corpus, out / f"seed-{seed}" / name, seed, steps)
             units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm, questions)))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
-                finish(units[-1], partial(_train_and_evaluate, arm))
+                finish(units[-1], partial(train_and_evaluate, arm, console))
             played, training = read_dump(arm.evaluated), read_training(arm.rollouts)
             results.append(report.Result(arm=name, seed=seed, held_out=played, training=training))
             found = report.rows(results, corpus.questions)
             report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
     report.show(found, gaps(units), console)
     console.print(f"\nWrote {out / 'summary.json'}.")
-
-
-def _chosen(arms: str) -> list[str]:
-    """Names of arms.
-
-    Raises:
-        typer.BadParameter: If there is no such arm.
-    """
-    names = [each.strip() for each in arms.split(",") if each.strip()]
-    unknown = [each for each in names if each not in ARMS]
-    if unknown or not names:
-        raise typer.BadParameter(f"there is no arm {', '.join(unknown) or 'given'}; known: {', '.join(ARMS)}")
-    return [each for each in ARMS if each in names]  # the scaffold first, with which the others are compared
 
 
 def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, num_steps: int) -> Arm:
@@ -94,19 +81,6 @@ def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, n
 
 def _settings(arm: Arm, num_held_out: int) -> JsonObject:
     return {**arm.settings, "sft": asdict(sft_config(arm.seed)), "num_held_out": num_held_out}
-
-
-def _train_and_evaluate(arm: Arm) -> None:
-    """Run the training command, which also asks the held-out questions.
-
-    Raises:
-        SystemExit: If it fails, or ends without having asked them.
-    """
-    console.print(shell(arm.command), highlight=False, markup=False, soft_wrap=True, style="dim")
-    if not arm.evaluated.is_file():
-        train(arm)
-    if not arm.evaluated.is_file():
-        raise SystemExit(f"{arm.folder} has no answers to the held-out questions: remove it, and run the command again")
 
 
 def start() -> None:

@@ -1,16 +1,12 @@
 """The careless agent's transcripts, as the agent loop would show them to a policy: one for each stretch of context."""
 
-import asyncio
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 
-from examples.l0.agent import MISSING, Agent, Habits, Step
-from examples.world.entities import Document
+from examples.l0.agent import MISSING, Agent, NotebookHabits, Step
+from examples.world.pages import Pages
 from examples.world.questions import WorldQuestion
-from verl_pivot.data.files import replacing
 from verl_pivot.rollout.cell_calls import functions_of
 from verl_pivot.rollout.context import ContextWindow
 from verl_pivot.rollout.notebook_prompt import Left, after_step, system_prompt, trimmed_task
@@ -18,8 +14,7 @@ from verl_pivot.rollout.notebook_turns import read_notebook_turn
 from verl_pivot.rollout.notepad import NotepadReading, Notes
 from verl_pivot.sandbox.host_functions import HostFunction
 from verl_pivot.sandbox.in_session.notepad import Notepad
-from verl_pivot.tools.search import SearchTool, SearchToolOptions, write_index
-from verl_pivot.tools.workspace import Workspace
+from verl_pivot.tools.search import SearchTool
 from verl_pivot.types import Message, Role, Trajectory
 
 MAX_CONTEXT_TOKENS = 320
@@ -66,29 +61,6 @@ def scaffold(count_tokens: CountTokens, window: ContextWindow = WINDOW) -> Scaff
     return Scaffold(functions=functions, window=window, max_steps=MAX_STEPS, count_tokens=count_tokens)
 
 
-class Pages:
-    """A corpus as the tool `search` shows it."""
-
-    def __init__(self, index: Path) -> None:
-        self._tool = SearchTool(SearchToolOptions(index=index, num_documents=1))
-        self._found: dict[str, str] = {}
-
-    @classmethod
-    def of(cls, documents: Sequence[Document], folder: Path) -> "Pages":
-        """Index documents into a folder."""
-        corpus = folder / "documents.jsonl"
-        with replacing(corpus) as unfinished:
-            unfinished.write_text("".join(json.dumps(each._asdict()) + "\n" for each in documents))
-        write_index(corpus, folder / "index", lambda _: None)
-        return cls(folder / "index")
-
-    def search(self, query: str) -> str:
-        if query not in self._found:
-            observation = asyncio.run(self._tool.call({"query": query}, Workspace({})))
-            self._found[query] = observation.text
-        return self._found[query]
-
-
 @dataclass(slots=True, kw_only=True)
 class _Notebook:
     """What the agent's cells do, of which there are few kinds: no code is run."""
@@ -117,13 +89,15 @@ def name_error(line: str, cell: int) -> str:
 
 
 def record_all(
-    questions: Sequence[WorldQuestion], pages: Pages, habits: Habits, scaffold: Scaffold
+    questions: Sequence[WorldQuestion], pages: Pages, habits: NotebookHabits, scaffold: Scaffold
 ) -> list[Trajectory]:
     """Transcripts of all questions; equal questions and habits give equal transcripts."""
     return [log for each in questions for log in record(each, pages, Random(each.id), habits, scaffold)]
 
 
-def record(question: WorldQuestion, pages: Pages, rng: Random, habits: Habits, scaffold: Scaffold) -> list[Trajectory]:
+def record(
+    question: WorldQuestion, pages: Pages, rng: Random, habits: NotebookHabits, scaffold: Scaffold
+) -> list[Trajectory]:
     """The transcript of one question, up to the answer or the last step: one trajectory for each stretch of context."""
     agent = Agent(question=question, rng=rng, habits=habits)
     notebook = _Notebook(pages=pages)

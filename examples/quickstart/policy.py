@@ -86,6 +86,8 @@ class SftConfig:
     seed: int = 0
     num_logs: int = 4096
     num_copy_steps: int = 140
+    num_far_copy_steps: int = 0
+    """Steps of copying over longer distances, behind the others: a policy that reads long pages needs them."""
     num_careful_steps: int = 600
     num_careless_steps: int = 300
     part_size: int = 4
@@ -105,6 +107,8 @@ class Lessons(NamedTuple):
     """Logs of good work, which SFT uses first."""
     careless: Sequence[Trajectory]
     """Logs with bad habits, which SFT uses last."""
+    observed: re.Pattern[str] | None = None
+    """Pattern, a group, of what tools wrote within the assistant's messages; None: they wrote nothing there."""
 
 
 class Example(NamedTuple):
@@ -157,9 +161,18 @@ def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
     return text
 
 
-def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
-    """Tokens of a whole trajectory; the assistant's turns are labels, each with its end token."""
-    input_ids = tokenizer.encode(_render(tokenizer, trajectory), add_special_tokens=False)
+def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Pattern[str] | None = None) -> Example:
+    """Tokens of a whole trajectory; the assistant's turns are labels, each with its end token.
+
+    Args:
+        tokenizer: Tokenizer of the policy.
+        trajectory: The messages.
+        observed: Pattern, a group, of what tools wrote within the assistant's messages. No token begins before it or
+            ends behind it, as in the agent loop. It is labels too: names recur in it, and so it teaches to copy them.
+    """
+    text = _render(tokenizer, trajectory)
+    parts = [text] if observed is None else observed.split(text)
+    input_ids = [id for part in parts for id in tokenizer.encode(part, add_special_tokens=False)]
     header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END)
     labels = [IGNORED] * len(input_ids)
@@ -176,7 +189,7 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> Example:
 
 
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
-    """A Qwen2 with random weights, whose heads of the first layer look back: the first one a token, the next one two."""
+    """A Qwen2 with random weights; heads of its first layer look back: the first one a token, the second one two."""
     torch.manual_seed(config.seed)
     num_heads = config.hidden_size // config.head_size
     model = Qwen2ForCausalLM(
@@ -262,11 +275,15 @@ def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
     return lambda step: min((step + 1) / 20, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
 
 
-def _copy_batch(num_rows: int, vocab_size: int, generator: torch.Generator) -> Batch:
-    """Rows of random tokens, each repeated after its own random period, so that a model must copy to predict them."""
-    position = torch.arange(48).unsqueeze(0)
-    period = torch.randint(6, 25, (num_rows, 1), generator=generator)
-    input_ids = torch.randint(0, vocab_size, (num_rows, 24), generator=generator).gather(1, position % period)
+def _copy_batch(vocab_size: int, generator: torch.Generator, length: int = 48) -> Batch:
+    """Rows of random tokens, each repeated after its own random period, so that a model must copy to predict them.
+
+    All lengths give about as many tokens; the longest period is half of the length.
+    """
+    num_rows = 1920 // length
+    position = torch.arange(length).unsqueeze(0)
+    period = torch.randint(6, length // 2 + 1, (num_rows, 1), generator=generator)
+    input_ids = torch.randint(0, vocab_size, (num_rows, length // 2), generator=generator).gather(1, position % period)
     return Batch(input_ids, input_ids.masked_fill(position <= period, IGNORED))
 
 
@@ -281,7 +298,9 @@ def _batches(
 ) -> list[list[Batch]]:
     """All batches in order: copying, then careful logs, then careless logs."""
     generator, rng = torch.Generator().manual_seed(config.seed), random.Random(config.seed)
-    copying = [[_copy_batch(40, vocab_size, generator)] for _ in range(config.num_copy_steps)]
+    num_far = config.num_far_copy_steps
+    lengths = [48] * config.num_copy_steps + [96] * (num_far // 2) + [192] * (num_far - num_far // 2)
+    copying = [[_copy_batch(vocab_size, generator, length)] for length in lengths]
     logs = [
         _sft_batch(rng.sample(examples, 3 * config.part_size), pad_id, config.part_size)
         for examples, num_steps in ((careful, config.num_careful_steps), (careless, config.num_careless_steps))
@@ -319,8 +338,11 @@ def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftCon
     if stamp.is_file() and stamp.read_text() == settings:
         return folder
     stamp.unlink(missing_ok=True)
-    tokenizer, *both = make_lessons(config)
-    careful, careless = ([encode(tokenizer, log) for log in logs] for logs in both)
+    lessons = make_lessons(config)
+    tokenizer = lessons.tokenizer
+    careful, careless = (
+        [encode(tokenizer, log, lessons.observed) for log in logs] for logs in (lessons.careful, lessons.careless)
+    )
     model = build_model(tokenizer, config)
     train(model, careful, careless, config)
     model.generation_config = GenerationConfig(

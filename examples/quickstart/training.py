@@ -49,9 +49,13 @@ class Training:
         ]
 
     @property
+    def micro_batch_size(self) -> int:
+        """Rollouts of a micro-batch: two groups, which need little padding and few passes."""
+        return 2 * self.group_size
+
+    @property
     def _micro_batch(self) -> str:
-        """Override for micro-batches of two groups, which need little padding and few passes."""
-        return f"micro_batch_size_per_gpu={2 * self.group_size}"
+        return f"micro_batch_size_per_gpu={self.micro_batch_size}"
 
     @property
     def sizes(self) -> list[str]:

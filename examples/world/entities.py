@@ -1,7 +1,8 @@
 """Seed -> a world of invented people, towns and firms in two halves, and a document on each of them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -14,8 +15,7 @@ ENDS = ("", "l", "n", "r", "s", "t", "x")
 """Words of names are two or three syllables, each an onset and a vowel, and an end."""
 TRADES = ("Mills", "Foundry", "Press", "Shipyard", "Glassworks", "Brewery", "Textiles", "Optics")
 """Second words of the names of firms."""
-_NUM_FILLERS = 3
-"""Sentences of a document that tell nothing that is asked."""
+NUM_FIRST_NAMES = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +65,29 @@ class WorldSize:
         return held_out if is_held_out else number - held_out
 
 
-def make_world(seed: int, size: WorldSize = WorldSize()) -> tuple[Entity, ...]:
-    """All entities; those that are held out and the others never name each other."""
+def make_world(seed: int, size: WorldSize = WorldSize(), words_of_names: Sequence[str] = ()) -> tuple[Entity, ...]:
+    """All entities; those that are held out and the others never name each other.
+
+    Args:
+        seed: Seed of names and facts.
+        size: Numbers of entities.
+        words_of_names: Words that names are drawn from, such as `invented_words`; without any they are invented anew.
+
+    Raises:
+        ValueError: If there are too few words.
+    """
     rng = Random(f"world {seed}")
-    words = _words(rng)
-    first_names = [next(words) for _ in range(60)]
+    if words_of_names and len(words_of_names) < (needed := NUM_FIRST_NAMES + size.towns + size.firms + size.people):
+        raise ValueError(f"this world has {needed} words in its names, and there are {len(words_of_names)}")
+    words = iter(rng.sample(words_of_names, len(words_of_names))) if words_of_names else _words(rng)
+    first_names = [next(words) for _ in range(NUM_FIRST_NAMES)]
     halves = [_half(rng, words, first_names, size, is_held_out) for is_held_out in (False, True)]
     return tuple(entity for half in halves for entity in half)
+
+
+def invented_words(number: int, seed: int) -> tuple[str, ...]:
+    """Different invented words with a capital."""
+    return tuple(islice(_words(Random(f"words {seed}")), number))
 
 
 def _words(rng: Random) -> Iterator[str]:
@@ -121,16 +137,22 @@ def _other(names: list[str], name: str, rng: Random) -> str:
     return rng.choice([each for each in names if each != name])
 
 
-def make_documents(world: tuple[Entity, ...], seed: int) -> list[Document]:
-    """One document for each entity, in an order that tells nothing, which hides its facts among other sentences."""
+def make_documents(world: tuple[Entity, ...], seed: int, num_fillers: int = 3) -> list[Document]:
+    """One document for each entity, in an order that tells nothing, which hides its facts among other sentences.
+
+    Args:
+        world: The entities.
+        seed: Seed of wordings and orders.
+        num_fillers: Sentences of a document that tell nothing that is asked.
+    """
     rng = Random(f"documents {seed}")
-    documents = [_document(entity, rng) for entity in world]
+    documents = [_document(entity, num_fillers, rng) for entity in world]
     rng.shuffle(documents)
     return documents
 
 
-def _document(entity: Entity, rng: Random) -> Document:
+def _document(entity: Entity, num_fillers: int, rng: Random) -> Document:
     facts = [sentence(entity.name, fact, value, rng) for fact, value in entity.facts.items()]
-    sentences = [*facts, *fillers(_NUM_FILLERS, rng)]
+    sentences = [*facts, *fillers(num_fillers, rng)]
     rng.shuffle(sentences)
     return Document(entity.name, " ".join(sentences))

@@ -1,10 +1,10 @@
 """World -> questions of one to three hops, with the way that an oracle takes to each answer."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from examples.world.entities import Entity, Kind
 from examples.world.sentences import value_in
@@ -129,6 +129,13 @@ class WorldQuestion:
     lookups: tuple[Lookup, ...]
     """[num_steps] what to look up, in order."""
 
+    @classmethod
+    def of_row(cls, row: Mapping[str, Any]) -> "WorldQuestion":
+        """The question of a row that `as_row` made."""
+        lookups = tuple(Lookup(each["entity"], each["fact"], each["value"]) for each in row["lookups"])
+        (answer,) = row["answers"]
+        return cls(id=row["id"], kind=row["kind"], text=row["question"], answer=answer, lookups=lookups)
+
     def as_row(self) -> JsonObject:
         """A row that `verl-pivot qa-rows` reads."""
         lookups: list[JsonObject] = [
@@ -145,22 +152,26 @@ class WorldQuestion:
         }
 
 
-def training_questions(world: Sequence[Entity], number: int, seed: int) -> list[WorldQuestion]:
-    """Questions of every kind but the held-out one, on entities that are not held out."""
-    kinds = [name for name, kind in KINDS.items() if not kind.is_held_out]
-    return _drawn([each for each in world if not each.is_held_out], kinds, number, Random(f"training {seed}"))
+def training_questions(
+    world: Sequence[Entity], number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)
+) -> list[WorldQuestion]:
+    """Questions of each of the kinds but the held-out one, on entities that are not held out."""
+    seen = [each for each in kinds if not KINDS[each].is_held_out]
+    return _drawn([each for each in world if not each.is_held_out], seen, number, Random(f"training {seed}"))
 
 
-def demonstration_questions(world: Sequence[Entity], number: int, seed: int) -> list[WorldQuestion]:
-    """Questions of every kind on entities that are not held out, to record transcripts of a world of their own."""
-    return _drawn(
-        [each for each in world if not each.is_held_out], list(KINDS), number, Random(f"demonstration {seed}")
-    )
+def demonstration_questions(
+    world: Sequence[Entity], number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)
+) -> list[WorldQuestion]:
+    """Questions of each of the kinds on entities that are not held out, for transcripts of a world of their own."""
+    return _drawn([each for each in world if not each.is_held_out], kinds, number, Random(f"demonstration {seed}"))
 
 
-def held_out_questions(world: Sequence[Entity], number: int, seed: int) -> list[WorldQuestion]:
-    """Questions of every kind on held-out entities."""
-    return _drawn([each for each in world if each.is_held_out], list(KINDS), number, Random(f"held out {seed}"))
+def held_out_questions(
+    world: Sequence[Entity], number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)
+) -> list[WorldQuestion]:
+    """Questions of each of the kinds on held-out entities."""
+    return _drawn([each for each in world if each.is_held_out], kinds, number, Random(f"held out {seed}"))
 
 
 def _drawn(entities: Sequence[Entity], kinds: Sequence[str], number: int, rng: Random) -> list[WorldQuestion]:

@@ -13,7 +13,9 @@ WORDINGS = {
     "population": ("{name} is home to {value} people.", "{name} has {value} inhabitants."),
     "mayor": ("{name} has as its mayor {value}.", "{name} elected {value} as its mayor."),
 }
-"""{fact: wordings of its sentence}"""
+"""{fact: wordings of its sentence}; words of its own stand right before the value, which a small policy learns by."""
+FACT_NAMES = {fact: fact.replace("_", " ") for fact in WORDINGS}
+"""{fact: how an agent that works on a question calls it}"""
 _FILLERS = (
     "A bridge nearby was repaired {number} times.",
     "An old almanac spends {number} lines on the weather there.",
@@ -39,6 +41,13 @@ VOCABULARY = frozenset(
 def sentence(name: str, fact: str, value: str, rng: Random) -> str:
     """A fact of an entity in one of its wordings."""
     return rng.choice(WORDINGS[fact]).format(name=name, value=value)
+
+
+def sentence_in(page: str, name: str, fact: str) -> str | None:
+    """The sentence of a page that tells a fact of an entity; None if the page does not tell it."""
+    value = value_in(page, name, fact)
+    told = (each.format(name=name, value=value) for each in WORDINGS[fact])
+    return next((each for each in told if each in page), None)
 
 
 def fillers(number: int, rng: Random) -> list[str]:

@@ -13,8 +13,9 @@ activate_shims()  # before transformers, which looks for torchvision
 
 from hydra import compose, initialize_config_module  # noqa: E402
 
+from examples.comparison import binned, gain  # noqa: E402
 from examples.l0 import report  # noqa: E402
-from examples.l0.agent import CARELESS, MISSING, Agent, Habits, Step  # noqa: E402
+from examples.l0.agent import CARELESS, MISSING, Agent, NotebookHabits, Step  # noqa: E402
 from examples.l0.corpus import Corpus  # noqa: E402
 from examples.l0.measures import Played, read_dump  # noqa: E402
 from examples.l0.policy import build_tokenizer  # noqa: E402
@@ -23,7 +24,6 @@ from examples.l0.training import ARMS, Arm  # noqa: E402
 from examples.l0.transcripts import (  # noqa: E402
     MAX_CONTEXT_TOKENS,
     MAX_STEPS,
-    Pages,
     name_error,
     record,
     record_all,
@@ -31,6 +31,7 @@ from examples.l0.transcripts import (  # noqa: E402
 )
 from examples.quickstart.policy import encode  # noqa: E402
 from examples.world.entities import WorldSize, make_documents, make_world  # noqa: E402
+from examples.world.pages import Pages  # noqa: E402
 from examples.world.questions import KINDS, demonstration_questions  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
@@ -69,7 +70,7 @@ def test_a_careful_agent_answers_every_question_rightly(pages: Pages) -> None:
     exact = scaffold(lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
     stretches: dict[int, list[int]] = {1: [], 2: [], 3: []}
     for question in QUESTIONS:
-        logs = record(question, pages, Random(0), Habits(), exact)
+        logs = record(question, pages, Random(0), NotebookHabits(), exact)
         last = turns(logs)[-1]
         kind = KINDS[question.kind]
         if kind.difference is None:
@@ -88,7 +89,7 @@ def test_an_agent_that_notes_nothing_seldom_gets_over_a_trim(pages: Pages) -> No
     tokenizer = build_tokenizer(record_all(QUESTIONS, pages, CARELESS, scaffold(lambda text: len(text) // 12)))
     exact = scaffold(lambda text: len(tokenizer.encode(text, add_special_tokens=False)))
     hard = [each for each in QUESTIONS if KINDS[each.kind].num_hops == 3]
-    lengths = {each.id: len(turns(record(each, pages, Random(0), Habits(forgets=1.0), exact))) for each in hard}
+    lengths = {each.id: len(turns(record(each, pages, Random(0), NotebookHabits(forgets=1.0), exact))) for each in hard}
     assert {length for id, length in lengths.items() if "population_gap" in id} == {MAX_STEPS}
     assert sum(length < MAX_STEPS for length in lengths.values()) <= len(hard) / 10  # three short pages can fit
 
@@ -100,7 +101,7 @@ def test_the_careless_agents_mistakes_all_occur(careless: list[Trajectory]) -> N
 
 
 def test_a_misspelt_name_is_another_one_of_the_worlds_alphabet() -> None:
-    agent = Agent(question=QUESTIONS[0], rng=Random(1), habits=Habits(misspells=1.0))
+    agent = Agent(question=QUESTIONS[0], rng=Random(1), habits=NotebookHabits(misspells=1.0))
     query = agent.act().query
     assert query is not None
     assert query != QUESTIONS[0].lookups[0].entity
@@ -163,9 +164,9 @@ def test_a_trajectory_is_read_from_the_row_that_has_its_record(tmp_path: Path) -
 def test_a_gain_is_over_the_questions_that_both_arms_answered() -> None:
     before = [make_played(0.0, question=str(number)) for number in range(10)]
     after = [make_played(float(number < 6), question=str(number)) for number in range(1, 12)]
-    gain = report.gain(before, after)
-    assert gain.value == pytest.approx(5 / 9)
-    assert gain.interval.low < 5 / 9 < gain.interval.high
+    difference = gain(before, after)
+    assert difference.value == pytest.approx(5 / 9)
+    assert difference.interval.low < 5 / 9 < difference.interval.high
 
 
 def test_a_report_has_a_row_for_each_unit_and_says_its_gaps(tmp_path: Path) -> None:
@@ -189,7 +190,7 @@ def test_a_report_has_a_row_for_each_unit_and_says_its_gaps(tmp_path: Path) -> N
     assert content["units"][1]["EM on the unseen kind"] == 1.0
     assert (tmp_path / "l0.png").stat().st_size > 0
     assert "+1.000 [+1.000, +1.000]" in console.export_text()
-    assert [len(each) for each in report.binned(training)] == [5, 2]
+    assert [len(each) for each in binned(training)] == [5, 2]
 
 
 def make_arm_of(name: str, folder: Path) -> Arm:

@@ -7,8 +7,9 @@ import pytest
 from omegaconf import DictConfig, OmegaConf
 
 from examples.l0.agent import CARELESS
-from examples.l0.transcripts import Pages, record, scaffold
+from examples.l0.transcripts import record, scaffold
 from examples.world.entities import WorldSize, make_documents, make_world
+from examples.world.pages import Pages
 from examples.world.questions import KINDS, WorldQuestion, demonstration_questions
 from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service

@@ -57,7 +57,7 @@ def sglang_server(
     Raises:
         EngineError: If the server does not start; names the log file and quotes its end.
     """
-    port = _free_port()
+    port = free_port()
     flags = server_flags(model, port=port, seed=seed, on_cpu=not has_accelerator()) + tuple(extra_flags)
     with log.open("wb") as output:
         process = subprocess.Popen(
@@ -70,7 +70,7 @@ def sglang_server(
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        _await_ready(process, url, model, log, start_seconds, console or Console(stderr=True))
+        await_ready(process, url, model, log, start_seconds, console or Console(stderr=True))
         yield url
     finally:
         end_process_group(process)
@@ -115,9 +115,14 @@ def end_process_group(process: "subprocess.Popen[bytes]", grace_seconds: float =
     process.wait()
 
 
-def _await_ready(
+def await_ready(
     process: "subprocess.Popen[bytes]", url: str, model: str, log: Path, start_seconds: float, console: Console
 ) -> None:
+    """Wait until a server answers, and show how long.
+
+    Raises:
+        EngineError: If it does not start; names the log file and quotes its end.
+    """
     begin = time.monotonic()
     with console.status("") as status, httpx.Client(timeout=5.0, trust_env=False) as client:
         while not _is_ready(client, url):
@@ -150,7 +155,8 @@ def _tail(log: Path, num_lines: int = 15) -> str:
     return "\n".join(lines[-num_lines:])
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine on which nothing listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,0 +1,62 @@
+"""Trajectories of arms over training steps and on shared questions -> curves of means, and paired differences."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from verl_pivot.statistics import PairedDifference, paired_difference
+
+BIN_STEPS = 5
+"""Number of training steps whose mean is one point of a plot."""
+PlayedT = TypeVar("PlayedT")
+
+
+class Answered(Protocol):
+    """A trajectory that answered a question."""
+
+    @property
+    def prompt_id(self) -> str: ...
+
+    @property
+    def em(self) -> float:
+        """1 if the answer is right, else 0."""
+        ...
+
+
+def gain(baseline: Sequence[Answered], arm: Sequence[Answered]) -> PairedDifference:
+    """The arm's EM minus the baseline's, on the questions that both answered."""
+    before, after = ({each.prompt_id: each.em for each in played} for played in (baseline, arm))
+    shared = sorted(before.keys() & after.keys())
+    return paired_difference([before[each] for each in shared], [after[each] for each in shared])
+
+
+def shown_difference(difference: PairedDifference | None) -> str:
+    """A difference with its interval; empty for None."""
+    if difference is None:
+        return ""
+    low, high = difference.interval
+    return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def binned(training: Mapping[int, Sequence[PlayedT]]) -> list[list[PlayedT]]:
+    """[num_bins] trajectories of BIN_STEPS steps each."""
+    bins: list[list[PlayedT]] = [[] for _ in range(0, max(training), BIN_STEPS)]
+    for step, played in training.items():
+        bins[(step - 1) // BIN_STEPS] += played
+    return bins
+
+
+def draw_curve(
+    panel: Axes,
+    measure: Callable[[Sequence[PlayedT]], float],
+    arm: str,
+    seeds: Sequence[Mapping[int, Sequence[PlayedT]]],
+) -> None:
+    """Plot a measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
+    num_bins = min(-(-max(training) // BIN_STEPS) for training in seeds)
+    values = np.array([[measure(each) for each in binned(training)[:num_bins]] for training in seeds])
+    steps = BIN_STEPS * np.arange(num_bins) + (BIN_STEPS + 1) / 2
+    (line,) = panel.plot(steps, values.mean(axis=0), label=arm)
+    panel.fill_between(steps, values.min(axis=0), values.max(axis=0), color=line.get_color(), alpha=0.15, linewidth=0)

@@ -1,0 +1,81 @@
+"""EvaluatedTraining: an arm of a study with one seed, whose stock command trains and then asks held-out questions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from examples.quickstart.training import Training, shell, train
+from verl_pivot.data.rollout_dumps import FOLDER
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluatedTraining(Training):
+    """A training, and the evaluation of its policy on held-out questions."""
+
+    name: str
+    """Name of the arm."""
+    held_out: Path
+    """Parquet file of the held-out questions."""
+    tools: Path
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether there is a training, and not the evaluation of the base policy alone."""
+        raise NotImplementedError
+
+    @property
+    def dumps_and_evaluation(self) -> list[str]:
+        """Overrides for the dumps, and for held-out questions that are asked as in training: sampled, once each."""
+        return [
+            f"data.val_files={self.held_out}",
+            *(f"actor_rollout_ref.rollout.val_kwargs.{each}" for each in ("do_sample=True", "temperature=1.0", "n=1")),
+            f"trainer.rollout_data_dir={self.rollouts}",
+            f"trainer.validation_data_dir={self.validation}",
+            f"trainer.val_before_train={not self.is_trained}",
+            *(() if self.is_trained else ("trainer.val_only=True",)),
+            "trainer.max_actor_ckpt_to_keep=1",
+            f"trainer.experiment_name={self.name}",
+        ]
+
+    @property
+    def rollouts(self) -> Path:
+        """Folder of verl's dump of each step; its folder `pivot` has all rollouts."""
+        return self.folder / "rollouts"
+
+    @property
+    def validation(self) -> Path:
+        return self.folder / "validation"
+
+    @property
+    def evaluated(self) -> Path:
+        """Dump of the trajectories on the held-out questions."""
+        return self.validation / FOLDER / f"{self.num_steps if self.is_trained else 0}.jsonl"
+
+
+def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
+    """Run the training command, which also asks the held-out questions, unless their answers are there.
+
+    Raises:
+        SystemExit: If it fails, or ends without having asked them.
+    """
+    console.print(shell(arm.command), highlight=False, markup=False, soft_wrap=True, style="dim")
+    if not arm.evaluated.is_file():
+        train(arm)
+    if not arm.evaluated.is_file():
+        raise SystemExit(f"{arm.folder} has no answers to the held-out questions: remove it, and run the command again")
+
+
+def chosen_arms(arms: str, known: Sequence[str]) -> list[str]:
+    """Names of arms in a text with commas, in the order of the known ones.
+
+    Raises:
+        typer.BadParameter: If there is no such arm.
+    """
+    names = [each.strip() for each in arms.split(",") if each.strip()]
+    unknown = [each for each in names if each not in known]
+    if unknown or not names:
+        raise typer.BadParameter(f"there is no arm {', '.join(unknown) or 'given'}; known: {', '.join(known)}")
+    return [each for each in known if each in names]

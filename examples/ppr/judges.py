@@ -1,0 +1,127 @@
+"""Scripted judges: a judge's question about a turn -> an answer in the form `principles`, as an endpoint gives it."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+
+from examples.ppr.oracle import INFORMATION, QUERY, grade
+from examples.world.questions import WorldQuestion
+from verl_pivot.rewards.principles import ShownTurn, quotable
+from verl_pivot.types import Json, JsonObject
+
+MAXIMUM = 10
+FULL_LENGTH = 400
+"""Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
+_FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
+_SEARCH = re.compile(r"<search>[^<]*</search>")
+_THOUGHT = re.compile(r"<think>[^<]*")
+_PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
+
+
+class UnknownTaskError(ValueError):
+    """A question about a task that the judge does not know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgeQuestion:
+    """What a judge is asked."""
+
+    task: str
+    earlier: tuple[ShownTurn, ...]
+    turn: ShownTurn
+    principles: tuple[str, ...]
+    """Names of the principles, in their order."""
+
+
+Scores = Callable[[JudgeQuestion], Mapping[str, float]]
+"""Question -> {principle: score in [0, MAXIMUM]}"""
+
+
+def read_question(messages: Sequence[Mapping[str, str]]) -> JudgeQuestion:
+    """The question in a judge's messages, as `rewards.principles.turn_question` writes them.
+
+    Raises:
+        ValueError: If they are no such messages.
+    """
+    system, user = (each["content"] for each in messages)
+    word = _FENCE_WORD.search(system)
+    if word is None:
+        raise ValueError("the system message names no word of fences")
+    fenced = re.compile(rf"^([^\n]+:)\n<{word[1]}>\n(.*?)\n</{word[1]}>", re.DOTALL | re.MULTILINE)
+    texts = dict(fenced.findall(user))
+    seen = "What the tools gave back after"
+    num_earlier = sum(re.fullmatch(r"Turn \d+:", title) is not None for title in texts)
+    return JudgeQuestion(
+        task=texts["The task:"],
+        earlier=tuple(
+            ShownTurn(text=texts[f"Turn {number}:"], observation=texts.get(f"{seen} turn {number}:", ""))
+            for number in range(1, num_earlier + 1)
+        ),
+        turn=ShownTurn(text=texts["The turn to grade:"], observation=texts.get(f"{seen} it:", "")),
+        principles=tuple(_PRINCIPLE.findall(fenced.sub("", user))),
+    )
+
+
+def answer(question: JudgeQuestion, scores: Scores) -> str:
+    """The judge's answer: a score for each principle, and a quotation of what it is judged by.
+
+    Raises:
+        UnknownTaskError: If the judge does not know the task.
+    """
+    given = scores(question)
+    principles: list[Json] = [
+        {"name": each, "quotation": _quotation(each, question.turn.text), "score": given[each], "maximum": MAXIMUM}
+        for each in question.principles
+    ]
+    content: JsonObject = {"principles": principles}
+    return json.dumps(content)
+
+
+def _quotation(principle: str, text: str) -> str:
+    """The search of a turn for `query`, its thought for all else; its beginning if it has none."""
+    found = (_SEARCH if principle == QUERY else _THOUGHT).search(text)
+    return quotable(found[0] if found else text)
+
+
+def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> Scores:
+    """A judge that knows the world.
+
+    Args:
+        questions: {text: question}
+        wrong_share: Share of the turns in which it says the opposite of what it knows; the text of task and turns
+            decides which.
+    """
+
+    def scores(asked: JudgeQuestion) -> Mapping[str, float]:
+        if asked.task not in questions:
+            raise UnknownTaskError(f"the oracle knows no task {asked.task[:80]!r}")
+        grades = grade(questions[asked.task], asked.earlier, asked.turn)
+        is_wrong = _draw(asked) < wrong_share
+        return {
+            name: MAXIMUM * float(is_good != is_wrong)
+            for name, is_good in ((QUERY, grades.query), (INFORMATION, grades.information))
+        }
+
+    return scores
+
+
+def likes_length(asked: JudgeQuestion) -> Mapping[str, float]:
+    """Scores that grow with the number of characters of the turn, and see nothing else."""
+    return dict.fromkeys(asked.principles, MAXIMUM * min(1.0, len(asked.turn.text) / FULL_LENGTH))
+
+
+def _draw(asked: JudgeQuestion) -> float:
+    """A number in [0, 1) that the texts of task and turns decide."""
+    texts = [asked.task, *(text for each in (*asked.earlier, asked.turn) for text in (each.text, each.observation))]
+    return int.from_bytes(sha256(json.dumps(texts).encode()).digest()[:8]) / 2**64
+
+
+SCRIPTED: Mapping[str, Callable[[Mapping[str, WorldQuestion]], Scores]] = {
+    "oracle": oracle,
+    "oracle_20": lambda questions: oracle(questions, 0.2),
+    "oracle_40": lambda questions: oracle(questions, 0.4),
+    "length": lambda questions: likes_length,
+}
+"""{name: judge that knows these questions}"""

@@ -1,0 +1,116 @@
+"""Dumps of trajectories with searches -> what the study measures of each of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from examples.ppr.oracle import grade
+from examples.world.questions import WorldQuestion
+from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, DumpedTurn, read_rollouts
+from verl_pivot.data.rollout_records import RolloutRecord
+from verl_pivot.rewards.principles import ShownTurn
+from verl_pivot.rewards.process_record import ProcessRecord, process_record
+
+Questions = Mapping[str, WorldQuestion]
+"""{prompt_id: question}"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One decided trajectory."""
+
+    prompt_id: str
+    em: float
+    """1 if the answer is right, else 0."""
+    reward: float
+    """Sum of the rewards of its turns."""
+    num_turns: int
+    num_tokens: int
+    """Tokens that the policy sampled."""
+    num_chars: int
+    """Characters that the policy wrote."""
+    num_searches: int
+    num_valid_searches: int
+    """Searches for the entity whose page tells the next fact on the way to the answer."""
+    scores: tuple[float | None, ...] = ()
+    """The judge's scores of the turns before the last; None where its answer was invalid."""
+
+
+Measure = Callable[[Sequence[Played]], float]
+"""Trajectories -> a number; NaN where no trajectory has what is measured."""
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else float("nan")
+
+
+def _valid_share(played: Sequence[Played]) -> float:
+    searches = sum(each.num_searches for each in played)
+    return sum(each.num_valid_searches for each in played) / searches if searches else float("nan")
+
+
+def _valid_answers(played: Sequence[Played]) -> float:
+    scores = [score for each in played for score in each.scores]
+    return _mean([float(score is not None) for score in scores])
+
+
+def _score_where(is_right: bool) -> Measure:
+    def measure(played: Sequence[Played]) -> float:
+        of_outcome = [each for each in played if (each.em > 0.0) == is_right]
+        return _mean([score for each in of_outcome for score in each.scores if score is not None])
+
+    return measure
+
+
+EM, REWARD, TOKENS, TURNS = "EM", "reward", "response tokens", "turns"
+SEARCHES, VALID_SEARCHES = "searches", "valid searches"
+MEASURES: Mapping[str, Measure] = {
+    EM: lambda played: _mean([each.em for each in played]),
+    REWARD: lambda played: _mean([each.reward for each in played]),
+    TURNS: lambda played: _mean([each.num_turns for each in played]),
+    TOKENS: lambda played: _mean([each.num_tokens for each in played]),
+    "response characters": lambda played: _mean([each.num_chars for each in played]),
+    SEARCHES: lambda played: _mean([each.num_searches for each in played]),
+    VALID_SEARCHES: _valid_share,
+    "valid answers of the judge": _valid_answers,
+    "judge's score of right trajectories": _score_where(True),
+    "judge's score of wrong trajectories": _score_where(False),
+}
+"""{name: measure}; `valid searches` is their share of all searches."""
+
+
+def read_dump(path: Path, questions: Questions) -> list[Played]:
+    """All decided trajectories of a dump."""
+    return [
+        _played(row, row.record, questions[row.record.prompt_id])
+        for row in read_rollouts(path)
+        if row.score is not None and row.record is not None and not row.record.is_masked
+    ]
+
+
+def read_training(folder: Path, questions: Questions) -> dict[int, list[Played]]:
+    """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
+    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
+    return {int(path.stem): read_dump(path, questions) for path in paths}
+
+
+def _played(row: DumpedRollout, record: RolloutRecord, question: WorldQuestion) -> Played:
+    turns = [_shown(each) for each in row.turns]
+    searches = {call.turn for call in record.calls if call.name == "search"}
+    process = process_record(row.reward_info) or ProcessRecord(rewards=(), scores=())
+    return Played(
+        prompt_id=record.prompt_id,
+        em=float(row.score or 0.0),
+        reward=sum(process.rewards),
+        num_turns=len(record.turn_tokens),
+        num_tokens=sum(record.turn_tokens),
+        num_chars=sum(len(each.text) for each in turns),
+        num_searches=len(searches),
+        num_valid_searches=sum(grade(question, turns[:number], turns[number]).query for number in searches),
+        scores=process.scores,
+    )
+
+
+def _shown(turn: DumpedTurn) -> ShownTurn:
+    return ShownTurn(text=turn.text, observation="\n".join(turn.observations))

@@ -1,0 +1,199 @@
+"""Evaluations and training dumps of all units -> a table with intervals, plots over training steps, summary.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
+from examples.comparison import draw_curve, shown_difference
+from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
+from examples.ppr.training import ARMS, BASE, OUTCOME
+from examples.world.questions import KINDS, WorldQuestion
+from verl_pivot.statistics import Interval, PairedDifference, paired_difference, wilson_interval
+from verl_pivot.types import Json, JsonObject
+
+_SHOWN = (TURNS, TOKENS, SEARCHES, VALID_SEARCHES)
+"""Measures in the table; summary.json has all."""
+_HELD_OUT_EM = "EM on held-out questions"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one unit gave."""
+
+    arm: str
+    seed: int
+    evaluations: Mapping[int, Sequence[Played]]
+    """{step: trajectories on the held-out questions}"""
+    training: Mapping[int, Sequence[Played]]
+    """{step: trajectories}; empty for the base policy."""
+
+    @property
+    def held_out(self) -> Sequence[Played]:
+        """Trajectories of the trained policy on the held-out questions."""
+        return self.evaluations[max(self.evaluations)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One arm on the held-out questions, with one seed or over several."""
+
+    arm: str
+    seeds: tuple[int, ...]
+    em: float
+    interval: Interval
+    """Wilson's interval of EM, with as many trials as there are questions, however many seeds answered them."""
+    over_outcome: PairedDifference | None
+    """EM minus that of the arm `outcome` with the same seeds; None for that arm, and where it was not run."""
+    steps_to_outcome: int | None
+    """First evaluation, as a number of steps, at which the mean EM over the seeds reaches the last one of `outcome`."""
+    measures: dict[str, float]
+    unseen: float
+    """EM on the kind of question that training never asked."""
+    num_questions: int
+
+    def as_dict(self) -> JsonObject:
+        gain = self.over_outcome
+        over: Json = (
+            None if gain is None else {"value": gain.value, "low": gain.interval.low, "high": gain.interval.high}
+        )
+        measures: JsonObject = {name: None if value != value else value for name, value in self.measures.items()}
+        return {
+            "arm": self.arm,
+            "seeds": [*self.seeds],
+            "num_questions": self.num_questions,
+            **measures,
+            "EM interval": [self.interval.low, self.interval.high],
+            "EM on the unseen kind": self.unseen,
+            "EM over outcome": over,
+            "steps to the EM of outcome": self.steps_to_outcome,
+        }
+
+
+def rows(results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> list[Row]:
+    """A row for each unit, in order; behind those of an arm with several seeds one over all of them."""
+    found: list[Row] = []
+    for arm in ARMS:
+        of_arm = [each for each in results if each.arm == arm]
+        groups = [[each] for each in of_arm] + ([of_arm] if len(of_arm) > 1 else [])
+        found += [_row(group, results, questions) for group in groups]
+    return found
+
+
+def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> Row:
+    seeds = {each.seed for each in group}
+    outcome = [each for each in results if each.arm == OUTCOME and each.seed in seeds]
+    is_comparable = group[0].arm != OUTCOME and len(outcome) == len(group)
+    played = [each for result in group for each in result.held_out]
+    by_question = _em_by_question(group)
+    em = fmean(by_question.values())
+    unseen = [value for name, value in by_question.items() if KINDS[questions[name].kind].is_held_out]
+    return Row(
+        arm=group[0].arm,
+        seeds=tuple(sorted(seeds)),
+        em=em,
+        interval=wilson_interval(em, len(by_question)),
+        over_outcome=_difference(_em_by_question(outcome), by_question) if is_comparable else None,
+        steps_to_outcome=_steps_to(fmean(_em_by_question(outcome).values()), group) if is_comparable else None,
+        measures={name: measure(played) for name, measure in MEASURES.items()},
+        unseen=fmean(unseen) if unseen else float("nan"),
+        num_questions=len(by_question),
+    )
+
+
+def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
+    """{prompt_id: mean EM over the seeds}"""
+    answers: dict[str, list[float]] = {}
+    for each in (each for result in group for each in result.held_out):
+        answers.setdefault(each.prompt_id, []).append(each.em)
+    return {name: fmean(values) for name, values in answers.items()}
+
+
+def _difference(outcome: Mapping[str, float], arm: Mapping[str, float]) -> PairedDifference:
+    shared = sorted(outcome.keys() & arm.keys())
+    return paired_difference([outcome[each] for each in shared], [arm[each] for each in shared])
+
+
+def _steps_to(em: float, group: Sequence[Result]) -> int | None:
+    """First evaluation of all seeds whose mean EM is that of another arm or more."""
+    shared = set.intersection(*(set(each.evaluations) for each in group))
+    means = {step: fmean(MEASURES[EM](each.evaluations[step]) for each in group) for step in sorted(shared)}
+    return next((step for step, mean in means.items() if mean >= em), None)
+
+
+def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
+    """Write summary.json, and ppr.png if anything was trained."""
+    evaluations: list[Json] = [
+        {"arm": each.arm, "seed": each.seed, "step": step, "EM": MEASURES[EM](played)}
+        for each in results
+        for step, played in each.evaluations.items()
+    ]
+    content: JsonObject = {
+        "rows": [each.as_dict() for each in found],
+        "evaluations": evaluations,
+        "gaps": [*gaps],
+    }
+    (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+    if any(each.training for each in results):
+        draw(results, folder / "ppr.png")
+
+
+def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
+    """Print the table, and what is missing."""
+    table = Table(title="Held-out questions, one sampled answer each", title_justify="left")
+    for column in ("arm", "seeds", "EM", "over outcome", "steps to its EM", *_SHOWN, "EM, unseen kind"):
+        table.add_column(column, overflow="fold")
+    for row in found:
+        low, high = row.interval
+        steps = "" if row.over_outcome is None else str(row.steps_to_outcome or "never")
+        table.add_row(
+            row.arm,
+            ", ".join(map(str, row.seeds)),
+            f"{row.em:.3f} [{low:.3f}, {high:.3f}]",
+            shown_difference(row.over_outcome),
+            steps,
+            *(f"{row.measures[name]:.2f}" for name in _SHOWN),
+            f"{row.unseen:.3f}",
+        )
+    console.print(table)
+    for gap in gaps:
+        console.print(gap, highlight=False)
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
+    arms: dict[str, list[Result]] = {}
+    for each in results:
+        if each.training:
+            arms.setdefault(each.arm, []).append(each)
+    figure, panels = plt.subplots(3, 4, figsize=(18, 11), layout="constrained")
+    for panel, name in zip(panels.flat, MEASURES, strict=False):
+        for arm, of_arm in arms.items():
+            draw_curve(panel, MEASURES[name], arm, [each.training for each in of_arm])
+        panel.set(xlabel="training step", title=name)
+    _draw_evaluations(panels.flat[len(MEASURES)], arms, [each for each in results if each.arm == BASE])
+    for panel in panels.flat[len(MEASURES) + 1 :]:
+        panel.set_axis_off()
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_evaluations(panel: Axes, arms: Mapping[str, Sequence[Result]], base: Sequence[Result]) -> None:
+    """Plot EM on the held-out questions over training steps, with the base policy at step 0 if it was evaluated."""
+    for of_arm in arms.values():
+        seeds = {each.seed for each in of_arm}
+        start = [each.evaluations for each in base if each.seed in seeds]
+        curves = [each.evaluations for each in of_arm]
+        shared = sorted(set.intersection(*(set(each) for each in curves)))
+        values = [fmean(MEASURES[EM](curve[step]) for curve in curves) for step in shared]
+        if len(start) == len(curves):
+            shared, values = [0, *shared], [fmean(MEASURES[EM](each[0]) for each in start), *values]
+        panel.plot(shared, values, marker="o")
+    panel.set(xlabel="training step", title=_HELD_OUT_EM)

@@ -1,0 +1,142 @@
+"""PPR with judges of several kinds beside the outcome alone, in a generated world: `python -m examples.ppr --help`."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
+from examples.ppr import report  # noqa: E402
+from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
+from examples.ppr.measures import read_dump, read_training  # noqa: E402
+from examples.ppr.policy import make_policy, sft_config  # noqa: E402
+from examples.ppr.serving import JudgeModels, served_judge  # noqa: E402
+from examples.ppr.training import ARMS, Arm  # noqa: E402
+from examples.quickstart.run import phase  # noqa: E402
+from examples.units import Unit, finish, gaps  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
+from verl_pivot.types import JsonObject  # noqa: E402
+
+console = Console()
+_MODEL_OPTIONS = {"pprm": "--pprm", "pprm_one_question": "--one-question-judge"}
+_DEFAULT_ARMS = [name for name, kind in ARMS.items() if kind.judge not in _MODEL_OPTIONS]
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/ppr"),
+    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(_DEFAULT_ARMS),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 40,
+    questions: Annotated[
+        int, typer.Option(min=8, max=MOST_HELD_OUT, help="Held-out questions that each policy answers.")
+    ] = MOST_HELD_OUT,
+    batch: Annotated[int, typer.Option(min=4, help="Questions of one step.")] = 64,
+    pprm: Annotated[
+        Path | None, typer.Option(help="Folder of the trained judge of the arms with pprm in their names.")
+    ] = None,
+    one_question_judge: Annotated[
+        Path | None, typer.Option(help="Folder of the trained judge of the arm renorm_one_question.")
+    ] = None,
+) -> None:
+    """Train a small policy that searches by PPO, with rewards of turns by judges of several kinds, and compare them.
+
+    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
+    goes on from its last checkpoint.
+
+    Example: python -m examples.ppr --arms base,outcome,renorm_oracle --seeds 1 --out outputs/ppr-1
+    """
+    chosen = chosen_arms(arms, list(ARMS))
+    models = JudgeModels(pprm, one_question_judge)
+    check_judges(chosen, models)
+    seconds: dict[str, float] = {}
+    with phase("corpus", "The world: an index, and questions of two and three hops", seconds):
+        corpus = make_corpus(out / "world", questions)
+    units: list[Unit] = []
+    results: list[report.Result] = []
+    for seed in range(seeds):
+        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
+            policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed))
+        for name in chosen:
+            arm = make_arm(name, policy, corpus, out / f"seed-{seed}" / name, seed, steps, batch)
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm, questions, models)))
+            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
+                finish(units[-1], partial(_train_with_judge, arm, corpus, models))
+            results.append(_result(arm, corpus))
+            found = report.rows(results, corpus.questions)
+            report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
+    report.show(found, gaps(units), console)
+    console.print(f"\nWrote {out / 'summary.json'}.")
+
+
+def check_judges(chosen: list[str], models: JudgeModels) -> None:
+    """Refuse arms whose judge is a model that was not given.
+
+    Raises:
+        typer.BadParameter: With the option to give.
+    """
+    for name in chosen:
+        judge = ARMS[name].judge
+        if judge not in _MODEL_OPTIONS:
+            continue
+        folder, option = models.folder(judge), _MODEL_OPTIONS[judge]
+        if folder is None:
+            raise typer.BadParameter(
+                f"the arm {name} needs {option} FOLDER with a trained judge; docs/ppr.md shows how to train one"
+            )
+        if not (folder / "config.json").is_file():
+            raise typer.BadParameter(f"{option} {folder} holds no model: there is no config.json")
+
+
+def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, num_steps: int, batch_size: int) -> Arm:
+    """One arm of a seed; all arms of a seed start from one policy and see the same questions."""
+    return Arm(
+        name=name,
+        model=policy,
+        rows=corpus.training,
+        held_out=corpus.held_out,
+        tools=corpus.tools,
+        folder=folder,
+        seed=seed,
+        num_steps=num_steps,
+        learning_rate=3e-4,
+        batch_size=batch_size,
+        group_size=1,
+    )
+
+
+def _settings(arm: Arm, num_held_out: int, models: JudgeModels) -> JsonObject:
+    judge = arm.kind.judge
+    model = str(models.folder(judge)) if judge in _MODEL_OPTIONS else None
+    sft = asdict(sft_config(arm.seed))
+    return {**arm.settings, "sft": sft, "num_held_out": num_held_out, "judge": judge, "judge_model": model}
+
+
+def _train_with_judge(arm: Arm, corpus: Corpus, models: JudgeModels) -> None:
+    """Run the training command while the arm's judge is served."""
+    judge = arm.kind.judge
+    if judge is None or arm.evaluated.is_file():
+        train_and_evaluate(arm, console)
+        return
+    with served_judge(judge, models, corpus.question_files, arm.folder / "judge.log", console) as url:
+        train_and_evaluate(replace(arm, judge_url=url), console)
+
+
+def _result(arm: Arm, corpus: Corpus) -> report.Result:
+    return report.Result(
+        arm=arm.name,
+        seed=arm.seed,
+        evaluations={step: read_dump(path, corpus.questions) for step, path in arm.evaluations.items()},
+        training=read_training(arm.rollouts, corpus.questions),
+    )
+
+
+def start() -> None:
+    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    run_supervised(lambda: typer.run(main))

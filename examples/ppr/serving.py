@@ -1,0 +1,93 @@
+"""A judge's name -> its endpoint on this machine, which runs for the length of a with-block."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from examples.ppr.judges import SCRIPTED
+from verl_pivot.engines.server import await_ready, end_process_group, free_port, tied_to_parent
+
+MODEL_NAME = "judge"
+"""Name under which every judge is served."""
+_START_SECONDS = 900.0
+
+
+class JudgeModels(NamedTuple):
+    """Folders of trained judges; None: no arm uses one."""
+
+    pprm: Path | None = None
+    """A judge that goes by the principles."""
+    one_question: Path | None = None
+    """A judge that is asked one question for a number."""
+
+    def folder(self, judge: str) -> Path | None:
+        """Folder of a judge that is a model."""
+        return {"pprm": self.pprm, "pprm_one_question": self.one_question}[judge]
+
+
+@contextmanager
+def served_judge(
+    judge: str, models: JudgeModels, question_files: Sequence[Path], log: Path, console: Console
+) -> Iterator[str]:
+    """Serve a judge; yields the URL of its endpoint.
+
+    Args:
+        judge: A name in SCRIPTED, or the name of a trained judge.
+        models: Folders of the trained judges.
+        question_files: What a scripted judge knows of the world.
+        log: File for what its process prints.
+        console: Shows the wait for a model.
+
+    Raises:
+        SystemExit: If it does not start; names the log.
+        EngineError: If SGLang does not start; names the log.
+    """
+    if judge in SCRIPTED:
+        with _scripted(judge, question_files, log) as url:
+            yield url
+        return
+    with _model(str(models.folder(judge)), log, console) as url:
+        yield url
+
+
+@contextmanager
+def _scripted(judge: str, question_files: Sequence[Path], log: Path) -> Iterator[str]:
+    command = tied_to_parent("examples.ppr.judge_server", judge, *map(str, question_files))
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        url = process.stdout.readline().decode().strip()
+        if not url:
+            raise SystemExit(f"the judge {judge} did not start; see {log}")
+        yield url
+    finally:
+        process.stdin.close()  # at whose end the server ends
+        process.wait()
+        process.stdout.close()
+
+
+@contextmanager
+def _model(folder: str, log: Path, console: Console) -> Iterator[str]:
+    """A model, by the command that a user types."""
+    port = free_port()
+    program = Path(sys.executable).parent / "verl-pivot"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [program, "judge", "serve", folder, "--port", str(port), "--name", MODEL_NAME],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        await_ready(process, f"http://127.0.0.1:{port}", folder, log, _START_SECONDS, console)
+        yield f"http://127.0.0.1:{port}/v1"
+    finally:
+        end_process_group(process)

@@ -1,0 +1,22 @@
+"""The worlds of this study: small ones whose names consist of the same words, and whose facts differ by their seed."""
+
+from pathlib import Path
+
+from examples.world.entities import Entity, WorldSize, invented_words, make_documents, make_world
+from examples.world.pages import Pages
+
+KINDS_ASKED = ("employer_seat", "founder_town", "founder_population", "mayor_birth_year")
+"""Kinds of questions, of two and three hops: those whose answer stands on a page. The last one is held out."""
+SIZE = WorldSize(people=500, firms=180, towns=60, held_out_share=0.4)
+WORDS = invented_words(820, 0)
+"""Words of all names, each of which is one token of the policy."""
+
+
+def make_small_world(seed: int) -> tuple[Entity, ...]:
+    """All entities of a world."""
+    return make_world(seed, SIZE, WORDS)
+
+
+def make_pages(world: tuple[Entity, ...], seed: int, folder: Path) -> Pages:
+    """The pages of a world, each with one sentence that tells nothing that is asked, and their index in a folder."""
+    return Pages.of(make_documents(world, seed, num_fillers=1), folder)
