@@ -53,7 +53,8 @@ from tests.support.rollout_records import make_record  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus  # noqa: E402
-from verl_pivot.rewards.principles import ShownTurn, score_of_answer, turn_question  # noqa: E402
+from verl_pivot.rewards.principle_answers import score_of_answer  # noqa: E402
+from verl_pivot.rewards.principles import ShownTurn, turn_question  # noqa: E402
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord  # noqa: E402
 from verl_pivot.rewards.process_settings import parse_process, principle_set_of  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
@@ -72,10 +73,10 @@ QUESTION = WorldQuestion(
         Lookup("Dolvex", "population", "43785"),
     ),
 )
-FIRM = "Vako Mills is based in Hifot. The founder of Vako Mills is Brem Tazil."
+FIRM = "Vako Mills is based in Hifot. Vako Mills has as its founder Brem Tazil."
 PERSON = "Brem Tazil grew up in Dolvex, the place of birth."
-FOUNDED = "The founder of Vako Mills is Brem Tazil."
-WRONG = "The founder of Vako Mills is Brem Tazul."
+FOUNDED = "Vako Mills has as its founder Brem Tazil."
+WRONG = "Vako Mills has as its founder Brem Tazul."
 TOWN = "Dolvex has 43785 inhabitants."
 
 
@@ -177,10 +178,10 @@ def test_no_token_reaches_over_the_border_of_a_page_and_what_to_do_is_one_token(
         parts = [tokenizer.encode(each, add_special_tokens=False) for each in texts(transcript)]
         assert labels == [*(id for part in parts for id in part), tokenizer.eos_token_id]
     name = f"{WORDS[0]} Mills"
-    text = SearchTurn(thought=f"{RAMBLINGS[0]} The founder of {name} is {WORDS[1]} {WORDS[2]}.", query=name).text
+    text = SearchTurn(thought=f"{RAMBLINGS[0]} {name} has as its founder {WORDS[1]} {WORDS[2]}.", query=name).text
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert [tokenizer.decode([each]) for each in ids] == [
-        "<think>", f"{RAMBLINGS[0]} ", "The founder of ", WORDS[0], " Mills", " is ", WORDS[1], f" {WORDS[2]}", ".",
+        "<think>", f"{RAMBLINGS[0]} ", WORDS[0], " Mills", " has as its founder ", WORDS[1], f" {WORDS[2]}", ".",
         "</think>\n<search>", WORDS[0], " Mills", "</search>",
     ]  # fmt: skip
 

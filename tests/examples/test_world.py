@@ -118,7 +118,7 @@ def test_the_oracle_tells_a_right_query_and_a_page_that_answers() -> None:
     assert [lookup.is_asked_by(query) for query in queries] == [True, True, False, False]
     pages = [
         "Doc 1(Title: Vako Mills) An inn. Vako Mills was founded by Brem Tazil.",
-        "The founder of Vako Mills is Brem Tazil. Vako Mills is based in Dolvex.",
+        "Vako Mills has as its founder Brem Tazil. Vako Mills is based in Dolvex.",
         "Vako Mills was founded by Brem Tazul.",
         "Old Vako Mills was founded in the year 1931.",
         "Brem Tazil was born in the year 1901.",
