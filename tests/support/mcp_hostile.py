@@ -39,7 +39,7 @@ def done(number: int, text: str = "done") -> None:
 
 
 def hangs(number: int) -> None:
-    subprocess.Popen(["sleep", "61"])
+    subprocess.Popen(["sleep", "61.27"])
     time.sleep(60)
 
 
@@ -72,6 +72,12 @@ def forges(number: int) -> None:
     done(number)
 
 
+def shows(number: int) -> None:
+    """Its environment, and the files in the folder that its second argument names."""
+    shown = {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}
+    done(number, f"{shown} {os.listdir(sys.argv[2])}")
+
+
 def wrong_result(number: int) -> None:
     say({"jsonrpc": "2.0", "id": number, "result": {"content": "no list"}})
 
@@ -96,7 +102,7 @@ def errs(number: int) -> None:
 
 
 CALLS = {each.__name__: each for each in (hangs, floods, notifies, prints, garbage, forges, wrong_result, closes, asks)}
-CALLS |= {each.__name__: each for each in (refuses, errs)}
+CALLS |= {each.__name__: each for each in (shows, refuses, errs)}
 
 if KIND == "dead":
     sys.exit("no key for the shop")

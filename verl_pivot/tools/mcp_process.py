@@ -94,12 +94,23 @@ async def _running(
         yield incoming, outgoing
         await _end_gently(process, outgoing, to_send, incoming, tasks)
     finally:
-        output.exit_code = process.returncode
-        _kill_group(process, signal.SIGKILL)
-        for task in tasks:
-            task.cancel()
         for stream in (received, incoming, outgoing, to_send):
             stream.close()
+        try:
+            if tasks[0].done():  # the server ended its output, and so perhaps itself: learn its exit code
+                await _has_ended(process)
+            output.exit_code = process.returncode
+        finally:
+            _kill_group(process, signal.SIGKILL)
+            for task in tasks:
+                task.cancel()
+            await _reap(process)
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    try:
+        await _has_ended(process)
+    finally:
         process._transport.close()  # type: ignore[attr-defined]  # closes the pipes, which a descendant may hold
 
 
