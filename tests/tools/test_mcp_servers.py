@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.support.chat_server import chat_server, said
 from tests.support.launching import cli
 from tests.support.paths import ROOT
 from verl_pivot.errors import ConfigError
@@ -332,3 +333,15 @@ def test_the_command_lists_tools_and_names_every_server_that_fails(tmp_path: Pat
     assert "  order(item: string, amount: integer = ...)\n" in done.stdout
     assert "  left(item: string)  (a failed call is made again)\n      How many are left.\n" in done.stdout
     assert f"{path}, entry 2: MCP server no-such-program: the program 'no-such-program' was not found" in done.stderr
+
+
+def test_a_model_plays_with_the_tools_of_a_server(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yaml"
+    path.write_text(f"- mcp: {{command: [{sys.executable}, {SHOP}]}}\n")
+    answers = (said(None, ("order", {"item": "tea", "amount": 2})), said("Done."))
+
+    with chat_server(answers) as server:
+        done = cli("play", str(path), "--openai", server.url, "--prompt", "Two packs of tea.")
+
+    assert "tool order: 1\n" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools, schemas_by_name
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.extras import require
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.contract import CallPolicy, Tool
 from verl_pivot.tools.environments import EnvironmentKind, RunningEnvironment
@@ -84,7 +85,8 @@ class Toolset:
                 )
 
     def _add_server(self, entry: object) -> None:
-        from verl_pivot.tools.mcp_entries import McpEntry  # of an extra
+        require("mcp", "mcp")
+        from verl_pivot.tools.mcp_entries import McpEntry
         from verl_pivot.tools.mcp_servers import McpServer
 
         server = McpServer(validated(McpEntry, entry, ""))
