@@ -345,3 +345,18 @@ def test_a_model_plays_with_the_tools_of_a_server(tmp_path: Path) -> None:
 
     assert "tool order: 1\n" in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_frozen_tools_stop_a_launch_whose_server_offers_others(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yaml"
+    path.write_text(f"- mcp: {{command: [{sys.executable}, {HOSTILE}, changes, {tmp_path}/marker]}}\n")
+
+    frozen = cli("mcp", "freeze", str(path))
+    listed = cli("mcp", "list", str(path))
+    again = cli("mcp", "freeze", str(path))
+
+    assert frozen.stdout == f"Wrote {tmp_path}/tools.mcp.json: 1 tools of 1 servers.\n"
+    assert listed.returncode == 1
+    assert f"offers its tool 'later' otherwise than {tmp_path}/tools.mcp.json has it; `verl-pivot mcp" in listed.stderr
+    assert "2 tools of 1 servers" in again.stdout
+    assert cli("mcp", "list", str(path)).returncode == 0

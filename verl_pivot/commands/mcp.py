@@ -1,4 +1,4 @@
-"""`verl-pivot mcp list`: a tools file -> the tools that its MCP servers offer, as the policy gets them."""
+"""`verl-pivot mcp list` and `freeze`: a tools file -> the tools that its MCP servers offer, as the policy gets them."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,7 +8,10 @@ import typer
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from verl_pivot.tools.mcp_schemas import OfferedTool
+    from verl_pivot.tools.mcp_servers import McpServer
     from verl_pivot.types import Json, JsonObject
 
 mcp_app = typer.Typer(help="Look at the MCP servers of a tools file.", no_args_is_help=True)
@@ -31,10 +34,35 @@ def list_command(tools: Annotated[Path, typer.Argument(help="The tools file.")])
     verl-pivot mcp list tools.yaml
     verl-pivot mcp list configs/tools/browser.yaml
     """
+    _read(tools, meets_frozen=True, on_server=_print_server)
+
+
+@mcp_app.command("freeze")
+def freeze_command(tools: Annotated[Path, typer.Argument(help="The tools file.")]) -> None:
+    """Write the tools of each MCP server beside the tools file: tools.mcp.json beside tools.yaml.
+
+    From then on every launch stops if a server offers other tools, another schema or another description, since the
+    prompts would change.
+
+    \b
+    Examples:
+    verl-pivot mcp freeze tools.yaml
+    verl-pivot mcp freeze configs/tools/browser.yaml
+    """
+    servers: list[McpServer] = []
+    _read(tools, meets_frozen=False, on_server=servers.append)
+    from verl_pivot.tools.mcp_frozen import write_frozen
+
+    path = write_frozen(str(tools), [(server.entry.label, server.offered) for server in servers])
+    typer.echo(f"Wrote {path}: {sum(len(server.offered) for server in servers)} tools of {len(servers)} servers.")
+
+
+def _read(tools: Path, *, meets_frozen: bool, on_server: "Callable[[McpServer], None]") -> None:
+    """Start and ask every MCP server of a tools file, and raise at the end what is wrong with any of them."""
     from verl_pivot.tools.tools_file import read_entries
     from verl_pivot.tools.toolset import Toolset
 
-    toolset = Toolset(str(tools))
+    toolset = Toolset(str(tools), meets_frozen=meets_frozen)
     numbered = [(number, entry) for number, entry in enumerate(read_entries(str(tools))) if _is_server(entry)]
     if not numbered:
         raise ConfigError(f"{tools} names no MCP server; an entry for one begins with `- mcp:`")
@@ -44,13 +72,16 @@ def list_command(tools: Annotated[Path, typer.Argument(help="The tools file.")])
             toolset.add_entry(entry)
         except ConfigError as error:
             problems.append(f"{tools}, entry {number}: {error}")
-            continue
-        server = toolset.servers[-1]
-        typer.echo(f"{server.entry.label}: {len(server.offered)} tools, session: {server.entry.session.value}")
-        for tool in server.offered:
-            typer.echo(_shown(tool))
+        else:
+            on_server(toolset.servers[-1])
     if problems:
         raise ConfigError("\n".join(problems))
+
+
+def _print_server(server: "McpServer") -> None:
+    typer.echo(f"{server.entry.label}: {len(server.offered)} tools, session: {server.entry.session.value}")
+    for tool in server.offered:
+        typer.echo(_shown(tool))
 
 
 def _is_server(entry: object) -> bool:

@@ -27,7 +27,7 @@ _FOLDER = "{folder}"
 
 
 class SessionRule(StrEnum):
-    """Who shares a session with a server."""
+    """Rule by which trajectories share a session with a server, or do not."""
 
     TRAJECTORY = "trajectory"
     """Each trajectory has a session of its own: a process, or an HTTP session."""

@@ -26,7 +26,7 @@ class OfferedTool:
     name: str
     """Name under which the server knows it."""
     schema: JsonObject
-    """Its schema in the OpenAI form, under the name that the policy uses."""
+    """Schema in the OpenAI form, under the name that the policy uses."""
     is_read_only: bool = False
     """Whether the server says that its calls change nothing."""
     is_idempotent: bool = False

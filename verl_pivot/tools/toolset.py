@@ -45,12 +45,20 @@ class Toolset:
             outcomes = await tools.toolbox.run(calls)
     """
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, place: str, *, meets_frozen: bool = True) -> None:
+        """Hold no tools yet.
+
+        Args:
+            place: Path of the tools file.
+            meets_frozen: Whether MCP servers must offer what `verl-pivot mcp freeze` wrote beside the file, if it did.
+        """
+        self._place, self._meets_frozen = place, meets_frozen
         self.built_in: set[str] = set()
         """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[EnvironmentKind] = []
+        self._num_servers = 0
+        """Entries of MCP servers so far, also of those that cannot be used."""
         self.servers: list[McpServer] = []
         """MCP servers among the entries."""
         self._row_backend: RowBackend | None = None
@@ -87,9 +95,13 @@ class Toolset:
     def _add_server(self, entry: object) -> None:
         require("mcp", "mcp")
         from verl_pivot.tools.mcp_entries import McpEntry
+        from verl_pivot.tools.mcp_frozen import check_frozen
         from verl_pivot.tools.mcp_servers import McpServer
 
+        self._num_servers += 1
         server = McpServer(validated(McpEntry, entry, ""))
+        if self._meets_frozen:
+            check_frozen(self._place, self._num_servers - 1, server.entry.label, server.offered)
         for tool in server.tools:
             name = name_of(tool.schema)
             if name in self._names:
