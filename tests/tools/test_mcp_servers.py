@@ -153,7 +153,7 @@ async def test_a_call_that_changes_nothing_is_made_again_by_a_new_server(tmp_pat
         await told(tools, "order", item="tea")
         lost = await ask(tools, "die_once", marker=str(tmp_path / "second"))
 
-    assert lost.failure.endswith("ended, and with it what the trajectory had done there")
+    assert lost.failure.endswith("its process ended with exit code 3")
 
 
 async def test_a_server_killed_in_a_shared_session_is_replaced_and_its_readers_are_answered() -> None:
@@ -317,6 +317,27 @@ async def test_trajectories_have_http_sessions_of_their_own_and_stateless_server
         toolset({"mcp": {"url": stateless_url}})
 
     assert "it answered with more than 1048576 bytes" in long.failure
+
+
+@pytest.mark.parametrize(
+    ("number", "failure"),
+    [(signal.SIGKILL, "failed: "), (signal.SIGSTOP, "did not answer within 1 s")],
+    ids=["killed", "stopped"],
+)
+async def test_a_server_at_an_address_that_dies_or_stops_in_a_call_masks(number: signal.Signals, failure: str) -> None:
+    serving_one = serving()
+    made = toolset({"mcp": {"url": next(serving_one)}, "timeout_seconds": 1.0, "start_seconds": 2.0})
+    pid = max(each.pid for each in psutil.Process().children() if "--http" in each.cmdline())
+    async with asyncio.timeout(20), made.open({}) as tools:
+        await told(tools, "order", item="tea")
+        waiting = asyncio.create_task(ask(tools, "wait", seconds=30))
+        await asyncio.sleep(0.2)
+        os.kill(pid, number)
+        outcome = await waiting
+    assert next(serving_one, None) is None
+
+    assert outcome.observation is None
+    assert failure in outcome.failure
 
 
 def test_the_command_lists_tools_and_names_every_server_that_fails(tmp_path: Path) -> None:

@@ -97,19 +97,21 @@ class SessionHolder:
             self._num_writes += own_writes
             try:
                 return await self._call_once(tool, arguments, own_writes)
-            except McpTimeoutError:
-                if not tool.may_be_repeated or self._server.entry.on_timeout is OnTimeout.TELL_POLICY:
-                    raise
-            except McpStartError:
-                pass
-            except ToolFailureError:
-                if not tool.may_be_repeated:
+            except ToolFailureError as error:
+                if self._is_lost(own_writes) or not self._may_repeat(tool, error):
                     raise
             return await self._call_once(tool, arguments, own_writes)
 
+    def _may_repeat(self, tool: OfferedTool, error: ToolFailureError) -> bool:
+        """Whether a call that failed so may be made again without harm."""
+        if isinstance(error, McpStartError):
+            return True
+        is_told = isinstance(error, McpTimeoutError) and self._server.entry.on_timeout is OnTimeout.TELL_POLICY
+        return tool.may_be_repeated and not is_told
+
     async def _call_once(self, tool: OfferedTool, arguments: JsonObject, own_writes: int) -> CallToolResult:
         entry = self._server.entry
-        session = self._usable(self._num_writes - own_writes)
+        session = self._usable(own_writes)
         try:
             return await session.call(tool, arguments, entry.timeout_seconds)
         except McpTimeoutError:
@@ -120,15 +122,20 @@ class SessionHolder:
             session.retire()
             raise
 
-    def _usable(self, num_earlier_writes: int) -> McpSession:
+    def _usable(self, own_writes: int) -> McpSession:
+        if self._is_lost(own_writes):
+            raise ToolFailureError(
+                f"MCP server {self._server.entry.label} ended, and with it what the trajectory had done there"
+            )
         if self._session is None or self._session.is_retired:
-            if self._session is not None and self._keeps_state and num_earlier_writes:
-                raise ToolFailureError(
-                    f"MCP server {self._server.entry.label} ended, and with it what the trajectory had done there"
-                )
             self.start()
         assert self._session is not None
         return self._session
+
+    def _is_lost(self, own_writes: int) -> bool:
+        """Whether the session ended with a state that other calls than the present one may have made."""
+        has_ended = self._session is not None and self._session.is_retired
+        return has_ended and self._keeps_state and self._num_writes > own_writes
 
     async def close(self) -> None:
         """End the session and wait until its process or connection is gone."""

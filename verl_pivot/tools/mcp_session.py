@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_PAGES = 100
 """Pages of `tools/list`; a server may hand out the next one for ever."""
+_CLOSE_SECONDS = 5.0
+"""Seconds in which a session must have ended; a server at an address may not answer that it has."""
 
 
 class Connection(Protocol):
@@ -166,6 +168,7 @@ class McpSession:
                     tools = self._choose(await _list_tools(client))
                 self._ready.set_result((client, tools))
                 await self._closing.wait()
+                asyncio.get_running_loop().call_later(_CLOSE_SECONDS, self._task.cancel)  # nothing, if it has ended
         except TimeoutError as error:
             reason = f"it was not ready within {self._start_seconds:g} s (start_seconds)"
             raise McpStartError(self._sentence(reason)) from error
