@@ -43,7 +43,8 @@ SECTIONS = (
             "tools/contract.py": "Observation ToolError CallPolicy OnTimeout Tool",
             "tools/workspace.py": "Workspace",
             "tools/registry.py": "register_tool",
-            "tools/toolset.py": "FunctionEntry EnvironmentEntry RowsEntry",
+            "tools/tools_file.py": "FunctionEntry EnvironmentEntry RowsEntry",
+            "tools/mcp_entries.py": "McpEntry McpTarget SessionRule",
         },
     ),
     Section(

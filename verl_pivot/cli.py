@@ -15,6 +15,7 @@ from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
 from verl_pivot.commands.init import init_command
 from verl_pivot.commands.judge import judge_app
+from verl_pivot.commands.mcp import mcp_app
 from verl_pivot.commands.next_stage import next_stage_command
 from verl_pivot.commands.plan import plan_command
 from verl_pivot.commands.play import play_command
@@ -109,6 +110,7 @@ for _name, _function in _COMMANDS.items():  # the first line whole: typer cuts i
     app.command(_name, short_help=(_function.__doc__ or "").partition("\n")[0])(_function)
 app.add_typer(sandbox_app, name="sandbox", short_help=str(sandbox_app.info.help))
 app.add_typer(judge_app, name="judge", short_help=str(judge_app.info.help))
+app.add_typer(mcp_app, name="mcp", short_help=str(mcp_app.info.help))
 app.add_typer(process_app, name="process", short_help=str(process_app.info.help))
 app.add_typer(route_app, name="route", short_help=str(route_app.info.help))
 

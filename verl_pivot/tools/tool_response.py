@@ -80,10 +80,15 @@ def _cut(text: str, num_bytes: int, max_characters: int) -> str:
         num_bytes: Bytes that the program wrote, if the sandbox cut off a part; 0 if `text` is all of it.
         max_characters: Most characters of `text` that stay.
     """
-    text = text.removesuffix("\n")
-    if len(text) > max_characters:
-        head = max_characters // 2
-        tail = max_characters - head
-        left_out = len(text) - max_characters
-        text = f"{text[:head]}\n... [{left_out} characters left out] ...\n{text[len(text) - tail :]}"
+    text = shortened(text.removesuffix("\n"), max_characters)
     return f"{text}\n... [cut off: {num_bytes} bytes were written]" if num_bytes else text
+
+
+def shortened(text: str, max_characters: int) -> str:
+    """`text` with at most that many characters of its own; a note replaces the middle of a longer one."""
+    if len(text) <= max_characters:
+        return text
+    head = max_characters // 2
+    tail = max_characters - head
+    left_out = len(text) - max_characters
+    return f"{text[:head]}\n... [{left_out} characters left out] ...\n{text[len(text) - tail :]}"

@@ -1,27 +1,28 @@
 """Tools file (YAML) -> a Toolset, and a row -> the tools of one rollout."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import cache, partial
-from pathlib import Path
-from typing import Annotated, Any, TypeAlias
-
-import yaml
-from pydantic import Field, model_validator
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools, schemas_by_name
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.extras import require
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.contract import CallPolicy, OnTimeout, Tool
+from verl_pivot.tools.contract import CallPolicy, Tool
 from verl_pivot.tools.environments import EnvironmentKind, RunningEnvironment
 from verl_pivot.tools.functions import BackendTool, FunctionTool
 from verl_pivot.tools.registry import known_tools, make_tool
 from verl_pivot.tools.replay import ReplayTool, parse_recording
+from verl_pivot.tools.tools_file import EnvironmentEntry, FunctionEntry, RowsEntry, read_entries
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, Message, Verdict
 from verl_pivot.user_modules import load_object
-from verl_pivot.validation import Options, validated
+from verl_pivot.validation import validated
+
+if TYPE_CHECKING:
+    from verl_pivot.tools.mcp_servers import McpServer
 
 RowBackend: TypeAlias = Callable[[Mapping[str, Any]], Callable[[JsonObject], Tool]]
 """A function of a row, which returns a function that makes a Tool of each schema that only the row brings."""
@@ -35,44 +36,6 @@ ROW_COLUMNS = {
 """{column of a row that the tools read: what its text holds}; docs/api.md lists them."""
 
 
-class FunctionEntry(Options):
-    """Entry `- function: package.module:name`, or `folder/file.py:name`: a Python function as a tool."""
-
-    function: str
-    name: str | None = None
-    """Name of the tool; None: the name of the function."""
-    description: str | None = None
-    """Description for the policy; None: the first paragraph of the docstring."""
-    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    retries: Annotated[int, Field(ge=0, le=10)] = 0
-    """Further attempts after a failure of the system, for functions that may safely run twice."""
-    on_timeout: OnTimeout = OnTimeout.MASK
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_old_key(cls, values: Any) -> Any:
-        if "tells_timeouts" in values:
-            raise ValueError(
-                "the key tells_timeouts is named on_timeout: write `on_timeout: tell_policy` for True, and remove it "
-                "for False"
-            )
-        return values
-
-
-class EnvironmentEntry(Options):
-    """Entry `- environment: package.module:Class`: an Environment, of which each rollout gets an instance."""
-
-    environment: str
-    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-
-
-class RowsEntry(Options):
-    """Entry `- rows: replay` or `- rows: package.module:backend`: runs the calls of tools that only rows bring."""
-
-    rows: str
-    timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-
-
 class Toolset:
     """All tools of a tools file; read once per process and shared by all rollouts.
 
@@ -82,12 +45,22 @@ class Toolset:
             outcomes = await tools.toolbox.run(calls)
     """
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    def __init__(self, place: str, *, meets_frozen: bool = True) -> None:
+        """Hold no tools yet.
+
+        Args:
+            place: Path of the tools file.
+            meets_frozen: Whether MCP servers must offer what `verl-pivot mcp freeze` wrote beside the file, if it did.
+        """
+        self._place, self._meets_frozen = place, meets_frozen
         self.built_in: set[str] = set()
         """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[EnvironmentKind] = []
+        self._num_servers = 0
+        """Entries of MCP servers so far, also of those that cannot be used."""
+        self.servers: list[McpServer] = []
+        """MCP servers among the entries."""
         self._row_backend: RowBackend | None = None
         self._names: set[str] = set()
         """Names of all tools that do not depend on a row."""
@@ -104,6 +77,8 @@ class Toolset:
                 self._add_tool(make_tool(name, options))  # type: ignore[arg-type]  # checked by the tool's options
             case {"function": _}:
                 self._add_tool(_function_tool(validated(FunctionEntry, entry, "")))
+            case {"mcp": _}:
+                self._add_server(entry)
             case {"environment": _}:
                 kind = _environment_kind(validated(EnvironmentEntry, entry, ""))
                 for signature in kind.signatures:
@@ -113,9 +88,29 @@ class Toolset:
                 self._row_backend = _row_backend(validated(RowsEntry, entry, ""))
             case _:
                 raise ConfigError(
-                    f"must have one of the keys tool ({', '.join(known_tools())}), function, environment or rows, got "
-                    f"{entry!r}"
+                    f"must have one of the keys tool ({', '.join(known_tools())}), function, mcp, environment or rows, "
+                    f"got {entry!r}"
                 )
+
+    def _add_server(self, entry: object) -> None:
+        require("mcp", "mcp")
+        from verl_pivot.tools.mcp_entries import McpEntry
+        from verl_pivot.tools.mcp_frozen import check_frozen
+        from verl_pivot.tools.mcp_servers import McpServer
+
+        self._num_servers += 1
+        server = McpServer(validated(McpEntry, entry, ""))
+        if self._meets_frozen:
+            check_frozen(self._place, self._num_servers - 1, server.entry.label, server.offered)
+        for tool in server.tools:
+            name = name_of(tool.schema)
+            if name in self._names:
+                raise ConfigError(
+                    f"MCP server {server.entry.label}: another tool is called {name!r}, too; write `prefix: ...` to "
+                    "rename the server's tools, or `only: [...]` to leave this one out"
+                )
+            self._add_tool(tool)
+        self.servers.append(server)
 
     def _add_tool(self, tool: Tool) -> None:
         name = name_of(tool.schema)
@@ -175,7 +170,7 @@ class Toolset:
             max_calls_per_turn=max_calls_per_turn,
             parallel_calls=parallel_calls,
         )
-        return RolloutTools(toolbox, environments)
+        return RolloutTools(toolbox, environments, self.servers)
 
     def _row_tools(self, row: Mapping[str, Any], known: Mapping[str, Tool]) -> Iterator[tuple[str, Tool]]:
         """Tools that only the row brings; a schema under the name of a known tool is left to that tool."""
@@ -196,18 +191,26 @@ class Toolset:
 class RolloutTools:
     """The tools of one rollout, with its workspace and its environments, which are closed at the end."""
 
-    def __init__(self, toolbox: Toolbox, environments: list[RunningEnvironment]) -> None:
+    def __init__(
+        self, toolbox: Toolbox, environments: list[RunningEnvironment], servers: Sequence["McpServer"] = ()
+    ) -> None:
         self.toolbox = toolbox
-        self._environments = environments
+        self._environments, self._servers = environments, servers
+        self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "RolloutTools":
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        async with AsyncExitStack() as stack:  # closes all, even if closing one of them fails
+        """Wait for room at the MCP servers, in the order of the file, so that no two rollouts wait for each other."""
+        async with AsyncExitStack() as stack:  # closes all, even if opening or closing one of them fails
             stack.push_async_callback(self.toolbox.workspace.close)
             for environment in self._environments:
                 stack.push_async_callback(environment.close)
+            for server in self._servers:
+                await stack.enter_async_context(server.opened(self.toolbox.workspace))
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._open.aclose()
 
     async def score(self, answer: Message | None) -> Verdict | None:
         """Verdict of the first environment that decides the outcome; None if none does.
@@ -229,18 +232,8 @@ def load_toolset(path: str) -> Toolset:
     Raises:
         ConfigError: If the file is missing or breaks its format; the message names the entry.
     """
-    try:
-        entries = yaml.safe_load(Path(path).read_text())
-    except OSError as error:
-        raise ConfigError(
-            f"the tools file {path} cannot be read: {error.strerror}; give its path (pivot.rollout.tools in training)"
-        ) from error
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
-    if not isinstance(entries, list):
-        raise ConfigError(f"{path} must be a list of tools, each beginning with `- `, got {type(entries).__name__}")
     toolset = Toolset(path)
-    for number, entry in enumerate(entries):
+    for number, entry in enumerate(read_entries(path)):
         try:
             toolset.add_entry(entry)
         except ConfigError as error:

@@ -21,6 +21,7 @@ class Workspace:
         self.metadata: JsonObject = metadata or {}
         """Decoded column `metadata` of the trajectory's row."""
         self._states: dict[type, object] = {}
+        self._held: dict[object, object] = {}
         self._session: Session | None = None
         self._session_lock = asyncio.Lock()
 
@@ -33,6 +34,14 @@ class Workspace:
         if kind not in self._states:
             self._states[kind] = kind()  # type: ignore[index]  # a class is a callable
         return self._states[kind]  # type: ignore[index,return-value]
+
+    def hold(self, owner: object, thing: object) -> None:
+        """Keep what a tool opened for this trajectory; the tool's owner closes it."""
+        self._held[owner] = thing
+
+    def held(self, owner: object) -> object:
+        """What `hold` kept for that owner; None if it kept nothing."""
+        return self._held.get(owner)
 
     async def run_cell(self, code: str, limits: Limits) -> Result:
         """Run a cell in the trajectory's interpreter, which the first cell starts; parallel cells wait for each other.

@@ -1,0 +1,222 @@
+"""An MCP server's process -> the streams of messages that the SDK's client reads and writes, all of them bounded.
+
+The SDK's own transport reads a line of any length into memory and reports nothing of stderr or of the exit code.
+"""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+
+from verl_pivot.extras import extra
+
+with extra("mcp"):
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
+
+_GRACE_SECONDS = 1.0
+"""Seconds in which a server may end by itself behind the end of its standard input, and again behind SIGTERM."""
+_TAIL_BYTES = 400
+"""Last bytes of stderr, and first bytes of a line that is no message, that a description has."""
+_MOST_SKIPPED = 1000
+"""Lines on stdout that are no message, above which the server breaks the protocol."""
+
+Streams: TypeAlias = tuple[Any, Any]
+"""Streams of messages from and to the server, as the SDK's transports give them."""
+
+
+@dataclass(slots=True)
+class ServerOutput:
+    """What is known of a server's process beside its messages, for descriptions of failures."""
+
+    stderr: bytes = b""
+    """Last bytes of stderr."""
+    num_skipped: int = 0
+    """Lines on stdout that are no messages."""
+    first_skipped: str = ""
+    broken: str = ""
+    """How the server broke the protocol; "" if it did not."""
+    exit_code: int | None = field(default=None)
+    """Exit code, negative for the signal that ended the process; None while it runs."""
+
+    def describe(self) -> str:
+        """What a failure's description says of the process; "" if there is nothing to say."""
+        parts = [self.broken]
+        if self.exit_code is not None and not self.broken:
+            parts.append(f"its process ended with exit code {self.exit_code}")
+        if self.num_skipped:
+            parts.append(f"it printed {self.num_skipped} lines that are no messages, the first {self.first_skipped!r}")
+        if last := self.stderr.decode(errors="replace").strip():
+            parts.append(f"its stderr ends with {last.splitlines()[-1]!r}")
+        return "; ".join(part for part in parts if part)
+
+
+def process_transport(
+    command: Sequence[str], *, variables: Mapping[str, str], max_bytes: int, output: ServerOutput
+) -> AbstractAsyncContextManager[Streams]:
+    """Start a server and exchange messages with it, one JSON text a line; at the end nothing of its group is left.
+
+    Args:
+        command: Program and arguments.
+        variables: The whole environment of the process.
+        max_bytes: Most bytes of one message, and of all that the server prints between two answers.
+        output: Filled with what the process prints on stderr and how it ends.
+
+    Raises:
+        OSError: If the program cannot be started.
+    """
+    return _running(command, variables, max_bytes, output)
+
+
+@asynccontextmanager
+async def _running(
+    command: Sequence[str], variables: Mapping[str, str], max_bytes: int, output: ServerOutput
+) -> AsyncIterator[Streams]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(variables), start_new_session=True,
+        limit=max_bytes,
+    )  # fmt: skip
+    received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    tasks = [
+        asyncio.create_task(_read_messages(process, received, max_bytes, output)),
+        asyncio.create_task(_write_messages(process, to_send, received)),
+        asyncio.create_task(_read_stderr(process, output)),
+    ]
+    try:
+        yield incoming, outgoing
+        await _end_gently(process, outgoing, to_send, incoming, tasks)
+    finally:
+        for stream in (received, incoming, outgoing, to_send):
+            stream.close()
+        try:
+            if tasks[0].done():  # the server ended its output, and so perhaps itself: learn its exit code
+                await _has_ended(process)
+            output.exit_code = process.returncode
+        finally:
+            _kill_group(process, signal.SIGKILL)
+            for task in tasks:
+                task.cancel()
+            await _reap(process)
+
+
+async def _reap(process: asyncio.subprocess.Process) -> None:
+    try:
+        await _has_ended(process)
+    finally:
+        process._transport.close()  # type: ignore[attr-defined]  # closes the pipes, which a descendant may hold
+
+
+async def _end_gently(
+    process: asyncio.subprocess.Process,
+    outgoing: Any,
+    to_send: Any,
+    incoming: Any,
+    tasks: Sequence["asyncio.Task[None]"],
+) -> None:
+    """End stdin, wait, send SIGTERM, wait; what the server still prints is thrown away."""
+    outgoing.close()
+    to_send.close()
+    incoming.close()
+    tasks[0].cancel()
+    assert process.stdin is not None
+    process.stdin.close()
+    drain = asyncio.create_task(_drain(process))
+    try:
+        if not await _has_ended(process):
+            _kill_group(process, signal.SIGTERM)
+            await _has_ended(process)
+    finally:
+        drain.cancel()
+
+
+async def _has_ended(process: asyncio.subprocess.Process) -> bool:
+    """Whether the process ends in time. `process.wait` would wait for descendants that hold its pipes, too."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _GRACE_SECONDS
+    while process.returncode is None:
+        if loop.time() > deadline:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+async def _drain(process: asyncio.subprocess.Process) -> None:
+    assert process.stdout is not None
+    with suppress(RuntimeError):  # the reading task has not ended yet
+        while await process.stdout.read(65536):
+            pass
+
+
+def _kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
+    """Send a signal to the process and its descendants; those of an ended process may live on."""
+    with suppress(ProcessLookupError, PermissionError):  # all have ended; one of them changed its user
+        os.killpg(process.pid, number)
+
+
+async def _read_messages(
+    process: asyncio.subprocess.Process, received: Any, max_bytes: int, output: ServerOutput
+) -> None:
+    assert process.stdout is not None
+    since_answer = 0
+    async with received:
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session has ended
+            while True:
+                try:
+                    line = await process.stdout.readline()
+                except ValueError:  # a line over the limit
+                    output.broken = f"it printed a line of more than {max_bytes} bytes"
+                    break
+                if not line:
+                    break
+                message = _message(line, output)
+                is_answer = message is not None and isinstance(message.message, JSONRPCResponse | JSONRPCError)
+                since_answer = 0 if is_answer else since_answer + len(line)
+                if since_answer > max_bytes:
+                    output.broken = f"it printed more than {max_bytes} bytes without an answer"
+                if output.broken:
+                    break
+                if message is not None:
+                    await received.send(message)
+    if output.broken:
+        _kill_group(process, signal.SIGKILL)
+
+
+def _message(line: bytes, output: ServerOutput) -> SessionMessage | None:
+    """The message of a line; None if it is none, which `output` counts."""
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
+    except ValidationError:
+        if not line.strip():
+            return None
+    if not output.num_skipped:
+        output.first_skipped = line[:_TAIL_BYTES].decode(errors="replace").strip()
+    output.num_skipped += 1
+    if output.num_skipped > _MOST_SKIPPED:
+        output.broken = f"it printed more than {_MOST_SKIPPED} lines on stdout that are no messages"
+    return None
+
+
+async def _write_messages(process: asyncio.subprocess.Process, to_send: Any, received: Any) -> None:
+    assert process.stdin is not None
+    try:
+        async with to_send:
+            async for each in to_send:
+                text = each.message.model_dump_json(by_alias=True, exclude_unset=True)
+                process.stdin.write(text.encode() + b"\n")
+                await process.stdin.drain()
+    except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):  # the server reads no more
+        received.close()
+
+
+async def _read_stderr(process: asyncio.subprocess.Process, output: ServerOutput) -> None:
+    assert process.stderr is not None
+    while chunk := await process.stderr.read(65536):
+        output.stderr = (output.stderr + chunk)[-_TAIL_BYTES:]

@@ -1,0 +1,197 @@
+"""MCP server -> Tools: sessions per trajectory or shared, calls made again where that is harmless, failures masked."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import partial
+
+from verl_pivot.errors import ConfigError, ToolFailureError
+from verl_pivot.extras import extra
+from verl_pivot.loop_local import LoopLocal
+from verl_pivot.tools.contract import CallPolicy, Observation, OnTimeout, Tool, ToolError
+from verl_pivot.tools.mcp_entries import McpConnection, McpEntry, SessionRule
+from verl_pivot.tools.mcp_results import result_text
+from verl_pivot.tools.mcp_schemas import OfferedTool, offered_tools
+from verl_pivot.tools.mcp_session import ArgumentsRefusedError, McpSession, McpStartError, McpTimeoutError
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import ErrorKind, JsonObject
+
+with extra("mcp"):
+    from mcp_types import CallToolResult
+    from mcp_types import Tool as ListedTool
+
+
+class McpServer:
+    """The server of one entry of a tools file, whose tools are listed once per process."""
+
+    def __init__(self, entry: McpEntry) -> None:
+        """Start the server, list its tools, and end it.
+
+        Raises:
+            ConfigError: If it does not start, or its tools cannot be used; the message names the server.
+        """
+        self.entry = entry
+        with ThreadPoolExecutor(1) as thread:  # an event loop may run in this thread
+            self.offered = thread.submit(asyncio.run, _listed(entry)).result()
+        self.tools: list[Tool] = [McpTool(self, offered) for offered in self.offered]
+        self._of_loop = LoopLocal(partial(_WorkerSessions, self))
+
+    def start_session(self) -> McpSession:
+        """Begin a session, whose tools must be those that were listed at the launch."""
+        entry = self.entry
+        return McpSession(
+            McpConnection(entry), label=entry.label, start_seconds=entry.start_seconds, choose=self._same_tools
+        )
+
+    def _same_tools(self, listed: list[ListedTool]) -> list[OfferedTool]:
+        tools = offered_tools(listed, only=self.entry.only, prefix=self.entry.prefix)
+        if tools != self.offered:
+            raise ConfigError("it offers other tools now than when they were listed, and the prompt must not change")
+        return tools
+
+    @asynccontextmanager
+    async def opened(self, workspace: Workspace) -> AsyncIterator[None]:
+        """Hold the sessions of one trajectory; its own session begins to start and is closed at the end.
+
+        Waits while as many trajectories as `max_sessions` hold one.
+        """
+        sessions = await self._of_loop.get()
+        if self.entry.session is SessionRule.SHARED:
+            workspace.hold(self, sessions.shared)
+            yield
+            return
+        async with sessions.room:
+            own = SessionHolder(self, keeps_state=True)
+            workspace.hold(self, own)
+            try:
+                own.start()
+                yield
+            finally:
+                await own.close()
+
+
+class SessionHolder:
+    """The session that calls go to; it is replaced after a failure, unless it held the state of a trajectory."""
+
+    def __init__(self, server: McpServer, *, keeps_state: bool) -> None:
+        self._server, self._keeps_state = server, keeps_state
+        self._session: McpSession | None = None
+        self._num_writes = 0
+        """Calls so far that may have changed the server's state."""
+        self._turns = asyncio.Semaphore(server.entry.max_calls)
+
+    def start(self) -> None:
+        """Begin to start the session before it is needed."""
+        self._session = self._server.start_session()
+
+    async def call(self, tool: OfferedTool, arguments: JsonObject) -> CallToolResult:
+        """Call a tool; once more after a failure if the server says that this does no harm.
+
+        Raises:
+            ToolFailureError: If the server failed; McpTimeoutError if it did not answer in time.
+            ArgumentsRefusedError: If it refuses the arguments.
+        """
+        async with self._turns:
+            own_writes = int(not tool.is_read_only)
+            self._num_writes += own_writes
+            try:
+                return await self._call_once(tool, arguments, own_writes)
+            except ToolFailureError as error:
+                if self._is_lost(own_writes) or not self._may_repeat(tool, error):
+                    raise
+            return await self._call_once(tool, arguments, own_writes)
+
+    def _may_repeat(self, tool: OfferedTool, error: ToolFailureError) -> bool:
+        """Whether a call that failed so may be made again without harm."""
+        if isinstance(error, McpStartError):
+            return True
+        is_told = isinstance(error, McpTimeoutError) and self._server.entry.on_timeout is OnTimeout.TELL_POLICY
+        return tool.may_be_repeated and not is_told
+
+    async def _call_once(self, tool: OfferedTool, arguments: JsonObject, own_writes: int) -> CallToolResult:
+        entry = self._server.entry
+        session = self._usable(own_writes)
+        try:
+            return await session.call(tool, arguments, entry.timeout_seconds)
+        except McpTimeoutError:
+            if entry.on_timeout is OnTimeout.MASK:
+                session.retire()
+            raise
+        except ToolFailureError:
+            session.retire()
+            raise
+
+    def _usable(self, own_writes: int) -> McpSession:
+        if self._is_lost(own_writes):
+            raise ToolFailureError(
+                f"MCP server {self._server.entry.label} ended, and with it what the trajectory had done there"
+            )
+        if self._session is None or self._session.is_retired:
+            self.start()
+        assert self._session is not None
+        return self._session
+
+    def _is_lost(self, own_writes: int) -> bool:
+        """Whether the session ended with a state that other calls than the present one may have made."""
+        has_ended = self._session is not None and self._session.is_retired
+        return has_ended and self._keeps_state and self._num_writes > own_writes
+
+    async def close(self) -> None:
+        """End the session and wait until its process or connection is gone."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class McpTool:
+    """One tool of a server."""
+
+    policy = CallPolicy(timeout_seconds=None)  # calls have the limit of their entry, and are made again here
+
+    def __init__(self, server: McpServer, offered: OfferedTool) -> None:
+        self.schema = offered.schema
+        self._server, self._offered = server, offered
+
+    async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
+        holder = workspace.held(self._server)
+        assert isinstance(holder, SessionHolder), "the tools of a rollout are entered before their calls"
+        try:
+            result = await holder.call(self._offered, arguments)
+        except ArgumentsRefusedError as error:
+            raise ToolError(str(error), ErrorKind.INVALID_ARGUMENT) from error
+        except McpTimeoutError as error:
+            if self._server.entry.on_timeout is OnTimeout.TELL_POLICY:
+                seconds = self._server.entry.timeout_seconds
+                text = f"tool {self._offered.name} did not answer within {seconds:g} s"
+                raise ToolError(text, ErrorKind.TIME_LIMIT) from error
+            raise
+        text = result_text(result, self._server.entry.max_characters)
+        if result.is_error:
+            raise ToolError(text)
+        return Observation(text)
+
+
+class _WorkerSessions:
+    """What the trajectories of one event loop share."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.shared = SessionHolder(server, keeps_state=False)
+        self.room = asyncio.Semaphore(server.entry.max_sessions)
+
+    async def __aenter__(self) -> "_WorkerSessions":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.shared.close()
+
+
+async def _listed(entry: McpEntry) -> list[OfferedTool]:
+    choose = partial(offered_tools, only=entry.only, prefix=entry.prefix)
+    session = McpSession(McpConnection(entry), label=entry.label, start_seconds=entry.start_seconds, choose=choose)
+    try:
+        return await session.tools()
+    except McpStartError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        await session.close()
