@@ -64,5 +64,9 @@ def _about_tokens(text: str) -> int:
 
 
 def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
-    """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts."""
-    return learn_tokenizer(transcripts, VALUES, _BETWEEN_PHRASES)
+    """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts.
+
+    The phrases of the system prompt without a Notepad are tokens, too: as bytes it would fill the window.
+    """
+    without = Trajectory(id="without a Notepad", messages=(scaffold(_about_tokens, has_notepad=False).system,))
+    return learn_tokenizer([*transcripts, without], VALUES, _BETWEEN_PHRASES)

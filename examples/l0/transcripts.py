@@ -35,10 +35,13 @@ class Scaffold:
     window: ContextWindow
     max_steps: int
     count_tokens: CountTokens
+    has_notepad: bool = True
 
     @property
     def system(self) -> Message:
-        text = system_prompt(self.functions, max_steps=self.max_steps, trim=self.window.trim, has_notepad=True)
+        text = system_prompt(
+            self.functions, max_steps=self.max_steps, trim=self.window.trim, has_notepad=self.has_notepad
+        )
         return Message(role=Role.SYSTEM, content=text)
 
     def num_tokens(self, messages: Sequence[Message]) -> int:
@@ -55,10 +58,15 @@ class Scaffold:
 WINDOW = ContextWindow(max_tokens=MAX_CONTEXT_TOKENS, max_step_tokens=MAX_STEP_TOKENS)
 
 
-def scaffold(count_tokens: CountTokens, window: ContextWindow = WINDOW) -> Scaffold:
+def scaffold(count_tokens: CountTokens, window: ContextWindow = WINDOW, *, has_notepad: bool = True) -> Scaffold:
     """The scaffold of the study."""
-    functions = tuple(functions_of([SearchTool.schema]))
-    return Scaffold(functions=functions, window=window, max_steps=MAX_STEPS, count_tokens=count_tokens)
+    return Scaffold(
+        functions=tuple(functions_of([SearchTool.schema])),
+        window=window,
+        max_steps=MAX_STEPS,
+        count_tokens=count_tokens,
+        has_notepad=has_notepad,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

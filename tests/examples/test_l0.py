@@ -118,6 +118,16 @@ def test_names_are_few_tokens_and_what_to_do_is_one(careless: list[Trajectory]) 
     ]  # fmt: skip
 
 
+def test_the_system_prompts_with_and_without_a_notepad_are_few_tokens(careless: list[Trajectory]) -> None:
+    tokenizer = build_tokenizer(careless)
+
+    def size(*, has_notepad: bool) -> int:
+        system = scaffold(len, has_notepad=has_notepad).system.content
+        return len(tokenizer.encode(system, add_special_tokens=False))
+
+    assert size(has_notepad=False) <= size(has_notepad=True) < 40
+
+
 def test_the_error_is_the_one_that_a_cell_of_the_sandbox_shows() -> None:
     assert name_error(f"page = search({MISSING})", 4) == (
         'Traceback (most recent call last):\n  File "<cell 4>", line 2, in <module>\n    page = search(document)\n'
