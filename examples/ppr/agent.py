@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from random import Random
 
-from examples.ppr.world import WORDS
 from examples.world.habits import Habits
+from examples.world.names import misspelt
 from examples.world.questions import Lookup, WorldQuestion
 from examples.world.sentences import WORDINGS, sentence_in, value_in
 
@@ -108,7 +108,7 @@ class SearchAgent:
     def _search(self, name: str, thought: str) -> SearchTurn:
         self._looked_up.append(name)
         if self._happens(self.habits.misspells):
-            name = " ".join([self.rng.choice(WORDS), *name.split()[1:]])
+            name = misspelt(name, self.rng)
         return SearchTurn(thought=thought, query=name)
 
     def _guess(self) -> SearchTurn:

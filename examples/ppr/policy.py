@@ -7,25 +7,23 @@ from transformers import Qwen2Tokenizer
 
 from examples.ppr.agent import CARELESS, SearchHabits
 from examples.ppr.transcripts import OBSERVED, record_all
-from examples.ppr.world import KINDS_ASKED, WORDS, make_pages, make_small_world
+from examples.ppr.world import KINDS_ASKED, make_pages, make_small_world
 from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teach_policy
-from examples.world.entities import TRADES
+from examples.world.names import NAME, TRADE, VALUES
 from examples.world.questions import demonstration_questions
 from verl_pivot.types import Trajectory
 
-_VALUES = (*WORDS, *(f" {each}" for each in (*WORDS, *TRADES)), *(f"{number:02}" for number in range(100)))
-"""Texts that are one token each: a town's name is one, those of people and firms are two, numbers up to three."""
 _BETWEEN_PHRASES = re.compile(
     rf"<\|[^|]*\|>|(?<=assistant\n)|(?<=system\n)|(?<=user\n)|\d+|(?<=[.?] )|(?<=[.?])(?=[\n<])|(?<=<think>)"
     rf"|(?=\n\n<information>)|(?<=</information>\n\n)|(?=</information>)|(?<=\(Title: )"
-    rf"|\b(?:{'|'.join(WORDS)})\b| (?:{'|'.join(TRADES)})"
+    rf"|\b{NAME}| {TRADE}"
 )
 """Marks of the chat template and of the tools, names, numbers and ends of sentences; each text between these is one
 token, so that a policy chooses what to do in a single token."""
 FIRST_SFT_WORLD = 1_000_000
 """Seed of the first world of the transcripts, all of which are others than the study's."""
-_QUESTIONS_OF_A_WORLD = 80
-"""Questions of one world in the transcripts: of a single world a small policy would learn the facts by heart."""
+_QUESTIONS_OF_A_WORLD = 60
+"""Questions of one world in the transcripts: of a single world a small policy learns the names by heart."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -35,7 +33,7 @@ def sft_config(seed: int) -> SftConfig:
         num_logs=2400,
         num_copy_steps=150,
         num_far_copy_steps=150,
-        num_careful_steps=300,
+        num_careful_steps=400,
         num_careless_steps=220,
         carelessness=1.0,
     )
@@ -52,13 +50,15 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
     for number in range(config.num_logs // _QUESTIONS_OF_A_WORLD):
         seed = FIRST_SFT_WORLD * (config.seed + 1) + number
         world = make_small_world(seed)
-        pages = make_pages(world, seed, folder)
+        pages = make_pages(world, seed, folder / str(number))  # an index that was opened stays in memory
         questions = demonstration_questions(world, _QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
-        careful += (each.log for each in record_all(questions, pages, SearchHabits()))
+        right = record_all(questions, pages, SearchHabits())
+        assert all(each.is_right for each in right), [each.log for each in right if not each.is_right][:1]
+        careful += (each.log for each in right)
         careless += (each.log for each in record_all(questions, pages, CARELESS.scaled(config.carelessness)))
     return Lessons(build_tokenizer(careless[:300]), careful, careless, OBSERVED)
 
 
 def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
     """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts."""
-    return learn_tokenizer(transcripts, _VALUES, _BETWEEN_PHRASES)
+    return learn_tokenizer(transcripts, VALUES, _BETWEEN_PHRASES)

@@ -1,20 +1,18 @@
-"""The worlds of this study: small ones whose names consist of the same words, and whose facts differ by their seed."""
+"""The worlds of this study: small ones with short pages."""
 
 from pathlib import Path
 
-from examples.world.entities import Entity, WorldSize, invented_words, make_documents, make_world
+from examples.world.entities import Entity, WorldSize, make_documents, make_world
 from examples.world.pages import Pages
 
 KINDS_ASKED = ("employer_seat", "founder_town", "founder_population", "mayor_birth_year")
 """Kinds of questions, of two and three hops: those whose answer stands on a page. The last one is held out."""
 SIZE = WorldSize(people=500, firms=180, towns=60, held_out_share=0.4)
-WORDS = invented_words(820, 0)
-"""Words of all names, each of which is one token of the policy."""
 
 
 def make_small_world(seed: int) -> tuple[Entity, ...]:
     """All entities of a world."""
-    return make_world(seed, SIZE, WORDS)
+    return make_world(seed, SIZE)
 
 
 def make_pages(world: tuple[Entity, ...], seed: int, folder: Path) -> Pages:

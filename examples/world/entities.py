@@ -1,8 +1,7 @@
 """Seed -> a world of invented people, towns and firms in two halves, and a document on each of them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from random import Random
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -15,7 +14,6 @@ ENDS = ("", "l", "n", "r", "s", "t", "x")
 """Words of names are two or three syllables, each an onset and a vowel, and an end."""
 TRADES = ("Mills", "Foundry", "Press", "Shipyard", "Glassworks", "Brewery", "Textiles", "Optics")
 """Second words of the names of firms."""
-NUM_FIRST_NAMES = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +63,13 @@ class WorldSize:
         return held_out if is_held_out else number - held_out
 
 
-def make_world(seed: int, size: WorldSize = WorldSize(), words_of_names: Sequence[str] = ()) -> tuple[Entity, ...]:
-    """All entities; those that are held out and the others never name each other.
-
-    Args:
-        seed: Seed of names and facts.
-        size: Numbers of entities.
-        words_of_names: Words that names are drawn from, such as `invented_words`; without any they are invented anew.
-
-    Raises:
-        ValueError: If there are too few words.
-    """
+def make_world(seed: int, size: WorldSize = WorldSize()) -> tuple[Entity, ...]:
+    """All entities; those that are held out and the others never name each other."""
     rng = Random(f"world {seed}")
-    if words_of_names and len(words_of_names) < (needed := NUM_FIRST_NAMES + size.towns + size.firms + size.people):
-        raise ValueError(f"this world has {needed} words in its names, and there are {len(words_of_names)}")
-    words = iter(rng.sample(words_of_names, len(words_of_names))) if words_of_names else _words(rng)
-    first_names = [next(words) for _ in range(NUM_FIRST_NAMES)]
+    words = _words(rng)
+    first_names = [next(words) for _ in range(60)]
     halves = [_half(rng, words, first_names, size, is_held_out) for is_held_out in (False, True)]
     return tuple(entity for half in halves for entity in half)
-
-
-def invented_words(number: int, seed: int) -> tuple[str, ...]:
-    """Different invented words with a capital."""
-    return tuple(islice(_words(Random(f"words {seed}")), number))
 
 
 def _words(rng: Random) -> Iterator[str]:

@@ -5,10 +5,10 @@ from random import Random
 
 from examples.world.entities import ENDS, ONSETS, TRADES, VOWELS
 
-SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
+_SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
 VALUES = (
-    *SYLLABLES,
-    *(each.capitalize() for each in SYLLABLES),
+    *_SYLLABLES,
+    *(each.capitalize() for each in _SYLLABLES),
     *(f" {each}" for each in TRADES),
     *(f"{number:02}" for number in range(100)),
 )

@@ -20,7 +20,7 @@ class Pages:
 
     @classmethod
     def of(cls, documents: Sequence[Document], folder: Path) -> "Pages":
-        """Index documents into a folder."""
+        """Index documents into a folder, which must be another for each corpus: a process opens an index once."""
         corpus = folder / "documents.jsonl"
         with replacing(corpus) as unfinished:
             unfinished.write_text("".join(json.dumps(each._asdict()) + "\n" for each in documents))

@@ -44,7 +44,7 @@ from examples.ppr.training import (  # noqa: E402
     Arm,
 )
 from examples.ppr.transcripts import MAX_TURNS, OBSERVATION, OBSERVED, Transcript, record, record_all  # noqa: E402
-from examples.ppr.world import KINDS_ASKED, WORDS, make_pages, make_small_world  # noqa: E402
+from examples.ppr.world import KINDS_ASKED, make_pages, make_small_world  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
 from examples.world.pages import Pages, write_tools  # noqa: E402
 from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration_questions  # noqa: E402
@@ -177,12 +177,11 @@ def test_no_token_reaches_over_the_border_of_a_page_and_what_to_do_is_one_token(
         labels = [each for each in encode(tokenizer, transcript.log, OBSERVED).labels if each >= 0]
         parts = [tokenizer.encode(each, add_special_tokens=False) for each in texts(transcript)]
         assert labels == [*(id for part in parts for id in part), tokenizer.eos_token_id]
-    name = f"{WORDS[0]} Mills"
-    text = SearchTurn(thought=f"{RAMBLINGS[0]} {name} has as its founder {WORDS[1]} {WORDS[2]}.", query=name).text
+    text = SearchTurn(thought=f"{RAMBLINGS[0]} Vakol Mills has as its founder Brela Tazi.", query="Brela Tazi").text
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert [tokenizer.decode([each]) for each in ids] == [
-        "<think>", f"{RAMBLINGS[0]} ", WORDS[0], " Mills", " has as its founder ", WORDS[1], f" {WORDS[2]}", ".",
-        "</think>\n<search>", WORDS[0], " Mills", "</search>",
+        "<think>", f"{RAMBLINGS[0]} ", "Va", "ko", "l", " Mills", " has as its founder ",
+        "Bre", "la", " ", "Ta", "zi", ".", "</think>\n<search>", "Bre", "la", " ", "Ta", "zi", "</search>",
     ]  # fmt: skip
 
 

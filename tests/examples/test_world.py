@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from examples.world.entities import TRADES, WorldSize, invented_words, make_documents, make_world
+from examples.world.entities import WorldSize, make_documents, make_world
 from examples.world.questions import KINDS, Lookup, WorldQuestion, held_out_questions, training_questions
 from examples.world.sentences import value_in
 from tests.support.paths import ROOT
@@ -153,16 +153,6 @@ def test_the_files_pass_through_index_and_qa_rows_and_no_row_is_left_out(tmp_pat
         ["70"],
         ["16"],
     ]
-
-
-def test_names_can_consist_of_given_words() -> None:
-    words = invented_words(240, 0)
-    names = " ".join(each.name for each in make_world(1, SMALL, words))
-
-    assert set(names.split()) - {*TRADES} <= set(words)
-    assert make_world(1, SMALL, words) != make_world(2, SMALL, words)
-    with pytest.raises(ValueError, match="this world has 240 words in its names, and there are 239"):
-        make_world(1, SMALL, words[:239])
 
 
 @pytest.mark.parametrize("size", [{"towns": 2}, {"firms": 3}, {"people": 2000}])
