@@ -23,7 +23,7 @@ token, so that a policy chooses what to do in a single token."""
 FIRST_SFT_WORLD = 1_000_000
 """Seed of the first world of the transcripts, all of which are others than the study's."""
 _QUESTIONS_OF_A_WORLD = 60
-"""Questions of one world in the transcripts: of a single world a small policy learns the names by heart."""
+"""Questions of one world in the transcripts, of which each world has its own names."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -33,9 +33,9 @@ def sft_config(seed: int) -> SftConfig:
         num_logs=2400,
         num_copy_steps=150,
         num_far_copy_steps=150,
-        num_careful_steps=400,
-        num_careless_steps=220,
-        carelessness=1.0,
+        num_careful_steps=900,
+        num_careless_steps=300,
+        carelessness=0.7,
     )
 
 
