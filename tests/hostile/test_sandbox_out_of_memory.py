@@ -5,10 +5,12 @@ among all, by memory and `oom_score_adj`.
 """
 
 import contextlib
+import errno
 import multiprocessing
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -55,7 +57,19 @@ def small_machine() -> Iterator[None]:
         yield
     finally:
         (GROUPS.memory / "cgroup.procs").write_text(str(os.getpid()))
-        group.rmdir()
+        _remove(group)
+
+
+def _remove(group: Path) -> None:
+    """Remove a control group whose last processes the kernel is still ending."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 @contextlib.contextmanager

@@ -106,7 +106,9 @@ def test_a_judge_is_profiled_selected_and_trained_on_labelled_turns_and_pairs(tm
     assert sorted(metrics) == [1, 2]
     assert 0.05 < metrics[1]["critic/score/mean"] < 0.95
     lines: list[dict[str, Any]] = [
-        json.loads(line) for step in (1, 2) for line in (tmp_path / "dump" / "pivot" / f"{step}.jsonl").open()
+        json.loads(line)
+        for step in (1, 2)
+        for line in (tmp_path / "dump" / "pivot" / f"{step}.jsonl").read_text().splitlines()
     ]
     assert {line["verifier"] for line in lines} == {"process_score"}
     reasons = Counter(line["reason"] for line in lines)
