@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.rollout_queue import (
     announce,
+    clear,
     finish,
     rollout_fields,
     rows_left,
@@ -38,10 +39,7 @@ def queue() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
-    import transfer_queue as tq
-
-    if keys := list((tq.kv_list() or {}).get("train", {})):
-        tq.kv_clear(keys=keys, partition_id="train")
+    clear()
 
 
 def make_buffer(

@@ -9,6 +9,7 @@ import torch
 from tests.support.rollout_queue import (
     PARTITION,
     announce,
+    clear,
     rollout_fields,
     rows_left,
     sampler_kwargs,
@@ -28,10 +29,7 @@ def queue() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def clean() -> Iterator[None]:
     yield
-    import transfer_queue as tq
-
-    if keys := list((tq.kv_list() or {}).get(PARTITION, {})):
-        tq.kv_clear(keys=keys, partition_id=PARTITION)
+    clear()
 
 
 def make_buffer(refill: Any = None, num_gpus: int = 1, **resampling: object) -> tuple[Any, Any]:

@@ -133,6 +133,14 @@ def finish(
     tq.kv_put(key=uid, partition_id=PARTITION, tag={"status": status})
 
 
+def clear() -> None:
+    """Take everything out of the queue."""
+    import transfer_queue as tq
+
+    if keys := list((tq.kv_list() or {}).get(PARTITION, {})):
+        tq.kv_clear(keys=keys, partition_id=PARTITION)
+
+
 def rows_left() -> list[str]:
     """Keys of the rollouts that are in the queue."""
     import transfer_queue as tq

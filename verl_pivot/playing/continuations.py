@@ -1,6 +1,5 @@
 """Turns of rollouts -> labels: the mean outcome of conversations that a policy goes on with from behind each turn."""
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +16,7 @@ from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.recorded_turns import NotReplayed, begun_conversation, replay
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
-from verl_pivot.playing.running import open_tools
+from verl_pivot.playing.running import open_tools, run_workers
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm
 from verl_pivot.rewards.dumped_turns import DumpedJudgedTurn
 from verl_pivot.rewards.labelled_turns import LabelledTurn
@@ -211,14 +210,7 @@ class _Continuing:
                     await self._continue(state, sample)
                 self._on_done(state.name)
 
-        try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(self._job.concurrency):
-                    workers.create_task(work())
-        except BaseExceptionGroup as group:  # the others of the group are of the same cause, or were cancelled
-            raise group.exceptions[0] from None
-        finally:
-            await self._player.close()
+        await run_workers(work, self._job.concurrency, self._player)
 
     async def _continue(self, state: _State, sample: int) -> None:
         key = f"{state.name}:{sample}"

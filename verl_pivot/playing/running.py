@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -142,10 +142,15 @@ async def play_problems(
                 raise UserCodeError(f"{problem.place}: {outcome.detail}")
             has_worked = has_worked or not outcome.is_masked
 
+    await run_workers(play_waiting, min(job.concurrency, job.num_conversations), player)
+
+
+async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: int, player: Player) -> None:
+    """Do the same work in several tasks at once, then close the player; the first error ends all tasks."""
     try:
         async with asyncio.TaskGroup() as workers:
-            for _ in range(min(job.concurrency, job.num_conversations)):
-                workers.create_task(play_waiting())
+            for _ in range(number):
+                workers.create_task(work())
     except BaseExceptionGroup as group:  # the others of the group are of the same cause, or were cancelled
         raise group.exceptions[0] from None
     finally:
