@@ -163,11 +163,10 @@ class Actor:
     async def _leave(self, worker: str) -> None:
         self._living_desk.leave(worker)
 
-    async def _get_handles(self) -> list[Any]:
-        async def stored() -> dict[str, str]:
-            return dict(self.handles)
-
-        return [stored()]
+    async def _get_handles(self) -> "list[asyncio.Future[dict[str, str]]]":
+        stored: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        stored.set_result(dict(self.handles))
+        return [stored]
 
     async def _get_status(self) -> str:
         return "status"
