@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.sandbox_services import (
-    IS_ROOT,
     SMALL,
     Kind,
     on_every_kind,
@@ -31,13 +30,6 @@ def call(number, *arguments):
     outcome = libc.syscall(ctypes.c_long(number), *(ctypes.c_long(argument) for argument in arguments))
     print(outcome if outcome >= 0 else errno.errorcode[ctypes.get_errno()])
 """
-
-
-def may_set_a_least_score() -> bool:
-    """Whether this process may set an oom_score_adj that its children cannot lower."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    capabilities = int(next(line for line in lines if line.startswith("CapEff:")).split()[1], 16)
-    return IS_ROOT and bool(capabilities >> 24 & 1)
 
 
 @on_every_kind_and_tier
@@ -335,19 +327,58 @@ def test_h14_300_sleepers_at_1024_descriptors_all_end_well() -> None:
         running.stop()
 
 
-@pytest.mark.skipif(not may_set_a_least_score(), reason="only root with CAP_SYS_RESOURCE sets what nobody may lower")
-def test_h45_what_root_starts_cannot_ask_to_be_spared_when_memory_runs_out() -> None:
-    code = """
-import os
-for score in (b"-1000", b"0", b"499", b"600"):
+SPARED = """
+import os, subprocess, threading
+def attempt(path, score):
     try:
-        os.write(os.open("/proc/self/oom_score_adj", os.O_WRONLY), score)
+        os.write(os.open(path, os.O_WRONLY), score)
     except OSError as error:
-        print(error.strerror)
+        return error.strerror
+    return "lowered"
+found = set()
+for path in ("/proc/self/oom_score_adj", "/proc/self/oom_adj", f"/proc/{os.getpid()}/oom_score_adj",
+             "/proc/thread-self/oom_score_adj", "/proc/self/root/proc/self/oom_score_adj",
+             f"/proc/self/task/{os.getpid()}/../../oom_score_adj", "/proc/1/oom_score_adj"):
+    for score in (b"-1000", b"0", b"499", b"999"):
+        found.add(attempt(path, score))
+        thread = threading.Thread(target=lambda: found.add(attempt(path, score)))
+        thread.start()
+        thread.join()
+shell = "for each in self $$ thread-self; do echo 0 > /proc/$each/oom_score_adj; done"
+subprocess.run(shell, shell=True, stderr=subprocess.DEVNULL)
+print(*found - {"Permission denied", "No such file or directory"}, sep=", ")
 print(open("/proc/self/oom_score_adj").read())
 """
 
-    assert service(Kind.BY_ROOT).output(code).split("\n")[:4] == ["Permission denied"] * 3 + ["600"]
+
+@on_every_kind
+@pytest.mark.finding("order in which the kernel ends processes")
+def test_h45_no_program_can_ask_to_be_spared_when_memory_runs_out(kind: Kind) -> None:
+    assert service(kind).output(SPARED).split("\n")[:2] == ["Read-only file system", "1000"]
+
+
+@on_every_kind
+@pytest.mark.finding("order in which the kernel ends processes")
+def test_h45_no_program_can_write_proc_by_another_way(kind: Kind) -> None:
+    code = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+folder = os.open("/proc/self", os.O_PATH)
+remount = libc.mount(None, b"/proc", None, 0x20 | 0x1000, None)
+again = libc.mount(b"proc", b"/tmp", b"proc", 0, None)
+print(remount, again)
+for name in ("oom_score_adj", "coredump_filter", "comm", "clear_refs", "timerslack_ns"):
+    try:
+        os.open(name, os.O_WRONLY, dir_fd=folder)
+    except OSError as error:
+        print(error.strerror)
+"""
+
+    lines = service(kind).output(code).splitlines()
+
+    assert lines[0] == "-1 -1"
+    assert set(lines[1:]) <= {"Read-only file system", "Permission denied", "No such file or directory"}
+    assert len(lines) == 6
 
 
 @pytest.mark.parametrize(("given", "score"), [("100", "500"), ("500", "500"), ("900", "900")])

@@ -384,10 +384,7 @@ ATTACKS = (
         statuses=(Status.SIGNALED,), remedy=_REPORT,
     ),
     Attack(name="raise its limits or priority", layer="limits of a process", code=PRIORITY, remedy=_REPORT),
-    Attack(
-        name="ask to be spared when memory runs out", layer="set by root at the start", code=SPARED, promised=None,
-        remedy="let root with CAP_SYS_RESOURCE start the service",
-    ),
+    Attack(name="ask to be spared when memory runs out", layer="a read-only /proc", code=SPARED, remedy=_REPORT),
     Attack(
         name="exchange bits with another program", layer="none", code=LOCKS, honest=HOLDS_LOCK, promised=None,
         remedy="none but machines of their own: programs that work together also see load and caches",

@@ -209,6 +209,8 @@ def exec_command(
     if library is not None:
         options += ["--ro-bind", str(library), f"{LIBRARY}/{library.name}"]
     mounts = _mounts(mount_proc=mount_proc, tmp_bytes=tmp_bytes)
+    if mount_proc:
+        mounts += ["--remount-ro", "/proc"]  # else a program could lower its oom_score_adj
     mounts += [word for device in devices for word in ("--dev-bind", str(device), str(device))]
     return _command(
         python,

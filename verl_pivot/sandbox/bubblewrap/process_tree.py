@@ -1,10 +1,12 @@
 """Process id -> its descendants, and the memory, files and processes of all, read from /proc."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_pivot.sandbox.lane.confinement import OOM_SCORE
 from verl_pivot.sandbox.lane.procfs import ProcessStat, read_process
 
 _COUNTED_EACH = ("RssAnon", "RssShmem", "VmSwap", "VmPTE")
@@ -39,6 +41,12 @@ def descendants(pid: int) -> Iterator[int]:
         current = waiting.pop()
         yield current
         waiting += child_pids(current)
+
+
+def be_ended_first(pid: int) -> None:
+    """Let the kernel end a process, and those that it will start, before all others when memory runs out."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is gone
+        Path(f"/proc/{pid}/oom_score_adj").write_bytes(OOM_SCORE)
 
 
 def usage_below(pid: int, *, memory_limit_bytes: int) -> Usage:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.drain import Drain
-from verl_pivot.sandbox.bubblewrap.process_tree import child_pids, num_tmp_files, usage_below
+from verl_pivot.sandbox.bubblewrap.process_tree import be_ended_first, child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
 from verl_pivot.sandbox.lane.control_groups import PodGroup
 from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, MANY_PROCESSES, Waiting, granted_seconds, look_at
@@ -127,6 +127,7 @@ class BwrapRun:
                 self._shim_pid = pid
         if not self._shim_pid or self._go_fd < 0:
             raise self._broken("it was killed at its start")
+        be_ended_first(self._shim_pid)
         if self.group is not None:
             self.group.admit(self._shim_pid)
         with contextlib.suppress(BrokenPipeError):  # a dead shim is noticed at the next line of its report

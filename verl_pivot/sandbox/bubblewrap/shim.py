@@ -38,8 +38,6 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int, proxy_fd: in
         go_fd: Go pipe; if it closes without a byte, nothing is run.
         proxy_fd: Socket to the proxy, if the plan has one.
     """
-    _be_killed_first()
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     _libc.signal(_SIGINT, _DEFAULT)
     for fd in (plan_fd, report_fd, compile_fd, go_fd):
         os.set_inheritable(fd, False)
@@ -49,6 +47,7 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int, proxy_fd: in
     _report(report_fd, "ready")
     if not os.read(go_fd, 1):
         return
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # not before: the service has set this process's oom_score_adj
     environment, folder = plan["environment"], plan["folder"]
     if folder:
         os.makedirs(folder, exist_ok=True)
@@ -79,13 +78,6 @@ def _open_door(place: tuple[str, int, int] | None, proxy_fd: int) -> None:
         listener.listen(num_waiting)
         socket.send_fds(channel, [marshal.dumps(())], [listener.fileno(), life])
     os.close(life)
-
-
-def _be_killed_first() -> None:
-    """Make the kernel kill this sandbox first when the machine's memory runs out; the program inherits that."""
-    if os.path.exists("/proc/self"):  # tier T3 has no /proc
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
 
 
 def _report(fd: int, message: str) -> None:

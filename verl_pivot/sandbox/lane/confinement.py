@@ -20,6 +20,7 @@ NUM_SIGNALS = 1024
 """Queued signals and timers of one program; the kernel has some ten thousands for all programs together."""
 
 _NO_SUID_NO_DEVICES = syscalls.MS_NOSUID | syscalls.MS_NODEV
+_PROC_FLAGS = _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC
 _SHARED_MEMORY_OPTIONS = b"size=%d,mode=1777,nr_inodes=" % SHM_BYTES
 _TERMINAL_OPTIONS = b"newinstance,ptmxmode=0666,mode=620,max=32"
 _NICE = 15
@@ -69,11 +70,13 @@ def furnish(
     syscalls.mount(b"tmpfs", b"/dev/shm", _NO_SUID_NO_DEVICES, _SHARED_MEMORY_OPTIONS + files)
     syscalls.mount(b"devpts", b"/dev/pts", syscalls.MS_NOSUID | syscalls.MS_NOEXEC, _TERMINAL_OPTIONS)
     if has_proc:
-        syscalls.mount(b"proc", b"/proc", _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC, b"hidepid=2")
+        syscalls.mount(b"proc", b"/proc", _PROC_FLAGS, b"hidepid=2")
     if raises_loopback:
         if has_proc:
             _bound_buffers()
         raise_loopback()
+    if has_proc:
+        syscalls.make_read_only(b"/proc", _PROC_FLAGS)  # else a program could lower its oom_score_adj
     if root:
         enter_root(root, has_proc=has_proc)
     else:
@@ -100,7 +103,7 @@ def give_up_privileges(
     *,
     scope: int | None,
     seccomp: syscalls.SeccompFilter,
-    outer_proc: int | None,
+    outer_proc: int,
     user_id: int | None,
     leads_session: bool,
 ) -> None:
@@ -109,7 +112,7 @@ def give_up_privileges(
     Args:
         scope: Descriptor of syscalls.abstract_socket_scope; None where the kernel has none.
         seccomp: Filter to add.
-        outer_proc: Descriptor of a /proc outside of the pod; None if the pod has one.
+        outer_proc: Descriptor of a /proc outside of the pod, which can be written.
         user_id: User and group id of the pod in the lane; None if it keeps the lane's.
         leads_session: Whether to lead a session of processes, which can have a terminal; otherwise it leads a group.
 
@@ -124,10 +127,8 @@ def give_up_privileges(
     os.chdir("/tmp")
     if user_id is not None:
         _change_user(user_id)
-    proc = os.open("/proc", os.O_PATH) if outer_proc is None else outer_proc
-    _write(proc, "self/oom_score_adj", OOM_SCORE)
-    _enter_user_namespace(proc, user_id or 0)
-    os.close(proc)
+    _write(outer_proc, "self/oom_score_adj", OOM_SCORE)
+    _enter_user_namespace(outer_proc, user_id or 0)
     if scope is not None:
         syscalls.restrict_to(scope)
     syscalls.drop_capabilities()
@@ -142,12 +143,12 @@ def _change_user(user_id: int) -> None:
     syscalls.become_dumpable()  # else /proc/self would be root's
 
 
-def _enter_user_namespace(proc: int, outer_id: int) -> None:
+def _enter_user_namespace(outer_proc: int, outer_id: int) -> None:
     """Enter a user namespace of its own, in which the kernel counts its processes apart from those of other pods."""
     syscalls.unshare(syscalls.CLONE_NEWUSER)
     ids = b"%d %d 1" % (USER_ID, outer_id)
     for path, text in (("self/setgroups", b"deny"), ("self/uid_map", ids), ("self/gid_map", ids)):
-        _write(proc, path, text)
+        _write(outer_proc, path, text)
 
 
 def _write(folder: int, path: str, text: bytes) -> None:

@@ -13,7 +13,7 @@ CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
-_MS_BIND, _MS_MOVE, _MS_REC = 0x1000, 0x2000, 0x4000
+_MS_REMOUNT, _MS_BIND, _MS_MOVE, _MS_REC = 0x20, 0x1000, 0x2000, 0x4000
 _MNT_DETACH = 2
 
 _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 22, 24, 38
@@ -71,6 +71,11 @@ def mount(kind: bytes, target: bytes, flags: int, options: bytes) -> None:
 def bind(source: bytes, target: bytes) -> None:
     """Show the folder `source`, with everything that is mounted in it, at `target`."""
     _check("mount", _mount(source, target, None, _MS_BIND | _MS_REC, None))
+
+
+def make_read_only(target: bytes, flags: int) -> None:
+    """Let nobody write by way of the mount at `target`, which keeps its `flags`."""
+    _check("mount", _mount(None, target, None, _MS_REMOUNT | _MS_BIND | MS_RDONLY | flags, None))
 
 
 def move_mount(source: bytes, target: bytes) -> None:

@@ -63,7 +63,7 @@ _FIRST_PRINT = "import io\nprint('warm', file=io.StringIO())\n"
 CHANNEL = 5
 """Descriptor of a zygote's connection to its lane."""
 OUTER_PROC = 6
-"""Descriptor of the service's /proc, by which a pod's user is mapped on a machine where pods cannot mount one."""
+"""Descriptor of the service's /proc on a machine where lanes and pods cannot mount one."""
 _CONTROL, _ORDERS, _REPORT = 3, 3, 4
 """Descriptors of a child: 3 is the channel for its order, and later, in a session, the channel for cells."""
 _REPL = "verl_pivot.sandbox.lane.repl"
@@ -79,16 +79,16 @@ _NUM_FDS = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 class Zygote:
     """The state of a zygote process."""
 
-    def __init__(self, channel: socket.socket, *, has_proc: bool) -> None:
+    def __init__(self, channel: socket.socket, outer_proc: int, *, has_proc: bool) -> None:
         self._channel = channel
         self._orders = socket.socket(fileno=_ORDERS)
         """Each child puts its own descriptor under this number; making another socket object would take time."""
         self._has_proc = has_proc
-        self._outer_proc = None if has_proc else OUTER_PROC
+        self._outer_proc = outer_proc
         self._own_pidfd = os.pidfd_open(os.getpid())
         self._scope = syscalls.abstract_socket_scope()
         self._seccomp = syscalls.SeccompFilter(program_filter_bytes())
-        self._data_bytes = data_bytes(self._outer_proc)
+        self._data_bytes = data_bytes(outer_proc)
         self._children: dict[int, int] = {}
         """{pidfd: process id} of the children that have not ended."""
         self._events = select.epoll()
@@ -252,12 +252,12 @@ def reseed() -> None:
         sys.modules["sympy"].core.random.seed(None)
 
 
-def data_bytes(outer_proc: int | None) -> int:
+def data_bytes(outer_proc: int) -> int:
     """Private writable memory of this process, which RLIMIT_DATA of its children counts too.
 
     Rounded up, so that programs find the same limit in every zygote.
     """
-    fd = os.open("/proc/self/statm" if outer_proc is None else "self/statm", os.O_RDONLY, dir_fd=outer_proc)
+    fd = os.open("self/statm", os.O_RDONLY, dir_fd=outer_proc)
     size = int(os.read(fd, 256).split()[5]) * resource.getpagesize()
     os.close(fd)
     return -(-size // _ROUND_BYTES) * _ROUND_BYTES
@@ -312,13 +312,14 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], startup: str, has_p
     resource.setrlimit(resource.RLIMIT_CORE, core_limit())
     resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (_NUM_FDS, _NUM_FDS))
+    outer_proc = os.open("/proc", os.O_PATH) if has_proc else OUTER_PROC
     _import(modules)
     wanted = {name: code for name, code in warm_ups.items() if name in _modules}
     if wanted or startup:
-        _warm_up(channel, wanted, startup, data_bytes(None if has_proc else OUTER_PROC) + _WARM_UP_BYTES)
+        _warm_up(channel, wanted, startup, data_bytes(outer_proc) + _WARM_UP_BYTES)
     reseed()  # makes lazy modules load what it needs
     exec(compile(_FIRST_PRINT, "warm", "exec"), {"__name__": "warm"})
-    zygote = Zygote(channel, has_proc=has_proc)
+    zygote = Zygote(channel, outer_proc, has_proc=has_proc)
     become_fresh()
     syscalls.SeccompFilter(zygote_filter_bytes()).install()
     gc.collect()
