@@ -11,7 +11,7 @@ from verl.utils import tensordict_utils
 from verl.workers.config import FSDPActorConfig
 from verl.workers.utils.losses import ppo_loss
 
-from tests.support.tiny_model import write_model
+from tests.support.tiny_model import assert_finite, write_model
 from verl_pivot.advantages.estimators import step_reinforce_pp
 from verl_pivot.rewards.step_returns import StepReturnOutput
 from verl_pivot.rewards.steps import AnswerScores, StepFacts, StepRule, step_returns
@@ -114,7 +114,8 @@ def gradients(model: Any, layout: RowLayout, *, num_padding: int) -> list[torch.
         kl_loss_type="low_var_kl", loss_agg_mode="token-mean", clip_ratio_low=0.2, clip_ratio_high=0.25,
     )  # fmt: skip
     model.zero_grad()
-    loss, _ = ppo_loss(actor, {"log_probs": nested(log_probs)}, data)
+    loss, metrics = ppo_loss(actor, {"log_probs": nested(log_probs)}, data)
+    assert loss.isfinite(), metrics
     loss.backward()
     return [each.grad.detach().clone() for each in model.parameters()]
 
@@ -130,7 +131,9 @@ def logprobs_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(write_model(tmp_path_factory.mktemp("model")))
+    loaded = AutoModelForCausalLM.from_pretrained(write_model(tmp_path_factory.mktemp("model")))
+    assert_finite(loaded)
+    return loaded
 
 
 def test_rows_by_context_and_rows_by_step_have_the_same_gradients(model: Any) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
@@ -82,8 +83,16 @@ def write_model(
     config = AutoConfig.from_pretrained(folder)
     config.update({"initializer_range": 0.2, **(sizes or {})})
     torch.manual_seed(seed)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config)
+    assert_finite(model)
+    model.save_pretrained(folder)
     return folder
+
+
+def assert_finite(model: Any) -> None:
+    """Tell which weights of a model are no numbers."""
+    named = [*model.named_parameters(), *model.named_buffers()]
+    assert [name for name, values in named if not values.isfinite().all()] == []
 
 
 def teach(folder: Path, token_ids: list[int], mask: list[int], *, num_steps: int = 80) -> Path:
