@@ -33,9 +33,10 @@ def sft_config(seed: int) -> SftConfig:
         num_logs=2400,
         num_copy_steps=150,
         num_far_copy_steps=150,
-        num_careful_steps=900,
+        num_careful_steps=1500,
         num_careless_steps=300,
-        carelessness=0.7,
+        carelessness=0.5,
+        head_size=32,
     )
 
 
