@@ -9,8 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from tests.support.web_servers import running
 from verl_pivot.errors import ConfigError
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.search_files import SearchKind
@@ -45,18 +45,6 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "documents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     write_index(folder / "documents.jsonl", folder / "wiki", lambda _: None, kind=SearchKind.HYBRID)
     return folder / "wiki"
-
-
-@asynccontextmanager
-async def running(app: web.Application) -> AsyncIterator[str]:
-    """Address of an application on the loopback."""
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
 
 
 def answering(handle: Handler) -> web.Application:
