@@ -246,7 +246,10 @@ def test_an_index_of_another_version_or_with_damage_is_named_with_the_remedy(tmp
         with pytest.raises(ConfigError, match="is damaged"):
             SearchIndex(folder)
         (folder / name).write_bytes(kept)
-    assert found(SearchIndex(folder), "one")[0][0] == "1"
+    np.save(folder / "vectors.npy", np.ones((3, 2), dtype=np.float32))
+    with pytest.raises(ConfigError, match=r"is damaged \(its parts are of 2 and 3 documents\)"):
+        SearchIndex(folder)
+    assert found(SearchIndex(folder, SearchKind.BM25), "one")[0][0] == "1"
 
 
 @pytest.fixture(scope="module")

@@ -127,12 +127,12 @@ def read_facts(folder: Path) -> IndexFacts:
             )
         return msgspec.json.decode(text, type=IndexFacts)
     except (OSError, msgspec.DecodeError) as error:
-        raise damaged(folder, error) from error
+        raise damaged(folder, str(error)) from error
 
 
-def damaged(folder: Path, error: Exception) -> ConfigError:
+def damaged(folder: Path, problem: str) -> ConfigError:
     """The sentence for an index whose files cannot be read."""
-    return ConfigError(f"the search index {folder} is damaged ({error}); {_remedy(folder)}")
+    return ConfigError(f"the search index {folder} is damaged ({problem}); {_remedy(folder)}")
 
 
 def _remedy(folder: Path) -> str:
@@ -157,6 +157,9 @@ class StoredDocuments:
         with (folder / _DOCUMENTS).open("rb") as file:
             self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._ends = np.load(folder / _ENDS, mmap_mode="r")
+
+    def __len__(self) -> int:
+        return len(self._ends)
 
     def __getitem__(self, number: int) -> Document:
         begin = int(self._ends[number - 1]) if number else 0

@@ -61,8 +61,14 @@ class SearchIndex:
             self._documents = StoredDocuments(folder)
             self._words = WordScores(folder) if self.kind.needs_words else None
             self._vectors = _VectorScores(folder, self.facts) if self.kind.needs_vectors else None
+        except ConfigError:
+            raise
         except (OSError, EOFError, ValueError, KeyError) as error:
-            raise error if isinstance(error, ConfigError) else damaged(folder, error) from error
+            raise damaged(folder, str(error)) from error
+        sizes = {self.facts.num_documents, len(self._documents)}
+        sizes |= set() if self._vectors is None else {self._vectors.num_documents}
+        if len(sizes) > 1:
+            raise damaged(folder, f"its parts are of {' and '.join(map(str, sorted(sizes)))} documents")
 
     def is_empty(self, query: str) -> bool:
         """Whether a query has nothing to look for: no word, or no visible character where an encoder reads it."""
@@ -100,6 +106,7 @@ class _VectorScores:
 
     def __init__(self, folder: Path, facts: IndexFacts) -> None:
         self._vectors: NDArray[np.float32] = np.asarray(np.load(folder / VECTORS, mmap_mode="r"))
+        self.num_documents = len(self._vectors)
         self._queries = LatentQueries(folder) if facts.encoder is None else _EncodedQueries(facts.encoder)
         if isinstance(self._queries, _EncodedQueries):
             self._queries.check(folder, self._vectors.shape[1])
