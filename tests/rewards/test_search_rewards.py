@@ -8,6 +8,7 @@ import pytest
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.search_rewards import research, search_r1, search_r1_format
+from verl_pivot.types import ErrorKind
 
 TARGET = {"target": ["Paris", "City of Paris"]}
 SEARCH = "<think>hm</think><search>capital</search>\n\n<information>Doc 1: {}</information>\n\n"
@@ -72,6 +73,18 @@ def test_worths_and_the_cost_of_a_search_can_be_set() -> None:
 )
 def test_a_wrong_form_is_not_paid_as_a_right_one(text: str, num_calls: int) -> None:
     assert reward(search_r1_format, text, num_calls) == 0.1
+
+
+def test_a_turn_without_call_and_answer_costs_no_search() -> None:
+    no_action = CallRecord(
+        turn=0, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION
+    )
+    record = RolloutRecord(
+        prompt_id="p", stop_reason=StopReason.ANSWERED, calls=(no_action,), turn_tokens=(9, 9), prompt_tokens=9,
+        response_tokens=99, generate_seconds=0.1, tool_seconds=0.0,
+    )  # fmt: skip
+
+    assert search_r1("nq", "Hm. Try again. " + RIGHT, TARGET, {"rollout": record.as_dict()}, cost_per_search=0.1) == 1.0
 
 
 def test_several_different_answers_are_none_and_an_observation_holds_no_answer_of_the_policy() -> None:

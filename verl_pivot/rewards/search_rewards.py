@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from verl_pivot.data.rollout_records import RECORD_FIELD, RolloutRecord, StopReason, parse_record
 from verl_pivot.data.tagged_text import TaggedText, split_at_tags
 from verl_pivot.errors import DataError
+from verl_pivot.types import ErrorKind
 from verl_pivot.verifiers.extraction import extract_answers
 from verl_pivot.verifiers.qa_words import AnswerWords, are_same, f1, search_r1_words
 
@@ -39,6 +40,11 @@ class _Trajectory(NamedTuple):
     record: RolloutRecord
     accepted: tuple[AnswerWords, ...]
     """Words of the accepted answers."""
+
+    @property
+    def num_searches(self) -> int:
+        """Calls, also those that failed; a turn without call and answer, which the record lists too, is none."""
+        return sum(call.error_kind is not ErrorKind.NO_ACTION for call in self.record.calls)
 
     def answer(self, text: str) -> AnswerWords | None:
         """Words of the answer that a text gives between <answer> and </answer>; several different ones are none."""
@@ -71,7 +77,7 @@ def search_r1(
     """
     played = _trajectory(solution_str, ground_truth, extra_info)
     right = played.is_right(played.answer("".join(_at_information(played.text).outside)))
-    return float(right) - cost_per_search * played.record.num_calls
+    return float(right) - cost_per_search * played.num_searches
 
 
 def search_r1_format(
@@ -106,7 +112,7 @@ def search_r1_format(
     played = _trajectory(solution_str, ground_truth, extra_info)
     parts = _at_information(played.text)
     found = played.answer("".join(parts.outside))
-    has_form = _has_search_r1_form(played.text, played.record.num_calls)
+    has_form = _has_search_r1_form(played.text, played.num_searches)
     if played.is_right(found):
         reward = 1.0 if has_form else 1.0 - form
     elif has_form:
@@ -114,7 +120,7 @@ def search_r1_format(
         reward = form + retrieval * is_retrieved
     else:
         reward = answer if found is not None else 0.0
-    return reward - cost_per_search * played.record.num_calls
+    return reward - cost_per_search * played.num_searches
 
 
 def research(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> float:
@@ -133,7 +139,7 @@ def research(data_source: str, solution_str: str, ground_truth: Any, extra_info:
     pieces = split_at_tags(played.text, "<result>", "</result>").outside
     has_ended = played.record.stop_reason is StopReason.ANSWERED
     answers = extract_answers(_answer_text(pieces), "boxed")
-    if not has_ended or len(answers) != 1 or not _has_research_form(pieces, played.record.num_calls):
+    if not has_ended or len(answers) != 1 or not _has_research_form(pieces, played.num_searches):
         return 0.0
     words = search_r1_words(answers[0])
     return max(_research_f1(words, accepted) for accepted in played.accepted) or 0.1
