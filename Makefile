@@ -10,6 +10,7 @@
 #   make bench-data       import and select of 300,000 trajectories (15 GB of disk)
 #   make bench-profile    the profile beside the engine's own benchmark, and beside a bare loop of requests
 #   make bench-tools      64 trajectories with a slow tool beside one
+#   make bench-search     queries per second of a search index of 100,000 documents, and of the service
 #   make bench-notebook   tokens that an update forwards with each layout of L0's rows, and 256 notebooks at once
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
@@ -25,7 +26,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-notebook bench-judge bench-resampling bench-router bench-tail lock clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -67,6 +68,9 @@ bench-profile: .venv/ready
 
 bench-tools: .venv/ready
 	$(BIN)/python -m benchmarks.bench_tools
+
+bench-search: .venv/ready
+	$(BIN)/python -m benchmarks.bench_search
 
 bench-notebook: .venv/ready
 	$(BIN)/python -m benchmarks.bench_notebook_rows

@@ -139,7 +139,7 @@ def _modules_of(requirements: list[str]) -> set[str]:
         ("verl_pivot.quality.near_duplicates", "datasketch", "data"),
         ("verl_pivot.verifiers.search_query", "bm25s", "search"),
         ("verl_pivot.verifiers.sql", "sqlglot", "sql"),
-        ("verl_pivot.tools.search", "bm25s", "search"),
+        ("verl_pivot.tools.search_words", "bm25s", "search"),
         ("verl_pivot.tools.mcp_servers", "mcp", "mcp"),
         ("verl_pivot.sandbox.service.metrics", "prometheus_client", "sandbox"),
     ],

@@ -89,6 +89,7 @@ ADAPTERS = {
     "routing/server_memory.py",
     "sandbox/cluster/ray_supervisor.py",
     "sandbox/ray_discovery.py",
+    "tools/search_encoder.py",
 }
 """The files that import verl, torch or ray, also those that do so inside of a function."""
 PURE = (

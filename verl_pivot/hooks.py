@@ -9,10 +9,10 @@ import inspect
 from dataclasses import dataclass
 
 _PIVOTRL = ("pivotrl",)
-_TOOLS = ("tool_rollout", "grpo_roc", "ppr", "l0")
+_TOOLS = ("tool_rollout", "grpo_roc", "ppr", "search_r1", "search_r1_grpo", "research", "l0")
 _EVERY = (*_PIVOTRL, *_TOOLS)
 _ROC = ("grpo_roc", "l0")
-_PPR = ("ppr",)
+_PPR = ("ppr", "search_r1")
 _L0 = ("l0",)
 _ROUTER = ("router",)
 _LOCAL = ("local",)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from examples.world.entities import Document
 from verl_pivot.data.files import replacing
-from verl_pivot.tools.search import SearchTool, SearchToolOptions, write_index
+from verl_pivot.tools.search import SearchTool, SearchToolOptions
+from verl_pivot.tools.search_writing import write_index
 from verl_pivot.tools.workspace import Workspace
 
 

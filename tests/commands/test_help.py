@@ -53,7 +53,7 @@ def test_the_help_of_each_command_imports_nothing_slow() -> None:
     """typer itself imports pydantic for the options of a command."""
     pages = [(*words, "--help") for words in commands()]
 
-    assert len(pages) == 28
+    assert len(pages) == 29
     assert imported_for(*pages, packages=SLOW) == "[]"
 
 
@@ -65,7 +65,9 @@ def test_each_command_shows_an_example_of_itself(words: tuple[str, ...]) -> None
     assert f"verl-pivot {' '.join(words)}" in shown.partition("Example")[2]
 
 
-@pytest.mark.parametrize("words", [(), ("sandbox",), ("route",), ("judge",), ("process",), *commands()], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [(), ("sandbox",), ("route",), ("judge",), ("process",), ("search",), *commands()], ids=" ".join
+)
 def test_the_help_fits_80_columns_and_cuts_no_name(words: tuple[str, ...]) -> None:
     shown = CliRunner().invoke(app, [*words, "-h"], env={"COLUMNS": "80"}).stdout
 

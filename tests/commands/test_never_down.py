@@ -15,7 +15,7 @@ from verl_pivot.cli import app
 from verl_pivot.data.files import read_rows
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.launch_checks.training_files import SplitSize, check_verifiers
-from verl_pivot.tools.search import write_index
+from verl_pivot.tools.search_writing import write_index
 from verl_pivot.types import JsonObject, Message, Role
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.scoring import score_message

@@ -16,7 +16,7 @@ from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
-from verl_pivot.launch_checks.groups import check_choices, chosen_groups
+from verl_pivot.launch_checks.groups import check_choices, chosen_groups, shipped_settings
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
 from verl_pivot.rollout.notebook_settings import NotebookSettings, parse_notebook_settings
@@ -97,12 +97,12 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
-        "method": ["grpo_roc", "l0", "pivotrl", "ppr", "tool_rollout"],
+        "method": ["grpo_roc", "l0", "pivotrl", "ppr", "research", "search_r1", "search_r1_grpo", "tool_rollout"],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
         "tail": ["partial"],
-        "tool_format": ["retool", "rstar2", "search_r1", "torl"],
+        "tool_format": ["research", "retool", "rstar2", "search_r1", "torl"],
     }
 
 
@@ -129,12 +129,16 @@ def test_no_key_repeats_verls_default(group: str, option: str) -> None:
 
     same = {path for path in leaves(ours) if has_key(config, path) and value_at(config, path) == value_at(ours, path)}
 
-    assert {path.removeprefix("actor_rollout_ref.actor.") for path in same} <= THE_METHODS_OWN | _taken_back(ours)
+    assert {path.removeprefix("actor_rollout_ref.actor.") for path in same} <= THE_METHODS_OWN | _taken_back(
+        group, option
+    )
 
 
-def _taken_back(ours: dict[str, Any]) -> set[str]:
+def _taken_back(group: str, option: str) -> set[str]:
     """Keys in which a method that builds on tool_rollout goes back to verl's default."""
-    return {"algorithm.adv_estimator", "actor_rollout_ref.rollout.n"} if "process" in ours.get("pivot", {}) else set()
+    builds_on = yaml.safe_load(shipped(group, option).read_text()).get("defaults", ())
+    taken_back = {"algorithm.adv_estimator", "actor_rollout_ref.rollout.n", "data.max_prompt_length"}
+    return taken_back if "tool_rollout" in builds_on else set()
 
 
 def test_method_and_local_combine_and_the_command_line_wins() -> None:
@@ -197,7 +201,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         exclude={"tools"}
     )
     assert parse_settings(formatted) != parse_settings(plain)
-    if tool_format != "search_r1":  # it needs an index
+    if tool_format not in ("search_r1", "research"):  # they need the tool search
         check_config(formatted, ["+method=tool_rollout", f"+tool_format={tool_format}"])
 
 
@@ -287,6 +291,65 @@ def test_ppr_is_the_released_ppo_with_a_critic_over_the_tool_loop() -> None:
     assert critic.model.path == config.actor_rollout_ref.model.path
     assert (config.pivot.rollout.max_turn_tokens, config.pivot.rollout.max_observation_tokens) == (500, 500)
     assert config.pivot.process.cache_dir == f"{config.trainer.default_local_dir}/judge_answers"
+
+
+@pytest.mark.parametrize("method", ["search_r1", "search_r1_grpo", "research"])
+def test_a_method_that_searches_asks_the_service_of_this_machine_unless_it_is_told_otherwise(method: str) -> None:
+    config = stock(f"+method={method}", "data.train_files=a.parquet")
+
+    check_config(config, [f"+method={method}"])
+    tools = yaml.safe_load(Path(config.pivot.rollout.tools).read_text())
+    own = {"num_documents": 5, "form": "research", "protocol": "research"} if method == "research" else {}
+    assert tools == [{"tool": "search", "url": "http://127.0.0.1:8000", **own}]
+    assert shipped_settings("method", method)["pivot.rollout.parser"] == "tags"
+    check_choices(chosen_groups({"method": method, "tool_format": method.removesuffix("_grpo")}, config))
+
+
+def test_search_r1_is_the_released_ppo_or_grpo_and_research_the_released_grpo() -> None:
+    ppo, grpo, research = (stock(f"+method={name}") for name in ("search_r1", "search_r1_grpo", "research"))
+
+    for config in (ppo, grpo, research):
+        actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+        assert (actor.optim.lr, actor.ppo_mini_batch_size, rollout.temperature) == (1e-6, 256, 1.0)
+        assert config.algorithm.kl_ctrl.kl_coef == 0.001
+    for config in (ppo, grpo):
+        limits = config.pivot.rollout
+        assert (limits.max_turns, limits.max_turn_tokens, limits.max_observation_tokens) == (3, 500, 500)
+        assert (config.data.train_batch_size, config.data.max_prompt_length) == (512, 2048)
+        assert config.actor_rollout_ref.actor.optim.lr_warmup_steps_ratio == 0.285
+    algorithm, critic = ppo.algorithm, ppo.critic
+    assert (algorithm.adv_estimator, algorithm.use_kl_in_reward, ppo.actor_rollout_ref.rollout.n) == ("gae", True, 1)
+    assert (algorithm.gamma, algorithm.lam, ppo.actor_rollout_ref.actor.use_kl_loss) == (1.0, 1.0, False)
+    assert (critic.optim.lr, critic.optim.lr_warmup_steps_ratio) == (1e-5, 0.015)
+    for config in (grpo, research):
+        actor = config.actor_rollout_ref.actor
+        assert (config.algorithm.adv_estimator, config.actor_rollout_ref.rollout.n) == ("grpo", 5)
+        assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (True, 0.001, "low_var_kl")
+        assert config.algorithm.use_kl_in_reward is False
+    data = research.data
+    assert (data.train_batch_size, data.max_prompt_length, data.max_response_length) == (256, 512, 8192)
+    assert research.reward.custom_reward_function.name == "research"
+
+
+def test_the_rewards_of_searches_are_found_by_verl_with_their_numbers() -> None:
+    from verl.trainer.ppo.reward import get_custom_reward_fn
+
+    where = "reward.custom_reward_function"
+    config = stock(
+        "+method=search_r1", f"{where}.path=pkg://verl_pivot.rewards.search_rewards", f"{where}.name=search_r1_format",
+        f"+{where}.reward_kwargs.form=0.4",
+    )  # fmt: skip
+
+    given = get_custom_reward_fn(config)
+
+    record = {
+        "prompt_id": "p", "stop_reason": "answered", "calls": [], "turn_tokens": [9], "prompt_tokens": 9,
+        "response_tokens": 9, "generate_seconds": 0.0, "tool_seconds": 0.0,
+    }  # fmt: skip
+    text = "<think>so</think><answer>Lyon</answer>"
+    assert given is not None
+    assert given("nq", text, {"target": ["Paris"]}, {"rollout": record}) == 0.4
+    assert get_custom_reward_fn(stock("+method=research")) is not None
 
 
 def test_the_defaults_of_the_process_rewards_are_those_of_their_config() -> None:

@@ -16,7 +16,8 @@ from examples.world.questions import KINDS, Lookup, WorldQuestion, held_out_ques
 from examples.world.sentences import value_in
 from tests.support.paths import ROOT
 from verl_pivot.cli import app
-from verl_pivot.tools.search import SearchTool, SearchToolOptions, write_index
+from verl_pivot.tools.search import SearchTool, SearchToolOptions
+from verl_pivot.tools.search_writing import write_index
 from verl_pivot.tools.workspace import Workspace
 
 SMALL = WorldSize(people=120, firms=40, towns=20)

@@ -1,9 +1,11 @@
-"""`verl-pivot index`: documents -> the index that the tool `search` of rollouts reads."""
+"""`verl-pivot index`: documents -> the index that the tool `search` of rollouts and the search service read."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from verl_pivot.errors import ConfigError
 
 
 def index_command(
@@ -11,20 +13,50 @@ def index_command(
         Path, typer.Argument(help='JSON lines or parquet with the columns "text" (or "contents") and "title".')
     ],
     out: Annotated[Path, typer.Option(help="The folder to write; an index that is already there is replaced.")],
+    kind: Annotated[
+        Literal["bm25", "dense", "hybrid"],
+        typer.Option(help="bm25: by words. dense: by vectors. hybrid: by both; such an index serves all three."),
+    ] = "bm25",
+    encoder: Annotated[
+        Path | None,
+        typer.Option(help="Folder of a Hugging Face encoder for the vectors; by default they come from the words."),
+    ] = None,
+    prefixes: Annotated[
+        Literal["e5", "bge", "none"] | None,
+        typer.Option(
+            help="Text that the encoder reads before queries and documents; by default its folder's name says."
+        ),
+    ] = None,
 ) -> None:
-    """Index documents by their words (BM25), for the tool `search` in rollouts.
+    """Index documents by their words (BM25), by vectors, or by both, for the tool `search` in rollouts.
 
-    Example: verl-pivot index wiki.jsonl --out outputs/wiki
+    Vectors of words are latent semantic ones (truncated SVD), which need no model.
+
+    \b
+    Examples:
+    verl-pivot index wiki.jsonl --out outputs/wiki
+    verl-pivot index wiki.jsonl --kind hybrid --out outputs/wiki
+    verl-pivot index wiki.jsonl --out wiki --kind dense --encoder models/e5
     """
+    if encoder is not None and kind == "bm25":
+        raise ConfigError("--encoder does nothing with --kind bm25; add --kind dense or --kind hybrid")
+    if prefixes is not None and encoder is None:
+        raise ConfigError("--prefixes does nothing without --encoder; leave it out")
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows
-    from verl_pivot.tools.search import write_index
+    from verl_pivot.tools.search_files import Prefixes, SearchKind, encoder_facts
+    from verl_pivot.tools.search_writing import write_index
 
+    facts = None if encoder is None else encoder_facts(encoder, None if prefixes is None else Prefixes(prefixes))
+    if facts is not None:
+        typer.echo(f"The encoder reads the prefixes of {facts.prefixes} (--prefixes).")
     with progress_bar("documents", num_rows(documents)) as on_done:
-        report = write_index(documents, out, on_done)
+        report = write_index(documents, out, on_done, kind=SearchKind(kind), encoder=facts)
     typer.echo(f"Wrote {out}: {report.num_documents} documents.")
     if report.num_left_out:
         typer.echo(
             f"{report.num_left_out} rows hold no document and were left out. The first is {report.first_left_out}"
         )
+    if report.num_cut:
+        typer.echo(f"Of {report.num_cut} documents the encoder read only the beginning: they are too long for it.")
     typer.echo(f"Next, in a tools file:\n- tool: search\n  index: {out}")

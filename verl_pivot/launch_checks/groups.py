@@ -11,10 +11,11 @@ from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.owned_setting import verl_defaults
 
+_SEARCH = ("search_r1", "search_r1_grpo", "research")
 _APPLY_TO = {
     "stage": ("grpo_roc",),
-    "tool_format": ("tool_rollout", "grpo_roc", "ppr"),
-    "tail": ("pivotrl", "tool_rollout", "grpo_roc", "ppr", "l0"),
+    "tool_format": ("tool_rollout", "grpo_roc", "ppr", *_SEARCH),
+    "tail": ("pivotrl", "tool_rollout", "grpo_roc", "ppr", *_SEARCH, "l0"),
 }
 """{config group: methods that it belongs to}"""
 _CHANGE_METHOD = ("stage", "tool_format")
@@ -71,8 +72,18 @@ def check_choices(chosen: Mapping[str, str]) -> None:
             allowed = " or ".join(f"+method={each}" for each in methods)
             got = "no +method" if method is None else f"+method={method}"
             raise ConfigError(f"+{group}={chosen[group]} applies to {allowed}, and the command has {got}")
-        if group in chosen and group in _CHANGE_METHOD and order.index(group) < order.index("method"):
+        is_before = group in chosen and order.index(group) < order.index("method")
+        if is_before and group in _CHANGE_METHOD and group not in _groups_within(str(method)):
             raise ConfigError(f"+{group}={chosen[group]} must come after +method={method}, which would undo it")
+
+
+def _groups_within(method: str) -> set[str]:
+    """Config groups of which a method of this package takes an option in itself, whose keys it may then change."""
+    return (
+        {group for group, _ in _parents("method", method) if group != "method"}
+        if _is_shipped("method", method)
+        else set()
+    )
 
 
 def check_arguments(words: Sequence[str]) -> None:
@@ -168,9 +179,18 @@ def shipped_settings(group: str, option: str) -> dict[str, Any]:
     """{key: value} of all that a config of this package and those that it builds on set; interpolations as written."""
     shipped = OmegaConf.to_container(OmegaConf.load(configs_dir() / group / f"{option}.yaml"), resolve=False)
     assert isinstance(shipped, dict), option
-    parents = [parent for parent in shipped.pop("defaults", []) if parent != "_self_"]
-    found = {key: value for parent in parents for key, value in shipped_settings(group, str(parent)).items()}
+    shipped.pop("defaults", None)
+    found = {key: value for parent in _parents(group, option) for key, value in shipped_settings(*parent).items()}
     return {**found, **{key: value for key, value in _leaves(shipped) if not key.startswith("hydra.")}}
+
+
+@cache
+def _parents(group: str, option: str) -> tuple[tuple[str, str], ...]:
+    """(group, option) of the configs that a config of this package builds on."""
+    defaults = OmegaConf.load(configs_dir() / group / f"{option}.yaml").get("defaults", ())
+    listed = [each if isinstance(each, str) else dict(each) for each in defaults if each != "_self_"]
+    pairs = [{group: each} if isinstance(each, str) else each for each in listed]
+    return tuple((str(name).lstrip("/"), str(parent)) for pair in pairs for name, parent in pair.items())
 
 
 def _leaves(node: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -18,8 +18,9 @@ _TOOL_ROLLOUT = "+method=tool_rollout"
 _GRPO_ROC = "+method=grpo_roc"
 _PPR = "+method=ppr"
 _L0 = "+method=l0"
-_EVERY = (_PIVOTRL, _TOOL_ROLLOUT, _GRPO_ROC, _PPR, _L0)
-_TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC, _PPR)
+_SEARCH = ("+method=search_r1", "+method=search_r1_grpo", "+method=research")
+_TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC, _PPR, *_SEARCH)
+_EVERY = (_PIVOTRL, *_TOOLS, _L0)
 _ROUTER = "+router"
 _TAIL = "+tail=partial"
 

@@ -6,7 +6,8 @@ from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed
 NOTEBOOK_LOOP = "pivot_notebook"
 """Name of this package's agent loop with a notebook, the only one that gives steps returns."""
 _L0 = ("+method=l0",)
-_OTHERS = ("+method=pivotrl", "+method=tool_rollout", "+method=grpo_roc", "+method=ppr")
+_SEARCH = ("+method=search_r1", "+method=search_r1_grpo", "+method=research")
+_OTHERS = ("+method=pivotrl", "+method=tool_rollout", "+method=grpo_roc", "+method=ppr", *_SEARCH)
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _ESTIMATOR = "algorithm.adv_estimator"

@@ -11,6 +11,7 @@ from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason, fault_verdict
 from verl_pivot.data.json_values import decode_json
 from verl_pivot.data.pivots import row_to_turn
+from verl_pivot.data.rollout_records import RECORD_FIELD
 from verl_pivot.errors import ConfigError, DataError, UserCodeError, VerifierError
 from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.player import PlayerTurn
@@ -108,7 +109,7 @@ async def outcome_of(
             turn = _turn_of_row(problem)
             return _of_verdict(await _score_action(played.turns[0], turn), turn.verifier)
         if reward_function is not None:
-            return await _call(reward_function, problem, transcript(played))
+            return await _call(reward_function, problem, played)
     except (UserCodeError, VerifierError) as error:
         return _of_verdict(fault_verdict(error), "nobody")
     source = problem.columns.get("data_source")
@@ -155,14 +156,15 @@ def transcript(played: PlayedConversation) -> str:
     return "\n".join(parts)
 
 
-async def _call(function: RewardFunction, problem: Problem, text: str) -> Outcome:
+async def _call(function: RewardFunction, problem: Problem, played: PlayedConversation) -> Outcome:
     columns = problem.columns
+    record = played.record(problem.prompt_id).as_dict()
     model = _as_mapping(columns.get("reward_model"))
     values = {
         "data_source": columns.get("data_source"),
-        "solution_str": text,
+        "solution_str": transcript(played),
         "ground_truth": model.get("ground_truth"),
-        "extra_info": _as_mapping(columns.get("extra_info")),
+        "extra_info": {**_as_mapping(columns.get("extra_info")), RECORD_FIELD: record},
     }
     name = getattr(function, "__name__", repr(function))
     try:

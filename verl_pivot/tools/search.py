@@ -1,146 +1,146 @@
-"""Tool `search`: a query -> documents, by BM25 over an index; and the writer of that index, `verl-pivot index`."""
+"""Tool `search`: a query -> documents, from an index of this machine or from a search service."""
 
-import shutil
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from verl_pivot.data.files import read_rows
-from verl_pivot.data.json_values import BadRowError, as_object
 from verl_pivot.data.tool_schemas import text_schema
-from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.extras import extra
+from verl_pivot.loop_local import LoopLocal
+from verl_pivot.tools.batches import Batcher
 from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.functions import in_thread
 from verl_pivot.tools.registry import register_tool
+from verl_pivot.tools.search_client import SearchClient
+from verl_pivot.tools.search_files import SearchKind
+from verl_pivot.tools.search_text import DocumentForm, observation_text
+from verl_pivot.tools.search_wire import (
+    BATCH_SEARCH,
+    MAX_DOCUMENTS,
+    MAX_QUERY_CHARACTERS,
+    RETRIEVE,
+    SEARCH,
+    SearchProtocol,
+)
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject
 from verl_pivot.validation import Options
 
-with extra("search"):
-    import bm25s
+if TYPE_CHECKING:
+    from verl_pivot.tools.search_index import SearchIndex
 
-
-_STOPWORDS = "en"
-_PARAMETERS = "params.index.json"
-"""File that every index of bm25s contains."""
+_MAX_QUERIES = 64
+"""Queries of one thread that searches an index of this machine."""
 _SCHEMA = text_schema("search", "Search documents by words; the best ones come back.", {"query": "Words to look for."})
 
 
 class SearchToolOptions(Options):
     """Options of `- tool: search`."""
 
-    index: Path
+    index: Path | None = None
     """Folder that `verl-pivot index` wrote."""
-    num_documents: Annotated[int, Field(ge=1, le=100)] = 3
+    kind: SearchKind | None = None
+    """Kind of search in the index: bm25, dense or hybrid; None: the one that it was made for."""
+    url: Annotated[str, Field(pattern=r"^https?://[^/?#]+")] | None = None
+    """Address of a search service instead of an index, such as http://host:8000."""
+    protocol: SearchProtocol = SearchProtocol.SEARCH_R1
+    """Protocol of the service: search_r1 or research."""
+    timeout_seconds: Annotated[float, Field(gt=0.0)] = 30.0
+    """Seconds in which the service must answer."""
+    retries: Annotated[int, Field(ge=0, le=10)] = 3
+    """Further attempts after a failure of the service."""
+    num_documents: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS)] = 3
     """Most documents that one call returns."""
+    form: DocumentForm = DocumentForm.SEARCH_R1
+    """How documents are shown: search_r1 or research."""
+
+    @model_validator(mode="after")
+    def _check_used(self) -> "SearchToolOptions":
+        if (self.index is None) == (self.url is None):
+            raise ValueError("give either `index: FOLDER` or `url: http://host:8000`")
+        if self.url is not None and self.kind is not None:
+            raise ValueError("kind does nothing with `url`, whose service was started with one; leave it out")
+        of_service = {"protocol", "timeout_seconds", "retries"} & self.model_fields_set
+        if self.index is not None and of_service:
+            raise ValueError(f"{min(of_service)} does nothing with `index`; leave it out")
+        if self.url is not None and self.url.rstrip("/").endswith((RETRIEVE, SEARCH, BATCH_SEARCH)):
+            raise ValueError(f"give the address without the path, got {self.url}; `protocol` says the path")
+        return self
+
+
+class _DocumentSource(Protocol):
+    """What finds documents for the calls of one event loop."""
+
+    async def find(self, query: str) -> list[str]:
+        """Contents of the documents of one query, best first; the first line of each is its title."""
+        ...
 
 
 @register_tool("search", options=SearchToolOptions)
 class SearchTool:
-    """Returns the documents that match a query best, best first; none that has no word of the query."""
+    """Returns the documents that match a query best, best first; none that has nothing in common with it."""
 
     schema = _SCHEMA
-    policy = CallPolicy()
 
     def __init__(self, options: SearchToolOptions) -> None:
-        """Raises ConfigError if there is no index."""
-        self._index = load_index(str(options.index))
-        self._num_documents = options.num_documents
+        """Raises ConfigError if there is no index, or if it cannot be used."""
+        self._form = options.form
+        self._index = None if options.index is None else _opened(options.index, options.kind)
+        # A service has a limit of its own, behind which it is asked again.
+        self.policy = CallPolicy() if options.url is None else CallPolicy(timeout_seconds=None, retries=options.retries)
+        self._sources: LoopLocal[_DocumentSource] = LoopLocal(_maker(options, self._index))
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:
-        tokens = bm25s.tokenize([str(arguments["query"])], stopwords=_STOPWORDS, show_progress=False)
-        if not any(len(ids) for ids in tokens.ids):
+        query = str(arguments["query"])
+        if len(query) > MAX_QUERY_CHARACTERS:
+            raise ToolError(
+                f"the query has {len(query)} characters, and at most {MAX_QUERY_CHARACTERS} are searched for"
+            )
+        if not query.strip() or (self._index is not None and self._index.is_empty(query)):
             raise ToolError("the query holds no word to look for")
-        number = min(self._num_documents, int(self._index.scores["num_docs"]))
-        query = {"query_tokens": tokens, "k": number, "show_progress": False}
-        documents, scores = await in_thread(self._index.retrieve, query)  # seconds, over a large index
-        found = [document for document, score in zip(documents[0], scores[0], strict=True) if score > 0.0]
-        return Observation("\n".join(map(_shown, range(1, len(found) + 1), found)) or "no document has these words")
+        found = await (await self._sources.get()).find(query)
+        is_by_words = self._index is not None and self._index.kind is SearchKind.BM25
+        nothing = "no document has these words" if is_by_words else "no document was found"
+        return Observation(observation_text(found, self._form) or nothing)
 
 
-@cache
-def load_index(folder: str) -> Any:
-    """Open an index that `write_index` wrote; its documents are read from disk when needed.
+def _opened(folder: Path, kind: SearchKind | None) -> "SearchIndex":
+    from verl_pivot.tools.search_index import open_index  # needs the extra `search`, which a search service does not
 
-    Raises:
-        ConfigError: If the folder holds no index.
-    """
-    try:
-        return bm25s.BM25.load(folder, load_corpus=True, mmap=True)
-    except (OSError, ValueError, KeyError) as error:
-        remedy = f"make it with `verl-pivot index DOCUMENTS --out {folder}`"
-        raise ConfigError(f"{folder} holds no search index ({error}); {remedy}") from error
+    return open_index(folder, kind)
 
 
-class IndexReport(NamedTuple):
-    """Counts of one index."""
-
-    num_documents: int
-    num_left_out: int
-    """Rows that hold no document."""
-    first_left_out: str
-    """Place of the first of them, and what is wrong with it; empty if there is none."""
-
-
-def write_index(documents: Path, folder: Path, on_done: Callable[[int], None]) -> IndexReport:
-    """Index a file of documents; rows that hold none are left out and counted.
-
-    Args:
-        documents: File of rows with `text` and optionally `title`, or as Search-R1's corpus has them, with `contents`,
-            whose first line is the title.
-        folder: Folder to write; an older index in it is replaced only when the new one is complete.
-        on_done: Called with the number of documents read since the call before.
-
-    Raises:
-        DataError: If no row holds a document with a word.
-        ConfigError: If the folder exists and is no index.
-    """
-    if folder.exists() and not (folder / _PARAMETERS).is_file():
-        raise ConfigError(f"{folder} exists and holds no search index: give another --out")
-    left_out: list[str] = []
-    corpus = list(_read(documents, on_done, left_out))
-    texts = [f"{document['title']} {document['text']}" for document in corpus]
-    index = bm25s.BM25()
-    tokens = bm25s.tokenize(texts, stopwords=_STOPWORDS, show_progress=False) if texts else None
-    if tokens is None or not any(len(ids) for ids in tokens.ids):
-        raise DataError(f"{documents} holds no document with a word. {next(iter(left_out), '')}".strip())
-    index.index(tokens, show_progress=False)
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    index.save(str(unfinished), corpus=corpus)
-    if folder.exists():
-        shutil.rmtree(folder)
-    unfinished.rename(folder)
-    return IndexReport(len(corpus), len(left_out), next(iter(left_out), ""))
+def _maker(
+    options: SearchToolOptions, index: "SearchIndex | None"
+) -> Callable[[], AbstractAsyncContextManager[_DocumentSource]]:
+    """What makes the source of one event loop."""
+    if index is not None:
+        return lambda: _index_source(index, options.num_documents)
+    assert options.url is not None
+    url = options.url
+    return lambda: SearchClient(
+        url, options.protocol, num_documents=options.num_documents, timeout_seconds=options.timeout_seconds
+    )
 
 
-def _read(path: Path, on_done: Callable[[int], None], left_out: list[str]) -> Iterator[dict[str, str]]:
-    """Every document of a file; of a row that holds none, place and problem go to `left_out`."""
-    for row in read_rows(path):
-        on_done(1)
-        try:
-            yield _document(as_object(row.decoded(), "a document"))
-        except BadRowError as error:
-            left_out.append(f"{row.place}: {error}")
+class _IndexSource:
+    """Searches an index in a thread, for all queries that came meanwhile at once."""
+
+    def __init__(self, index: "SearchIndex", num_documents: int) -> None:
+        self._index, self._num_documents = index, num_documents
+        self._batches = Batcher(self._find_all, max_items=_MAX_QUERIES)
+
+    async def find(self, query: str) -> list[str]:
+        return await self._batches.ask(query)
+
+    async def _find_all(self, queries: list[str]) -> list[list[str]]:
+        values = {"queries": queries, "num_documents": self._num_documents}
+        found = await in_thread(self._index.search, values)
+        return [[each.document.contents for each in documents] for documents in found]
 
 
-def _document(row: JsonObject) -> dict[str, str]:
-    title, text = row.get("title"), row.get("text")
-    if text is None and title is None and isinstance(contents := row.get("contents"), str):
-        title, _, text = contents.partition("\n") if "\n" in contents else ("", "", contents)
-    text = row.get("contents") if text is None else text
-    if not isinstance(text, str) or not text.strip():
-        raise BadRowError("no_text", 'a document needs "text" (or "contents")')
-    return {"title": str(title or ""), "text": text}
-
-
-def _shown(number: int, document: Any) -> str:
-    """A document as Search-R1 (`search_r1/llm_agent/generation.py`) shows it; one without a title as "Doc 1: text"."""
-    if not document["title"]:
-        return f"Doc {number}: {document['text']}"
-    return f"Doc {number}(Title: {document['title']}) {document['text']}"
+@asynccontextmanager
+async def _index_source(index: "SearchIndex", num_documents: int) -> AsyncIterator[_IndexSource]:
+    yield _IndexSource(index, num_documents)

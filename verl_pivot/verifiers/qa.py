@@ -1,6 +1,5 @@
 """Verifier `qa`: a short answer is right if its words are those of the expert's answer or of an accepted one."""
 
-from collections import Counter
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -10,7 +9,7 @@ from verl_pivot.off_loop import run_off_loop
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.extraction import AnswerPlace, extract_answers
-from verl_pivot.verifiers.qa_words import AnswerWords, l0_words, search_r1_words
+from verl_pivot.verifiers.qa_words import AnswerWords, are_same, f1, l0_words, search_r1_words
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
@@ -83,12 +82,12 @@ class QaVerifier:
 
     def _score(self, words: AnswerWords, accepted: AnswerWords) -> float:
         if self._options.metric == "f1":
-            return _f1(words.compared, accepted.compared)
+            return f1(words, accepted)
         if self._options.metric == "contains" and len(words.compared) <= self._options.max_words:
             size = len(accepted.compared)
             starts = range(len(words.compared) - size + 1)
             return float(any(words.compared[start : start + size] == accepted.compared for start in starts))
-        return float(words.compared == accepted.compared or words.with_articles == accepted.with_articles)
+        return float(are_same(words, accepted))
 
 
 def _words(text: str, normalisation: str) -> AnswerWords | None:
@@ -98,8 +97,3 @@ def _words(text: str, normalisation: str) -> AnswerWords | None:
 
 
 _words_kept = lru_cache(maxsize=4096)(_words)
-
-
-def _f1(words: tuple[str, ...], accepted: tuple[str, ...]) -> float:
-    shared = (Counter(words) & Counter(accepted)).total()
-    return 2 * shared / (len(words) + len(accepted))

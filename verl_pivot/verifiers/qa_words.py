@@ -1,6 +1,7 @@
 """Short answer -> the words that are compared: without case, articles and marks that change nothing."""
 
 import re
+from collections import Counter
 from typing import NamedTuple
 
 from verl_pivot.verifiers.telling_words import plain
@@ -36,6 +37,17 @@ def search_r1_words(text: str) -> AnswerWords:
         return AnswerWords(tuple(words), tuple(words))
     compared = (word for index, word in enumerate(words) if not _is_article(tokens, index))
     return AnswerWords(tuple(compared), tuple(words))
+
+
+def are_same(words: AnswerWords, accepted: AnswerWords) -> bool:
+    """Whether two answers have the same words in the same order, whatever articles stand between them."""
+    return words.compared == accepted.compared or words.with_articles == accepted.with_articles
+
+
+def f1(words: AnswerWords, accepted: AnswerWords) -> float:
+    """Harmonic mean of the shares of both answers' words that the other one has; one of the two must have a word."""
+    shared = (Counter(words.compared) & Counter(accepted.compared)).total()
+    return 2 * shared / (len(words.compared) + len(accepted.compared))
 
 
 def l0_words(text: str) -> AnswerWords:

@@ -1,0 +1,87 @@
+"""Search-R1 and ReSearch from config to reward: the loop of each method asks a real search service, and is paid."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_engine import Said, loop_of, rollout_config, row, scripted_model
+from tests.support.web_servers import running
+from verl_pivot.data.rollout_records import RECORD_FIELD
+from verl_pivot.rewards.search_rewards import research, search_r1_format
+from verl_pivot.rollout.tool_loop import ToolLoop
+from verl_pivot.tools.search_index import SearchIndex
+from verl_pivot.tools.search_service import SearchService
+from verl_pivot.tools.search_writing import write_index
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+    folder = tmp_path_factory.mktemp("search")
+    rows = [{"title": "Paris", "text": "The capital of France."}, {"text": "Cheese is made of milk."}]
+    (folder / "documents.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_index(folder / "documents.jsonl", folder / "wiki", lambda _: None)
+    return SearchIndex(folder / "wiki")
+
+
+def tools_file(method: str, folder: Path, url: str) -> Path:
+    """The method's own tools file with another address, under a name of its own, since each file is read once."""
+    shipped = Path(rollout_config(scripted_model(), method=method).pivot.rollout.tools)
+    tools = folder / f"tools-{url.rpartition(':')[2]}.yaml"
+    tools.write_text(shipped.read_text().replace("http://127.0.0.1:8000", url) + "  retries: 0\n")
+    return tools
+
+
+async def played(method: str, tools: Path, *script: Said) -> tuple[str, dict[str, Any]]:
+    """Text behind the prompt, and the extra fields, of one rollout."""
+    config = rollout_config(scripted_model(), f"pivot.rollout.tools={tools}", method=method)
+    loop = loop_of(ToolLoop, config, script)
+    output = await loop.run({}, **row("What is the capital of France?"))
+    return loop.tokenizer.decode(output.response_ids, skip_special_tokens=True), output.extra_fields
+
+
+async def test_search_r1_is_paid_for_an_answer_that_it_found(tmp_path: Path, index: SearchIndex) -> None:
+    asks = Said("<think>Hm.</think><search>capital of France</search>", ended=False)
+
+    async with running(SearchService(index).app()) as url:
+        for answer, reward in (("Paris", 1.0), ("Lyon", 0.3)):
+            answers = Said(f"<think>So.</think><answer>{answer}</answer>", ended=False)
+            text, fields = await played("search_r1", tools_file("search_r1", tmp_path, url), asks, answers)
+            assert text == (
+                "<think>Hm.</think><search>capital of France</search>\n\n"
+                "<information>Doc 1(Title: Paris) The capital of France.</information>\n\n"
+                f"<think>So.</think><answer>{answer}</answer>"
+            )
+            assert search_r1_format("nq", text, {"target": ["paris"]}, fields) == pytest.approx(reward)
+
+
+async def test_research_is_paid_by_f1_for_an_answer_that_it_found(tmp_path: Path, index: SearchIndex) -> None:
+    asks = Said("<think>Hm.</think> <search>capital of France</search>", ended=False)
+    answers = Said("<think>So.</think> <answer>\\boxed{Paris, France}</answer>")
+
+    async with running(SearchService(index).app()) as url:
+        text, fields = await played("research", tools_file("research", tmp_path, url), asks, answers)
+
+    assert text == (
+        "<think>Hm.</think> <search>capital of France</search> <result>\nParis\nThe capital of France.\n</result>"
+        "<think>So.</think> <answer>\\boxed{Paris, France}</answer>"
+    )
+    assert research("nq", text, {"target": ["Paris"]}, fields) == pytest.approx(2 / 3)
+
+
+async def test_a_service_that_is_down_masks_the_trajectory_and_an_empty_query_does_not(
+    tmp_path: Path, index: SearchIndex
+) -> None:
+    asks, empty = (Said(f"<think>Hm.</think><search>{query}</search>", ended=False) for query in ("capital", " "))
+    answers = Said("<think>So.</think><answer>Paris</answer>", ended=False)
+    async with running(SearchService(index).app()) as url:
+        _, fine = await played("search_r1", tools_file("search_r1", tmp_path, url), empty, answers)
+
+    _, masked = await played("search_r1", tools_file("search_r1", tmp_path, "http://127.0.0.1:9"), asks, answers)
+
+    assert fine[RECORD_FIELD]["stop_reason"] == "answered"
+    assert fine[RECORD_FIELD]["calls"][0]["error_kind"] == "refused"
+    assert masked[RECORD_FIELD]["stop_reason"] == "tool_failure"
+    assert masked[RECORD_FIELD]["is_masked"] is True
+    assert "cannot be reached" in masked[RECORD_FIELD]["failure"]
