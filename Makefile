@@ -32,7 +32,7 @@ quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
 
 test: lint
-	$(BIN)/python -m pytest $(PARALLEL) 3
+	$(BIN)/python -m pytest --durations 20 --durations-min 15 $(PARALLEL) 3
 
 check: lint
 	$(BIN)/python -m pytest -m "not slow and not heavy" $(PARALLEL) 4
