@@ -351,13 +351,13 @@ print(open("/proc/self/oom_score_adj").read())
 
 
 @on_every_kind
-@pytest.mark.finding("order in which the kernel ends processes")
+@pytest.mark.finding("counters that programs share")
 def test_h45_no_program_can_ask_to_be_spared_when_memory_runs_out(kind: Kind) -> None:
     assert service(kind).output(SPARED).split("\n")[:2] == ["Read-only file system", "1000"]
 
 
 @on_every_kind
-@pytest.mark.finding("order in which the kernel ends processes")
+@pytest.mark.finding("counters that programs share")
 def test_h45_no_program_can_write_proc_by_another_way(kind: Kind) -> None:
     code = """
 import ctypes, os

@@ -206,7 +206,7 @@ PROGRAMS = {
     "weakref_finalize": "import weakref\nclass A: pass\na = A()\nweakref.finalize(a, print, 'finalized')",
     "unclosed_file_written": "f = open('a', 'w')\nf.write('x')\nimport atexit, os\natexit.register(lambda: print(os.path.getsize('a')))",
     "thread": "import threading\nt = threading.Thread(target=print, args=('thread',))\nt.start()\nt.join()\nprint('main')",
-    "thread_outlives_main": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.1), print('late'))).start()\nprint('main')",
+    "thread_outlives_main": "import threading\nended = threading.main_thread().join\nthreading.Thread(target=lambda: (ended(), print('late'))).start()\nprint('main')",
     "thread_starts_thread": "import threading\ndef f(n):\n    print(n)\n    if n: threading.Thread(target=f, args=(n - 1,)).start()\nf(3)",
     "daemon_thread": "import threading, time\nthreading.Thread(target=lambda: (time.sleep(9), print('never')), daemon=True).start()\nprint('main')",
     "thread_raises": "import threading\nt = threading.Thread(target=lambda: 1 / 0, name='worker')\nt.start()\nt.join()\nprint('on')",
