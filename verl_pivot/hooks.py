@@ -9,7 +9,9 @@ import inspect
 from dataclasses import dataclass
 
 _PIVOTRL = ("pivotrl",)
-_TOOLS = ("tool_rollout", "grpo_roc", "ppr", "search_r1", "search_r1_grpo", "research", "l0")
+TOOL_METHODS = ("tool_rollout", "grpo_roc", "ppr", "search_r1", "search_r1_grpo", "research")
+"""Methods whose policy calls tools in the text of its turns."""
+_TOOLS = (*TOOL_METHODS, "l0")
 _EVERY = (*_PIVOTRL, *_TOOLS)
 _ROC = ("grpo_roc", "l0")
 _PPR = ("ppr", "search_r1")

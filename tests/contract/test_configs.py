@@ -311,6 +311,7 @@ def test_search_r1_is_the_released_ppo_or_grpo_and_research_the_released_grpo() 
     for config in (ppo, grpo, research):
         actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
         assert (actor.optim.lr, actor.ppo_mini_batch_size, rollout.temperature) == (1e-6, 256, 1.0)
+        assert (actor.entropy_coeff, actor.clip_ratio) == (0.001, 0.2)
         assert config.algorithm.kl_ctrl.kl_coef == 0.001
     for config in (ppo, grpo):
         limits = config.pivot.rollout

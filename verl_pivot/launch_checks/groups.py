@@ -9,13 +9,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.errors import ConfigError
+from verl_pivot.hooks import TOOL_METHODS
 from verl_pivot.launch_checks.owned_setting import verl_defaults
 
-_SEARCH = ("search_r1", "search_r1_grpo", "research")
 _APPLY_TO = {
     "stage": ("grpo_roc",),
-    "tool_format": ("tool_rollout", "grpo_roc", "ppr", *_SEARCH),
-    "tail": ("pivotrl", "tool_rollout", "grpo_roc", "ppr", *_SEARCH, "l0"),
+    "tool_format": TOOL_METHODS,
+    "tail": ("pivotrl", *TOOL_METHODS, "l0"),
 }
 """{config group: methods that it belongs to}"""
 _CHANGE_METHOD = ("stage", "tool_format")

@@ -8,18 +8,16 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.configuration import configs_dir, router_file
 from verl_pivot.errors import ConfigError
+from verl_pivot.hooks import TOOL_METHODS
 from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed, is_changed, other_than
 from verl_pivot.launch_checks.step_settings import STEP_SETTINGS
 from verl_pivot.objective.settings import ACTION_LOSS
 
 _PIVOTRL = "+method=pivotrl"
-_TOOL_ROLLOUT = "+method=tool_rollout"
 _GRPO_ROC = "+method=grpo_roc"
-_PPR = "+method=ppr"
 _L0 = "+method=l0"
-_SEARCH = ("+method=search_r1", "+method=search_r1_grpo", "+method=research")
-_TOOLS = (_TOOL_ROLLOUT, _GRPO_ROC, _PPR, *_SEARCH)
+_TOOLS = tuple(f"+method={each}" for each in TOOL_METHODS)
 _EVERY = (_PIVOTRL, *_TOOLS, _L0)
 _ROUTER = "+router"
 _TAIL = "+tail=partial"

@@ -1,13 +1,13 @@
 """Settings of verl that +method=l0 owns, and those that its advantage of steps cannot work with, as OwnedSettings."""
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
+from verl_pivot.hooks import TOOL_METHODS
 from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed, other_than
 
 NOTEBOOK_LOOP = "pivot_notebook"
 """Name of this package's agent loop with a notebook, the only one that gives steps returns."""
 _L0 = ("+method=l0",)
-_SEARCH = ("+method=search_r1", "+method=search_r1_grpo", "+method=research")
-_OTHERS = ("+method=pivotrl", "+method=tool_rollout", "+method=grpo_roc", "+method=ppr", *_SEARCH)
+_OTHERS = tuple(f"+method={each}" for each in ("pivotrl", *TOOL_METHODS))
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _ESTIMATOR = "algorithm.adv_estimator"
