@@ -119,6 +119,28 @@ except ImportError:
     ]
 
 
+@pytest.mark.heavy
+@needs_sglang_on_cpu
+def test_a_model_that_is_loaded_after_sglang_has_all_its_values(tmp_path: Path) -> None:
+    """Also those that no checkpoint holds, such as the frequencies of rotary embeddings."""
+    (tmp_path / "sglang.py").write_text("")
+    model = write_model(tmp_path / "model")
+    code = f"""
+import torch
+import sglang
+with torch.device("meta"):
+    made = [torch.tensor(1), torch.empty(1), torch.zeros(1), torch.ones(1), torch.arange(1), torch.full((1,), 2)]
+print({{each.device.type for each in made}}, torch.arange(1).device)
+from transformers import AutoConfig, AutoModelForCausalLM
+loaded = AutoModelForCausalLM.from_pretrained({str(model)!r}).model.rotary_emb.inv_freq
+print(loaded.equal(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained({str(model)!r})).model.rotary_emb.inv_freq))
+"""
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("MALLOC_PERTURB_", "165")  # memory that nobody wrote holds no zeros by chance
+        assert run_python(code, SHIMS, tmp_path).splitlines() == ["{'meta'} cpu", "True"]
+
+
 def test_a_server_with_an_accelerator_gets_no_flags_for_the_cpu() -> None:
     flags = server_flags("policy", port=80, seed=3, on_cpu=False)
 

@@ -83,7 +83,11 @@ def _ignore_pinned_memory() -> None:
     `is_pin_memory_available()` there, as it does elsewhere.
     """
     import torch
+    from torch.utils import _device
 
+    # torch looks its factories up once, for all later `with torch.device(...)`; it has to find its own, not ours.
+    # transformers would otherwise build models outside of "meta", and leave the buffers of those it loads unset.
+    _device._device_constructors()
     for name in _FACTORIES:
         setattr(torch, name, _without_pinning(getattr(torch, name)))
     setattr(torch.Tensor, "pin_memory", lambda self, device=None: self)  # noqa: B010  mypy would refuse a plain assignment
