@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -74,7 +75,7 @@ def forges(number: int) -> None:
 
 def shows(number: int) -> None:
     """Its environment, and the files in the folder that its second argument names."""
-    shown = {name: value for name, value in os.environ.items() if name != "LC_CTYPE"}
+    shown = {name: value for name, value in os.environ.items() if name not in ("LC_CTYPE", "PWD")}
     done(number, f"{shown} {os.listdir(sys.argv[2])}")
 
 
@@ -93,6 +94,33 @@ def asks(number: int) -> None:
     done(number, f"refused with {answer['error']['code']}")
 
 
+def escapes(number: int) -> None:
+    """What it gets of the file that a variable names, of that file's folder, of the network and of other processes."""
+    file, port, folder = os.environ["FILE"], *sys.argv[2:4]
+    attempts = {
+        "read": lambda: open(file).read(),
+        "write": lambda: open(file, "w").close(),
+        "create": lambda: open(os.path.dirname(file) + "/new", "w").close(),
+        "connect": lambda: socket.create_connection(("127.0.0.1", int(port)), timeout=2).close(),
+        "processes": lambda: len([name for name in os.listdir("/proc") if name.isdigit()]) > 4,
+        "own": lambda: open(folder + "/own", "w").close(),
+        "tmp": lambda: open("/tmp/own", "w").close(),
+    }
+    got = {}
+    for name, attempt in attempts.items():
+        try:
+            got[name] = attempt()
+        except OSError as error:
+            got[name] = type(error).__name__
+    done(number, json.dumps(got))
+
+
+def leaves(number: int) -> None:
+    """A process in a session of its own, which a signal to the server's group does not reach."""
+    subprocess.Popen(["sleep", "61.27"], start_new_session=True)
+    done(number)
+
+
 def refuses(number: int) -> None:
     say({"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "x must be even"}})
 
@@ -102,7 +130,7 @@ def errs(number: int) -> None:
 
 
 CALLS = {each.__name__: each for each in (hangs, floods, notifies, prints, garbage, forges, wrong_result, closes, asks)}
-CALLS |= {each.__name__: each for each in (shows, refuses, errs)}
+CALLS |= {each.__name__: each for each in (shows, escapes, leaves, refuses, errs)}
 
 if KIND == "dead":
     sys.exit("no key for the shop")

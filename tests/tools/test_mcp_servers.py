@@ -1,6 +1,7 @@
 """Real MCP servers behind a tools file, honest and hostile, over both transports: outcomes, sessions, what is left."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -147,7 +148,7 @@ async def test_a_server_that_dies_masks_the_trajectory_and_another_trajectory_go
 
 
 async def test_a_call_that_changes_nothing_is_made_again_by_a_new_server(tmp_path: Path) -> None:
-    made = toolset(shop())
+    made = toolset(shop(sandbox=False))  # it leaves a marker in a folder of the machine
     async with made.open({}) as tools:
         assert await told(tools, "die_once", marker=str(tmp_path / "first")) == "alive"
         await told(tools, "order", item="tea")
@@ -235,7 +236,7 @@ async def test_a_cancelled_trajectory_leaves_no_process() -> None:
         ("garbage", "it printed more than 1000 lines on stdout that are no messages"),
         ("hangs", "did not answer within 3 s"),
         ("wrong_result", "broke the protocol: ValidationError: 1 validation error for CallToolResult"),
-        ("closes", "Connection closed (code -32000); its process ended with exit code -15"),
+        ("closes", "did not answer within 3 s"),
         ("errs", "disk full (code -32603)"),
     ],
 )
@@ -254,6 +255,69 @@ async def test_a_careless_server_is_answered_all_the_same(kind: str, text: str) 
     assert outcome.observation.text == text
 
 
+async def test_a_server_without_a_sandbox_that_closes_its_output_is_noticed_at_once() -> None:
+    outcome = await once(hostile("closes", sandbox=False))
+
+    assert outcome.failure.endswith("Connection closed (code -32000); its process ended with exit code -15")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file of the machine that is no business of a server, which knows where it lies."""
+    path = tmp_path / "private" / "key"
+    path.parent.mkdir()
+    path.write_text("secret")
+    monkeypatch.setenv("FILE", str(path))
+    return path
+
+
+async def escaped(folder: str = "{folder}", **options: Json) -> JsonObject:
+    """What a server gets that tries to leave its sandbox."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = str(listening.getsockname()[1])
+        outcome = await once(hostile("escapes", port, folder, variables=["FILE"], **options))
+    assert outcome.observation is not None, outcome.failure
+    got: JsonObject = json.loads(outcome.observation.text)
+    return got
+
+
+async def test_a_server_reads_and_writes_its_own_folder_alone_and_has_no_network(file: Path) -> None:
+    got = await escaped()
+
+    assert got == {
+        "read": "FileNotFoundError",
+        "write": "FileNotFoundError",
+        "create": "FileNotFoundError",
+        "connect": "ConnectionRefusedError",
+        "processes": False,
+        "own": None,
+        "tmp": None,
+    }
+    assert not Path("/tmp/own").exists()
+
+
+async def test_a_server_reads_what_show_names_and_has_the_network_where_the_file_says_so(file: Path) -> None:
+    got = await escaped(show=[str(file.parent)], network=True)
+
+    assert got["read"] == "secret"
+    assert [got[name] for name in ("write", "create", "connect")] == ["OSError", "OSError", None]
+    assert file.read_text() == "secret"
+
+
+async def test_a_server_without_a_sandbox_has_the_rights_of_the_worker(file: Path) -> None:
+    got = await escaped(folder=str(file.parent), sandbox=False)
+
+    assert [got[name] for name in ("read", "write", "create", "processes")] == ["secret", None, None, True]
+    Path("/tmp/own").unlink()
+
+
+async def test_what_a_server_leaves_ends_with_its_sandbox() -> None:
+    outcome = await once(hostile("leaves"))
+
+    assert outcome.observation is not None
+    # The fixture looks for processes.
+
+
 async def test_arguments_that_the_server_refuses_are_the_policys_mistake() -> None:
     outcome = await once(hostile("refuses"))
 
@@ -263,7 +327,7 @@ async def test_arguments_that_the_server_refuses_are_the_policys_mistake() -> No
 
 
 async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> None:
-    outcome = await once(hostile("changes", str(tmp_path / "marker")))
+    outcome = await once(hostile("changes", str(tmp_path / "marker"), sandbox=False))
 
     assert "it offers other tools now than when they were listed, and the prompt must not change" in outcome.failure
 
@@ -271,7 +335,7 @@ async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (hostile("dead"), "its process ended with exit code 1; its stderr ends with 'no key for the shop'"),
+        (hostile("dead"), "its process ended with exit code 1; its stderr ends with 'no key for the shop'; in its sandbox"),
         (hostile("mute", start_seconds=0.5), "it was not ready within 0.5 s (start_seconds)"),
         (hostile("none"), "it offers no tools"),
         (hostile("many"), "it offers 500 tools"),
@@ -284,6 +348,10 @@ async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> N
         ({"mcp": {}}, "give either `command: [program, argument, ...]` or `url: https://host/mcp`"),
         (shop(headers={"A": "B"}), "headers do nothing for a server that is started by `command`"),
         (shop(session="shared", max_sessions=2), "max_sessions does nothing with `session: shared`"),
+        (shop(sandbox=False, network=True), "network does nothing with `sandbox: false`"),
+        (shop(show=["gone"]), "show: gone does not exist"),
+        (shop(show=["/tmp"]), "the sandbox has a /tmp of its own; show folders below it"),
+        ({"mcp": {"url": "http://127.0.0.1:9/mcp"}, "sandbox": False}, "sandbox does nothing for a server at a url"),
         (shop(folder_from="."), "folder_from does nothing without {folder} in `command`"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value[:30],
@@ -370,7 +438,9 @@ def test_a_model_plays_with_the_tools_of_a_server(tmp_path: Path) -> None:
 
 def test_frozen_tools_stop_a_launch_whose_server_offers_others(tmp_path: Path) -> None:
     path = tmp_path / "tools.yaml"
-    path.write_text(f"- mcp: {{command: [{sys.executable}, {HOSTILE}, changes, {tmp_path}/marker]}}\n")
+    path.write_text(
+        f"- mcp: {{command: [{sys.executable}, {HOSTILE}, changes, {tmp_path}/marker]}}\n  sandbox: false\n"
+    )
 
     frozen = cli("mcp", "freeze", str(path))
     listed = cli("mcp", "list", str(path))

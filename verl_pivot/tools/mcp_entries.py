@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +15,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.extras import extra
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.tools.contract import OnTimeout
+from verl_pivot.tools.mcp_box import boxed
 from verl_pivot.tools.mcp_http import HttpSession, http_client
 from verl_pivot.tools.mcp_process import ServerOutput, process_transport
 from verl_pivot.validation import Options
@@ -63,6 +64,12 @@ class McpEntry(Options):
     """Names of the environment variables that the process gets; it gets no other."""
     headers: Mapping[str, str] = {}
     """{HTTP header: name of the environment variable that holds its value}."""
+    sandbox: bool = True
+    """Whether the process runs inside bubblewrap; otherwise with the rights, files and network of the worker."""
+    network: bool = False
+    """Whether a process in the sandbox shares the machine's network."""
+    show: tuple[Path, ...] = ()
+    """Files and folders that a process in the sandbox can read, beside its installation and what `command` names."""
     folder_from: Path | None = None
     """Folder whose content is copied into each session's own folder; None: it is empty."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
@@ -81,13 +88,16 @@ class McpEntry(Options):
 
     @model_validator(mode="after")
     def _check_used(self) -> "McpEntry":
-        of_process = {"variables", "folder_from"} & self.model_fields_set
+        of_process = {"variables", "folder_from", "sandbox", "network", "show"} & self.model_fields_set
         if self.mcp.url is not None and of_process:
             raise ValueError(f"{min(of_process)} does nothing for a server at a url; leave it out")
         if self.folder_from is not None and not any(_FOLDER in word for word in self.mcp.command or ()):
             raise ValueError(
                 f"folder_from does nothing without {_FOLDER} in `command`; write it where the path belongs"
             )
+        of_sandbox = {"network", "show"} & self.model_fields_set
+        if not self.sandbox and of_sandbox:
+            raise ValueError(f"{min(of_sandbox)} does nothing with `sandbox: false`; leave it out")
         if self.mcp.command is not None and self.headers:
             raise ValueError("headers do nothing for a server that is started by `command`; leave them out")
         if self.session is SessionRule.SHARED and "max_sessions" in self.model_fields_set:
@@ -116,6 +126,9 @@ class McpEntry(Options):
             raise ConfigError(f"the program {self.mcp.command[0]!r} was not found; install it, or give its whole path")
         if self.folder_from is not None and not self.folder_from.is_dir():
             raise ConfigError(f"folder_from: {self.folder_from} is no folder")
+        for path in self.show:
+            if not path.expanduser().exists():
+                raise ConfigError(f"show: {path} does not exist")
 
 
 class McpConnection:
@@ -124,9 +137,13 @@ class McpConnection:
     def __init__(self, entry: McpEntry) -> None:
         self._entry = entry
         self._process, self._http = ServerOutput(), HttpSession()
+        self._has_started = False
 
     def describe(self) -> str:
         """What is known of the server beside its messages, for the description of a failure."""
+        if self._process.exit_code and self._entry.sandbox and not self._has_started:
+            hint = "in its sandbox it reads its installation, what `command` names, and what `show` adds"
+            return f"{self._process.describe()}; {hint}"
         return self._process.describe() or self._http.broken
 
     @asynccontextmanager
@@ -145,14 +162,15 @@ class McpConnection:
     async def _over_process(self, words: tuple[str, ...]) -> AsyncIterator[Client]:
         entry = self._entry
         with _session_folder(entry.folder_from) as folder:
-            transport = process_transport(
-                [str(shutil.which(words[0])), *(each.replace(_FOLDER, folder) for each in words[1:])],
-                variables={name: os.environ[name] for name in entry.variables},
-                max_bytes=entry.max_message_mib * MIB,
-                output=self._process,
-            )
-            async with Client(transport, cache=None) as client:
-                yield client
+            command = [str(shutil.which(words[0])), *(each.replace(_FOLDER, folder) for each in words[1:])]
+            with _in_sandbox(entry, command, folder) as (started, pass_fds):
+                transport = process_transport(
+                    started, variables={name: os.environ[name] for name in entry.variables},
+                    max_bytes=entry.max_message_mib * MIB, output=self._process, pass_fds=pass_fds,
+                )  # fmt: skip
+                async with Client(transport, cache=None) as client:
+                    self._has_started = True
+                    yield client
 
     @asynccontextmanager
     async def _over_http(self) -> AsyncIterator[Client]:
@@ -168,6 +186,21 @@ class McpConnection:
                 if entry.needs_own_http_session and not self._http.has_session_id:
                     raise ConfigError("it gives no trajectory a session of its own; write `session: shared`")
                 yield client
+
+
+@contextmanager
+def _in_sandbox(
+    entry: McpEntry, command: list[str], folder: str
+) -> Iterator[tuple[Sequence[str | bytes], tuple[int, ...]]]:
+    """The command to start, and the file descriptors that it needs."""
+    if not entry.sandbox:
+        yield command, ()
+        return
+    box = boxed(command, show=entry.show, folder=Path(folder), has_network=entry.network)
+    try:
+        yield box.argv, box.pass_fds
+    finally:
+        box.close()
 
 
 @contextmanager

@@ -6,7 +6,7 @@ The SDK's own transport reads a line of any length into memory and reports nothi
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -58,7 +58,12 @@ class ServerOutput:
 
 
 def process_transport(
-    command: Sequence[str], *, variables: Mapping[str, str], max_bytes: int, output: ServerOutput
+    command: Sequence[str | bytes],
+    *,
+    variables: Mapping[str, str],
+    max_bytes: int,
+    output: ServerOutput,
+    pass_fds: Iterable[int] = (),
 ) -> AbstractAsyncContextManager[Streams]:
     """Start a server and exchange messages with it, one JSON text a line; at the end nothing of its group is left.
 
@@ -67,21 +72,26 @@ def process_transport(
         variables: The whole environment of the process.
         max_bytes: Most bytes of one message, and of all that the server prints between two answers.
         output: Filled with what the process prints on stderr and how it ends.
+        pass_fds: File descriptors that the process inherits under the same numbers.
 
     Raises:
         OSError: If the program cannot be started.
     """
-    return _running(command, variables, max_bytes, output)
+    return _running(command, variables, max_bytes, output, pass_fds)
 
 
 @asynccontextmanager
 async def _running(
-    command: Sequence[str], variables: Mapping[str, str], max_bytes: int, output: ServerOutput
+    command: Sequence[str | bytes],
+    variables: Mapping[str, str],
+    max_bytes: int,
+    output: ServerOutput,
+    pass_fds: Iterable[int],
 ) -> AsyncIterator[Streams]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(variables), start_new_session=True,
-        limit=max_bytes,
+        limit=max_bytes, pass_fds=tuple(pass_fds),
     )  # fmt: skip
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)

@@ -31,6 +31,8 @@ LIBRARY = "/sandbox"
 LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
 USER_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SYS_NICE")
 """Capabilities of a lane whose programs have user ids of their own."""
+SERVER_TMP_BYTES = 256 * MIB
+"""Size of the /tmp of a server of the user's own."""
 PROGRAM_UID = 1000
 """User and group id of programs inside a sandbox."""
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -224,6 +226,53 @@ def exec_command(
     )
 
 
+def server_command(
+    words: Iterable[str],
+    *,
+    bwrap: Path,
+    version: tuple[int, int, int],
+    seccomp: bytes,
+    shown: Iterable[Path],
+    folder: Path,
+    has_network: bool,
+    mount_proc: bool = True,
+) -> BwrapCommand:
+    """Command of a server of the user's own, which sees the machine at its own paths, and little of it.
+
+    Unlike a program of the policy it keeps the environment and the working directory of whoever starts it. Signals end
+    bubblewrap itself, and with it all processes of the sandbox.
+
+    Args:
+        words: The server's program and arguments.
+        bwrap: Path of bubblewrap.
+        version: Version of bubblewrap.
+        seccomp: System call filter, as compiled cBPF.
+        shown: Files and folders of the machine that it can read, beside /usr and what belongs to it.
+        folder: Folder of the machine that it can change; it is shown last, over what else is at its place.
+        has_network: Whether it shares the machine's network; otherwise it has only a loopback device of its own.
+        mount_proc: Whether the sandbox gets a /proc.
+    """
+    uid = str(PROGRAM_UID)
+    options = ["--unshare-all", "--unshare-user", "--uid", uid, "--gid", uid, "--cap-drop", "ALL"]
+    if has_network:
+        options.append("--share-net")
+    if version >= DISABLE_USERNS_VERSION:
+        options.append("--disable-userns")
+    own = ("passwd", "group") if has_network else _ETC_DATA
+    names = ("resolv.conf", "hosts", "nsswitch.conf") if has_network else ()
+    options += _view_of_system((*_FOLDERS_OF_ETC, *_FILES_OF_ETC, *names))
+    options += _mounts(mount_proc=mount_proc, tmp_bytes=SERVER_TMP_BYTES)
+    options += _shown({str(path): path for path in sorted(shown)})
+    options += [*_open_to_all(Path.cwd()), "--bind", str(folder), str(folder)]
+    fds = [sealed_memory_file(seccomp)]
+    for name in own:
+        fds.append(sealed_memory_file(_ETC_DATA[name].encode()))
+        options += ["--perms", "0444", "--ro-bind-data", str(fds[-1]), f"/etc/{name}"]
+    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(Path.cwd()), "--hostname", "box"]
+    options += ["--die-with-parent", "--seccomp", str(fds[0]), "--", *words]
+    return BwrapCommand(argv=(str(bwrap), *options), pass_fds=tuple(fds), own_fds=tuple(fds))
+
+
 def with_limits(limits: Limits, payload: Iterable[str]) -> tuple[str, ...]:
     """Put prlimit before a command that runs inside the sandbox: processes are counted per user namespace."""
     return (
@@ -269,7 +318,18 @@ def _files_of_lane() -> list[DataFile]:
 
 
 def _view(python: PythonView, from_etc: Iterable[str]) -> list[str]:
-    """Options that show read-only: /usr, the folders of / that belong to it, entries of /etc, and Python."""
+    """Options that show read-only: the system, and Python."""
+    view = _view_of_system(from_etc)
+    for base in python.bases:
+        if not is_below(base, Path("/usr")):
+            view += _shown({str(base): base})
+    if python.environment is not None:
+        view += ["--ro-bind", str(python.environment), VENV]
+    return view
+
+
+def _view_of_system(from_etc: Iterable[str]) -> list[str]:
+    """Options that show read-only: /usr, the folders of / that belong to it, and entries of /etc."""
     view = ["--ro-bind", "/usr", "/usr", *_open_to_all(Path("/etc")), *_open_to_all(Path(LIBRARY))]
     for name in _MERGED_USR:
         folder = Path("/", name)
@@ -279,11 +339,6 @@ def _view(python: PythonView, from_etc: Iterable[str]) -> list[str]:
             view += ["--ro-bind", str(folder), str(folder)]
     for name in from_etc:
         view += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for base in python.bases:
-        if not is_below(base, Path("/usr")):
-            view += _shown({str(base): base})
-    if python.environment is not None:
-        view += ["--ro-bind", str(python.environment), VENV]
     return view
 
 

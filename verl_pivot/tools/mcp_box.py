@@ -1,0 +1,75 @@
+"""Command of an MCP server -> the same command inside bubblewrap, and what of the machine the server sees there."""
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand, find_bwrap, server_command
+from verl_pivot.sandbox.bubblewrap.probe import Probe, Tier, probe
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView, is_below
+from verl_pivot.sandbox.lane.seccomp import filter_bytes
+
+_OWN = tuple(map(Path, ("/", "/dev", "/etc", "/proc", "/tmp")))
+"""Folders that a sandbox has of its own; what lies in them can be shown, but not they themselves."""
+
+
+def boxed(words: Sequence[str], *, show: Iterable[Path], folder: Path, has_network: bool) -> BwrapCommand:
+    """Put a server's command into a sandbox.
+
+    Args:
+        words: Whole path of the program, and its arguments.
+        show: Files and folders that the server can read, beside its own installation and what its arguments name.
+        folder: The only folder outside of /tmp that it can change.
+        has_network: Whether it shares the machine's network.
+
+    Raises:
+        ConfigError: If this machine has no sandbox, or something cannot be shown.
+    """
+    found = _probed()
+    if found.tier > Tier.T3:
+        causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
+        raise ConfigError(f"this machine has no sandbox for it ({causes}); or write `sandbox: false`, if you trust it")
+    seen = {*_installation(_absolute(Path(words[0]))), *_named(words[1:], folder), *map(_absolute, show)}
+    if refused := seen.intersection(_OWN):
+        raise ConfigError(f"the sandbox has a {min(refused)} of its own; show folders below it, or `sandbox: false`")
+    outermost = [path for path in seen if seen.isdisjoint(path.parents)]
+    return server_command(
+        words, bwrap=find_bwrap(), version=found.version, seccomp=filter_bytes(), shown=outermost, folder=folder,
+        has_network=has_network, mount_proc=found.tier < Tier.T3,
+    )  # fmt: skip
+
+
+@functools.cache
+def _probed() -> Probe:
+    """Tier of this machine, tried once in a process."""
+    return probe(PythonView.of())
+
+
+def _named(arguments: Iterable[str], folder: Path) -> Iterator[Path]:
+    """Files and folders of the machine that arguments name, also behind `=`."""
+    for word in arguments:
+        text = word.rpartition("=")[2]
+        path = _absolute(Path(text))
+        if text and path.exists() and not is_below(path, folder):
+            yield path
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(path.expanduser()))
+
+
+@functools.cache
+def _installation(program: Path) -> frozenset[Path]:
+    """What a program needs beside /usr: its file, and the Python or Node.js that it belongs to."""
+    seen = {program, program.resolve()}
+    for place in (program, program.resolve()):
+        prefix, python = place.parent.parent, place.with_name("python3")
+        if place.parent.name != "bin":
+            continue
+        if (prefix / "lib/node_modules").is_dir():
+            seen.add(prefix)
+        elif python.exists() and any(prefix.glob("lib/python3*")):
+            seen |= {prefix, *PythonView.of(str(python)).bases}
+    return frozenset(path for path in seen if not is_below(path.parent.resolve(), Path("/usr")))
