@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 KIND = sys.argv[1]
 
@@ -98,13 +99,13 @@ def escapes(number: int) -> None:
     """What it gets of the file that a variable names, of that file's folder, of the network and of other processes."""
     file, port, folder = os.environ["FILE"], *sys.argv[2:4]
     attempts = {
-        "read": lambda: open(file).read(),
-        "write": lambda: open(file, "w").close(),
-        "create": lambda: open(os.path.dirname(file) + "/new", "w").close(),
+        "read": lambda: Path(file).read_text(),
+        "write": lambda: Path(file).touch(),
+        "create": lambda: Path(file).with_name("new").touch(),
         "connect": lambda: socket.create_connection(("127.0.0.1", int(port)), timeout=2).close(),
         "processes": lambda: len([name for name in os.listdir("/proc") if name.isdigit()]) > 4,
-        "own": lambda: open(folder + "/own", "w").close(),
-        "tmp": lambda: open("/tmp/own", "w").close(),
+        "own": lambda: Path(folder, "own").touch(),
+        "tmp": lambda: Path("/tmp/own").touch(),
     }
     got = {}
     for name, attempt in attempts.items():

@@ -19,6 +19,7 @@ from tests.support.launching import cli
 from tests.support.paths import ROOT
 from verl_pivot.errors import ConfigError
 from verl_pivot.tools.calls import CallOutcome
+from verl_pivot.tools.mcp_session import McpSession
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
@@ -213,6 +214,50 @@ async def test_trajectories_over_max_sessions_wait_for_their_turn() -> None:
     assert order == ["a begins", "a ends", "b begins", "b ends"]
 
 
+async def sessions_ahead(made: Toolset) -> list[McpSession]:
+    """Sessions that wait for trajectories, once all of them are ready."""
+    (server,) = made.servers
+    ahead = (await server._of_loop.get()).ahead
+    assert ahead._filling is not None
+    await ahead._filling
+    return list(ahead._waiting)
+
+
+async def test_processes_are_started_ahead_and_each_is_handed_out_once() -> None:
+    made = toolset(shop(started_ahead=2))
+    (server,) = made.servers
+    async with made.open({}):
+        pass
+    first = await sessions_ahead(made)
+    for _ in range(2):
+        async with made.open({}) as tools:
+            assert await told(tools, "order", item="tea") == "2"
+
+    assert [session.is_retired for session in first] == [True, True]
+    assert [session.is_retired for session in await sessions_ahead(made)] == [False, False]
+    await (await server._of_loop.get()).ahead.close()
+
+
+async def test_a_process_that_ended_while_it_waited_is_not_handed_out() -> None:
+    made = toolset(shop(started_ahead=1))
+    async with made.open({}):
+        pass
+    (waiting,) = await sessions_ahead(made)
+    waiting.retire()
+    await asyncio.wait({waiting._task})
+    async with made.open({}) as tools:
+        assert await told(tools, "left", item="tea") == "3"
+    await (await made.servers[0]._of_loop.get()).ahead.close()
+
+
+async def test_a_server_that_starts_no_more_is_not_started_ahead_again_and_again(tmp_path: Path) -> None:
+    made = toolset(hostile("changes", str(tmp_path / "marker"), sandbox=False, started_ahead=8))
+    async with made.open({}) as tools:
+        assert "it offers other tools now" in (await ask(tools, "t")).failure
+
+    assert len(await sessions_ahead(made)) <= 1
+
+
 async def test_a_cancelled_trajectory_leaves_no_process() -> None:
     made = toolset(hostile("hangs"))
 
@@ -293,22 +338,25 @@ async def test_a_server_reads_and_writes_its_own_folder_alone_and_has_no_network
         "own": None,
         "tmp": None,
     }
-    assert not Path("/tmp/own").exists()
+    assert "own" not in os.listdir("/tmp")
 
 
 async def test_a_server_reads_what_show_names_and_has_the_network_where_the_file_says_so(file: Path) -> None:
     got = await escaped(show=[str(file.parent)], network=True)
 
     assert got["read"] == "secret"
-    assert [got[name] for name in ("write", "create", "connect")] == ["OSError", "OSError", None]
-    assert file.read_text() == "secret"
+    assert [got[name] for name in ("write", "create", "connect")] == [
+        "OSError",
+        "OSError",
+        None,
+    ]  # a read-only file system
 
 
 async def test_a_server_without_a_sandbox_has_the_rights_of_the_worker(file: Path) -> None:
     got = await escaped(folder=str(file.parent), sandbox=False)
 
     assert [got[name] for name in ("read", "write", "create", "processes")] == ["secret", None, None, True]
-    Path("/tmp/own").unlink()
+    os.unlink("/tmp/own")
 
 
 async def test_what_a_server_leaves_ends_with_its_sandbox() -> None:
@@ -335,7 +383,10 @@ async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        (hostile("dead"), "its process ended with exit code 1; its stderr ends with 'no key for the shop'; in its sandbox"),
+        (
+            hostile("dead"),
+            "its process ended with exit code 1; its stderr ends with 'no key for the shop'; in its sandbox",
+        ),
         (hostile("mute", start_seconds=0.5), "it was not ready within 0.5 s (start_seconds)"),
         (hostile("none"), "it offers no tools"),
         (hostile("many"), "it offers 500 tools"),
@@ -347,6 +398,7 @@ async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> N
         ({"mcp": {"url": "http://127.0.0.1:9/mcp"}}, "All connection attempts failed"),
         ({"mcp": {}}, "give either `command: [program, argument, ...]` or `url: https://host/mcp`"),
         (shop(headers={"A": "B"}), "headers do nothing for a server that is started by `command`"),
+        (shop(session="shared", started_ahead=2), "started_ahead does nothing with `session: shared`"),
         (shop(session="shared", max_sessions=2), "max_sessions does nothing with `session: shared`"),
         (shop(sandbox=False, network=True), "network does nothing with `sandbox: false`"),
         (shop(show=["gone"]), "show: gone does not exist"),

@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
@@ -19,9 +19,9 @@ def boxed(words: Sequence[str], *, show: Iterable[Path], folder: Path, has_netwo
     """Put a server's command into a sandbox.
 
     Args:
-        words: Whole path of the program, and its arguments.
+        words: Whole path of the program, and its arguments; paths of the machine among these are shown.
         show: Files and folders that the server can read, beside its own installation and what its arguments name.
-        folder: The only folder outside of /tmp that it can change.
+        folder: Folder that it can change, where it starts; SERVER_FOLDER is its path inside.
         has_network: Whether it shares the machine's network.
 
     Raises:
@@ -31,14 +31,23 @@ def boxed(words: Sequence[str], *, show: Iterable[Path], folder: Path, has_netwo
     if found.tier > Tier.T3:
         causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
         raise ConfigError(f"this machine has no sandbox for it ({causes}); or write `sandbox: false`, if you trust it")
-    seen = {*_installation(_absolute(Path(words[0]))), *_named(words[1:], folder), *map(_absolute, show)}
+    arguments = [_absolute(word) for word in words[1:]]
+    named = [Path(word.rpartition("=")[2]) for word in arguments]
+    seen = {*_installation(Path(words[0])), *(path for path in named if path.is_absolute() and path.exists())}
+    seen |= {Path(os.path.abspath(path.expanduser())) for path in show}
     if refused := seen.intersection(_OWN):
         raise ConfigError(f"the sandbox has a {min(refused)} of its own; show folders below it, or `sandbox: false`")
     outermost = [path for path in seen if seen.isdisjoint(path.parents)]
     return server_command(
-        words, bwrap=find_bwrap(), version=found.version, seccomp=filter_bytes(), shown=outermost, folder=folder,
-        has_network=has_network, mount_proc=found.tier < Tier.T3,
-    )  # fmt: skip
+        [words[0], *arguments],
+        bwrap=find_bwrap(),
+        version=found.version,
+        seccomp=filter_bytes(),
+        shown=outermost,
+        folder=folder,
+        has_network=has_network,
+        mount_proc=found.tier < Tier.T3,
+    )
 
 
 @functools.cache
@@ -47,17 +56,15 @@ def _probed() -> Probe:
     return probe(PythonView.of())
 
 
-def _named(arguments: Iterable[str], folder: Path) -> Iterator[Path]:
-    """Files and folders of the machine that arguments name, also behind `=`."""
-    for word in arguments:
-        text = word.rpartition("=")[2]
-        path = _absolute(Path(text))
-        if text and path.exists() and not is_below(path, folder):
-            yield path
+def _absolute(word: str) -> str:
+    """An argument whose path, also behind `=`, does not depend on the working directory.
 
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path.expanduser()))
+    A word is taken for a path if it names a file, or if it has a slash and names a folder.
+    """
+    option, equals, text = word.rpartition("=")
+    path = Path(text)
+    is_path = path.is_file() or ("/" in text and path.is_dir())
+    return f"{option}{equals}{os.path.abspath(path)}" if is_path else word
 
 
 @functools.cache

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.extras import extra
+from verl_pivot.sandbox.bubblewrap.command_line import SERVER_FOLDER
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.tools.contract import OnTimeout
 from verl_pivot.tools.mcp_box import boxed
@@ -40,7 +41,8 @@ class McpTarget(Options):
     """How a server is reached: exactly one of the two."""
 
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Program and arguments of a server that speaks on stdin and stdout; `{folder}` becomes the session's folder."""
+    """Program and arguments of a server that speaks on stdin and stdout; `{folder}` becomes the session's folder, in
+    the sandbox /folder."""
     url: Annotated[str, Field(pattern=r"^https?://")] | None = None
     """Address of a server that speaks streamable HTTP."""
 
@@ -79,6 +81,8 @@ class McpEntry(Options):
     on_timeout: OnTimeout = OnTimeout.MASK
     max_sessions: Annotated[int, Field(ge=1)] = 64
     """Most sessions of trajectories at once in one worker; further trajectories wait at their beginning."""
+    started_ahead: Annotated[int, Field(ge=0)] = 0
+    """Processes that wait in each worker, ready, for the next trajectories; at most `max_sessions` further ones run."""
     max_calls: Annotated[int, Field(ge=1)] = 32
     """Most calls at once in one session."""
     max_characters: Annotated[int, Field(ge=16)] = 16384
@@ -88,7 +92,7 @@ class McpEntry(Options):
 
     @model_validator(mode="after")
     def _check_used(self) -> "McpEntry":
-        of_process = {"variables", "folder_from", "sandbox", "network", "show"} & self.model_fields_set
+        of_process = {"variables", "folder_from", "sandbox", "network", "show", "started_ahead"} & self.model_fields_set
         if self.mcp.url is not None and of_process:
             raise ValueError(f"{min(of_process)} does nothing for a server at a url; leave it out")
         if self.folder_from is not None and not any(_FOLDER in word for word in self.mcp.command or ()):
@@ -100,8 +104,10 @@ class McpEntry(Options):
             raise ValueError(f"{min(of_sandbox)} does nothing with `sandbox: false`; leave it out")
         if self.mcp.command is not None and self.headers:
             raise ValueError("headers do nothing for a server that is started by `command`; leave them out")
-        if self.session is SessionRule.SHARED and "max_sessions" in self.model_fields_set:
-            raise ValueError("max_sessions does nothing with `session: shared`, which is one session; leave it out")
+        of_trajectories = {"max_sessions", "started_ahead"} & self.model_fields_set
+        if self.session is SessionRule.SHARED and of_trajectories:
+            what = min(of_trajectories)
+            raise ValueError(f"{what} does nothing with `session: shared`, which is one session; leave it out")
         return self
 
     @property
@@ -162,15 +168,14 @@ class McpConnection:
     async def _over_process(self, words: tuple[str, ...]) -> AsyncIterator[Client]:
         entry = self._entry
         with _session_folder(entry.folder_from) as folder:
-            command = [str(shutil.which(words[0])), *(each.replace(_FOLDER, folder) for each in words[1:])]
-            with _in_sandbox(entry, command, folder) as (started, pass_fds):
-                transport = process_transport(
-                    started, variables={name: os.environ[name] for name in entry.variables},
-                    max_bytes=entry.max_message_mib * MIB, output=self._process, pass_fds=pass_fds,
-                )  # fmt: skip
-                async with Client(transport, cache=None) as client:
-                    self._has_started = True
-                    yield client
+            command, own_fds = _command(entry, words, folder)
+            transport = process_transport(
+                command, variables={name: os.environ[name] for name in entry.variables},
+                max_bytes=entry.max_message_mib * MIB, output=self._process, own_fds=own_fds,
+            )  # fmt: skip
+            async with Client(transport, cache=None) as client:
+                self._has_started = True
+                yield client
 
     @asynccontextmanager
     async def _over_http(self) -> AsyncIterator[Client]:
@@ -188,19 +193,15 @@ class McpConnection:
                 yield client
 
 
-@contextmanager
-def _in_sandbox(
-    entry: McpEntry, command: list[str], folder: str
-) -> Iterator[tuple[Sequence[str | bytes], tuple[int, ...]]]:
-    """The command to start, and the file descriptors that it needs."""
+def _command(entry: McpEntry, words: tuple[str, ...], folder: str) -> tuple[Sequence[str | bytes], tuple[int, ...]]:
+    """The command to start, and the file descriptors that were made for it."""
+    place = SERVER_FOLDER if entry.sandbox else folder
+    program = os.path.abspath(str(shutil.which(words[0])))
+    command = [program, *(each.replace(_FOLDER, place) for each in words[1:])]
     if not entry.sandbox:
-        yield command, ()
-        return
+        return command, ()
     box = boxed(command, show=entry.show, folder=Path(folder), has_network=entry.network)
-    try:
-        yield box.argv, box.pass_fds
-    finally:
-        box.close()
+    return box.argv, box.own_fds
 
 
 @contextmanager

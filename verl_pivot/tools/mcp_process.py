@@ -6,7 +6,7 @@ The SDK's own transport reads a line of any length into memory and reports nothi
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -63,7 +63,7 @@ def process_transport(
     variables: Mapping[str, str],
     max_bytes: int,
     output: ServerOutput,
-    pass_fds: Iterable[int] = (),
+    own_fds: Sequence[int] = (),
 ) -> AbstractAsyncContextManager[Streams]:
     """Start a server and exchange messages with it, one JSON text a line; at the end nothing of its group is left.
 
@@ -72,12 +72,12 @@ def process_transport(
         variables: The whole environment of the process.
         max_bytes: Most bytes of one message, and of all that the server prints between two answers.
         output: Filled with what the process prints on stderr and how it ends.
-        pass_fds: File descriptors that the process inherits under the same numbers.
+        own_fds: File descriptors that the process inherits under the same numbers, and that are closed here.
 
     Raises:
         OSError: If the program cannot be started.
     """
-    return _running(command, variables, max_bytes, output, pass_fds)
+    return _running(command, variables, max_bytes, output, own_fds)
 
 
 @asynccontextmanager
@@ -86,13 +86,17 @@ async def _running(
     variables: Mapping[str, str],
     max_bytes: int,
     output: ServerOutput,
-    pass_fds: Iterable[int],
+    own_fds: Sequence[int],
 ) -> AsyncIterator[Streams]:
     pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(variables), start_new_session=True,
-        limit=max_bytes, pass_fds=tuple(pass_fds),
-    )  # fmt: skip
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(variables), start_new_session=True,
+            limit=max_bytes, pass_fds=own_fds,
+        )  # fmt: skip
+    finally:
+        for fd in own_fds:
+            os.close(fd)
     received, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
     tasks = [

@@ -1,7 +1,9 @@
 """MCP server -> Tools: sessions per trajectory or shared, calls made again where that is harmless, failures masked."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +22,8 @@ from verl_pivot.types import ErrorKind, JsonObject
 with extra("mcp"):
     from mcp_types import CallToolResult
     from mcp_types import Tool as ListedTool
+
+logger = logging.getLogger(__name__)
 
 
 class McpServer:
@@ -62,7 +66,7 @@ class McpServer:
             yield
             return
         async with sessions.room:
-            own = SessionHolder(self, keeps_state=True)
+            own = SessionHolder(self, sessions.ahead.take, keeps_state=True)
             workspace.hold(self, own)
             try:
                 own.start()
@@ -74,8 +78,9 @@ class McpServer:
 class SessionHolder:
     """The session that calls go to; it is replaced after a failure, unless it held the state of a trajectory."""
 
-    def __init__(self, server: McpServer, *, keeps_state: bool) -> None:
-        self._server, self._keeps_state = server, keeps_state
+    def __init__(self, server: McpServer, begin: Callable[[], McpSession], *, keeps_state: bool) -> None:
+        """Hold no session yet; `begin` gives one that nobody had."""
+        self._server, self._begin, self._keeps_state = server, begin, keeps_state
         self._session: McpSession | None = None
         self._num_writes = 0
         """Calls so far that may have changed the server's state."""
@@ -83,7 +88,7 @@ class SessionHolder:
 
     def start(self) -> None:
         """Begin to start the session before it is needed."""
-        self._session = self._server.start_session()
+        self._session = self._begin()
 
     async def call(self, tool: OfferedTool, arguments: JsonObject) -> CallToolResult:
         """Call a tool; once more after a failure if the server says that this does no harm.
@@ -172,11 +177,56 @@ class McpTool:
         return Observation(text)
 
 
+class SessionsAhead:
+    """Sessions that were started before a trajectory needs them; each is handed out once."""
+
+    def __init__(self, begin: Callable[[], McpSession], number: int) -> None:
+        """Start none yet.
+
+        Args:
+            begin: Begins a session.
+            number: Sessions that wait, behind the first `take`.
+        """
+        self._begin, self._number = begin, number
+        self._waiting: deque[McpSession] = deque()
+        self._filling: asyncio.Task[None] | None = None
+
+    def take(self) -> McpSession:
+        """A session that waits, or else a new one; begins to start another in its place."""
+        while self._waiting:
+            session = self._waiting.popleft()
+            if not session.is_retired:  # its server may have ended while it waited
+                break
+        else:
+            session = self._begin()
+        if self._filling is None or self._filling.done():
+            self._filling = asyncio.create_task(self._fill())
+        return session
+
+    async def _fill(self) -> None:
+        """Start sessions one after the other, since a server takes a second of a core to start."""
+        while len(self._waiting) < self._number:
+            session = self._begin()
+            self._waiting.append(session)
+            try:
+                await session.tools()
+            except McpStartError as error:  # a trajectory that starts its own meets the error, too
+                logger.warning("no session is started ahead for now: %s", error)
+                return
+
+    async def close(self) -> None:
+        """End the sessions that wait."""
+        if self._filling is not None:
+            self._filling.cancel()
+        await asyncio.gather(*(session.close() for session in self._waiting))
+
+
 class _WorkerSessions:
     """What the trajectories of one event loop share."""
 
     def __init__(self, server: McpServer) -> None:
-        self.shared = SessionHolder(server, keeps_state=False)
+        self.shared = SessionHolder(server, server.start_session, keeps_state=False)
+        self.ahead = SessionsAhead(server.start_session, server.entry.started_ahead)
         self.room = asyncio.Semaphore(server.entry.max_sessions)
 
     async def __aenter__(self) -> "_WorkerSessions":
@@ -184,6 +234,7 @@ class _WorkerSessions:
 
     async def __aexit__(self, *_: object) -> None:
         await self.shared.close()
+        await self.ahead.close()
 
 
 async def _listed(entry: McpEntry) -> list[OfferedTool]:

@@ -31,6 +31,8 @@ LIBRARY = "/sandbox"
 LANE_CAPABILITIES = ("CAP_SYS_ADMIN", "CAP_SETFCAP", "CAP_SYS_CHROOT", "CAP_NET_ADMIN", "CAP_SYS_PTRACE")
 USER_CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SYS_NICE")
 """Capabilities of a lane whose programs have user ids of their own."""
+SERVER_FOLDER = "/folder"
+"""Folder inside the sandbox that a server of the user's own can change."""
 SERVER_TMP_BYTES = 256 * MIB
 """Size of the /tmp of a server of the user's own."""
 PROGRAM_UID = 1000
@@ -239,8 +241,8 @@ def server_command(
 ) -> BwrapCommand:
     """Command of a server of the user's own, which sees the machine at its own paths, and little of it.
 
-    Unlike a program of the policy it keeps the environment and the working directory of whoever starts it. Signals end
-    bubblewrap itself, and with it all processes of the sandbox.
+    Unlike a program of the policy it keeps the environment of whoever starts it. A signal ends bubblewrap itself, and
+    with it all processes of the sandbox.
 
     Args:
         words: The server's program and arguments.
@@ -248,7 +250,7 @@ def server_command(
         version: Version of bubblewrap.
         seccomp: System call filter, as compiled cBPF.
         shown: Files and folders of the machine that it can read, beside /usr and what belongs to it.
-        folder: Folder of the machine that it can change; it is shown last, over what else is at its place.
+        folder: Folder of the machine that it can change, shown at SERVER_FOLDER, where it starts.
         has_network: Whether it shares the machine's network; otherwise it has only a loopback device of its own.
         mount_proc: Whether the sandbox gets a /proc.
     """
@@ -263,12 +265,12 @@ def server_command(
     options += _view_of_system((*_FOLDERS_OF_ETC, *_FILES_OF_ETC, *names))
     options += _mounts(mount_proc=mount_proc, tmp_bytes=SERVER_TMP_BYTES)
     options += _shown({str(path): path for path in sorted(shown)})
-    options += [*_open_to_all(Path.cwd()), "--bind", str(folder), str(folder)]
+    options += ["--bind", str(folder), SERVER_FOLDER]
     fds = [sealed_memory_file(seccomp)]
     for name in own:
         fds.append(sealed_memory_file(_ETC_DATA[name].encode()))
         options += ["--perms", "0444", "--ro-bind-data", str(fds[-1]), f"/etc/{name}"]
-    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", str(Path.cwd()), "--hostname", "box"]
+    options += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", SERVER_FOLDER, "--hostname", "box"]
     options += ["--die-with-parent", "--seccomp", str(fds[0]), "--", *words]
     return BwrapCommand(argv=(str(bwrap), *options), pass_fds=tuple(fds), own_fds=tuple(fds))
 
