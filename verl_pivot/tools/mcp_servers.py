@@ -25,6 +25,9 @@ with extra("mcp"):
 
 logger = logging.getLogger(__name__)
 
+_CALM_SECONDS = 1.0
+"""Seconds for which trajectories that begin together are left alone before servers start in the place of theirs."""
+
 
 class McpServer:
     """The server of one entry of a tools file, whose tools are listed once per process."""
@@ -205,6 +208,7 @@ class SessionsAhead:
 
     async def _fill(self) -> None:
         """Start sessions one after the other, since a server takes a second of a core to start."""
+        await asyncio.sleep(_CALM_SECONDS)
         while len(self._waiting) < self._number:
             session = self._begin()
             self._waiting.append(session)
