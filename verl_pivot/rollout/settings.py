@@ -12,6 +12,24 @@ from verl_pivot.rollout.turn_parsers import TagPair
 from verl_pivot.validation import Options, validated
 
 _VERL = "verl/"
+_OF_TOOLS = (
+    "observation_role",
+    "observation_template",
+    "answer_tag",
+    "format_tag",
+    "retry_message",
+    "parallel_calls",
+    "max_observation_tokens",
+    "max_calls_per_turn",
+)
+"""Keys that only the loop with tools of a tools file reads."""
+
+
+class CommandEnvironment(Options):
+    """A foreign environment: a program that is started for each rollout, and drives the policy."""
+
+    command: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Program and arguments."""
 
 
 class RolloutSettings(Options):
@@ -19,6 +37,8 @@ class RolloutSettings(Options):
 
     tools: str
     """Path of the tools file."""
+    environment: CommandEnvironment | None = None
+    """Environment that drives the policy by OpenAI's protocol, in place of the tools file; None: there is none."""
     parser: str = "hermes"
     """Format of the calls: hermes, tags, or one of verl's parsers as verl/<name>."""
     tags: tuple[TagPair, ...] = ()
@@ -57,9 +77,20 @@ class RolloutSettings(Options):
             raise ValueError(
                 "observation_template must hold {text} exactly once, got " + repr(self.observation_template)
             )
+        if self.environment is not None:
+            self._check_driven()
         if (self.retry_message is None) != (self.answer_tag is None):
             raise ValueError("retry_message and answer_tag go together: set both or neither")
         return self
+
+    def _check_driven(self) -> None:
+        """Raises ValueError for what does nothing beside an environment that drives the policy."""
+        fields = type(self).model_fields
+        changed = [name for name in _OF_TOOLS if getattr(self, name) != fields[name].default]
+        if changed:
+            raise ValueError(f"{changed[0]} does nothing beside `environment`, which has its own tools; leave it out")
+        if self.parser == "tags":
+            raise ValueError("an environment reads calls in OpenAI's form, so it needs parser=hermes or verl/<name>")
 
     @property
     def verl_parser(self) -> str | None:

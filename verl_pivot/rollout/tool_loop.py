@@ -9,6 +9,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.driven_rows import driven_rows
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
@@ -17,7 +18,7 @@ from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser,
 from verl_pivot.tools.toolset import load_toolset
 
 _Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
-"""Row of a rollout; an empty list for one without any sampled token."""
+"""Row of a rollout, or those of one that an environment drove; an empty list for one without any sampled token."""
 
 
 class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -58,6 +59,8 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
 
     async def _play(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> _Played:
         settings = self._parts.settings
+        if settings.environment is not None:
+            return await driven_rows(self._parts, settings.environment.command, sampling_params, row)
         opened = load_toolset(settings.tools).open(
             row, max_calls_per_turn=settings.max_calls_per_turn, parallel_calls=settings.parallel_calls
         )
@@ -68,8 +71,9 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             return await played.row(self._parts, tools, row)
 
     def _shown(self, played: _Played) -> str | None:
-        """Text of the rollout behind its prompt; None if no token was sampled."""
-        return None if isinstance(played, list) else str(self.tokenizer.decode(played.response_ids))
+        """Text of the rollout's last row behind its prompt; None if no token was sampled."""
+        last = played if isinstance(played, TurnRewardOutput) else next(reversed(played), None)
+        return None if last is None else str(self.tokenizer.decode(last.response_ids))
 
 
 def make_parser(settings: RolloutSettings, tokenizer: Any) -> TurnParser:

@@ -1,0 +1,200 @@
+"""Rollouts that a program drives by the gateway: tokens beside those of the tool loop, outcomes, hostile programs."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.rollout.test_tool_loop import SAMPLING, tools_file
+from tests.support.paths import ROOT
+from tests.support.scripted_engine import Said, call, make_loop, row
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+
+PROGRAM = ROOT / "tests/support/driving_program.py"
+
+
+def driven_loop(kind: str, script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
+    """A loop whose rollouts the program drives; the overrides follow the environment."""
+    command = f"pivot.rollout.environment.command=[{sys.executable},{PROGRAM},{kind}]"
+    return make_loop(script, command, *overrides, **client)
+
+
+async def rows_of(loop: Any) -> list[TurnRewardOutput]:
+    outputs = await loop.run(SAMPLING, **row())
+    assert isinstance(outputs, list)
+    return outputs
+
+
+async def verdict_of(loop: Any) -> dict[str, Any]:
+    found: dict[str, Any] = (await rows_of(loop))[-1].extra_fields["verdict"]
+    return found
+
+
+def text_of(loop: Any, output: TurnRewardOutput) -> str:
+    return str(loop.tokenizer.decode([*output.prompt_ids, *output.response_ids]))
+
+
+async def test_tokens_masks_and_logprobs_are_those_of_the_tool_loop(tmp_path: Path) -> None:
+    script = [call("add", a=2, b=3), "It is 5."]
+    by_tools = make_loop(script, tools_file(tmp_path, "add"))
+    driven = driven_loop("tools", script)
+
+    expected = await by_tools.run(SAMPLING, **row())
+    (got,) = await rows_of(driven)
+
+    behind = [request["prompt_ids"][-40:] for request in driven.server_manager.requests]
+    assert behind == [request["prompt_ids"][-40:] for request in by_tools.server_manager.requests]
+    for name in ("response_ids", "response_mask", "response_logprobs", "turn_ends", "num_turns"):
+        assert getattr(got, name) == getattr(expected, name), name
+    assert got.extra_fields["verdict"] == {"score": 1.0, "reason": "environment", "detail": ""}
+    assert got.extra_fields["scores"] == {"environment/messages": 4}
+    assert got.extra_fields["rollout"]["stop_reason"] == "answered"
+
+
+async def test_a_conversation_goes_on_in_its_row_and_another_gets_a_row_of_its_own() -> None:
+    loop = driven_loop("two", ["One.", "Two.", "Three."])
+
+    first, second = await rows_of(loop)
+
+    assert text_of(loop, first).count("assistant\n") == 2
+    assert "Go on." in text_of(loop, first)
+    assert sum(first.response_mask) == len(loop.tokenizer.encode("One.Three.")) + 2
+    assert text_of(loop, second).endswith("Something else.<|im_end|>\n<|im_start|>assistant\nTwo.<|im_end|>")
+    assert "verdict" not in first.extra_fields
+    assert second.extra_fields["verdict"]["score"] == 1.0
+    assert second.extra_fields["rollout"]["turn_tokens"] == [5, 5, 7]
+
+
+async def test_requests_at_once_are_answered_one_after_the_other() -> None:
+    outputs = await rows_of(driven_loop("parallel", ["One.", "Two."], seconds=0.05))
+
+    assert [sum(output.response_mask) for output in outputs] == [5, 5]
+
+
+async def test_thoughts_are_part_of_the_row_though_programs_leave_them_out() -> None:
+    script = ["<think>\nhm\n</think>\n\n" + call("add", a=2, b=3), "<think>\nyes\n</think>\n\nIt is 5."]
+    loop = driven_loop("tools", script)
+
+    (got,) = await rows_of(loop)
+
+    assert text_of(loop, got).count("</think>") == 2
+    assert got.extra_fields["verdict"]["score"] == 1.0
+
+
+async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
+    loop = driven_loop("refused", ["One."])
+    detail = (await verdict_of(loop))["detail"]
+
+    assert json.loads(detail[detail.index("[[") :]) == [
+        [400, "a message has content that is not "],
+        [400, "the policy in training gives one w"],
+        [400, "the policy in training gives one w"],
+        [400, "there are no messages"],
+        [400, "a message has the role 'function';"],
+        [400, "this is no request of chat complet"],
+        [400, "max_tokens must be at least 1"],
+        [400, "the arguments of a tool call are n"],
+        [400, "a message has a tool call without "],
+        [400, "a prompt of 8019 tokens is longer "],
+        [401, "the key belongs to no trajectory t"],
+    ]
+    assert len(loop.server_manager.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail"),
+    [
+        ("dies", "ended with exit code 1; its stderr ends with 'the shop burns'"),
+        ("silent", "ended with 'all is well', which is no report"),
+        ("generous", "gives a reward of 7, outside of [0, 1]"),
+        ("once", "ended with '', which is no report"),
+    ],
+)
+async def test_an_environment_that_fails_masks_the_rollout(kind: str, detail: str) -> None:
+    found = await verdict_of(driven_loop(kind, ["One."]))
+
+    assert found["score"] is None
+    assert found["reason"] == "tool_failure"
+    assert detail in found["detail"]
+
+
+async def test_an_environment_that_hangs_is_ended_and_masks() -> None:
+    found = await verdict_of(driven_loop("hangs", ["One."], "pivot.rollout.max_wall_seconds=1"))
+
+    assert found["score"] is None
+    assert found["detail"].endswith("hangs: it asks nothing and does not end")
+    assert not any("driving_program" in " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True))
+
+
+async def test_an_environment_that_leaves_the_outcome_open_gets_that_of_the_row() -> None:
+    (output,) = await rows_of(driven_loop("undecided", ["One."]))
+
+    assert "verdict" not in output.extra_fields
+
+
+async def test_a_policy_that_uses_up_its_turns_or_its_tokens_is_wrong() -> None:
+    turns = await verdict_of(driven_loop("for_ever", ["One."] * 9, "pivot.rollout.max_turns=2"))
+    loop = driven_loop("tools", [call("add", a=2, b=3)] * 9, "data.max_response_length=80")  # a turn has 72 tokens
+    tokens = await verdict_of(loop)
+
+    assert (turns["score"], turns["reason"]) == (0.0, "max_turns")
+    assert (tokens["score"], tokens["reason"]) == (0.0, "max_response_tokens")
+
+
+async def test_an_engine_that_fails_masks_whatever_the_environment_says() -> None:
+    found = await verdict_of(driven_loop("tools", [call("add", a=2, b=3), *[Said("", ended=False)] * 3]))
+
+    assert found["score"] is None
+    assert found["reason"] == "engine_failure"
+
+
+async def test_an_environment_that_asks_for_nothing_gives_no_row() -> None:
+    assert await rows_of(driven_loop("idle", [])) == []
+
+
+async def test_requests_after_the_end_are_refused() -> None:
+    loop = driven_loop("orphan", ["One."] * 40, seconds=0.05)
+    outputs = await rows_of(loop)
+    num_requests = len(loop.server_manager.requests)
+    await asyncio.sleep(1.0)
+
+    assert len(loop.server_manager.requests) == num_requests
+    assert sum(len(output.turn_ends) for output in outputs) == num_requests
+
+
+async def test_a_cut_turn_is_followed_by_no_other_in_its_row() -> None:
+    loop = driven_loop("two", ["One. " * 40, "Two.", "Three."], "pivot.rollout.max_turn_tokens=8")
+    outputs = await rows_of(loop)
+
+    assert [len(output.turn_ends) for output in outputs] == [1, 1, 1]
+
+
+async def test_many_conversations_at_once_have_the_rows_that_one_has() -> None:
+    script = [call("add", a=2, b=3), "It is 5."]
+    (alone,) = await rows_of(driven_loop("tools", script))
+    loops = [driven_loop("tools", script) for _ in range(16)]
+
+    played = await asyncio.gather(*map(rows_of, loops))
+
+    assert [output.response_ids for (output,) in played] == [alone.response_ids] * 16
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("pivot.rollout.parallel_calls=true", "parallel_calls does nothing beside `environment`"),
+        ("pivot.rollout.max_observation_tokens=64", "max_observation_tokens does nothing beside `environment`"),
+        ("pivot.rollout.environment.command=[]", "pivot.rollout.environment.command"),
+    ],
+)
+def test_settings_that_do_nothing_beside_an_environment_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        driven_loop("tools", [], override)
+
+    assert message in str(caught.value)

@@ -1,0 +1,137 @@
+"""One rollout that a foreign environment drives: its task and the policy's endpoint -> the rows that verl stores."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from verl_pivot.data.faults import MAX_SENTENCE
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_dumps import encode_transcript
+from verl_pivot.data.rollout_records import (
+    RECORD_FIELD,
+    SCORES_FIELD,
+    TURN_ENDS_FIELD,
+    VERDICT_FIELD,
+    RolloutRecord,
+    RoutingCost,
+    StopReason,
+)
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.context_rows import RowLayout, Stretch, rows_of
+from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
+from verl_pivot.rollout.environment_process import EnvironmentReport, run_environment
+from verl_pivot.rollout.model_gateway import gateway
+from verl_pivot.rollout.played_rollout import ToolLoopParts
+from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.types import Verdict
+
+logger = logging.getLogger(__name__)
+
+_COLUMNS = ("data_source", "reward_model", "extra_info")
+"""Columns of a row that an environment gets beside the prompt."""
+
+
+async def driven_rows(
+    parts: ToolLoopParts, command: Sequence[str], sampling_params: Mapping[str, Any], columns: Mapping[str, Any]
+) -> list[TurnRewardOutput]:
+    """Rows of one rollout; an empty list if the policy sampled no token.
+
+    Where the environment fails after the policy reached a limit, the outcome is wrong: a program that asks on and is
+    refused ends with an error. Where it fails by itself, or the engine does, the rollout is masked.
+
+    Args:
+        parts: The agent loop.
+        command: Program and arguments of the environment.
+        sampling_params: verl's sampling parameters.
+        columns: Columns of the dataset's row.
+    """
+    trajectory = DrivenTrajectory(parts, sampling_params)
+    try:
+        report, failure = await _reported(trajectory, command, columns, parts.settings.max_wall_seconds)
+    finally:
+        journey = await trajectory.end()
+    stop = StopReason.TOOL_FAILURE if failure and not trajectory.is_limited else trajectory.stop_reason
+    failure = trajectory.failure or failure
+    fields: dict[str, Any] = {}
+    if stop.is_masked:
+        logger.error("a rollout is masked (%s): %s", stop.value, failure)
+        fields[VERDICT_FIELD] = asdict(Verdict.undecided(stop.value, failure[:MAX_SENTENCE]))
+    elif failure:
+        fields[VERDICT_FIELD] = asdict(Verdict.refuse(stop.value, failure[:MAX_SENTENCE]))
+    elif report.reward is not None:
+        fields[VERDICT_FIELD] = asdict(Verdict.accept(report.reward, reason="environment"))
+        fields[SCORES_FIELD] = {f"environment/{name}": value for name, value in report.metrics.items()}
+    if not trajectory.conversations:
+        logger.error("a rollout gives no row, since its environment asked the policy for nothing: %s", failure)
+        return []
+    return _outputs(trajectory, parts, columns, _record(trajectory, columns, stop, failure, journey), fields)
+
+
+async def _reported(
+    trajectory: DrivenTrajectory, command: Sequence[str], columns: Mapping[str, Any], max_idle_seconds: float
+) -> tuple[EnvironmentReport, str]:
+    """What the environment reports at its end, or else how it failed."""
+    task = {"prompt": columns["raw_prompt"], **{name: columns[name] for name in _COLUMNS if name in columns}}
+    async with (await gateway.get()).opened(trajectory) as endpoint:
+        try:
+            is_stuck = lambda: trajectory.idle_seconds > max_idle_seconds  # noqa: E731
+            return await run_environment(command, task, endpoint, is_stuck=is_stuck), ""
+        except ToolFailureError as error:
+            return EnvironmentReport(), str(error)
+
+
+def _record(
+    trajectory: DrivenTrajectory,
+    columns: Mapping[str, Any],
+    stop: StopReason,
+    failure: str,
+    journey: RoutingCost | None,
+) -> RolloutRecord:
+    tokens = [each.tokens for each in trajectory.conversations]
+    return RolloutRecord(
+        prompt_id=prompt_id(columns["raw_prompt"]),
+        stop_reason=stop,
+        calls=(),
+        turn_tokens=tuple(trajectory.turn_tokens),
+        prompt_tokens=tokens[0].num_prompt_tokens,
+        response_tokens=sum(len(each.mask) for each in tokens),
+        generate_seconds=trajectory.engine.seconds,
+        tool_seconds=0.0,
+        num_empty_answers=trajectory.engine.num_empty_answers,
+        journey=journey,
+        oldest_weights=trajectory.engine.oldest_step,
+        newest_weights=trajectory.engine.newest_step,
+        failure=failure if stop.is_masked else "",
+    )
+
+
+def _outputs(
+    trajectory: DrivenTrajectory,
+    parts: ToolLoopParts,
+    columns: Mapping[str, Any],
+    record: RolloutRecord,
+    fields: Mapping[str, Any],
+) -> list[TurnRewardOutput]:
+    """A row for each conversation, the last of which has the record and the outcome; that one alone if masked."""
+    outputs = []
+    conversations = trajectory.conversations[-1 if record.stop_reason.is_masked else 0 :]
+    for conversation in conversations:
+        is_last = conversation is conversations[-1]
+        (row,) = rows_of([Stretch(tokens=conversation.tokens, first_step=0)], RowLayout.CONTEXT)
+        outcome = {RECORD_FIELD: record.as_dict(), **fields} if is_last else {}
+        output = TurnRewardOutput(
+            prompt_ids=row.prompt_ids,
+            response_ids=row.response_ids,
+            response_mask=row.mask,
+            response_logprobs=row.logprobs,
+            turn_ends=row.step_ends,
+            num_turns=2 * len(trajectory.turn_tokens),
+            metrics=trajectory.engine.metrics,
+            extra_fields={**trajectory.engine.extra_fields, TURN_ENDS_FIELD: row.step_ends, **outcome},
+        )
+        if is_dumped(parts.loop.config):
+            output.transcript = encode_transcript(columns, record if is_last else None, conversation.turns)
+        outputs.append(output)
+    return outputs

@@ -1,0 +1,202 @@
+"""DrivenTrajectory: conversations that a foreign program has with the policy -> rows, with the tokens as sampled."""
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from verl_pivot.data.actions import read_turn
+from verl_pivot.data.rollout_dumps import DumpedTurn
+from verl_pivot.data.rollout_records import RoutingCost, StopReason
+from verl_pivot.engines.rendering import action_text
+from verl_pivot.rollout.chat_requests import CONTEXT_FULL, ChatRefusedError, ChatRequest, ChatTurn, for_template
+from verl_pivot.rollout.conversation_tokens import rendered, with_messages, with_sampled_turn
+from verl_pivot.rollout.played_rollout import ToolLoopParts
+from verl_pivot.rollout.token_record import TokenRecord
+from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport, SampledTurn, TurnSampler
+from verl_pivot.types import JsonObject, ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivenConversation:
+    """One conversation so far, which a further request may go on with."""
+
+    tokens: TokenRecord
+    seen: list[JsonObject]
+    """Messages as the program saw them, the last of which is the policy's."""
+    written: list[JsonObject]
+    """The same messages as the chat template read them, those of the policy as it wrote them."""
+    tools: list[JsonObject]
+    first_turn: int
+    """Index within the trajectory of its first turn, from 0."""
+    may_go_on: bool
+    """Whether a further message may follow; none follows a turn that was cut off."""
+    turns: tuple[DumpedTurn, ...] = ()
+    """[num_turns] texts of the policy, each with those that it read afterwards."""
+
+    def is_continued_by(self, request: ChatRequest) -> bool:
+        begun = request.messages[: len(self.seen)]
+        return (
+            self.may_go_on and request.tools == self.tools and begun == self.seen and len(request.messages) > len(begun)
+        )
+
+
+class DrivenTrajectory:
+    """One trajectory, whose requests are answered one after the other.
+
+    A request whose messages continue those of an earlier one makes its row longer, with the tokens as they were
+    sampled; any other begins a row of its own.
+    """
+
+    def __init__(self, parts: ToolLoopParts, sampling_params: Mapping[str, Any]) -> None:
+        self._parts = parts
+        self._limits = parts.settings.limits(parts.loop.rollout_config.response_length)
+        self._sampler = TurnSampler(parts, sampling_params)
+        self._one_at_a_time = asyncio.Lock()
+        self.conversations: list[DrivenConversation] = []
+        """The conversations so far, in the order of their first turns."""
+        self._deadline = math.inf
+        self._is_over = False
+        self._last_answer = time.monotonic()
+        self.turn_tokens: list[int] = []
+        """[num_turns] tokens sampled in each turn of the policy."""
+        self.engine = EngineReport()
+        self.stop_reason = StopReason.ANSWERED
+        """Limit or failure for which a request was refused; ANSWERED if none was."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether a request was refused for a limit of the rollout, or for a failure of the engine."""
+        return self.stop_reason is not StopReason.ANSWERED
+
+    @property
+    def failure(self) -> str:
+        """Description of a failure of the engine; "" if there was none."""
+        return NO_TOKENS if self.stop_reason is StopReason.ENGINE_FAILURE else ""
+
+    @property
+    def idle_seconds(self) -> float:
+        """Seconds since the policy's last answer, or since the beginning; 0 while it writes one."""
+        return 0.0 if self._one_at_a_time.locked() else time.monotonic() - self._last_answer
+
+    async def answer(self, request: ChatRequest) -> JsonObject:
+        """Body of the answer to a request.
+
+        Raises:
+            ChatRefusedError: If a limit of the rollout is reached, the engine fails, or the trajectory is over.
+        """
+        async with self._one_at_a_time:
+            if self._is_over:
+                raise ChatRefusedError("the trajectory is over", status=401, code="invalid_api_key")
+            self._check_limits()
+            begun = await self._begun(request)
+            most = self._most_tokens(begun, request)
+            sampled = await self._sampler.sample(begun.tokens.token_ids, most, len(self.turn_tokens))
+            self._deadline = self.engine.deadline(self._deadline, sampled.report, self._limits.max_wall_seconds)
+            self.engine = self.engine.plus(sampled.report)
+            if not sampled.token_ids:
+                raise self._refused(StopReason.ENGINE_FAILURE, NO_TOKENS, status=500)
+            turn, text = await self._read(sampled, request, len(begun.tokens.token_ids))
+            message = turn.message()
+            self.conversations = [each for each in self.conversations if each.first_turn != begun.first_turn]
+            self.conversations.append(
+                DrivenConversation(
+                    tokens=await with_sampled_turn(self._parts, begun.tokens, sampled),
+                    seen=[*request.messages, _as_sent_back(message)],
+                    written=[*begun.written, {"role": "assistant", "content": text}],
+                    tools=request.tools,
+                    first_turn=begun.first_turn,
+                    may_go_on=turn.ended,
+                    turns=(*begun.turns, DumpedTurn(text=text, num_tokens=turn.num_sampled, ended=turn.ended)),
+                )
+            )
+            self.conversations.sort(key=lambda each: each.first_turn)
+            self.turn_tokens.append(len(sampled.token_ids))
+            self._last_answer = time.monotonic()
+            return turn.answer(message)
+
+    def _check_limits(self) -> None:
+        """Raises ChatRefusedError if the rollout may have no further turn."""
+        if len(self.turn_tokens) >= self._limits.max_turns:
+            text = f"the policy has had its {self._limits.max_turns} turns (pivot.rollout.max_turns)"
+            raise self._refused(StopReason.MAX_TURNS, text)
+        if time.monotonic() > self._deadline:
+            text = f"the rollout has taken its {self._limits.max_wall_seconds:g} s (pivot.rollout.max_wall_seconds)"
+            raise self._refused(StopReason.MAX_WALL_SECONDS, text)
+
+    async def _begun(self, request: ChatRequest) -> DrivenConversation:
+        """The conversation up to where the policy begins to write."""
+        told = for_template(request.messages)
+        before = next((each for each in self.conversations if each.is_continued_by(request)), None)
+        if before is None:
+            tokens = await rendered(self._parts, told, request.tools, self._parts.added_prefix)
+            if tokens.num_prompt_tokens > self._parts.loop.rollout_config.prompt_length:
+                text = f"a prompt of {tokens.num_prompt_tokens} tokens is longer than data.max_prompt_length"
+                raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
+            first = len(self.turn_tokens)
+            return DrivenConversation(
+                tokens=tokens, seen=[], written=told, tools=request.tools, first_turn=first, may_go_on=True
+            )
+        added = told[len(before.seen) :]
+        read = tuple(str(message["content"]) for message in added)
+        grown = await with_messages(self._parts, before.tokens, before.written, added, request.tools)
+        return DrivenConversation(
+            tokens=grown.with_text(self._parts.encode(self._parts.added_prefix)),
+            seen=[],
+            written=[*before.written, *added],
+            tools=request.tools,
+            first_turn=before.first_turn,
+            may_go_on=True,
+            turns=(*before.turns[:-1], msgspec.structs.replace(before.turns[-1], observations=read)),
+        )
+
+    def _most_tokens(self, begun: DrivenConversation, request: ChatRequest) -> int:
+        left = self._parts.max_model_len - len(begun.tokens.token_ids) - 1
+        most = min(left, self._limits.turn_budget(len(begun.tokens.mask)))
+        if most <= 0:
+            text = "the conversation leaves no room for an answer (data.max_response_length, or the engine's context)"
+            raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
+        return most if request.max_tokens is None else min(most, request.max_tokens)
+
+    def _refused(
+        self, reason: StopReason, text: str, *, status: int = 400, code: str = "rollout_limit"
+    ) -> ChatRefusedError:
+        self.stop_reason = reason
+        return ChatRefusedError(text, status=status, code=code)
+
+    async def _read(self, sampled: SampledTurn, request: ChatRequest, num_read: int) -> tuple[ChatTurn, str]:
+        """A turn, and its whole text."""
+        text, ended = action_text(sampled.token_ids, self._parts.loop.tokenizer, self._parts.end_token_ids)
+        text = self._parts.settings.assistant_prefix + text
+        calls = (
+            await self._parts.parser.calls(text, sampled.token_ids, request.tools) if request.tools and ended else ()
+        )
+        read = read_turn(text)
+        is_action = bool(calls) and all(isinstance(call, ToolCall) for call in calls)
+        return ChatTurn(
+            content=read.content if is_action else text.rpartition("</think>")[2].strip(),
+            reasoning=read.reasoning,
+            calls=tuple(call for call in calls if isinstance(call, ToolCall)) if is_action else (),
+            ended=ended,
+            num_read=num_read,
+            num_sampled=len(sampled.token_ids),
+        ), text
+
+    async def end(self) -> RoutingCost | None:
+        """Refuse what is still asked, and tell the router that the trajectory is over."""
+        self._is_over = True
+        async with self._one_at_a_time:
+            num_response = sum(len(each.tokens.mask) for each in self.conversations)
+            return await self._sampler.end(num_response, self.engine.newest_step)
+
+
+def _as_sent_back(message: JsonObject) -> JsonObject:
+    """A message of the policy as a program sends it back: without its reasoning, which many leave out."""
+    sent: JsonObject = {"role": "assistant", "content": message["content"] or ""}
+    if "tool_calls" in message:
+        sent["tool_calls"] = message["tool_calls"]
+    return sent

@@ -1,0 +1,106 @@
+"""Process of a foreign environment that drives the policy -> what it reports at its end; nothing of it is left."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.rollout.model_gateway import PolicyEndpoint
+
+_REPORT_BYTES = 1 << 20
+"""Last bytes of standard output that are kept; a report is a line within them."""
+_ERROR_BYTES = 2000
+"""Last bytes of standard error that are kept."""
+_POLL_SECONDS = 0.5
+
+
+class EnvironmentReport(msgspec.Struct, frozen=True):
+    """What an environment says of a finished trajectory: the last line that its process prints, as JSON."""
+
+    reward: float | None = None
+    """Outcome within [0, 1]; None leaves it to the row's own reward."""
+    metrics: Mapping[str, float] = {}
+    """Figures for the dumps of rollouts."""
+    error: str = ""
+    """What failed in the environment, which masks the trajectory; "" if nothing did."""
+
+
+async def run_environment(
+    command: Sequence[str], task: Mapping[str, Any], endpoint: PolicyEndpoint, *, is_stuck: Callable[[], bool]
+) -> EnvironmentReport:
+    """Run an environment's process with one task.
+
+    Args:
+        command: Program and arguments.
+        task: The task, which the process reads from its standard input as JSON.
+        endpoint: Where it finds the policy: variables OPENAI_BASE_URL and OPENAI_API_KEY.
+        is_stuck: Whether the process has been silent for too long, asked twice a second.
+
+    Raises:
+        ToolFailureError: If the process cannot be started, fails, hangs, or reports nothing that can be read.
+    """
+    variables = os.environ | {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
+    pipe = asyncio.subprocess.PIPE
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
+        )
+    except OSError as error:
+        raise ToolFailureError(f"the environment {command[0]} does not start: {error}") from error
+    try:
+        finishing = asyncio.create_task(_exchanged(process, msgspec.json.encode(task)))
+        while not (await asyncio.wait({finishing}, timeout=_POLL_SECONDS))[0]:
+            if is_stuck():
+                raise ToolFailureError(f"the environment {command[0]} hangs: it asks nothing and does not end")
+        output, errors = await finishing
+    finally:
+        finishing.cancel()
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    if process.returncode:
+        said = errors.decode(errors="replace").strip().splitlines()[-1:]
+        detail = f"; its stderr ends with {said[0]!r}" if said else ""
+        raise ToolFailureError(f"the environment {command[0]} ended with exit code {process.returncode}{detail}")
+    return _report(command[0], output)
+
+
+async def _exchanged(process: asyncio.subprocess.Process, task: bytes) -> tuple[bytes, bytes]:
+    """Hand over the task and read both outputs to their ends: (last line of stdout, end of stderr)."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with suppress(OSError):  # the process may read no task
+        process.stdin.write(task)
+        await process.stdin.drain()
+    process.stdin.close()
+    output, errors = await asyncio.gather(_end_of(process.stdout, _REPORT_BYTES), _end_of(process.stderr, _ERROR_BYTES))
+    await process.wait()
+    lines = output.strip().splitlines()
+    return (lines[-1] if lines else b""), errors
+
+
+async def _end_of(stream: asyncio.StreamReader, most: int) -> bytes:
+    """The last bytes of a stream."""
+    kept = b""
+    while chunk := await stream.read(1 << 16):
+        kept = (kept + chunk)[-most:]
+    return kept
+
+
+def _report(name: str, line: bytes) -> EnvironmentReport:
+    try:
+        report = msgspec.json.decode(line, type=EnvironmentReport)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        shown = line[:200].decode(errors="replace")
+        raise ToolFailureError(f"the environment {name} ended with {shown!r}, which is no report: {error}") from error
+    if report.error:
+        raise ToolFailureError(f"the environment {name} failed: {report.error[:1000]}")
+    if report.reward is not None and not 0.0 <= report.reward <= 1.0:
+        raise ToolFailureError(f"the environment {name} gives a reward of {report.reward:g}, outside of [0, 1]")
+    return report

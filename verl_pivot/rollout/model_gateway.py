@@ -1,0 +1,93 @@
+"""ModelGateway: the policy in training as an endpoint of OpenAI's protocol, where a key stands for a trajectory."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from aiohttp import web
+
+from verl_pivot.loop_local import LoopLocal
+from verl_pivot.rollout.chat_requests import ChatRefusedError, read_request
+from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
+
+_MAX_BODY_BYTES = 64 << 20
+
+
+class PolicyEndpoint(NamedTuple):
+    """Where a program finds the policy."""
+
+    base_url: str
+    """What OpenAI's clients call base_url, such as http://127.0.0.1:41234/v1."""
+    api_key: str
+    """Key of one trajectory, which is worth nothing after its end."""
+
+
+class ModelGateway:
+    """A server on the loopback device for all trajectories of one event loop."""
+
+    def __init__(self) -> None:
+        self._trajectories: dict[str, DrivenTrajectory] = {}
+        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
+        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_get("/v1/models", _list_models)
+        self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
+        self._starting = asyncio.Lock()
+        self._port: int | None = None
+
+    async def __aenter__(self) -> "ModelGateway":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+    @asynccontextmanager
+    async def opened(self, trajectory: DrivenTrajectory) -> AsyncIterator[PolicyEndpoint]:
+        """The endpoint of a trajectory; at the end its requests are refused, those that run included."""
+        port = await self._started()
+        key = f"sk-{secrets.token_urlsafe(24)}"
+        self._trajectories[key] = trajectory
+        try:
+            yield PolicyEndpoint(f"http://127.0.0.1:{port}/v1", key)
+        finally:
+            del self._trajectories[key]
+
+    async def _started(self) -> int:
+        """The port, on which the server listens since its first trajectory."""
+        async with self._starting:
+            if self._port is None:
+                await self._runner.setup()
+                await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+                self._port = int(self._runner.addresses[0][1])
+            return self._port
+
+    async def _complete(self, request: web.Request) -> web.Response:
+        trajectory = self._trajectories.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
+        if trajectory is None:
+            text = "the key belongs to no trajectory that is under way"
+            raise ChatRefusedError(text, status=401, code="invalid_api_key")
+        return _json(await trajectory.answer(read_request(await request.read())))
+
+
+gateway: LoopLocal[ModelGateway] = LoopLocal(ModelGateway)
+"""The gateway of the running event loop, such as that of an agent loop worker."""
+
+
+async def _list_models(request: web.Request) -> web.Response:
+    return _json({"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "verl-pivot"}]})
+
+
+@web.middleware
+async def _refusals(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Answer a refused request in OpenAI's form."""
+    try:
+        return await handler(request)
+    except ChatRefusedError as error:
+        return _json(error.as_dict(), status=error.status)
+
+
+def _json(body: object, status: int = 200) -> web.Response:
+    return web.json_response(body, status=status)
