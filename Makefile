@@ -13,6 +13,7 @@
 #   make bench-search     queries per second of a search index of 100,000 documents, and of the service
 #   make bench-notebook   tokens that an update forwards with each layout of L0's rows, and 256 notebooks at once
 #   make bench-mcp        a call of an MCP server's tool beside the SDK's client, first calls, and leaks
+#   make bench-gateway    a request of a program that drives the policy, alone and with 256 conversations at once
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
@@ -27,7 +28,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail lock clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -72,6 +73,9 @@ bench-tools: .venv/ready
 
 bench-mcp: .venv/ready
 	$(BIN)/python -m benchmarks.bench_mcp
+
+bench-gateway: .venv/ready
+	$(BIN)/python -m benchmarks.bench_gateway
 
 bench-search: .venv/ready
 	$(BIN)/python -m benchmarks.bench_search
