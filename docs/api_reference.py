@@ -53,6 +53,15 @@ SECTIONS = (
         {"tools/contract.py": "Environment tool"},
     ),
     Section(
+        "An environment of another framework",
+        "[Environments](environments.md) describes them.",
+        {
+            "environments/gymnasium_source.py": "GymnasiumEntry",
+            "environments/stepped.py": "SteppedOptions RewardRule",
+            "environments/renderer.py": "EnvironmentRenderer StepResult",
+        },
+    ),
+    Section(
         "A format",
         "`verl-pivot init format NAME` writes one, with a row that it reads. [Formats](formats.md) describes those "
         "that exist.",
