@@ -57,6 +57,8 @@ SECTIONS = (
         "[Environments](environments.md) describes them.",
         {
             "environments/gymnasium_source.py": "GymnasiumEntry",
+            "environments/openenv.py": "OpenenvEntry",
+            "environments/server_address.py": "ServerOptions",
             "environments/stepped.py": "SteppedOptions RewardRule",
             "environments/renderer.py": "EnvironmentRenderer StepResult",
         },

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.environments.own_thread import OwnThread
 from verl_pivot.environments.renderer import EnvironmentRenderer, StepResult
-from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, seed_of
-from verl_pivot.errors import ConfigError, DataError, PivotError, ToolBugError, ToolFailureError
+from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, reset_options, seed_of
+from verl_pivot.errors import ConfigError, PivotError, ToolBugError, ToolFailureError
 from verl_pivot.extras import extra
 from verl_pivot.tools.contract import ToolError
 from verl_pivot.tools.registry import register_framework
@@ -58,10 +58,7 @@ class GymnasiumSource:
         Raises:
             DataError: If `metadata.seed` is no seed, or `metadata.options` no object.
         """
-        options = metadata.get("options")
-        if options is not None and not isinstance(options, dict):
-            raise DataError(f"metadata.options of a row, for `reset`, must be an object, got {options!r:.80}")
-        stepper = self._stepper(seed_of(metadata, row), options)
+        stepper = self._stepper(seed_of(metadata, row), reset_options(metadata))
         return SteppedEnvironment(stepper, self._entry, self._schema, self._label)
 
     def _stepper(self, seed: int, options: JsonObject | None) -> "GymnasiumStepper":

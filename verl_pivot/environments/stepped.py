@@ -53,6 +53,11 @@ class SteppedOptions(Options):
     max_characters: Annotated[int, Field(ge=16)] = 16384
     """Most characters of an observation; `pivot.rollout.max_observation_tokens` limits the text further."""
 
+    @property
+    def seconds_to_begin(self) -> float:
+        """Seconds in which an environment must have begun."""
+        return self.timeout_seconds
+
     def schema_of_step(self, label: str, parameters: JsonObject) -> JsonObject:
         """Schema of the tool in OpenAI's form.
 
@@ -133,7 +138,7 @@ class SteppedEnvironment:
         Raises:
             ToolFailureError: If the environment fails, or does not begin in time.
         """
-        seconds = self._options.timeout_seconds
+        seconds = self._options.seconds_to_begin
         self._is_lost = True
         try:
             async with asyncio.timeout(seconds):
@@ -233,3 +238,15 @@ def seed_of(metadata: JsonObject, row: Mapping[str, Any]) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _MAX_SEED:
         raise DataError(f"metadata.seed of a row must be an integer from 0 to {_MAX_SEED - 1}, got {seed!r:.80}")
     return seed
+
+
+def reset_options(metadata: JsonObject) -> JsonObject | None:
+    """The row's `metadata.options`, with which its environment begins; None if it has none.
+
+    Raises:
+        DataError: If they are no object.
+    """
+    options = metadata.get("options")
+    if options is not None and not isinstance(options, dict):
+        raise DataError(f"metadata.options of a row, for `reset`, must be an object, got {options!r:.80}")
+    return options

@@ -26,7 +26,10 @@ _tools: Registry[Tool] = Registry(
 )
 _frameworks: Registry[EnvironmentSource] = Registry(
     "environment",
-    shipped={"gymnasium": "verl_pivot.environments.gymnasium_source"},
+    shipped={
+        "gymnasium": "verl_pivot.environments.gymnasium_source",
+        "openenv": "verl_pivot.environments.openenv",
+    },
     remedy="for an environment of your own write `- environment: package.module:Class`",
 )
 
