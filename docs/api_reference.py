@@ -58,7 +58,8 @@ SECTIONS = (
         {
             "environments/gymnasium_source.py": "GymnasiumEntry",
             "environments/openenv.py": "OpenenvEntry",
-            "environments/server_address.py": "ServerOptions",
+            "environments/nemo_gym.py": "NemoGymEntry",
+            "environments/server_address.py": "ServerAddress",
             "environments/stepped.py": "SteppedOptions RewardRule",
             "environments/renderer.py": "EnvironmentRenderer StepResult",
         },

@@ -15,8 +15,8 @@ from pydantic import Field
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.data.tool_schemas import parse_tools
-from verl_pivot.environments.server_address import ServerOptions
-from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, reset_options, seed_of
+from verl_pivot.environments.server_address import ServerAddress
+from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, reset_options, seed_of
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.tools.contract import ToolError
@@ -30,7 +30,7 @@ _SECONDS_TO_CLOSE = 1.0
 _MAX_DETAIL = 500
 
 
-class OpenenvEntry(ServerOptions):
+class OpenenvEntry(SteppedOptions, ServerAddress):
     """Entry `- environment: openenv:URL`: an environment of an OpenEnv server, with a session for each rollout."""
 
     wait_seconds: Annotated[float, Field(ge=0.0)] = 600.0

@@ -8,13 +8,15 @@ import httpx
 from pydantic import Field
 
 from verl_pivot.data.json_values import BadRowError, as_object, decode_json
-from verl_pivot.environments.stepped import SteppedOptions
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import JsonObject
+from verl_pivot.validation import Options
+
+_LAUNCH_SECONDS = 30.0
 
 
-class ServerOptions(SteppedOptions):
-    """Options of environments that a server runs."""
+class ServerAddress(Options):
+    """Options of environments that a server runs: how it is reached."""
 
     environment: Annotated[str, Field(pattern=r"^https?://[^/]")]
     """Address of the server."""
@@ -48,7 +50,7 @@ class ServerOptions(SteppedOptions):
         """
         url = f"{self.url}{path}"
         try:
-            answer = httpx.get(url, headers=self.header_values(), timeout=min(self.timeout_seconds, 30.0))
+            answer = httpx.get(url, headers=self.header_values(), timeout=_LAUNCH_SECONDS)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise ConfigError(f"{url} cannot be reached: {error or type(error).__name__}; start the server") from error
         if answer.status_code != httpx.codes.OK:

@@ -28,6 +28,7 @@ _frameworks: Registry[EnvironmentSource] = Registry(
     "environment",
     shipped={
         "gymnasium": "verl_pivot.environments.gymnasium_source",
+        "nemo_gym": "verl_pivot.environments.nemo_gym",
         "openenv": "verl_pivot.environments.openenv",
     },
     remedy="for an environment of your own write `- environment: package.module:Class`",
