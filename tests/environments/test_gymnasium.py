@@ -414,6 +414,28 @@ async def test_no_thread_is_left_behind() -> None:
     assert threading.active_count() <= num_threads + 1  # the executor of the event loop, at most
 
 
+def test_a_row_that_another_entry_refuses_leaves_no_thread() -> None:
+    made, num_threads = counting(), threading.active_count()
+
+    for _ in range(8):
+        with pytest.raises(DataError, match="brings tool 'buy'"):
+            made.open({"tools": '[{"name": "buy", "parameters": {"type": "object"}}]'})
+
+    assert threading.active_count() == num_threads
+
+
+async def test_all_of_an_environment_runs_in_one_thread_of_the_rollout() -> None:
+    made = toolset(f"{MODULE}:Hostile-v0")
+    CountTo.opened.clear()
+    async with made.open({}) as first, made.open({}) as second:
+        for tools in (first, second, first, second):
+            await step(tools)
+
+    one, other = CountTo.opened
+    assert len(one.threads) == len(other.threads) == 1
+    assert one.threads != other.threads
+
+
 async def test_a_note_replaces_the_middle_of_a_huge_observation() -> None:
     wide = toolset(f"{MODULE}:Wide-v0", arguments={"observation": "Text(9000, min_length=9000)"}, max_characters=20)
     async with wide.open({}) as tools:

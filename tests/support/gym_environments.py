@@ -1,5 +1,6 @@
 """Environments of Gymnasium: one that counts, one that fails in the way that it is told, and renderers."""
 
+import threading
 import time
 from typing import Any
 
@@ -20,19 +21,22 @@ class CountTo(gymnasium.Env[Any, Any]):
     def __init__(self, target: int = 3) -> None:
         self.action_space, self.observation_space = spaces.Discrete(3), spaces.Discrete(100)
         self.target, self.count, self.num_closed = target, 0, 0
-        self.threads: set[str] = set()
+        self.threads: set[int] = {threading.get_ident()}
         CountTo.opened.append(self)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
         super().reset(seed=seed)
+        self.threads.add(threading.get_ident())
         self.seed, self.count = seed, (options or {}).get("start", 0)
         return self.count, {}
 
     def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        self.threads.add(threading.get_ident())
         self.count += action
         return self.count, float(action), self.count >= self.target, False, {"left": self.target - self.count}
 
     def close(self) -> None:
+        self.threads.add(threading.get_ident())
         self.num_closed += 1
 
 

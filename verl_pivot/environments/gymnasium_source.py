@@ -121,6 +121,8 @@ class GymnasiumStepper:
 
     async def close(self) -> None:
         """Close the environment, behind a step that still runs."""
+        if not self._thread.has_begun:
+            return
         try:
             await self._run("close", self._close)
         finally:

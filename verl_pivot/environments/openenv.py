@@ -7,6 +7,7 @@ connection is the session, and the schema of actions at `/schema`.
 import asyncio
 import json
 from collections.abc import Mapping
+from itertools import count
 from typing import Annotated, Any
 
 import aiohttp
@@ -24,7 +25,7 @@ from verl_pivot.tools.registry import register_framework
 from verl_pivot.types import ErrorKind, Json, JsonObject
 from verl_pivot.user_code import named
 
-_SECONDS_BETWEEN_TRIES = 0.5
+_MAX_SECONDS_BETWEEN_TRIES = 4.0
 _SECONDS_TO_CLOSE = 1.0
 """Seconds that a server has to agree to the end of a session, before the connection is cut."""
 _MAX_DETAIL = 500
@@ -100,7 +101,7 @@ class _OpenenvStepper:
         """Open the session, as soon as the server has room, and reset its environment."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._entry.wait_seconds
-        while True:
+        for number in count():
             async with asyncio.timeout(self._entry.timeout_seconds):
                 answer = await self._asked({"type": "reset", "data": self._reset}, may_connect=True)
             error = answer.get("data") if answer.get("type") == "error" else None
@@ -109,7 +110,8 @@ class _OpenenvStepper:
             await self.close()
             if loop.time() >= deadline:
                 raise ToolFailureError(f"{self._place} had no room for another session: {error.get('message')}")
-            await asyncio.sleep(_SECONDS_BETWEEN_TRIES)
+            await asyncio.sleep(min(0.25 * 1.5**number, _MAX_SECONDS_BETWEEN_TRIES))
+        raise AssertionError("the tries end with a session or an error")
 
     async def step(self, arguments: JsonObject) -> Step:
         """Take a step."""

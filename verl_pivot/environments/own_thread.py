@@ -17,11 +17,19 @@ class OwnThread:
     """
 
     def __init__(self, name: str) -> None:
+        """Start nothing yet: the first function does.
+
+        Args:
+            name: Name of the thread, for debuggers.
+        """
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
-        Thread(target=self._work, name=name, daemon=True).start()
+        self._name, self.has_begun = name, False
 
     async def run(self, function: Callable[[], ResultT]) -> ResultT:
         """Result of a function, which begins when those before it have ended; it runs also if nobody waits any more."""
+        if not self.has_begun:
+            self.has_begun = True
+            Thread(target=self._work, name=self._name, daemon=True).start()
         future: Future[ResultT] = Future()
         self._jobs.put((function, future))
         return await asyncio.shield(asyncio.wrap_future(future))

@@ -36,9 +36,9 @@ class Observation:
     error: ErrorKind | None = None
     """Kind of the policy's mistake; None if the call succeeded."""
     reward: float | None = None
-    """Reward that an environment gives for the call; None if it gives none."""
+    """Reward that an environment gives for the call, for the record of the rollout; `score` says what is paid."""
     end: StopReason | None = None
-    """Why the rollout ends with this call; None if it goes on."""
+    """ENVIRONMENT_TERMINATED or ENVIRONMENT_TRUNCATED if the rollout ends with this call; None if it goes on."""
 
 
 class OnTimeout(StrEnum):
