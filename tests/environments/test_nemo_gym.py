@@ -1,13 +1,20 @@
-"""Sessions with resources servers of NeMo Gym: calls, cookies, rewards, and servers that fail."""
+"""Sessions with resources servers of NeMo Gym: calls, cookies, rewards, and servers that fail.
+
+NeMo Gym's own example runs in the interpreter that the environment variable VERL_PIVOT_NEMO_GYM_PYTHON names, with
+nemo-gym; the other servers were written by hand.
+"""
 
 import asyncio
 import json
+import os
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 from openai.types.responses import Response
 from pydantic import TypeAdapter
 
+from tests.support.framework_servers import served
 from tests.support.nemo_gym_counter import ROW, TOOLS, Counters
 from tests.support.web_servers import running
 from verl_pivot.data.tool_schemas import name_of
@@ -16,6 +23,10 @@ from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import EnvironmentReturn, ErrorKind, Message, Role, ToolCall, Verdict
 
+PYTHON = os.environ.get("VERL_PIVOT_NEMO_GYM_PYTHON")
+WITHOUT_PACKAGE = pytest.mark.skipif(
+    PYTHON is None, reason="no interpreter with nemo-gym: set VERL_PIVOT_NEMO_GYM_PYTHON"
+)
 METADATA = {"metadata": json.dumps(ROW)}
 ANSWER = Message(role=Role.ASSISTANT, content="It is 6.")
 
@@ -36,9 +47,25 @@ def text(outcome: CallOutcome) -> str:
     return outcome.observation.text
 
 
-async def test_the_tools_of_the_row_are_run_by_the_server_and_verify_gives_the_reward() -> None:
-    counters = Counters()
-    async with running(counters.app()) as url, (await toolset(url)).open(METADATA) as tools:
+@pytest.fixture(scope="module")
+def real_server() -> Iterator[str]:
+    assert PYTHON is not None
+    with served(PYTHON, "nemo_gym_example.py", "/openapi.json") as url:
+        yield url
+
+
+@pytest.fixture(params=["by_hand", pytest.param("nemo-gym", marks=[WITHOUT_PACKAGE, pytest.mark.heavy])])
+async def server(request: pytest.FixtureRequest) -> AsyncIterator[str]:
+    """Address of a server with a counter for each session."""
+    if request.param == "by_hand":
+        async with running(Counters().app()) as url:
+            yield url
+    else:
+        yield request.getfixturevalue("real_server")
+
+
+async def test_the_tools_of_the_row_are_run_by_the_server_and_verify_gives_the_reward(server: str) -> None:
+    async with (await toolset(server)).open(METADATA) as tools:
         outcomes = [
             await called(tools, "increment_counter", count=1),
             await called(tools, "increment_counter", count="2"),
@@ -48,39 +75,51 @@ async def test_the_tools_of_the_row_are_run_by_the_server_and_verify_gives_the_r
         verdict = await tools.score(ANSWER)
 
     assert list(map(name_of, tools.toolbox.schemas)) == ["increment_counter", "get_counter_value"]
-    assert [text(each) for each in outcomes] == [
-        '{"success": true}',
-        "Tool call failure\nreason: error, $.count: '2' is not of type 'integer'",
-        '{"success": true}',
-        '{"count": 6}',
+    assert [text(each).replace(" ", "") for each in outcomes] == [
+        '{"success":true}',
+        "Toolcallfailure\nreason:error,$.count:'2'isnotoftype'integer'",
+        '{"success":true}',
+        '{"count":6}',
     ]
     assert verdict == EnvironmentReturn(score=1.0, reason="verified")
+
+
+async def test_each_rollout_has_a_session_of_its_own(server: str) -> None:
+    made = await toolset(server)
+    async with made.open(METADATA) as first, made.open(METADATA) as second:
+        await called(first, "increment_counter", count=3)
+        seen = [text(await called(each, "get_counter_value")) for each in (first, second)]
+        scores = [await each.score(None) for each in (first, second)]
+
+    assert [json.loads(each) for each in seen] == [{"count": 6}, {"count": 3}]
+    assert scores == [EnvironmentReturn(score=score, reason="verified") for score in (1.0, 0.0)]
+
+
+async def test_a_server_whose_own_code_raises_masks_the_rollout(server: str) -> None:
+    row: Any = {**ROW, "initial_count": "many"}
+    with pytest.raises(ToolFailureError, match=r"/seed_session answered with status (422|500)"):
+        async with (await toolset(server)).open({"metadata": json.dumps(row)}):
+            pass
+
+
+async def test_verify_gets_the_row_and_the_response() -> None:
+    counters = Counters()
+    async with running(counters.app()) as url, (await toolset(url)).open(METADATA) as tools:
+        await called(tools, "increment_counter", count=1)
+        await called(tools, "get_counter_value")
+        await tools.score(ANSWER)
+
     (asked,) = counters.asked
     response = asked.pop("response")
-    assert asked == ROW
     own = [item for item in response["output"] if item["type"] != "function_call_output"]  # NeMo Gym's output has both
+    assert asked == ROW
     assert TypeAdapter(Response).validate_python({**response, "output": own}).output_text == "It is 6."
     assert response["tools"] == TOOLS
     assert response["output"][:2] == [
         {"type": "function_call", "name": "increment_counter", "arguments": '{"count": 1}', "call_id": "call_0"},
         {"type": "function_call_output", "call_id": "call_0", "output": '{"success": true}'},
     ]
-    assert [item["type"] for item in response["output"][2:]] == [
-        *("function_call", "function_call_output") * 2,
-        "message",
-    ]
-
-
-async def test_each_rollout_has_a_session_of_its_own() -> None:
-    async with running(Counters().app()) as url:
-        made = await toolset(url)
-        async with made.open(METADATA) as first, made.open(METADATA) as second:
-            await called(first, "increment_counter", count=3)
-            seen = [text(await called(each, "get_counter_value")) for each in (first, second)]
-            scores = [await each.score(None) for each in (first, second)]
-
-    assert seen == ['{"count": 6}', '{"count": 3}']
-    assert scores == [EnvironmentReturn(score=score, reason="verified") for score in (1.0, 0.0)]
+    assert [item["type"] for item in response["output"][2:]] == ["function_call", "function_call_output", "message"]
 
 
 async def test_arguments_that_the_server_refuses_are_read_by_the_policy() -> None:
@@ -122,6 +161,7 @@ async def test_a_server_that_fails_in_a_call_masks_the_rollout(fault: Any, failu
         ({"reward": "1"}, "gave the reward '1'"),
         ({"reward": True}, "gave the reward True"),
         ({"reward": 0.0, "_ng_failure_class": "judge_failed"}, "judge_failed"),
+        ({"reward": 0.0, "mask_sample": True, "failure_reason": "the sandbox was lost"}, "the sandbox was lost"),
     ],
 )
 async def test_a_reward_that_the_server_does_not_give_is_undecided(fault: Any, detail: str) -> None:

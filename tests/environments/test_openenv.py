@@ -5,17 +5,13 @@ The real one runs in the interpreter that the environment variable VERL_PIVOT_OP
 
 import asyncio
 import os
-import socket
-import subprocess
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.support.framework_servers import served
 from tests.support.openenv_wire import SCHEMA, Recorded
-from tests.support.paths import ROOT
 from tests.support.web_servers import running
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError
 from verl_pivot.tools.calls import CallOutcome
@@ -44,31 +40,11 @@ def text(outcome: CallOutcome) -> str:
     return outcome.observation.text
 
 
-def _wait_for(url: str) -> None:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            httpx.get(url, trust_env=False).raise_for_status()
-        except httpx.HTTPError:
-            time.sleep(0.2)
-        else:
-            return
-    raise AssertionError(f"{url} did not answer")
-
-
 @pytest.fixture(scope="module")
 def real_server() -> Iterator[str]:
     assert PYTHON is not None
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([PYTHON, str(ROOT / "tests/support/openenv_counter.py"), str(port)])
-    try:
-        _wait_for(f"http://127.0.0.1:{port}/health")
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+    with served(PYTHON, "openenv_counter.py", "/health") as url:
+        yield url
 
 
 @pytest.fixture(params=["recorded", pytest.param("openenv-core", marks=[WITHOUT_PACKAGE, pytest.mark.heavy])])

@@ -71,7 +71,10 @@ class Counters:
         return web.json_response({"paths": {"/seed_session": {}, "/verify": {}, "/increment_counter": {}}})
 
     async def _seed(self, request: web.Request) -> web.Response:
-        self.counters.setdefault(request[SESSION], (await request.json())["initial_count"])
+        initial = (await request.json())["initial_count"]
+        if not isinstance(initial, int):
+            return web.json_response({"detail": [{"loc": ["body", "initial_count"]}]}, status=422)
+        self.counters.setdefault(request[SESSION], initial)
         return web.json_response({})
 
     async def _increment(self, request: web.Request) -> web.Response:

@@ -1,7 +1,7 @@
 """Entry `- environment: nemo_gym:URL` of a tools file -> a session with a server of NeMo Gym for each rollout.
 
-The protocol is that of a resources server (`nemo_gym/base_resources_server.py`, August 2026): `/seed_session` with the
-row, a POST for each call of a tool, and `/verify` with the row and the response, in one session that a cookie names.
+The protocol is the one that agents of nemo-gym 0.7 speak with a resources server (`simple_agent/app.py`): `/seed_session`
+with the row, a POST for each call of a tool, and `/verify` with the row and the response, in a session that a cookie names.
 """
 
 import asyncio
@@ -26,11 +26,9 @@ from verl_pivot.types import EnvironmentReturn, ErrorKind, Json, JsonObject, Mes
 from verl_pivot.user_code import named
 
 _PARAMS = "responses_create_params"
-_JUDGE_FAILURE = "_ng_failure_class"
-"""Key by which NeMo Gym marks an answer of `/verify` whose reward of 0 stands for a judge that failed."""
 _REFUSED = {400: ErrorKind.REFUSED, 422: ErrorKind.INVALID_ARGUMENT}
 """{status of a call's answer: kind of the policy's mistake}; any other status that is no success is the system's."""
-_OWN_PATHS = frozenset({"aggregate_metrics", "mcp", "seed_session", "verify"})
+_OWN_PATHS = frozenset({"aggregate_metrics", "close_session", "mcp", "seed_session", "verify"})
 """Paths of a resources server that are no tools."""
 _MAX_DETAIL = 500
 
@@ -158,7 +156,7 @@ class NemoGymSession:
             result = as_object(decode_json(verified.text), "the answer of /verify")
         except (ToolFailureError, BadRowError) as error:
             return Verdict.undecided("environment_failed", str(error)[:_MAX_DETAIL])
-        if (failure := result.get(_JUDGE_FAILURE)) is not None:
+        if (failure := _failure_of(result)) is not None:
             return Verdict.undecided("environment_failed", f"{self._place}: {failure}"[:_MAX_DETAIL])
         reward = result.get("reward")
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
@@ -211,6 +209,15 @@ class NemoGymSession:
         if not 200 <= answer.status < 300:
             text = answer.text[:_MAX_DETAIL]
             raise ToolFailureError(f"{self._place}{path} answered with status {answer.status}: {json.dumps(text)}")
+
+
+def _failure_of(verified: JsonObject) -> str | None:
+    """What failed where the server says that its reward does not count; None if it does."""
+    if (failure := verified.get("_ng_failure_class")) is not None:
+        return str(failure)
+    if verified.get("mask_sample") is not True:
+        return None
+    return str(verified.get("failure_reason") or verified.get("failure_kind") or "mask_sample")
 
 
 class _ServerTool:
