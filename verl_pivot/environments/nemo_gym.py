@@ -1,7 +1,7 @@
 """Entry `- environment: nemo_gym:URL` of a tools file -> a session with a server of NeMo Gym for each rollout.
 
-The protocol is the one that agents of nemo-gym 0.7 speak with a resources server (`simple_agent/app.py`): `/seed_session`
-with the row, a POST for each call of a tool, and `/verify` with the row and the response, in a session that a cookie names.
+The protocol is the one that agents of nemo-gym 0.7 speak with a resources server (`simple_agent/app.py`): the row goes
+to `/seed_session`, each call is a POST, and `/verify` gets the row and the response, in a session that a cookie names.
 """
 
 import asyncio
