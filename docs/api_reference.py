@@ -53,6 +53,18 @@ SECTIONS = (
         {"tools/contract.py": "Environment tool"},
     ),
     Section(
+        "An environment of another framework",
+        "[Environments](environments.md) describes them.",
+        {
+            "environments/gymnasium_source.py": "GymnasiumEntry",
+            "environments/openenv.py": "OpenenvEntry",
+            "environments/nemo_gym.py": "NemoGymEntry",
+            "environments/server_address.py": "ServerAddress",
+            "environments/stepped.py": "SteppedOptions RewardRule",
+            "environments/renderer.py": "EnvironmentRenderer StepResult",
+        },
+    ),
+    Section(
         "A format",
         "`verl-pivot init format NAME` writes one, with a row that it reads. [Formats](formats.md) describes those "
         "that exist.",

@@ -21,6 +21,7 @@ FOLDERS = {
     "verifiers": "An action and the expert's -> a verdict; one file per verifier",
     "verifiers/runners": "Programs that run inside the sandbox for a verifier",
     "tools": "What a policy can call in a rollout",
+    "environments": "Environments of other frameworks, which the policy steps by calling tools",
     "rollout": "verl's agent loops: one turn, or many with tools",
     "playing": "Conversations of a model or a person with tools, without a trainer",
     "advantages": "Returns of steps -> advantages, and the estimator that verl calls",

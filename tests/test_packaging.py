@@ -141,6 +141,7 @@ def _modules_of(requirements: list[str]) -> set[str]:
         ("verl_pivot.verifiers.sql", "sqlglot", "sql"),
         ("verl_pivot.tools.search_words", "bm25s", "search"),
         ("verl_pivot.tools.mcp_servers", "mcp", "mcp"),
+        ("verl_pivot.environments.gymnasium_source", "gymnasium", "gymnasium"),
         ("verl_pivot.sandbox.service.metrics", "prometheus_client", "sandbox"),
     ],
 )

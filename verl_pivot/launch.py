@@ -122,6 +122,8 @@ def _check_sections(config: DictConfig) -> None:
         check_pool(tools=toolset.built_in)
         for pair in settings.tags:
             toolset.check_argument(pair.tool, pair.argument)
+        for section in {"notebook", "process"} & set(config.pivot):
+            toolset.check_paid_once(section)
     _check_sampling_sections(config)
 
 

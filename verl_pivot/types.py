@@ -204,6 +204,22 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentReturn(Verdict):
+    """Outcome of an environment that gives rewards on a scale of its own: a verdict whose score is any finite number.
+
+    Example:
+        EnvironmentReturn(score=-87.0, reason="terminated")
+    """
+
+    is_paid_by_turn: bool = False
+    """Whether the rewards of the calls, whose sum the score is, are paid on their turns."""
+
+    def __post_init__(self) -> None:
+        if self.score is not None and not math.isfinite(self.score):
+            raise ValueError(f"the return of an environment must be a finite number or None, got {self.score}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
     """One action that the reference policy sampled at a turn, with its verdict."""
 

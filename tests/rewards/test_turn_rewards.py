@@ -55,6 +55,15 @@ def test_without_rewards_of_turns_the_outcome_stands_on_the_last_sampled_token()
     assert judged((0.5, 1.0), 1.0, late, [2, 4]) == [0.0, 0.5, 0.0, 1.0, 0.0, 0.0]
 
 
+def test_rewards_of_calls_are_paid_in_the_place_of_their_sum() -> None:
+    row = output(reward_score=3.5, call_rewards=[1.0, 0.0, 2.5]).as_dict()
+    masked = output(reward_score=math.nan).as_dict()
+
+    assert row["rm_scores"].tolist() == [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.5]
+    assert "call_rewards" not in row
+    assert math.isnan(masked["rm_scores"].tolist()[-1])
+
+
 def test_an_undecided_reward_stays_undecided_and_a_row_without_a_sampled_token_keeps_its_place() -> None:
     undecided = output(reward_score=math.nan).as_dict()["rm_scores"]
     nothing = output([0, 0], [], reward_score=0.5).as_dict()["rm_scores"]

@@ -83,7 +83,7 @@ async def test_the_record_holds_every_call(tmp_path: Path) -> None:
     assert one.pop("seconds") > 0.0
     assert one == {
         "turn": 0, "name": "add", "arguments": {"a": 2, "b": 3}, "status": "ok", "error_kind": None, "num_tokens": 1,
-        "truncated": False, "detail": "",
+        "truncated": False, "reward": None, "detail": "",
     }  # fmt: skip
     assert (found["stop_reason"], found["num_calls"], found["num_tool_errors"]) == ("answered", 1, 0)
     assert found["turn_tokens"] == [len(loop.tokenizer.encode(call("add", a=2, b=3))) + 1, 9]

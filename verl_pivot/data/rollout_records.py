@@ -35,6 +35,10 @@ class StopReason(StrEnum):
     MAX_RESPONSE_TOKENS = "max_response_tokens"
     """A turn was cut off at the end of the response, or the answers of tools did not fit behind it."""
     MAX_WALL_SECONDS = "max_wall_seconds"
+    ENVIRONMENT_TERMINATED = "environment_terminated"
+    """An environment reached an end that belongs to its task."""
+    ENVIRONMENT_TRUNCATED = "environment_truncated"
+    """A limit from outside of its task ended an environment, such as a number of steps."""
     TOOL_FAILURE = "tool_failure"
     """A tool or the sandbox failed: the rollout is masked."""
     ENGINE_FAILURE = "engine_failure"
@@ -80,6 +84,8 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the text that the policy read, without the chat template around it."""
     truncated: bool = False
     """Whether the middle of that text was left out."""
+    reward: float | None = None
+    """Reward that an environment gave for the call; None if it gave none."""
     detail: str = ""
     """What failed, with status system_failure."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verl_pivot.data.messages import parse_message
 from verl_pivot.errors import ConfigError, DataError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation
 from verl_pivot.playing.notebook_play import NotebookRules, notebook_prompt, play_notebook
@@ -14,8 +15,9 @@ from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
 from verl_pivot.rollout.limits import RolloutLimits
-from verl_pivot.tools.calls import Toolbox
+from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
+from verl_pivot.types import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,10 +159,17 @@ async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: i
         await player.close()
 
 
+def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:
+    """The prompt with what the environments show first, as training has it."""
+    if not opening:
+        return tuple(prompt)
+    return tuple(map(parse_message, with_opening([message.as_dict() for message in prompt], opening)))
+
+
 async def _played(
-    job: PlayingJob, player: Player, toolbox: Toolbox, problem: Problem, sample: int, on_message: OnMessage
+    job: PlayingJob, player: Player, tools: RolloutTools, problem: Problem, sample: int, on_message: OnMessage
 ) -> PlayedConversation:
-    rules, prompt = job.notebook, problem.prompt
+    rules, toolbox, prompt = job.notebook, tools.toolbox, _opened(problem.prompt, tools.opening)
     if rules is not None:
         prompt = notebook_prompt(prompt, toolbox, rules)
     for message in prompt:
@@ -188,7 +197,7 @@ async def play_problem(
         job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
     )
     async with opened as tools:
-        played = await _played(job, player, tools.toolbox, problem, sample, on_message)
+        played = await _played(job, player, tools, problem, sample, on_message)
         outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=job.notebook is not None)
         ended = PlayedProblem(
             problem=problem, sample=sample, player=player.name, tools=tuple(tools.toolbox.schemas), played=played,

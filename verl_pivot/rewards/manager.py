@@ -19,7 +19,7 @@ from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD
 from verl_pivot.rewards.process_rewards import ProcessRewards
 from verl_pivot.rewards.process_settings import parse_process
-from verl_pivot.types import Verdict
+from verl_pivot.types import EnvironmentReturn, Verdict
 from verl_pivot.user_code import MAX_DETAIL, code_error
 from verl_pivot.verifiers.registry import load_verifier_modules
 from verl_pivot.verifiers.scoring import score_completion
@@ -50,7 +50,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         extra_fields = row.get("tool_extra_fields") or {}
         record_info = {**_record_info(extra_fields.get(RECORD_FIELD)), **(extra_fields.get(SCORES_FIELD) or {})}
         if (outcome := extra_fields.get(VERDICT_FIELD)) is not None:
-            verdict = with_row_name(msgspec.convert(outcome, Verdict), row)
+            verdict = with_row_name(msgspec.convert(outcome, EnvironmentReturn), row)
             return _reward(verdict, verifier="outcome", record_info=record_info)
         if row.get("expert") is None:
             return await self._stock_reward(data, row, record_info)

@@ -23,6 +23,9 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
     """[num_turns] positions in the response, each behind the last token that the policy sampled in a turn."""
     turn_rewards: list[float] = Field(default_factory=list)
     """[num_turns] rewards, to which that of the rollout is added; empty if the agent loop sets none."""
+    call_rewards: list[float] = Field(default_factory=list)
+    """[num_turns] sums of the rewards that an environment gave for the calls of a turn; they are paid in the place of
+    the rollout's, which is the sum of all. Empty if the rollout's is paid as a whole."""
     transcript: bytes | None = None
     """The rollout's part of its line in a dump; None if nothing is dumped. Reward managers do not get it."""
 
@@ -36,12 +39,15 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
         row: dict[str, Any] = super().as_dict()
         row.pop("turn_ends", None)
         row.pop("turn_rewards", None)
+        row.pop("call_rewards", None)
         if (transcript := row.pop("transcript", None)) is not None:
             row["extra_fields"][TRANSCRIPT_FIELD] = transcript
         row["extra_fields"][TURN_ENDS_FIELD] = list(self.turn_ends)
         scores = torch.zeros_like(row["response_mask"], dtype=torch.float32)
         if record is not None:
             _add(scores, self.turn_ends, record.rewards)
+        elif self.reward_score is not None and self.call_rewards:
+            _add(scores, self.turn_ends, self.call_rewards)
         elif self.reward_score is not None:
             scores[_last_sampled(self.response_mask)] = self.reward_score
         if self.turn_rewards:

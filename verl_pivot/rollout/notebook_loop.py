@@ -25,12 +25,12 @@ from verl_pivot.rollout.notebook_prompt import system_prompt
 from verl_pivot.rollout.notebook_rollout import NotebookRollout
 from verl_pivot.rollout.notebook_settings import parse_notebook_settings
 from verl_pivot.rollout.notebook_turns import CODE_END, THINK
+from verl_pivot.rollout.observations import with_opening
 from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
-from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.toolset import load_toolset
+from verl_pivot.tools.toolset import RolloutTools, load_toolset
 from verl_pivot.types import JsonObject
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         async with load_toolset(self._tools_file).open(row) as tools:
             if is_traced():
                 tools.toolbox = TracedToolbox.of(tools.toolbox)
-            played = await self._rollout(tools.toolbox, sampling_params, row["raw_prompt"])
+            played = await self._rollout(tools, sampling_params, row["raw_prompt"])
             if not played.steps:
                 logger.error("a rollout is masked (%s): %s", played.stop_reason.value, played.failure)
                 return []
@@ -111,16 +111,17 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         return self._outputs(played, outcome, row)
 
     async def _rollout(
-        self, toolbox: Toolbox, sampling_params: Mapping[str, Any], prompt: Sequence[JsonObject]
+        self, tools: RolloutTools, sampling_params: Mapping[str, Any], prompt: Sequence[JsonObject]
     ) -> PlayedNotebook:
-        settings = self._settings
+        settings, toolbox = self._settings, tools.toolbox
         system = system_prompt(
             functions_of(toolbox.schemas),
             max_steps=settings.max_steps,
             trim=self._parts.window.trim,
             has_notepad=settings.notepad,
         )
-        contexts = ContextBuilder(self._parts, system, prompt)
+        opening = self._parts.cut(tools.opening, self._parts.max_observation_tokens)
+        contexts = ContextBuilder(self._parts, system, with_opening(prompt, opening))
         async with notebook_of(toolbox, has_notepad=settings.notepad, max_calls=self._max_calls) as notebook:
             return await NotebookRollout(self._parts, toolbox, notebook, sampling_params).play(prompt, contexts)
 

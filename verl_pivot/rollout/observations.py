@@ -1,6 +1,8 @@
-"""Text that a tool gave back -> text that does not end a turn of the policy."""
+"""Texts that tools gave back -> texts that end no turn of the policy, and the prompt with the first of them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+
+from verl_pivot.types import JsonObject
 
 
 def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
@@ -9,3 +11,18 @@ def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
         if token in text:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
     return text
+
+
+def with_opening(prompt: Sequence[JsonObject], opening: str) -> list[JsonObject]:
+    """A prompt with what the environments show first, at the end of the user's last message.
+
+    Args:
+        prompt: Messages as chat templates take them.
+        opening: First observations of the environments; "" if they show nothing.
+    """
+    if not opening:
+        return list(prompt)
+    last = prompt[-1] if prompt else {}
+    if last.get("role") == "user" and isinstance(last.get("content"), str):
+        return [*prompt[:-1], {**last, "content": f"{last['content']}\n\n{opening}"}]
+    return [*prompt, {"role": "user", "content": opening}]

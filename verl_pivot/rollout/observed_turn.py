@@ -4,7 +4,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from verl_pivot.data.rollout_records import CallRecord, CallStatus
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.text_cut import CutText, Tokenizer, cut_to_tokens
 from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.tools.calls import CallOutcome, Toolbox
@@ -24,6 +24,8 @@ class ObservedTurn:
     """Description of a failure of the system; "" if nothing failed."""
     is_bug: bool = False
     """Whether the failure is one of a tool's own code."""
+    end: StopReason | None = None
+    """Why the rollout ends with the turn; None if no tool ends it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +45,11 @@ class ObservationForm:
         """The observation without special tokens and cut to its limit; empty after a failure of the system."""
         if outcome.observation is None:
             return CutText("", 0, truncated=False)
-        harmless = without_special_tokens(outcome.observation.text, self.special_tokens)
-        return cut_to_tokens(harmless, self.max_tokens, self.tokenizer)
+        return self.cut_text(outcome.observation.text)
+
+    def cut_text(self, text: str) -> CutText:
+        """A text of a tool without special tokens and cut to the limit of an observation."""
+        return cut_to_tokens(without_special_tokens(text, self.special_tokens), self.max_tokens, self.tokenizer)
 
 
 async def observe(
@@ -69,6 +74,7 @@ async def observe(
         seconds=seconds,
         failure="" if failed is None else failed.failure,
         is_bug=failed is not None and failed.is_bug,
+        end=next((end for outcome in outcomes if outcome.observation and (end := outcome.observation.end)), None),
     )
 
 
@@ -88,5 +94,6 @@ def _call_record(outcome: CallOutcome, turn: int, cut: CutText) -> CallRecord:
         seconds=round(outcome.seconds, 6),
         num_tokens=cut.num_tokens,
         truncated=cut.truncated,
+        reward=None if observation is None else observation.reward,
         detail=outcome.failure,
     )

@@ -25,7 +25,7 @@ from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
 from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport
 from verl_pivot.tools.toolset import RolloutTools
-from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Verdict
+from verl_pivot.types import EnvironmentReturn, JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -115,9 +115,16 @@ class PlayedRollout:
             metrics={"tool_calls": record.tool_seconds, **self.engine.metrics},
             extra_fields=extra_fields,
         )
+        if isinstance(verdict, EnvironmentReturn) and verdict.is_paid_by_turn:
+            output.call_rewards = self._call_rewards()
         if is_dumped(parts.loop.config):
             output.transcript = encode_transcript(columns, record, self._dumped_turns())
         return output
+
+    def _call_rewards(self) -> list[float]:
+        """[num_turns] sums of the rewards that an environment gave for the calls of a turn."""
+        rewards = [sum(call.reward or 0.0 for call in each.calls) for each in self.observed]
+        return [*rewards, 0.0][: len(self.turns)]  # the last turn may have no observations
 
     def _dumped_turns(self) -> list[DumpedTurn]:
         """The policy's turns, each with the texts that the policy read after it."""

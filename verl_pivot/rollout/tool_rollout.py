@@ -9,6 +9,7 @@ from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.rendering import action_text
 from verl_pivot.rollout.conversation_tokens import prompt_tokens, with_messages, with_sampled_turn
+from verl_pivot.rollout.observations import with_opening
 from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
 from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn, ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
@@ -50,7 +51,8 @@ class ToolRollout:
         Raises:
             DataError: If the prompt is too long, or holds anything but text.
         """
-        context = _Context(await self._render(prompt), list(prompt))
+        begun = with_opening(prompt, self._form.cut_text(self._tools.opening).text)
+        context = _Context(await self._render(begun), begun)
         tokens, messages = context
         turns: list[PolicyTurn] = []
         observed: list[ObservedTurn] = []
@@ -73,6 +75,8 @@ class ToolRollout:
                 observed.append(await self._observe(turns[-1]))
                 if observed[-1].failure:
                     stop = StopReason.TOOL_FAILURE
+                    break
+                if (stop := observed[-1].end) is not None:
                     break
                 context = await self._append_observations(tokens, messages, turns[-1], observed[-1].texts)
                 if (stop := self._limit_reached(context.tokens, deadline)) is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Verdict
@@ -34,6 +35,10 @@ class Observation:
     """Text that the policy reads."""
     error: ErrorKind | None = None
     """Kind of the policy's mistake; None if the call succeeded."""
+    reward: float | None = None
+    """Reward that an environment gives for the call, for the record of the rollout; `score` says what is paid."""
+    end: StopReason | None = None
+    """ENVIRONMENT_TERMINATED or ENVIRONMENT_TRUNCATED if the rollout ends with this call; None if it goes on."""
 
 
 class OnTimeout(StrEnum):

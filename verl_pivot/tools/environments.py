@@ -3,10 +3,10 @@
 import asyncio
 import inspect
 import numbers
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 
@@ -19,6 +19,59 @@ from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
 from verl_pivot.user_code import code_error, named
+
+
+class OpenedEnvironment(Protocol):
+    """An environment during one rollout: its tools, its beginning, its outcome, and its end."""
+
+    @property
+    def tools(self) -> Sequence[Tool]: ...
+
+    async def begin(self) -> str:
+        """Begin, before the policy reads its prompt; the first observation comes back, or "" if there is none.
+
+        Raises:
+            ToolFailureError: If the environment cannot begin; the rollout is masked.
+        """
+        ...
+
+    async def score(self, answer: Message | None) -> Verdict | None:
+        """Verdict on the outcome; undecided if a system that the environment needs fails, None if it decides nothing.
+
+        Args:
+            answer: The policy's last message; None if a limit ended the rollout before there was one.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Release what the environment holds; called once, however the rollout ended, also if `begin` failed."""
+        ...
+
+
+class EnvironmentSource(Protocol):
+    """An entry `- environment: gymnasium:ID` or the like, which makes an environment of another framework."""
+
+    @property
+    def tools(self) -> Sequence[JsonObject]:
+        """Schemas, in OpenAI's form, of the tools that every rollout has."""
+        ...
+
+    @property
+    def pays_by_turn(self) -> bool:
+        """Whether the rewards of calls are paid on their turns."""
+        ...
+
+    def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> OpenedEnvironment:
+        """The environment of one rollout, which has not begun.
+
+        Args:
+            metadata: The row's column `metadata`, decoded.
+            row: All columns of the row.
+
+        Raises:
+            DataError: If the row has what the environment cannot be made from.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +155,10 @@ class RunningEnvironment:
             for schema in listed
         ]
         self.tools: tuple[Tool, ...] = (*methods, *others)
+
+    async def begin(self) -> str:
+        """Nothing to show: the row's prompt says what the policy must know."""
+        return ""
 
     async def score(self, answer: Message | None) -> Verdict | None:
         """Verdict on the outcome; undecided if a system that the environment needs fails, None if it decides nothing.

@@ -1,14 +1,16 @@
-"""Names of built-in tools -> the tools, made from the options that a tools file gives them."""
+"""Names of built-in tools and of other frameworks -> tools and environments, made from options of a tools file."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from verl_pivot.registry import Registry
 from verl_pivot.tools.contract import Tool
+from verl_pivot.tools.environments import EnvironmentSource
 from verl_pivot.types import JsonObject
 from verl_pivot.validation import Options
 
 ToolMakerT = TypeVar("ToolMakerT", bound=Callable[[Any], Tool])
+SourceMakerT = TypeVar("SourceMakerT", bound=Callable[[Any], EnvironmentSource])
 
 _CODE = "verl_pivot.tools.code_tools"
 _tools: Registry[Tool] = Registry(
@@ -21,6 +23,15 @@ _tools: Registry[Tool] = Registry(
         "sql": "verl_pivot.tools.sql",
     },
     remedy="for a tool of your own write `- function: package.module:name`",
+)
+_frameworks: Registry[EnvironmentSource] = Registry(
+    "environment",
+    shipped={
+        "gymnasium": "verl_pivot.environments.gymnasium_source",
+        "nemo_gym": "verl_pivot.environments.nemo_gym",
+        "openenv": "verl_pivot.environments.openenv",
+    },
+    remedy="for an environment of your own write `- environment: package.module:Class`",
 )
 
 
@@ -46,3 +57,32 @@ def make_tool(name: str, options: JsonObject) -> Tool:
 def known_tools() -> tuple[str, ...]:
     """Names of all built-in tools, in alphabetical order."""
     return _tools.names
+
+
+def register_framework(name: str, *, options: type[Options]) -> Callable[[SourceMakerT], SourceMakerT]:
+    """Register what makes environments of a framework: `- environment: <name>:...`.
+
+    Args:
+        name: A name that no other framework has.
+        options: Type of the entry; the decorated class takes an instance, in which `environment` is what follows the
+            colon.
+    """
+    return _frameworks.register(name, options=options)
+
+
+def make_source(framework: str, options: JsonObject) -> EnvironmentSource:
+    """What makes the environments of an entry.
+
+    Args:
+        framework: One of `known_frameworks`.
+        options: The entry, in which `environment` is what follows the colon.
+
+    Raises:
+        ConfigError: If the environment cannot be made, or does not take the options.
+    """
+    return _frameworks.make(framework, options)
+
+
+def known_frameworks() -> tuple[str, ...]:
+    """Names of the frameworks whose environments can be named, in alphabetical order."""
+    return _frameworks.names

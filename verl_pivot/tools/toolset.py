@@ -11,9 +11,9 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import require
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.contract import CallPolicy, Tool
-from verl_pivot.tools.environments import EnvironmentKind, RunningEnvironment
+from verl_pivot.tools.environments import EnvironmentKind, EnvironmentSource, OpenedEnvironment
 from verl_pivot.tools.functions import BackendTool, FunctionTool
-from verl_pivot.tools.registry import known_tools, make_tool
+from verl_pivot.tools.registry import known_frameworks, known_tools, make_source, make_tool
 from verl_pivot.tools.replay import ReplayTool, parse_recording
 from verl_pivot.tools.tools_file import EnvironmentEntry, FunctionEntry, RowsEntry, read_entries
 from verl_pivot.tools.workspace import Workspace
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 RowBackend: TypeAlias = Callable[[Mapping[str, Any]], Callable[[JsonObject], Tool]]
 """A function of a row, which returns a function that makes a Tool of each schema that only the row brings."""
+
+OpenEnvironment: TypeAlias = Callable[[JsonObject, Mapping[str, Any]], OpenedEnvironment]
+"""A function of a row's decoded column `metadata` and of the row, which makes the environment of one rollout."""
 
 ROW_COLUMNS = {
     "metadata": "JSON object: what environments are made from, and `Workspace.metadata` of functions; `sandbox_root` "
@@ -56,7 +59,9 @@ class Toolset:
         self.built_in: set[str] = set()
         """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
-        self._environments: list[EnvironmentKind] = []
+        self._environments: list[OpenEnvironment] = []
+        self._source: EnvironmentSource | None = None
+        """Environment of another framework, whose rewards are the outcome; None if no entry names one."""
         self._num_servers = 0
         """Entries of MCP servers so far, also of those that cannot be used."""
         self.servers: list[McpServer] = []
@@ -79,11 +84,13 @@ class Toolset:
                 self._add_tool(_function_tool(validated(FunctionEntry, entry, "")))
             case {"mcp": _}:
                 self._add_server(entry)
+            case {"environment": str(name), **options} if name.partition(":")[0] in known_frameworks():
+                self._add_source(name, options)  # type: ignore[arg-type]  # checked by the entry's options
             case {"environment": _}:
                 kind = _environment_kind(validated(EnvironmentEntry, entry, ""))
                 for signature in kind.signatures:
                     self._claim(signature.name)
-                self._environments.append(kind)
+                self._environments.append(lambda metadata, row: kind.open(metadata))
             case {"rows": _}:
                 self._row_backend = _row_backend(validated(RowsEntry, entry, ""))
             case _:
@@ -91,6 +98,15 @@ class Toolset:
                     f"must have one of the keys tool ({', '.join(known_tools())}), function, mcp, environment or rows, "
                     f"got {entry!r}"
                 )
+
+    def _add_source(self, name: str, options: Mapping[str, Any]) -> None:
+        framework, _, rest = name.partition(":")
+        if self._source is not None:
+            raise ConfigError("the environment of another entry gives the reward already; name one of the two")
+        self._source = source = make_source(framework, {"environment": rest, **options})
+        for schema in source.tools:
+            self._claim(name_of(schema))
+        self._environments.append(source.open)
 
     def _add_server(self, entry: object) -> None:
         require("mcp", "mcp")
@@ -121,6 +137,18 @@ class Toolset:
         if name in self._names:
             raise ConfigError(f"two tools are called {name!r}; rename one of them")
         self._names.add(name)
+
+    def check_paid_once(self, section: str) -> None:
+        """Refuse rewards on turns beside a section of `pivot` that gives turns rewards of its own.
+
+        Raises:
+            ConfigError: If an environment's rewards are paid on their turns.
+        """
+        if self._source is not None and self._source.pays_by_turn:
+            raise ConfigError(
+                f"{self._place}: `reward: turns` has no effect beside pivot.{section}, which gives turns rewards of "
+                "its own; write `reward: sum`"
+            )
 
     def check_argument(self, tool: str, argument: str) -> None:
         """Refuse a pair of tags whose tool or argument does not exist, unless a row may bring the tool.
@@ -157,7 +185,7 @@ class Toolset:
         metadata = row.get("metadata")
         decoded = {} if metadata is None else as_object(decode_json(metadata), "metadata")
         tools = dict(self._tools)
-        environments = [kind.open(decoded) for kind in self._environments]
+        environments = [open_environment(decoded, row) for open_environment in self._environments]
         for tool in (tool for environment in environments for tool in environment.tools):
             name = name_of(tool.schema)
             if name in tools:
@@ -192,20 +220,28 @@ class RolloutTools:
     """The tools of one rollout, with its workspace and its environments, which are closed at the end."""
 
     def __init__(
-        self, toolbox: Toolbox, environments: list[RunningEnvironment], servers: Sequence["McpServer"] = ()
+        self, toolbox: Toolbox, environments: list[OpenedEnvironment], servers: Sequence["McpServer"] = ()
     ) -> None:
         self.toolbox = toolbox
+        self.opening = ""
+        """What the environments show before the first turn, once they have begun; it ends the prompt."""
         self._environments, self._servers = environments, servers
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "RolloutTools":
-        """Wait for room at the MCP servers, in the order of the file, so that no two rollouts wait for each other."""
+        """Wait for room at the MCP servers, in the order of the file, so that no two rollouts wait for each other.
+
+        Raises:
+            ToolFailureError: If an environment cannot begin.
+        """
         async with AsyncExitStack() as stack:  # closes all, even if opening or closing one of them fails
             stack.push_async_callback(self.toolbox.workspace.close)
             for environment in self._environments:
                 stack.push_async_callback(environment.close)
             for server in self._servers:
                 await stack.enter_async_context(server.opened(self.toolbox.workspace))
+            openings = [await environment.begin() for environment in self._environments]
+            self.opening = "\n\n".join(filter(None, openings))
             self._open = stack.pop_all()
         return self
 

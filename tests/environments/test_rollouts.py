@@ -1,0 +1,132 @@
+"""Rollouts and conversations with an environment of Gymnasium: prompts, ends, rewards on tokens, and metrics."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("gymnasium", reason="Gymnasium is not installed: the extra `gymnasium`")
+
+from typer.testing import CliRunner
+
+from tests.rollout.test_tool_loop import SAMPLING, play, record, scored
+from tests.support.scripted_engine import call, make_loop, row
+from verl_pivot.cli import app
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_records import parse_record
+from verl_pivot.errors import ConfigError
+from verl_pivot.rollout.fault_reporting import FaultReportingLoop
+from verl_pivot.rollout.rollout_metrics import rollout_metrics
+from verl_pivot.tools.toolset import load_toolset
+
+MODULE = "gymnasium:tests.support.gym_environments"
+
+
+def tools_file(folder: Path, name: str = "CountTo-v0", options: str = "") -> str:
+    """Override that names a tools file with an environment."""
+    (folder / "tools.yaml").write_text(f"- environment: {MODULE}:{name}\n{options}")
+    return f"pivot.rollout.tools={folder}/tools.yaml"
+
+
+def counted(*actions: int) -> list[str]:
+    return [call("step", action=action) for action in actions]
+
+
+async def test_the_first_observation_ends_the_prompt_and_the_id_is_that_of_the_row(tmp_path: Path) -> None:
+    loop = make_loop(["I give up."], tools_file(tmp_path, options="  renderer: tests.support.gym_environments:Words\n"))
+
+    output = await play(loop)
+
+    prompt = loop.tokenizer.decode(output.prompt_ids)
+    assert "user\nAdd 2 and 3.\n\ncount 0, left ?<|im_end|>" in prompt
+    assert record(output)["prompt_id"] == prompt_id(row()["raw_prompt"])
+    assert record(output)["text_differs"] is False
+
+
+@pytest.mark.parametrize(
+    ("actions", "stop_reason", "score"),
+    [
+        ((1, 2), "environment_terminated", 3.0),
+        ((0, 1, 0, 1), "environment_truncated", 2.0),
+    ],
+)
+async def test_the_rollout_ends_with_the_environment_and_its_sum_is_the_reward(
+    tmp_path: Path, actions: tuple[int, ...], stop_reason: str, score: float
+) -> None:
+    loop = make_loop(counted(*actions), tools_file(tmp_path))
+
+    output = await play(loop)
+    reward = await scored(loop, output)
+    metrics = rollout_metrics([parse_record(record(output))])
+
+    assert len(loop.server_manager.requests) == len(actions)
+    assert (output.response_mask[-1], output.turn_ends[-1]) == (1, len(output.response_ids))
+    assert [each["reward"] for each in record(output)["calls"]] == list(actions)
+    assert (reward["reward_score"], reward["score"], reward["undecided"]) == (score, score, 0.0)
+    assert (reward["reason"], reward["verifier"], reward["stop_reason"]) == (stop_reason, "outcome", stop_reason)
+    assert metrics[f"rollout/stop_reason/{stop_reason}"] == 1.0
+
+
+async def test_rewards_of_calls_stand_on_the_last_tokens_of_their_turns(tmp_path: Path) -> None:
+    two = call("step", action=1) + call("step", action=1)
+    named = tools_file(tmp_path, options="  reward: turns\n")
+    ended = make_loop([*counted(0), two, *counted(2)], named)
+    given_up = make_loop([*counted(2), "Enough."], named)
+
+    for loop, rewards in ((ended, [0.0, 2.0, 2.0]), (given_up, [2.0, 0.0])):
+        output = await play(loop)
+        output.reward_score = (await scored(loop, output))["reward_score"]
+        placed = output.as_dict()["rm_scores"].tolist()
+
+        assert output.reward_score == sum(rewards)
+        assert [placed[end - 1] for end in output.turn_ends] == rewards
+        assert sum(map(abs, placed)) == sum(rewards)
+
+
+async def test_a_step_that_fails_masks_the_rollout_under_every_rule(tmp_path: Path) -> None:
+    loop = make_loop(
+        counted(1, 1),
+        tools_file(tmp_path, "Hostile-v0", "  reward: turns\n  arguments: {at: step, fault: system}\n"),
+    )
+    output = await play(loop)
+
+    reward = await scored(loop, output)
+
+    assert record(output)["stop_reason"] == "tool_failure"
+    assert (str(reward["reward_score"]), reward["undecided"], reward["reason"]) == ("nan", 1.0, "tool_failure")
+    assert output.call_rewards == []
+
+
+async def test_an_environment_that_does_not_begin_gives_an_undecided_row(tmp_path: Path) -> None:
+    named = tools_file(tmp_path, "Hostile-v0", "  arguments: {at: reset, fault: system}\n")
+    loop = make_loop(["Nobody asks."], named)
+    reporting = FaultReportingLoop.__new__(FaultReportingLoop)
+    reporting._loop, reporting._error = loop, None
+
+    output: Any = await reporting.run(SAMPLING, **row())
+
+    verdict = output.extra_fields["verdict"]
+    assert (verdict["score"], verdict["reason"]) == (None, "system_failure")
+    assert verdict["detail"].endswith("Hostile-v0.reset raised OSError: reset")
+
+
+@pytest.mark.parametrize("section", ["process", "notebook"])
+def test_rewards_on_turns_are_refused_where_turns_have_other_rewards(tmp_path: Path, section: str) -> None:
+    tools_file(tmp_path, options="  reward: turns\n")
+
+    with pytest.raises(ConfigError, match=f"`reward: turns` has no effect beside pivot.{section}"):
+        load_toolset(f"{tmp_path}/tools.yaml").check_paid_once(section)
+
+
+def test_a_person_plays_an_environment_that_the_command_names() -> None:
+    typed = '/call step {"action": 5}\n/call step {"action": 1}\n/call step {"action": 2}\n'
+
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(
+        app, ["play", f"{MODULE}:CountTo-v0", "--human", "--prompt", "Count to 3."], input=typed
+    )
+
+    assert done.exit_code == 0, done.output
+    assert "user: Count to 3.\n\n0\n" in done.stdout
+    assert "5 is greater than the maximum of 2" in done.stdout
+    assert "3\nThe environment has ended: terminated." in done.stdout
+    assert "Reward 3 (environment: environment_terminated)" in done.stdout
