@@ -48,7 +48,7 @@ ROOMS = (
         "sandbox/audit",
     ),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "planning", "exports"),
-    *("tools", "routing", "routing/simulator", "advantages", "rewards", "rollout", "playing", "resampling"),
+    *("tools", "routing", "routing/simulator", "advantages", "rewards", "rollout", "playing", "resampling", "runs"),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "interrupts", "cli", "start"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
