@@ -105,7 +105,7 @@ def test_the_groups_are_those_of_the_documentation() -> None:
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
         "tail": ["partial"],
-        "tool_format": ["research", "retool", "rstar2", "search_r1", "torl", "zerotir"],
+        "tool_format": ["research", "retool", "rstar2", "search_r1", "torl", "verl_tool", "zerotir"],
     }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         exclude={"tools"}
     )
     assert parse_settings(formatted) != parse_settings(plain)
-    if tool_format not in ("search_r1", "research"):  # they need the tool search
+    if tool_format not in ("search_r1", "research", "verl_tool"):  # they need other tools
         check_config(formatted, ["+method=tool_rollout", f"+tool_format={tool_format}"])
 
 

@@ -35,6 +35,8 @@ class StopReason(StrEnum):
     MAX_RESPONSE_TOKENS = "max_response_tokens"
     """A turn was cut off at the end of the response, or the answers of tools did not fit behind it."""
     MAX_WALL_SECONDS = "max_wall_seconds"
+    ENDED_BY_TOOL = "ended_by_tool"
+    """A tool said that the trajectory is over, such as a tool server of verl-tool."""
     TOOL_FAILURE = "tool_failure"
     """A tool or the sandbox failed: the rollout is masked."""
     ENGINE_FAILURE = "engine_failure"

@@ -142,6 +142,9 @@ async def play_conversation(
         num_messages, messages = len(messages), form.with_observations(messages, turns[-1], observed[-1].texts)
         for message in messages[num_messages:]:
             on_message(message)
+        if observed[-1].ends:
+            stop = StopReason.ENDED_BY_TOOL
+            break
     return PlayedConversation(
         stop_reason=stop, messages=tuple(messages), num_prompt_messages=len(prompt), turns=tuple(turns),
         observed=tuple(observed), seconds=seconds, failure=failure, num_empty_answers=num_empty_answers,

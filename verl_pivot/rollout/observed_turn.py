@@ -24,6 +24,8 @@ class ObservedTurn:
     """Description of a failure of the system; "" if nothing failed."""
     is_bug: bool = False
     """Whether the failure is one of a tool's own code."""
+    ends: bool = False
+    """Whether a tool ends the trajectory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ async def observe(
         seconds=seconds,
         failure="" if failed is None else failed.failure,
         is_bug=failed is not None and failed.is_bug,
+        ends=any(outcome.observation is not None and outcome.observation.ends for outcome in outcomes),
     )
 
 

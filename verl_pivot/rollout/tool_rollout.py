@@ -74,6 +74,9 @@ class ToolRollout:
                 if observed[-1].failure:
                     stop = StopReason.TOOL_FAILURE
                     break
+                if observed[-1].ends:
+                    stop = StopReason.ENDED_BY_TOOL
+                    break
                 context = await self._append_observations(tokens, messages, turns[-1], observed[-1].texts)
                 if (stop := self._limit_reached(context.tokens, deadline)) is not None:
                     break

@@ -34,6 +34,8 @@ class Observation:
     """Text that the policy reads."""
     error: ErrorKind | None = None
     """Kind of the policy's mistake; None if the call succeeded."""
+    ends: bool = False
+    """Whether the tool ends the trajectory, so that no turn follows; in a notebook only a submitted answer does."""
 
 
 class OnTimeout(StrEnum):
