@@ -28,6 +28,7 @@ FOLDERS = {
     "rewards": "Verdict -> reward, for verl; facts of steps -> returns",
     "objective": "The policy loss of PivotRL, and the settings of verl that `pivot.objective` stands for",
     "resampling": "Choice of the rollouts that the update sees",
+    "runs": "Dumps of a training -> how its tool use, length and accuracy develop",
     "routing": "Choice of the engine that serves a request",
     "routing/simulator": "A step of rollouts on simulated engines",
     "sandbox": "The client: programs and cells in, results out",

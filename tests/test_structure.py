@@ -58,6 +58,7 @@ ROOMS = (
         "rollout",
         "playing",
         "resampling",
+        "runs",
     ),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "interrupts", "cli", "start"),
 )

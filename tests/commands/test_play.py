@@ -402,6 +402,23 @@ def test_a_reward_function_of_verl_scores_what_no_environment_decides(tmp_path: 
         assert said_error.startswith(f"{rows}, line 1: reward function {name} {what}")
 
 
+def test_a_tool_may_end_the_conversation(tmp_path: Path) -> None:
+    (tmp_path / "door.py").write_text(
+        "from verl_pivot.data.rollout_records import StopReason\n"
+        "from verl_pivot.tools.contract import Observation\n\n"
+        "def leave() -> Observation:\n    '''Leave.'''\n"
+        "    return Observation('Bye.', end=StopReason.ENDED_BY_TOOL)\n"
+    )
+    (tmp_path / "tools.yaml").write_text(f"- function: {tmp_path}/door.py:leave\n")
+
+    with chat_server([said(None, ("leave", {}))]) as server:
+        done = play(tmp_path / "tools.yaml", "--openai", server.url, "--prompt", "Leave.")
+
+    assert done.exit_code == 0, done.output
+    assert "tool leave: Bye." in done.stdout
+    assert "Ended: ended_by_tool; turns: 1, calls: 1, of which the policy got wrong: 0" in done.stdout
+
+
 FAULTY = """
 from verl_pivot.tools.contract import Environment, tool
 

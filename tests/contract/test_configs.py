@@ -97,13 +97,16 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
-        "method": ["grpo_roc", "l0", "pivotrl", "ppr", "research", "search_r1", "search_r1_grpo", "tool_rollout"],
+        "method": [
+            "grpo_roc", "l0", "pivotrl", "ppr", "research", "retool", "search_r1", "search_r1_grpo", "tool_rollout",
+            "torl", "zerotir",
+        ],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
         "stage": ["rstar2_1", "rstar2_2", "rstar2_3"],
         "tail": ["partial"],
-        "tool_format": ["research", "retool", "rstar2", "search_r1", "torl"],
-    }
+        "tool_format": ["research", "retool", "rstar2", "search_r1", "torl", "verl_tool", "zerotir"],
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("group", "option"), GROUPS)
@@ -201,7 +204,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         exclude={"tools"}
     )
     assert parse_settings(formatted) != parse_settings(plain)
-    if tool_format not in ("search_r1", "research"):  # they need the tool search
+    if tool_format not in ("search_r1", "research", "verl_tool"):  # they need other tools
         check_config(formatted, ["+method=tool_rollout", f"+tool_format={tool_format}"])
 
 
@@ -330,6 +333,37 @@ def test_search_r1_is_the_released_ppo_or_grpo_and_research_the_released_grpo() 
     data = research.data
     assert (data.train_batch_size, data.max_prompt_length, data.max_response_length) == (256, 512, 8192)
     assert research.reward.custom_reward_function.name == "research"
+
+
+def test_retool_is_the_papers_ppo_and_torl_and_zerotir_are_the_released_scripts() -> None:
+    retool, torl, zerotir = (stock(f"+method={name}") for name in ("retool", "torl", "zerotir"))
+
+    for name, config in {"retool": retool, "torl": torl, "zerotir": zerotir}.items():
+        check_config(config, [f"+method={name}"])
+        check_choices(chosen_groups({"method": name, "tool_format": name}, config))
+        actor, function = config.actor_rollout_ref.actor, config.reward.custom_reward_function
+        assert (actor.optim.lr, actor.use_kl_loss, actor.entropy_coeff) == (1e-6, False, 0)
+        assert (config.algorithm.use_kl_in_reward, config.actor_rollout_ref.rollout.temperature) == (False, 1.0)
+        assert (function.path, function.name) == ("pkg://verl_pivot.rewards.math_rewards", name)
+        assert yaml.safe_load(Path(config.pivot.rollout.tools).read_text()) == [
+            {"tool": "jupyter_code", "tell_seconds": False}
+        ]
+    algorithm, data = retool.algorithm, retool.data
+    assert (algorithm.adv_estimator, algorithm.gamma, algorithm.lam, retool.actor_rollout_ref.rollout.n) == (
+        "gae", 1.0, 1.0, 1,
+    )  # fmt: skip
+    assert retool.actor_rollout_ref.actor.ppo_mini_batch_size == 512
+    assert data.max_prompt_length + data.max_response_length == 16_384
+    assert (torl.algorithm.adv_estimator, zerotir.algorithm.adv_estimator) == ("grpo", "reinforce_plus_plus_baseline")
+    for config, prompt, response, turns in ((torl, 400, 3072, 2), (zerotir, 1024, 8192, 3)):
+        data, rollout = config.data, config.actor_rollout_ref.rollout
+        assert (data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size, rollout.n) == (128, 128, 16)
+        assert (data.max_prompt_length, data.max_response_length) == (prompt, response)
+        assert config.pivot.rollout.max_turns == turns  # one and two runs, and the answer
+    actor = zerotir.actor_rollout_ref.actor
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, zerotir.pivot.rollout.max_observation_tokens) == (
+        0.22, 0.28, 256,
+    )  # fmt: skip
 
 
 def test_the_rewards_of_searches_are_found_by_verl_with_their_numbers() -> None:

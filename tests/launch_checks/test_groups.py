@@ -40,7 +40,8 @@ def refusal(config: DictConfig, chosen: Mapping[str, str]) -> str:
 )
 def test_a_method_is_told_however_the_launch_names_it(method: str, choices: Any) -> None:
     named = choices(method)
-    has_no_section_of_its_own = method in ("search_r1", "search_r1_grpo", "research") and method not in named.values()
+    builds_on_it = ("search_r1", "search_r1_grpo", "research", "retool", "torl", "zerotir")
+    has_no_section_of_its_own = method in builds_on_it and method not in named.values()
     told = "tool_rollout" if has_no_section_of_its_own else method
 
     assert chosen_groups({"model_engine": "dp", **named}, composed(f"+method={method}")) == {"method": told}

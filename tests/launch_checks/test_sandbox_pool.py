@@ -10,6 +10,7 @@ from tests.support.factories import make_trajectory
 from verl_pivot.cli import app
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.sandbox_pool import TOOL_NEEDS, VERIFIER_NEEDS, check_pool
 from verl_pivot.tools.registry import known_tools
 from verl_pivot.tools.toolset import load_toolset
@@ -97,3 +98,21 @@ def test_a_profile_stops_where_the_pool_lacks_what_a_verifier_needs_before_it_lo
     assert ended.exit_code != 0
     assert "verifier 'sql' needs files, which a pool of code_judge does not have" in ended.output
     assert not (tmp_path / "profile.jsonl").exists()
+
+
+def test_a_reward_for_mathematics_is_refused_on_a_pool_that_cannot_verify(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(POOL, raising=False)
+    check_reward_function("pkg://verl_pivot.rewards.math_rewards")
+
+    monkeypatch.setenv(POOL, JUDGE)
+    for path in (None, "mine.py", "pkg://verl_pivot.rewards.search_rewards"):
+        check_reward_function(path)
+    with pytest.raises(ConfigError, match="verifier 'math' needs files, which a pool of code_judge does not have"):
+        check_reward_function("pkg://verl_pivot.rewards.math_rewards")
+
+
+def test_a_reward_for_mathematics_without_its_extra_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"the Python package math_verify is not installed: pip install"):
+        check_reward_function("pkg://verl_pivot.rewards.math_rewards")

@@ -9,7 +9,7 @@ from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from tests.support.loop_steps import MeasuredSteps
 from verl_pivot.off_loop import SIZE_ON_LOOP
-from verl_pivot.rollout.turn_parsers import VerlParser
+from verl_pivot.rollout.turn_parsers import TagPair, TagParser, VerlParser
 from verl_pivot.types import Malformed, ToolCall
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
@@ -56,3 +56,35 @@ async def test_marks_without_partners_do_not_stop_the_event_loop(name: str, open
         steps.append(measured.longest_seconds)
 
     assert min(steps) <= MAX_STEP_SECONDS
+
+
+WHOLE = TagPair(whole=True, stop="</python>", tool="tool_server", argument="action")
+
+
+@pytest.mark.parametrize("turn", ["I run it. <python>1</python>", "</python>", "<search>tea</search></python>"])
+def test_a_whole_turn_is_the_argument_and_the_stop_text_its_end(turn: str) -> None:
+    search = TagPair(open="<search>", close="</search>", tool="search", argument="query")
+    parser = TagParser([search, WHOLE])
+
+    assert parser.stop == ("</search>", "</python>")
+    assert parser.read(turn) == (ToolCall(name="tool_server", arguments={"action": turn}),)
+    assert parser.read("<search>tea</search>") == (ToolCall(name="search", arguments={"query": "tea"}),)
+    assert parser.read("It is 42.") == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"whole": True}, "whole takes stop, and neither open, close nor fenced"),
+        ({"whole": True, "stop": ""}, "whole takes stop"),
+        ({"whole": True, "stop": "</a>", "open": "<a>"}, "whole takes stop"),
+        ({"whole": True, "stop": "</a>", "fenced": True}, "whole takes stop"),
+        ({"stop": "</a>"}, "open and close must not be empty, got '' and ''"),
+        ({"open": "<a>"}, "open and close must not be empty, got '<a>' and ''"),
+    ],
+)
+def test_a_pair_of_tags_without_tags_is_refused_unless_the_turn_is_the_argument(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        TagPair(tool="tool_server", argument="action", **fields)

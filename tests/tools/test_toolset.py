@@ -201,7 +201,10 @@ def test_the_tool_decorator_refuses_anything_but_a_method() -> None:
     ("yaml", "message"),
     [
         ("- tool: pyhton", r"tools\.yaml, entry 0: unknown tool 'pyhton'; known: bash, jupyter_code, python_code_with"),
-        ("- {}", r"entry 0: must have one of the keys tool \(bash, .*\), function, mcp, environment or rows, got \{\}"),
+        (
+            "- {}",
+            r"entry 0: must have one of the keys tool \(bash, .*\), function, mcp, tool_server, environment or rows",
+        ),
         ("tool: bash", "must be a list of tools, each beginning with `- `, got dict"),
         ("- tool: bash\n  seconds: 3", "entry 0: tool bash.seconds: unknown key; known: max_characters, memory_mib"),
         ("- tool: bash\n  wall_seconds: 0", "entry 0: tool bash.wall_seconds: Input should be greater than 0"),

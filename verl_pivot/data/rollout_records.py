@@ -39,6 +39,8 @@ class StopReason(StrEnum):
     """An environment reached an end that belongs to its task."""
     ENVIRONMENT_TRUNCATED = "environment_truncated"
     """A limit from outside of its task ended an environment, such as a number of steps."""
+    ENDED_BY_TOOL = "ended_by_tool"
+    """A tool said that the trajectory is over, such as a tool server of verl-tool."""
     TOOL_FAILURE = "tool_failure"
     """A tool or the sandbox failed: the rollout is masked."""
     ENGINE_FAILURE = "engine_failure"

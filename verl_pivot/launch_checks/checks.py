@@ -14,6 +14,7 @@ from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.process import needs_critic
 from verl_pivot.launch_checks.resuming import check_critic, check_resume, resumed_step
+from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.sandbox_pool import check_pool
@@ -57,6 +58,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a router beside stock verl has none
+    check_reward_function(config.reward.custom_reward_function.path)
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
     check_model(config.actor_rollout_ref.model.path, _environment(config))

@@ -170,6 +170,8 @@ async def _call(function: RewardFunction, problem: Problem, played: PlayedConver
     try:
         is_async = inspect.iscoroutinefunction(function)
         result = await (function(**values) if is_async else asyncio.to_thread(function, **values))
+    except VerifierError:  # one of ours that cannot tell
+        raise
     except Exception as error:  # the user's reward function, which may raise anything
         raise code_error(f"reward function {name}", error) from error
     score = result.get("score") if isinstance(result, dict) else result

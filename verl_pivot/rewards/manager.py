@@ -1,7 +1,8 @@
 """PivotRewardManager: a finished rollout -> its reward and the reason, from the verifier that its row names."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text, end_token_ids
-from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError
+from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError, VerifierError
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD
 from verl_pivot.rewards.process_rewards import ProcessRewards
@@ -61,20 +62,34 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         except (DataError, ConfigError, UserCodeError) as error:
             verdict = with_row_name(fault_verdict(error), row)
         except PivotError as error:  # a system that the verifier needs
-            verdict = Verdict.undecided("verifier_failed", str(error)[:MAX_DETAIL])
+            verdict = _not_verified(error)
         return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
 
     async def _stock_reward(
         self, data: DataProto, row: Mapping[str, Any], record_info: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Reward of verl's own reward function, or of the user's."""
+        """Reward of verl's own reward function, of one of ours, or of the user's."""
         try:
             reward = dict(await super().run_single(data))
+        except VerifierError as error:  # a system that the function needs
+            verdict = _not_verified(error)
+            return _reward(verdict, verifier="reward_function", record_info=record_info)
         except Exception as error:  # noqa: BLE001  the user's own code: verl would log it once per rollout
-            place = f"reward function {self.compute_score.__qualname__}"
+            place = f"reward function {_name_of(self.compute_score)}"
             verdict = with_row_name(fault_verdict(code_error(place, error)), row)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         return _with_own_keys(reward, record_info)
+
+
+def _not_verified(error: PivotError) -> Verdict:
+    return Verdict.undecided("verifier_failed", str(error)[:MAX_DETAIL])
+
+
+def _name_of(function: Callable[..., object]) -> str:
+    """Name of a reward function; verl binds `reward_kwargs`, and a function of the user's, in a partial."""
+    while isinstance(function, partial):
+        function = function.args[0] if function.args else function.func
+    return function.__qualname__
 
 
 def _process_rewards(

@@ -62,22 +62,29 @@ class TagPair:
         TagPair(open="<search>", close="</search>", tool="search", argument="query")
     """
 
-    open: str
-    close: str
+    open: str = ""
+    close: str = ""
     tool: str
     argument: str
     stop: str | None = None
     """Text that ends the turn, if that is not `close` (ToRL: "```output")."""
     fenced: bool = False
     """Whether the argument may stand in a Markdown fence, which is taken off (ReTool)."""
+    whole: bool = False
+    """Whether the argument is the whole turn through `stop`, which stands in place of the tags (verl-tool)."""
 
     def __post_init__(self) -> None:
-        if not self.open or not self.close:
+        if self.whole and (self.open or self.close or self.fenced or not self.stop):
+            raise ValueError("whole takes stop, and neither open, close nor fenced, since the turn is the argument")
+        if not self.whole and (not self.open or not self.close):
             raise ValueError(f"open and close must not be empty, got {self.open!r} and {self.close!r}")
 
 
 class TagParser:
-    """Reads the last pair of tags as the turn's only call (Search-R1, ReTool, ToRL); the turn ends there."""
+    """Reads the last pair of tags, or the whole turn, as the turn's only call; the turn ends there.
+
+    Search-R1, ReTool, ToRL and ZeroTIR write tags, and verl-tool's servers read turns.
+    """
 
     stop_token_ids = ()
 
@@ -99,6 +106,8 @@ class TagParser:
             return ()
         begin, number = max((text.rfind(pair.open), number) for number, pair in enumerate(candidates))
         chosen = candidates[number]
+        if chosen.whole:
+            return (ToolCall(name=chosen.tool, arguments={chosen.argument: text}),)
         end = text.find(chosen.close, begin + len(chosen.open))
         if begin < 0 or end < 0:
             return (Malformed(reason="malformed_call", detail=f"{stop} without {chosen.open} before it"),)

@@ -1,9 +1,9 @@
 """Tools file (YAML) -> a Toolset, and a row -> the tools of one rollout."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools, schemas_by_name
@@ -15,6 +15,7 @@ from verl_pivot.tools.environments import EnvironmentKind, EnvironmentSource, Op
 from verl_pivot.tools.functions import BackendTool, FunctionTool
 from verl_pivot.tools.registry import known_frameworks, known_tools, make_source, make_tool
 from verl_pivot.tools.replay import ReplayTool, parse_recording
+from verl_pivot.tools.tool_server import ToolServer, ToolServerEntry
 from verl_pivot.tools.tools_file import EnvironmentEntry, FunctionEntry, RowsEntry, read_entries
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, Message, Verdict
@@ -66,6 +67,7 @@ class Toolset:
         """Entries of MCP servers so far, also of those that cannot be used."""
         self.servers: list[McpServer] = []
         """MCP servers among the entries."""
+        self._tool_servers: list[ToolServer] = []
         self._row_backend: RowBackend | None = None
         self._names: set[str] = set()
         """Names of all tools that do not depend on a row."""
@@ -86,6 +88,9 @@ class Toolset:
                 self._add_server(entry)
             case {"environment": str(name), **options} if name.partition(":")[0] in known_frameworks():
                 self._add_source(name, options)  # type: ignore[arg-type]  # checked by the entry's options
+            case {"tool_server": _}:
+                self._tool_servers.append(ToolServer(validated(ToolServerEntry, entry, "")))
+                self._add_tool(self._tool_servers[-1].tool)
             case {"environment": _}:
                 kind = _environment_kind(validated(EnvironmentEntry, entry, ""))
                 for signature in kind.signatures:
@@ -95,8 +100,8 @@ class Toolset:
                 self._row_backend = _row_backend(validated(RowsEntry, entry, ""))
             case _:
                 raise ConfigError(
-                    f"must have one of the keys tool ({', '.join(known_tools())}), function, mcp, environment or rows, "
-                    f"got {entry!r}"
+                    f"must have one of the keys tool ({', '.join(known_tools())}), function, mcp, tool_server, "
+                    f"environment or rows, got {entry!r}"
                 )
 
     def _add_source(self, name: str, options: Mapping[str, Any]) -> None:
@@ -198,7 +203,7 @@ class Toolset:
             max_calls_per_turn=max_calls_per_turn,
             parallel_calls=parallel_calls,
         )
-        return RolloutTools(toolbox, environments, self.servers)
+        return RolloutTools(toolbox, environments, [*self.servers, *self._tool_servers])
 
     def _row_tools(self, row: Mapping[str, Any], known: Mapping[str, Tool]) -> Iterator[tuple[str, Tool]]:
         """Tools that only the row brings; a schema under the name of a known tool is left to that tool."""
@@ -216,11 +221,19 @@ class Toolset:
             yield name_of(schema), make(schema)
 
 
+class _TrajectoryServer(Protocol):
+    """A server that keeps something for each trajectory."""
+
+    def opened(self, workspace: Workspace) -> AbstractAsyncContextManager[None]:
+        """Hold what the server keeps for one trajectory."""
+        ...
+
+
 class RolloutTools:
     """The tools of one rollout, with its workspace and its environments, which are closed at the end."""
 
     def __init__(
-        self, toolbox: Toolbox, environments: list[OpenedEnvironment], servers: Sequence["McpServer"] = ()
+        self, toolbox: Toolbox, environments: list[OpenedEnvironment], servers: Sequence[_TrajectoryServer] = ()
     ) -> None:
         self.toolbox = toolbox
         self.opening = ""
@@ -229,7 +242,7 @@ class RolloutTools:
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "RolloutTools":
-        """Wait for room at the MCP servers, in the order of the file, so that no two rollouts wait for each other.
+        """Wait for room at the servers, in the order of the file, so that no two rollouts wait for each other.
 
         Raises:
             ToolFailureError: If an environment cannot begin.

@@ -1,0 +1,116 @@
+"""Dumps of a training run -> StepToolUse: how many tools the trajectories of each step call, how long and how right."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
+from verl_pivot.errors import DataError
+from verl_pivot.types import ErrorKind
+
+_ROLLOUTS = "rollouts"
+"""Name that the folder of `trainer.rollout_data_dir` may have within the run's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepToolUse:
+    """Trajectories of one step, without those that the system's fault masked.
+
+    Example:
+        StepToolUse(
+            step=12, num_trajectories=64, num_masked=0, calling_share=0.5, calls=0.75, failing_share=0.25,
+            tokens=310.5, accuracy=0.375,
+        )
+    """
+
+    step: int
+    num_trajectories: int
+    num_masked: int
+    """Trajectories that are left out because a tool, the sandbox or an engine failed."""
+    calling_share: float
+    """Share of trajectories that call a tool."""
+    calls: float
+    """Calls per trajectory, also those that failed."""
+    failing_share: float | None
+    """Share of calls that failed through the policy's fault; None if there are no calls."""
+    tokens: float
+    """Tokens that the policy sampled per trajectory, so that observations, which come with calls, make none longer."""
+    accuracy: float | None
+    """Share of trajectories whose reward counts as right, of those that have one; None if none has."""
+
+
+def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], object]) -> tuple[StepToolUse, ...]:
+    """Read every step of a run; steps of which no trajectory is left are left out.
+
+    Args:
+        run: Folder of a run, its `rollouts`, or the folder of dumps within it.
+        right_from: Least reward of a right trajectory.
+        on_step: Called with 1 after each step.
+
+    Raises:
+        DataError: If there are no dumps, one cannot be read, or no trajectory could call a tool.
+    """
+    steps = []
+    for path in dump_files(run):
+        step = step_tool_use(int(path.stem), read_rollouts(path), right_from=right_from)
+        steps += [] if step is None else [step]
+        on_step(1)
+    if not steps:
+        raise DataError(
+            f"{run}: no rollout of the dumps is a trajectory with tools that was not masked; give a run of a method "
+            "with tools, such as +method=tool_rollout"
+        )
+    return tuple(steps)
+
+
+def dump_files(run: Path) -> list[Path]:
+    """[num_steps] dumps of a run by their step.
+
+    Raises:
+        DataError: If there are none.
+    """
+    folders = (run / _ROLLOUTS / FOLDER, run / FOLDER, run)
+    for folder in folders:
+        if files := [path for path in folder.glob("*.jsonl") if path.stem.isdecimal()]:
+            if folder is run and run.resolve().name != FOLDER:  # dumps of verl's own stand beside ours
+                break
+            return sorted(files, key=lambda path: int(path.stem))
+    raise DataError(
+        f"{run} has no dumps of rollouts, neither in {_ROLLOUTS}/{FOLDER} nor in {FOLDER}: give the folder of "
+        "trainer.rollout_data_dir, which the launch must set"
+    )
+
+
+def step_tool_use(step: int, rollouts: Iterable[DumpedRollout], *, right_from: float) -> StepToolUse | None:
+    """What the trajectories of one step did; None if none is left.
+
+    Args:
+        step: Number of the step.
+        rollouts: Lines of its dump. Of a trajectory with several, the last one alone has a record, and counts.
+        right_from: Least reward of a right trajectory.
+    """
+    recorded = [(each.record, each.score) for each in rollouts if each.record is not None]
+    played = [(record, score) for record, score in recorded if record.stop_reason is not StopReason.SINGLE_TURN]
+    counted = [(record, score) for record, score in played if not record.is_masked]
+    if not counted:
+        return None
+    calls = [_calls(record) for record, _ in counted]
+    all_calls = [call for of_one in calls for call in of_one]
+    scores = [score for _, score in counted if score is not None]
+    return StepToolUse(
+        step=step,
+        num_trajectories=len(counted),
+        num_masked=len(played) - len(counted),
+        calling_share=fmean(bool(of_one) for of_one in calls),
+        calls=len(all_calls) / len(counted),
+        failing_share=fmean(call.status is CallStatus.TOOL_ERROR for call in all_calls) if all_calls else None,
+        tokens=fmean(sum(record.turn_tokens) for record, _ in counted),
+        accuracy=fmean(score >= right_from for score in scores) if scores else None,
+    )
+
+
+def _calls(record: RolloutRecord) -> list[CallRecord]:
+    """Calls of a trajectory; a turn without call and answer, which the record lists too, is none."""
+    return [call for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]

@@ -1,0 +1,95 @@
+"""ServiceClient: a JSON body -> the answer of an HTTP service; what goes wrong there is a failure of the system."""
+
+from types import TracebackType
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from verl_pivot.errors import ToolFailureError
+
+AnswerT = TypeVar("AnswerT")
+
+_MAX_ANSWER_BYTES = 32 << 20
+_CONNECT_SECONDS = 10.0
+_DETAIL = 200
+"""Characters of a refusal that a message shows."""
+
+
+class ServiceClient:
+    """Client of one service within one event loop, an asynchronous context manager. It asks once, and never again."""
+
+    def __init__(self, name: str, url: str, *, timeout_seconds: float) -> None:
+        """Keep the address; nothing is sent yet.
+
+        Args:
+            name: What the service is, for messages: "search service".
+            url: Address of the service, without the path.
+            timeout_seconds: Seconds in which an answer must be complete.
+        """
+        self._name, self._url, self._timeout_seconds = name, url.rstrip("/"), timeout_seconds
+
+    async def __aenter__(self) -> "ServiceClient":
+        self._http = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),  # a request that waited for a connection would seem late
+            timeout=aiohttp.ClientTimeout(total=self._timeout_seconds, sock_connect=_CONNECT_SECONDS),
+            headers={"Content-Type": "application/json", "Accept-Encoding": "identity"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,  # a small answer could become a large one
+            # A proxy of the environment cannot reach this machine's loopback address.
+            trust_env=urlsplit(self._url).hostname not in ("127.0.0.1", "localhost", "::1"),
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._http.close()
+
+    async def ask(self, path: str, body: object, form: type[AnswerT], *, what: str, remedy: str = "") -> AnswerT:
+        """The decoded answer to one request.
+
+        Args:
+            path: Path of the request.
+            body: What JSON can hold.
+            form: Type of the answer.
+            what: What an answer of another form does, for a message: "answers no documents of protocol research".
+            remedy: What to do about it, behind what is wrong with the answer.
+
+        Raises:
+            ToolFailureError: If the service cannot be reached, refuses, or answers late, too much or something else.
+        """
+        answer = await self._post(path, body)
+        try:
+            return msgspec.json.decode(answer, type=form)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self.failure(f"{what}: {error}{remedy}") from error
+
+    def failure(self, what: str) -> ToolFailureError:
+        """The error that says what the service did."""
+        return ToolFailureError(f"the {self._name} {self._url} {what}")
+
+    async def _post(self, path: str, body: object) -> bytes:
+        """Body of the answer with status 200; raises ToolFailureError for any other."""
+        try:
+            async with self._http.post(
+                f"{self._url}{path}", data=msgspec.json.encode(body), allow_redirects=False
+            ) as response:
+                answer = await self._read(response)
+        except TimeoutError as error:
+            raise self.failure(f"did not answer within {self._timeout_seconds:g} s") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a URL or a header that is none
+            raise self.failure(f"cannot be reached: {type(error).__name__}: {error}") from error
+        if response.status != 200:
+            text = answer[:_DETAIL].decode(errors="replace")
+            raise self.failure(f"answered {path} with status {response.status}: {text}")
+        return answer
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        answer = bytearray()
+        async for chunk in response.content.iter_any():
+            answer += chunk
+            if len(answer) > _MAX_ANSWER_BYTES:
+                raise self.failure(f"answered with more than {_MAX_ANSWER_BYTES >> 20} MiB")
+        return bytes(answer)
