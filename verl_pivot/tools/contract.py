@@ -38,8 +38,8 @@ class Observation:
     reward: float | None = None
     """Reward that an environment gives for the call, for the record of the rollout; `score` says what is paid."""
     end: StopReason | None = None
-    """ENDED_BY_TOOL, or the end of an environment, if the rollout ends with this call; None if it goes on. In a notebook
-    only a submitted answer ends it."""
+    """ENDED_BY_TOOL, or the end of an environment, if the rollout ends with this call; None if it goes on.
+    In a notebook only a submitted answer ends it."""
 
 
 class OnTimeout(StrEnum):

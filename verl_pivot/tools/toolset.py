@@ -86,16 +86,11 @@ class Toolset:
                 self._add_tool(_function_tool(validated(FunctionEntry, entry, "")))
             case {"mcp": _}:
                 self._add_server(entry)
-            case {"environment": str(name), **options} if name.partition(":")[0] in known_frameworks():
-                self._add_source(name, options)  # type: ignore[arg-type]  # checked by the entry's options
             case {"tool_server": _}:
                 self._tool_servers.append(ToolServer(validated(ToolServerEntry, entry, "")))
                 self._add_tool(self._tool_servers[-1].tool)
             case {"environment": _}:
-                kind = _environment_kind(validated(EnvironmentEntry, entry, ""))
-                for signature in kind.signatures:
-                    self._claim(signature.name)
-                self._environments.append(lambda metadata, row: kind.open(metadata))
+                self._add_environment(entry)
             case {"rows": _}:
                 self._row_backend = _row_backend(validated(RowsEntry, entry, ""))
             case _:
@@ -104,11 +99,20 @@ class Toolset:
                     f"environment or rows, got {entry!r}"
                 )
 
-    def _add_source(self, name: str, options: Mapping[str, Any]) -> None:
-        framework, _, rest = name.partition(":")
+    def _add_environment(self, entry: Mapping[str, Any]) -> None:
+        framework, _, rest = str(entry["environment"]).partition(":")
+        if framework in known_frameworks():
+            self._add_source(framework, {**entry, "environment": rest})
+            return
+        kind = _environment_kind(validated(EnvironmentEntry, entry, ""))
+        for signature in kind.signatures:
+            self._claim(signature.name)
+        self._environments.append(lambda metadata, row: kind.open(metadata))
+
+    def _add_source(self, framework: str, options: Mapping[str, Any]) -> None:
         if self._source is not None:
             raise ConfigError("the environment of another entry gives the reward already; name one of the two")
-        self._source = source = make_source(framework, {"environment": rest, **options})
+        self._source = source = make_source(framework, options)
         for schema in source.tools:
             self._claim(name_of(schema))
         self._environments.append(source.open)
