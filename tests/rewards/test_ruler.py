@@ -181,7 +181,8 @@ def test_of_a_long_trajectory_the_middle_of_its_oldest_observations_is_cut_and_o
 
 
 def test_a_group_without_a_trajectory_or_a_trajectory_without_a_turn_is_a_mistake_of_the_caller() -> None:
-    for wrong in ([], [[]], [said("A"), []]):
+    groups: list[list[list[ShownTurn]]] = [[], [[]], [said("A"), []]]
+    for wrong in groups:
         with pytest.raises(ValueError, match="a group needs trajectories with turns"):
             ask(*wrong)
 
