@@ -23,7 +23,6 @@ from verl_pivot.rewards.ruler_metrics import ruler_metrics
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.types import JsonObject
-from verl_pivot.user_modules import load_object
 
 LABEL = {"style": "rule", "ground_truth": "Bob"}
 
@@ -265,25 +264,24 @@ async def test_without_the_methods_manager_the_cause_is_named(tmp_path: Path) ->
         await loop.run({}, **row("Add.", uid="u"))
 
 
-CLOSED_FILE = """
+NOTED = """
+from pathlib import Path
 from verl_pivot.tools.contract import Environment
-
-closed = []
 
 class Noted(Environment):
     async def close(self):
-        closed.append("closed")
+        with Path(__file__).with_suffix(".closed").open("a") as file:
+            file.write("closed ")
 """
 
 
 async def test_the_tools_of_all_rollouts_are_closed_when_the_judge_is_asked(tmp_path: Path) -> None:
-    (tmp_path / "noted.py").write_text(CLOSED_FILE)
+    (tmp_path / "noted.py").write_text(NOTED)
     (tmp_path / "noted.yaml").write_text(f"- environment: {tmp_path / 'noted.py'}:Noted\n")
-    closed = load_object(f"{tmp_path / 'noted.py'}:closed", "list")
     closed_when_asked = []
 
     def noting(outside: str, inside: list[str]) -> JsonObject:
-        closed_when_asked.append(len(closed))
+        closed_when_asked.append((tmp_path / "noted.closed").read_text())
         return grading(outside, inside)
 
     async with judging(noting) as judge:
@@ -291,4 +289,4 @@ async def test_the_tools_of_all_rollouts_are_closed_when_the_judge_is_asked(tmp_
         outputs = await play(config, *([f"grade {grade}"] for grade in (1, 2, 3, 4)))
 
     assert verdicts(outputs) == [0.1, 0.2, 0.3, 0.4]
-    assert closed_when_asked == [4]
+    assert closed_when_asked == ["closed " * 4]
