@@ -122,6 +122,12 @@ class Toolset:
             raise ConfigError(f"two tools are called {name!r}; rename one of them")
         self._names.add(name)
 
+    @property
+    def schemas(self) -> list[JsonObject]:
+        """Schemas of all tools that do not depend on a row."""
+        of_environments = [signature.schema for kind in self._environments for signature in kind.signatures]
+        return [*(tool.schema for tool in self._tools.values()), *of_environments]
+
     def check_argument(self, tool: str, argument: str) -> None:
         """Refuse a pair of tags whose tool or argument does not exist, unless a row may bring the tool.
 
