@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl import DataProto
 
-from tests.support.fake_judge import FakeJudge, judging
+from tests.support.fake_judge import FakeJudge, comparing, judging
 from tests.support.scripted_engine import Said, call, loop_of, rollout_config, row, scripted_model
 from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, IS_VALIDATION
 from verl_pivot.errors import ConfigError
@@ -25,17 +24,6 @@ from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.types import JsonObject
 
 LABEL = {"style": "rule", "ground_truth": "Bob"}
-
-
-def grading(outside: str, inside: list[str]) -> JsonObject:
-    """Score each trajectory by what its last turn says, as in "grade 7"; 0.5 without one."""
-    titles = re.findall(r"^(Trajectory (\d+), turn \d+|The task|The tools|Turn|What the tools)\b.*:$", outside, re.M)
-    grades: dict[int, float] = {}
-    for (_, number), text in zip(titles, inside, strict=True):
-        if number:
-            found = re.search(r"grade (\d+)", text)
-            grades[int(number)] = 0.5 if found is None else int(found[1]) / 10
-    return {"scores": [{"number": n, "explanation": "", "score": score} for n, score in sorted(grades.items())]}
 
 
 def config_of(folder: Path, judge: FakeJudge | str, *overrides: str) -> DictConfig:
@@ -95,7 +83,7 @@ async def rewards(config: DictConfig, outputs: Sequence[TurnRewardOutput], **col
 
 
 async def test_all_rollouts_of_a_prompt_are_compared_by_one_question_and_each_gets_its_score(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         outputs = await play(config, *([call("add", a=1, b=grade), f"grade {grade}"] for grade in (3, 9, 0, 3)))
         paid = await rewards(config, outputs)
@@ -113,7 +101,7 @@ async def test_all_rollouts_of_a_prompt_are_compared_by_one_question_and_each_ge
 
 
 async def test_the_reward_stands_on_the_last_token_that_the_policy_sampled(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         outputs = await play(config, *([f"grade {grade}"] for grade in (3, 9, 0, 1)))
         paid = await rewards(config, outputs)
@@ -129,7 +117,7 @@ async def test_the_reward_stands_on_the_last_token_that_the_policy_sampled(tmp_p
 
 
 async def test_the_rows_own_reward_is_kept_beside_the_judges(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         outputs = await play(config, ["Bob, grade 2"], ["Ann, grade 8"], ["grade 1"], ["grade 5"], reward_model=LABEL)
         paid = await rewards(config, outputs, reward_model=LABEL)
@@ -143,7 +131,7 @@ async def test_the_rows_own_reward_is_kept_beside_the_judges(tmp_path: Path) -> 
 
 
 async def test_a_rollout_that_the_system_failed_is_masked_and_the_others_are_compared(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         empty = [Said("", ended=False)] * 3
         outputs = await play(config, ["grade 2"], [call("crash")], empty, ["grade 8"])
@@ -156,7 +144,7 @@ async def test_a_rollout_that_the_system_failed_is_masked_and_the_others_are_com
 
 
 async def test_one_that_is_left_alone_is_undecided_and_no_judge_is_asked(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         outputs = await play(config, ["grade 2"], *[[call("crash")]] * 3)
         (paid,) = await rewards(config, outputs[:1])
@@ -169,7 +157,7 @@ async def test_one_that_is_left_alone_is_undecided_and_no_judge_is_asked(tmp_pat
 
 
 async def test_a_loop_that_raises_keeps_the_others_from_waiting(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         given = row("Add.", uid="u", **{IS_VALIDATION: False})
         loops = [loop_of(ToolLoop, config, [f"grade {grade}"]) for grade in (1, 2, 3)]
@@ -184,7 +172,7 @@ async def test_a_loop_that_raises_keeps_the_others_from_waiting(tmp_path: Path) 
 
 async def test_a_group_that_is_spread_over_workers_ends_undecided(tmp_path: Path) -> None:
     limits = ("pivot.ruler.wait_seconds=0.2", "pivot.rollout.max_wall_seconds=0.2")
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         outputs = await play(config_of(tmp_path, judge, *limits), ["grade 2"], ["grade 8"])
 
     assert verdicts(outputs) == ["siblings_missing"] * 2
@@ -207,7 +195,7 @@ async def test_a_judge_with_an_invalid_answer_is_asked_again_and_then_the_group_
     answers: list[str | None], expected: list[Any], detail: str, tmp_path: Path
 ) -> None:
     given = iter(answers)
-    async with judging(lambda outside, inside: next(given) or grading(outside, inside)) as judge:
+    async with judging(lambda outside, inside: next(given) or comparing(outside, inside)) as judge:
         outputs = await play(config_of(tmp_path, judge), *([f"grade {grade}"] for grade in (1, 2, 3, 4)))
 
     assert verdicts(outputs) == expected
@@ -224,7 +212,7 @@ async def test_a_judge_that_is_down_leaves_the_group_undecided(tmp_path: Path) -
 
 
 async def test_a_judge_that_refuses_every_question_is_the_users_to_mend(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         judge.failures = [400, 400]
         config = config_of(tmp_path, judge)
         outputs = await play(config, *[["Ann"]] * 4)
@@ -235,7 +223,7 @@ async def test_a_judge_that_refuses_every_question_is_the_users_to_mend(tmp_path
 
 
 async def test_a_question_that_the_judge_refuses_leaves_its_group_undecided(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         judge.failures = [400]
         outputs = await play(config_of(tmp_path, judge), *[["Ann"]] * 4)
 
@@ -243,7 +231,7 @@ async def test_a_question_that_the_judge_refuses_leaves_its_group_undecided(tmp_
 
 
 async def test_in_validation_a_label_decides_and_a_row_without_one_is_judged_alone(tmp_path: Path) -> None:
-    async with judging(grading) as judge:
+    async with judging(comparing) as judge:
         config = config_of(tmp_path, judge)
         labelled = await play(config, ["Bob, grade 2"], is_validation=True, reward_model=LABEL)
         (paid,) = await rewards(config, labelled, reward_model=LABEL)
@@ -282,7 +270,7 @@ async def test_the_tools_of_all_rollouts_are_closed_when_the_judge_is_asked(tmp_
 
     def noting(outside: str, inside: list[str]) -> JsonObject:
         closed_when_asked.append((tmp_path / "noted.closed").read_text())
-        return grading(outside, inside)
+        return comparing(outside, inside)
 
     async with judging(noting) as judge:
         config = config_of(tmp_path, judge, f"pivot.rollout.tools={tmp_path / 'noted.yaml'}")

@@ -13,7 +13,7 @@ from tests.support.chat_server import MODEL, chat_server, said
 from tests.support.fake_engine import Answer, FakeServer
 from verl_pivot.cli import app
 from verl_pivot.data.labels import has_label
-from verl_pivot.tools.scenarios import ToolScenario, ScenarioDraw, scenario_question
+from verl_pivot.tools.scenarios import ScenarioDraw, ToolScenario, scenario_question
 from verl_pivot.types import JsonObject
 
 TASKS = ("Add 2 and 3.", "What is 17 plus 25?", "Sum the numbers from 1 to 4.", "How much are four and nine?")

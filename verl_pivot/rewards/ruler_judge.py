@@ -6,6 +6,7 @@ from typing import NamedTuple
 from verl_pivot.engines.chat import response_format
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.principles import ShownTurn
@@ -67,7 +68,7 @@ class RulerJudge:
         """
         reason = ""
         for seed in range(self._settings.invalid_retries + 1):
-            question = self._question(group, seed)
+            question = await run_off_loop(_size(group), self._question, group, seed)
             try:
                 return await self._ask(question, seed)
             except InvalidAnswerError as error:
@@ -104,3 +105,8 @@ class RulerJudge:
             await self._endpoint.ask(self._question(_CONTROL, 0).messages, 0, self._settings.temperature, None)
         except ConfigError as error:
             raise ConfigError(f"the judge refuses every question: {error}") from refusal
+
+
+def _size(group: Sequence[ComparedTrajectory]) -> int:
+    """Characters of the texts of all turns."""
+    return sum(len(turn.text) + len(turn.observation) for each in group for turn in each.turns)
