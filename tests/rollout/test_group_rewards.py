@@ -3,7 +3,7 @@
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,14 +57,19 @@ def verdicts(outputs: Sequence[Any]) -> list[Any]:
     return [None if each is None else each["reason"] if each["score"] is None else each["score"] for each in found]
 
 
-async def rewards(config: DictConfig, outputs: Sequence[TurnRewardOutput], **columns: Any) -> list[dict[str, Any]]:
+def holds(**given: Any) -> float:
+    """A reward function: whether the response holds the ground truth."""
+    return float(given["ground_truth"] in given["solution_str"])
+
+
+async def rewards(
+    config: DictConfig, outputs: Sequence[TurnRewardOutput], function: Callable[..., float] = holds, **columns: Any
+) -> list[dict[str, Any]]:
     """What the reward manager gives for each output."""
     from verl_pivot.rewards.manager import PivotRewardManager
 
     tokenizer = loop_of(ToolLoop, config, []).tokenizer
-    manager = PivotRewardManager(
-        config, tokenizer, lambda **given: float(given["ground_truth"] in given["solution_str"])
-    )
+    manager = PivotRewardManager(config, tokenizer, function)
     rewarded = []
     for output in outputs:
         responses = torch.tensor([output.response_ids])
@@ -128,6 +133,20 @@ async def test_the_rows_own_reward_is_kept_beside_the_judges(tmp_path: Path) -> 
     assert ruler_metrics(infos) == {
         "ruler/undecided_rate": 0.0, "ruler/score": pytest.approx(0.4), "ruler/independent_reward": 0.25,
     }  # fmt: skip
+
+
+async def test_a_reward_function_of_the_user_that_raises_is_named_though_it_pays_nobody(tmp_path: Path) -> None:
+    def broken(**given: Any) -> float:
+        raise NotImplementedError("no such data source")
+
+    async with judging(comparing) as judge:
+        config = config_of(tmp_path, judge)
+        outputs = await play(config, *[["Ann, grade 1"]] * 4, reward_model=LABEL)
+        (paid, *_) = await rewards(config, outputs, broken, reward_model=LABEL)
+
+    info = paid["reward_extra_info"]
+    assert (info["reason"], info["undecided"]) == ("user_code_failed", 1.0)
+    assert "NotImplementedError: no such data source" in info["detail"]
 
 
 async def test_a_rollout_that_the_system_failed_is_masked_and_the_others_are_compared(tmp_path: Path) -> None:

@@ -133,9 +133,15 @@ def scenarios_command(
     typer.echo(
         f"Wrote {out}: {len(drawn.scenarios)} rows.\nNext, with a judge behind an endpoint:\n"
         "python -m verl.trainer.main_ppo <your overrides> +method=mcp_rl \\\n"
-        f"    {shlex.quote(f'data.train_files={out}')} {shlex.quote(f'pivot.rollout.tools={tools}')} \\\n"
+        f"    {_override('data.train_files', out)} {_override('pivot.rollout.tools', tools)} \\\n"
         "    pivot.ruler.base_url=URL pivot.ruler.model=M"
     )
+
+
+def _override(key: str, path: Path) -> str:
+    from verl_pivot.planning.overrides import override_value
+
+    return shlex.quote(f"{key}={override_value(str(path))}")
 
 
 def _asker(

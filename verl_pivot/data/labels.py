@@ -5,7 +5,8 @@ from typing import Any
 
 
 def has_label(row: Mapping[str, Any]) -> bool:
-    """Whether a row has the expert's action, for its verifier, or a ground truth, for a reward function."""
+    """Whether a row has the expert's action, for its verifier, or a ground truth that is not empty."""
     scored_by = row.get("reward_model")
-    has_truth = isinstance(scored_by, Mapping) and scored_by.get("ground_truth") is not None
-    return has_truth or row.get("expert") is not None
+    truth = scored_by.get("ground_truth") if isinstance(scored_by, Mapping) else None
+    is_empty = truth is None or (isinstance(truth, str | list | dict) and not truth)
+    return not is_empty or row.get("expert") is not None
