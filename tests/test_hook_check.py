@@ -19,6 +19,8 @@ CLASSES = {
     "grpo_roc": ("data.dataset", "rewards.manager", "resampling.roc_replay_buffer", "rollout.tool_loop",
                  "resampling.oversampling_manager"),
     "ppr": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
+    "mcp_rl": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
+               "resampling.marking_manager"),
     "router": ("routing.router_actor",),
     "local": ("local.callback", "local.platform"),
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from traceback import print_exc
 from typing import Any
 
@@ -21,18 +21,19 @@ from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_setting import verl_defaults
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.launch_checks.process import check_process
+from verl_pivot.launch_checks.ruler import check_ruler
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import parse_resampling
 from verl_pivot.rollout.notebook_settings import check_notebook
-from verl_pivot.rollout.settings import max_turn_tokens, parse_settings
+from verl_pivot.rollout.settings import RolloutSettings, max_turn_tokens, parse_settings
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
     "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
-    "process", "resampling", "rollout", "router", "trial_steps", "verifier_modules",
+    "process", "resampling", "rollout", "router", "ruler", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 
@@ -117,14 +118,25 @@ def _check_sections(config: DictConfig) -> None:
         check_objective(config)
         max_turn_tokens(config)
     if "rollout" in config.pivot:
-        settings = parse_settings(config)
-        toolset = load_toolset(settings.tools)
-        check_pool(tools=toolset.built_in)
-        for pair in settings.tags:
-            toolset.check_argument(pair.tool, pair.argument)
-        for section in {"notebook", "process"} & set(config.pivot):
-            toolset.check_paid_once(section)
+        settings, others = parse_settings(config), {"notebook", "process", "ruler"} & set(config.pivot)
+        if settings.environment is None:
+            _check_tools(settings, others)
+        elif others:
+            raise ConfigError(
+                f"pivot.{min(others)} needs the calls of a tools file, which a rollout that an environment drives does "
+                "not have: leave out pivot.rollout.environment, or choose +method=tool_rollout or grpo_roc"
+            )
     _check_sampling_sections(config)
+
+
+def _check_tools(settings: RolloutSettings, sections: Collection[str]) -> None:
+    """Refuse a tools file that is wrong, or that does not fit the sections of `pivot` beside it."""
+    toolset = load_toolset(settings.tools)
+    check_pool(tools=toolset.built_in)
+    for pair in settings.tags:
+        toolset.check_argument(pair.tool, pair.argument)
+    for section in sections:
+        toolset.check_paid_once(section)
 
 
 def _check_sampling_sections(config: DictConfig) -> None:
@@ -135,6 +147,8 @@ def _check_sampling_sections(config: DictConfig) -> None:
         parse_resampling(config)
     if "process" in config.pivot:
         check_process(config)
+    if "ruler" in config.pivot:
+        check_ruler(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
 

@@ -19,6 +19,7 @@ from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups, shipped_settings
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
+from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
 from verl_pivot.rollout.notebook_settings import NotebookSettings, parse_notebook_settings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.settings import RouterSettings, parse_router
@@ -98,8 +99,8 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": [
-            "grpo_roc", "l0", "pivotrl", "ppr", "research", "retool", "search_r1", "search_r1_grpo", "tool_rollout",
-            "torl", "zerotir",
+            "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "search_r1", "search_r1_grpo",
+            "tool_rollout", "torl", "zerotir",
         ],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
@@ -398,6 +399,45 @@ def test_the_defaults_of_the_process_rewards_are_those_of_their_config() -> None
 
 
 JUDGE = ("pivot.process.base_url=http://judge:1/v1", "pivot.process.model=j")
+
+
+RULER_JUDGE = ("pivot.ruler.base_url=http://judge:1/v1", "pivot.ruler.model=j")
+
+
+def test_mcp_rl_is_the_released_notebooks_grpo_over_rollouts_that_a_judge_compares() -> None:
+    config = stock("+method=mcp_rl", "data.train_files=a.parquet", *RULER_JUDGE)
+
+    check_config(config, ["+method=mcp_rl"])
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (config.algorithm.adv_estimator, rollout.n, config.data.train_batch_size) == ("grpo", 4, 2)
+    assert (actor.ppo_mini_batch_size, actor.optim.lr, config.pivot.rollout.max_turns) == (2, 1e-5, 10)
+    settings = parse_ruler(config)
+    assert settings == RulerSettings(base_url="http://judge:1/v1", model="j", cache_dir=settings.cache_dir)
+    assert settings.cache_dir == f"{config.trainer.default_local_dir}/judge_answers"
+    assert set(config.pivot.ruler) == set(RulerSettings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (RULER_JUDGE[1:], "pivot.ruler: pivot.ruler.base_url is missing: set it to that of the judge, an OpenAI-"),
+        (RULER_JUDGE[:1], "pivot.ruler: pivot.ruler.model is missing: set it to that of the judge"),
+        (("pivot.ruler.base_url=judge:1", RULER_JUDGE[1]), "pivot.ruler.base_url=judge:1: give it as http://"),
+        ((*RULER_JUDGE, "actor_rollout_ref.rollout.n=1"), "actor_rollout_ref.rollout.n=1 leaves a rollout without"),
+        ((*RULER_JUDGE, "pivot.ruler.wait_seconds=60"), "pivot.ruler.wait_seconds=60 is less than pivot.rollout.max_"),
+        ((*RULER_JUDGE, "pivot.ruler.wait_seconds=inf"), "pivot.ruler.wait_seconds: Input should be a finite number"),
+        ((*RULER_JUDGE, "pivot.ruler.rubric=''"), "pivot.ruler.rubric: String should have at least 1 character"),
+        ((*RULER_JUDGE, "pivot.ruler.api_key_variable=NO_KEY"), "pivot.ruler.api_key_variable=NO_KEY: the"),
+        ((*RULER_JUDGE, "+pivot.ruler.mode=mean"), "pivot.ruler.mode: unknown key; known: answer_format, api_key_v"),
+    ],
+)
+def test_a_group_that_could_not_be_compared_stops_the_launch(overrides: tuple[str, ...], message: str) -> None:
+    config = stock("+method=mcp_rl", "data.train_files=a.parquet", *overrides)
+
+    with pytest.raises(ConfigError) as caught:
+        check_config(config, ["+method=mcp_rl"])
+
+    assert str(caught.value).startswith(message)
 
 
 def test_l0_is_the_released_recipe_in_a_notebook() -> None:

@@ -23,6 +23,7 @@ from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.settings import ResamplingSettings, settings_of
 from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
@@ -34,6 +35,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.curriculum": CurriculumOptions,
     "pivot.router": RouterSettings,
     "pivot.process": ProcessSettings,
+    "pivot.ruler": RulerSettings,
     "pivot.notebook": NotebookSettings,
 }
 SHOWN_ELSEWHERE = {
@@ -128,6 +130,31 @@ PROCESS = {
     ),
 }
 """Settings of `pivot.process`, with the test that shows their effect; test_process.py shows where they have none."""
+_RULER, _SENT = "rewards/test_ruler_judge.py", "test_the_settings_of_a_question_reach_the_judge"
+RULER = {
+    "pivot.ruler.base_url": ("contract/test_configs.py", "test_a_group_that_could_not_be_compared_stops_the_launch"),
+    **{
+        f"pivot.ruler.{name}": (_RULER, _SENT)
+        for name in ("model", "api_key_variable", "rubric", "answer_format", "max_tokens", "temperature")
+    },
+    "pivot.ruler.invalid_retries": (_RULER, _SENT),
+    "pivot.ruler.max_question_tokens": (_RULER, "test_long_texts_are_cut_to_the_tokens_of_a_question"),
+    "pivot.ruler.max_concurrency": (
+        _RULER,
+        "test_no_more_questions_run_at_a_time_than_allowed_in_all_workers_together",
+    ),
+    "pivot.ruler.timeout_seconds": (_RULER, "test_a_judge_that_takes_too_long_is_asked_as_often_as_allowed"),
+    "pivot.ruler.max_retries": (_RULER, "test_a_judge_that_takes_too_long_is_asked_as_often_as_allowed"),
+    "pivot.ruler.cache_dir": (
+        _RULER,
+        "test_an_equal_group_of_an_earlier_launch_is_not_asked_about_again_whatever_its_order",
+    ),
+    "pivot.ruler.wait_seconds": (
+        "rollout/test_group_rewards.py",
+        "test_a_group_that_is_spread_over_workers_ends_undecided",
+    ),
+}
+"""Settings of `pivot.ruler`, with the test that shows their effect."""
 _LOOP, _PARTS, _STEPS = "rollout/test_notebook_loop.py", "rollout/test_notebook_parts.py", "rewards/test_steps.py"
 NOTEBOOK = {
     "pivot.notebook.rows": (_LOOP, "test_each_step_may_be_a_row_with_what_it_read_as_its_prompt"),
@@ -537,6 +564,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         *(key for key in KEYS["pivot.router"] if key not in SHOWN_ELSEWHERE),
         *PROCESS,
         *NOTEBOOK,
+        *RULER,
     }  # fmt: skip
     assert {key for keys in KEYS.values() for key in keys} == tried | SHOWN_ELSEWHERE.keys()
     elsewhere = [void for void in VOID_SETTINGS if void not in OF_NOTEBOOKS]
@@ -548,7 +576,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         if f"pivot.{name}" not in SECTIONS
     }
     assert plain == PLAIN.keys()
-    for test in {**SHOWN_ELSEWHERE, **PROCESS, **NOTEBOOK, **PLAIN}.values():
+    for test in {**SHOWN_ELSEWHERE, **PROCESS, **NOTEBOOK, **RULER, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
 

@@ -12,21 +12,12 @@ from typing import Any
 import pytest
 
 from tests.support.fake_judge import FakeJudge, grading, judging, turn_shown
+from tests.support.letters import Letters
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, VerifierError
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudge
-
-
-class Letters:
-    """A tokenizer with one token for each character."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return [ord(letter) for letter in text]
-
-    def decode(self, token_ids: list[int]) -> str:
-        return "".join(map(chr, token_ids))
 
 
 def settings(url: str | Sequence[str], **changes: Any) -> ProcessSettings:

@@ -52,7 +52,7 @@ async def test_tokens_masks_and_logprobs_are_those_of_the_tool_loop(tmp_path: Pa
     assert behind == [request["prompt_ids"][-40:] for request in by_tools.server_manager.requests]
     for name in ("response_ids", "response_mask", "response_logprobs", "turn_ends", "num_turns"):
         assert getattr(got, name) == getattr(expected, name), name
-    assert got.extra_fields["verdict"] == {"score": 1.0, "reason": "environment", "detail": ""}
+    assert got.extra_fields["verdict"]["score"] == 1.0
     assert got.extra_fields["scores"] == {"environment/messages": 4}
     assert got.extra_fields["rollout"]["stop_reason"] == "answered"
 
@@ -112,7 +112,7 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
     [
         ("dies", "ended with exit code 1; its stderr ends with 'the shop burns'"),
         ("silent", "ended with 'all is well', which is no report"),
-        ("generous", "gives a reward of 7, outside of [0, 1]"),
+        ("endless", "ended with '{\"reward\": 1e999}', which is no report"),
         ("once", "ended with '', which is no report"),
     ],
 )
@@ -122,6 +122,12 @@ async def test_an_environment_that_fails_masks_the_rollout(kind: str, detail: st
     assert found["score"] is None
     assert found["reason"] == "tool_failure"
     assert detail in found["detail"]
+
+
+async def test_a_reward_keeps_its_scale() -> None:
+    found = await verdict_of(driven_loop("generous", ["One."]))
+
+    assert (found["score"], found["reason"]) == (7.0, "environment")
 
 
 async def test_an_environment_that_hangs_is_ended_and_masks() -> None:
@@ -190,6 +196,7 @@ async def test_many_conversations_at_once_have_the_rows_that_one_has() -> None:
     [
         ("pivot.rollout.parallel_calls=true", "parallel_calls does nothing beside `environment`"),
         ("pivot.rollout.max_observation_tokens=64", "max_observation_tokens does nothing beside `environment`"),
+        ("pivot.rollout.tools=tools.yaml", "tools does nothing beside `environment`"),
         ("pivot.rollout.environment.command=[]", "pivot.rollout.environment.command"),
     ],
 )

@@ -126,6 +126,11 @@ def generous(task: dict[str, Any]) -> None:
     report(7)
 
 
+def endless(task: dict[str, Any]) -> None:
+    once(task)
+    print('{"reward": 1e999}')
+
+
 def undecided(task: dict[str, Any]) -> None:
     once(task)
     report(None)

@@ -39,6 +39,19 @@ def grading(outside: str, inside: list[str]) -> JsonObject:
     }
 
 
+def comparing(outside: str, inside: list[str]) -> JsonObject:
+    """Score each trajectory by what its last turn says, as in "grade 7"; 0.5 without one."""
+    titles = re.findall(
+        r"^(Trajectory (\d+), turn \d+|The task|The tools|Turn|What the tools)\b.*:$", outside, re.MULTILINE
+    )
+    grades: dict[int, float] = {}
+    for (_, number), text in zip(titles, inside, strict=True):
+        if number:
+            found = re.search(r"grade (\d+)", text)
+            grades[int(number)] = 0.5 if found is None else int(found[1]) / 10
+    return {"scores": [{"number": n, "explanation": "", "score": score} for n, score in sorted(grades.items())]}
+
+
 @dataclass
 class FakeJudge:
     """Requests that came, and answers to give."""

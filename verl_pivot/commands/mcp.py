@@ -1,17 +1,22 @@
-"""`verl-pivot mcp list` and `freeze`: a tools file -> the tools that its MCP servers offer, as the policy gets them."""
+"""`verl-pivot mcp list`, `freeze` and `scenarios`: a tools file -> what its MCP servers offer, and tasks for it."""
 
+import asyncio
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from verl_pivot.engines.chat import ChatAnswer, ChatClient
     from verl_pivot.tools.mcp_schemas import OfferedTool
     from verl_pivot.tools.mcp_servers import McpServer
+    from verl_pivot.tools.scenarios import ScenarioDraw
     from verl_pivot.types import Json, JsonObject
 
 mcp_app = typer.Typer(help="Look at the MCP servers of a tools file.", no_args_is_help=True)
@@ -55,6 +60,109 @@ def freeze_command(tools: Annotated[Path, typer.Argument(help="The tools file.")
 
     path = write_frozen(str(tools), [(server.entry.label, server.offered) for server in servers])
     typer.echo(f"Wrote {path}: {sum(len(server.offered) for server in servers)} tools of {len(servers)} servers.")
+
+
+@mcp_app.command("scenarios")
+def scenarios_command(
+    tools: Annotated[Path, typer.Argument(help="The tools file, with tools of any kind.")],
+    out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The scenarios.parquet to write.")],
+    base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint of the model that thinks them out.")],
+    model: Annotated[str, typer.Option(help="Name of the model there.")],
+    number: Annotated[int, typer.Option(min=1, help="Scenarios to write, exactly.")] = 24,
+    api_key_variable: Annotated[
+        str | None, typer.Option(help="Environment variable with the endpoint's key, if it needs one.")
+    ] = None,
+    instructions: Annotated[
+        str, typer.Option(help="Text behind each task in the prompt; by default the task stands alone.")
+    ] = "",
+    answer_format: Annotated[
+        Literal["json_schema", "json_object", "text"], typer.Option(help="How the endpoint is told to answer in JSON.")
+    ] = "json_schema",
+    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the model's longest answer.")] = 8192,
+    temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the model.")] = 1.0,
+    spare_questions: Annotated[
+        int, typer.Option(min=0, help="Questions beyond those for 24 scenarios each, in place of refused ones.")
+    ] = 8,
+    timeout_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of one answer.")] = 300.0,
+    max_retries: Annotated[
+        int, typer.Option(min=0, max=20, help="Times that a request is sent again while the endpoint is busy or down.")
+    ] = 8,
+) -> None:
+    """Ask a model for tasks that the tools can do, and write them as rows without labels for +method=mcp_rl.
+
+    Tasks that break the form, and near duplicates, are refused, counted and asked for again.
+
+    \b
+    Examples:
+    verl-pivot mcp scenarios tools.yaml --number 24 --out scenarios.parquet \\
+      --base-url http://judge:30000/v1 --model strong
+    """
+    from verl_pivot.commands.asked_judge import EndpointOptions
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.engines.chat import ChatClient, response_format
+    from verl_pivot.engines.retries import Retries
+    from verl_pivot.tools.scenarios import ScenarioAnswer, draw_scenarios, write_scenarios
+    from verl_pivot.tools.toolset import load_toolset
+
+    refuse_overwriting(out, [tools])
+    endpoint = EndpointOptions(base_url=[base_url], model=model, api_key_variable=api_key_variable)
+    endpoint.check("the model")
+    schemas = load_toolset(str(tools)).schemas
+    if not schemas:
+        raise ConfigError(f"{tools} has no tool that does not depend on a row, for which a task could be thought out")
+    parameters: JsonObject = {
+        **response_format(answer_format, "scenarios", ScenarioAnswer.model_json_schema()),
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+    }
+
+    async def draw() -> "ScenarioDraw":
+        retries = Retries(num_attempts=max_retries + 1, timeout_seconds=timeout_seconds)
+        client = ChatClient(base_url, model, endpoint.api_key(), retries, remedy="see --model and --answer-format")
+        try:
+            with progress_bar("scenarios", number) as on_new:
+                return await draw_scenarios(
+                    _asker(client, parameters), schemas, number, spare_questions=spare_questions, on_new=on_new
+                )
+        finally:
+            await client.close()
+
+    drawn = asyncio.run(draw())
+    write_scenarios(out, drawn.scenarios, instructions)
+    _print_draw(drawn)
+    typer.echo(
+        f"Wrote {out}: {len(drawn.scenarios)} rows.\nNext, with a judge behind an endpoint:\n"
+        "python -m verl.trainer.main_ppo <your overrides> +method=mcp_rl \\\n"
+        f"    {_override('data.train_files', out)} {_override('pivot.rollout.tools', tools)} \\\n"
+        "    pivot.ruler.base_url=URL pivot.ruler.model=M"
+    )
+
+
+def _override(key: str, path: Path) -> str:
+    from verl_pivot.planning.overrides import override_value
+
+    return shlex.quote(f"{key}={override_value(str(path))}")
+
+
+def _asker(
+    client: "ChatClient", parameters: "JsonObject"
+) -> "Callable[[list[JsonObject], int], Awaitable[ChatAnswer]]":
+    """What asks the model, with another seed for each question."""
+    return lambda messages, question: client.ask(messages, {**parameters, "seed": question})
+
+
+def _print_draw(drawn: "ScenarioDraw") -> None:
+    from rich.console import Console
+
+    from verl_pivot.commands.tables import counts_table, printable
+
+    table = counts_table(f"{drawn.num_questions} questions")
+    for reason, count in drawn.refused.most_common():
+        table.add_row(reason, str(count), printable(drawn.first_refused[reason]))
+    table.add_section()
+    for difficulty, count in drawn.difficulties.items():
+        table.add_row("written", str(count), f"difficulty {difficulty}")
+    Console().print(table)
 
 
 def _read(tools: Path, *, meets_frozen: bool, on_server: "Callable[[McpServer], None]") -> None:

@@ -16,11 +16,14 @@ TURN_ENDS_FIELD = "turn_ends"
 TRANSCRIPT_FIELD = "transcript"
 """Key of `extra_fields` that holds the rollout's part of its line in a dump (`rollout_dumps.encode_transcript`)."""
 IS_VALIDATION = "is_validation"
-"""Column of a prompt that tells the agent loop whether the rollout is for validation (`OversamplingManager`)."""
+"""Column of a prompt that tells the agent loop whether the rollout is for validation (`MarkingManager`)."""
 SCORES_FIELD = "scores"
 """Key of `extra_fields` that holds the scores of a trajectory in a notebook (`rewards.steps.trajectory_scores`)."""
 VERDICT_FIELD = "verdict"
 """Key of `extra_fields` that holds a Verdict, where an environment or a failure of the system decided the outcome."""
+
+GROUP_VERDICT_FIELD = "group_verdict"
+"""Key of `extra_fields` that holds the Verdict of a rollout that was compared with others of its prompt."""
 
 
 class StopReason(StrEnum):

@@ -17,6 +17,7 @@ VERLS_TOOL_LOOP = "tool_agent"
 LOOPS_OF_ONE_TURN = frozenset({AGENT_NAME, "single_turn_agent"})
 _NEEDS_OWN_LOOP = {
     "grpo_roc": "keeps no record of calls, by which +method=grpo_roc resamples",
+    "mcp_rl": "does not wait for the other rollouts of its prompt, with which +method=mcp_rl compares it",
     "l0": "gives steps no returns, from which +method=l0 makes advantages",
 }
 """{method: what its training rows' agent loop must do, and others do not}"""

@@ -21,7 +21,8 @@ _APPLY_TO = {
 _CHANGE_METHOD = ("stage", "tool_format")
 """Config groups with keys that methods have as well, so that the later of the two counts."""
 _METHOD_OF = {
-    "notebook": "l0", "resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "rollout": "tool_rollout",
+    "notebook": "l0", "resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "ruler": "mcp_rl",
+    "rollout": "tool_rollout",
 }  # fmt: skip
 """{key under `pivot`: method that it tells by}, in the order in which they are looked for."""
 _OPTIONS_OF_CONFIGS = ("-cn", "-cd", "-cp", "--config")

@@ -17,6 +17,7 @@ from verl_pivot.objective.settings import ACTION_LOSS
 _PIVOTRL = "+method=pivotrl"
 _GRPO_ROC = "+method=grpo_roc"
 _L0 = "+method=l0"
+_MCP_RL = "+method=mcp_rl"
 _TOOLS = tuple(f"+method={each}" for each in TOOL_METHODS)
 _EVERY = (_PIVOTRL, *_TOOLS, _L0)
 _ROUTER = "+router"
@@ -238,6 +239,21 @@ OWNED_SETTINGS = (
         effect="switches off the generation of more rollouts than the update sees",
         remedy="leave it out, or set pivot.resampling.oversample=1",
         misused=_oversampling,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.agent_loop_manager_class",
+        parts=(_MCP_RL,),
+        effect="switches off what tells the agent loop of validation, in which groups have another size",
+        remedy=f"leave it out, or name {_FROM_CLASSES}",
+        misused=lambda launch, key: key if launch.value(key) is None else None,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.default_agent_loop",
+        parts=(_MCP_RL,),
+        effect="chooses an agent loop that does not wait for the other rollouts of its prompt, with which the method "
+        "compares it",
+        remedy="leave it out, or call an agent loop of your own that does so pivot_tools",
+        misused=_default_loop,
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",

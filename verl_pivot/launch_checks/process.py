@@ -1,12 +1,9 @@
 """A launch's `pivot.process` -> an error if no judge could be asked, or if the estimator cannot use what it says."""
 
-from pathlib import Path
-from urllib.parse import urlsplit
-
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
+from verl_pivot.rewards.process_settings import parse_process
 
 BY_TOKEN = frozenset({"gae", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline"})
 """Advantage estimators of verl for which it matters on which turn a reward stands."""
@@ -24,7 +21,8 @@ def check_process(config: DictConfig) -> None:
     """
     settings = parse_process(config)
     if settings.mode != "outcome":
-        _check_judge(settings)
+        settings.check_for_launch()
+        settings.principle_set()
     estimator = str(config.algorithm.adv_estimator)
     if estimator in _OUTCOME_ALONE and settings.mode != "outcome":
         raise ConfigError(
@@ -37,16 +35,6 @@ def check_process(config: DictConfig) -> None:
             "critic.enable=False leaves algorithm.adv_estimator=gae without values: leave it out, or choose an "
             "estimator without a critic, such as grpo"
         )
-
-
-def _check_judge(settings: ProcessSettings) -> None:
-    for url in settings.urls:
-        if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise ConfigError(f"pivot.process.base_url={url}: give it as http://host:port/v1")
-    settings.principle_set()
-    settings.api_key  # noqa: B018  raises where its variable is not set
-    if settings.cache_dir is not None and Path(settings.cache_dir).is_file():
-        raise ConfigError(f"pivot.process.cache_dir={settings.cache_dir} is a file: name a folder, or null")
 
 
 def needs_critic(config: DictConfig) -> bool:

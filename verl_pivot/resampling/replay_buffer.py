@@ -19,6 +19,7 @@ from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampl
 from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
 from verl_pivot.rewards.process_metrics import process_metrics
+from verl_pivot.rewards.ruler_metrics import ruler_metrics
 from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
 
 
@@ -92,6 +93,7 @@ class PivotSampling:
                     **curriculum,
                     **self._metrics_of_rows(self._counted_rows(of_batch, partition_id)),
                     **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
+                    **ruler_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "

@@ -11,15 +11,24 @@ from transformers import PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
-from verl_pivot.data.faults import fault_verdict, with_row_name
+from verl_pivot.data.faults import FaultReason, fault_verdict, with_row_name
+from verl_pivot.data.labels import has_label
 from verl_pivot.data.pivots import row_to_turn
-from verl_pivot.data.rollout_records import RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD, parse_record
+from verl_pivot.data.rollout_records import (
+    GROUP_VERDICT_FIELD,
+    RECORD_FIELD,
+    SCORES_FIELD,
+    TURN_ENDS_FIELD,
+    VERDICT_FIELD,
+    parse_record,
+)
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError, VerifierError
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD
 from verl_pivot.rewards.process_rewards import ProcessRewards
 from verl_pivot.rewards.process_settings import parse_process
+from verl_pivot.rewards.ruler_metrics import INDEPENDENT_REWARD, RULER
 from verl_pivot.types import EnvironmentReturn, Verdict
 from verl_pivot.user_code import MAX_DETAIL, code_error
 from verl_pivot.verifiers.registry import load_verifier_modules
@@ -29,7 +38,8 @@ from verl_pivot.verifiers.scoring import score_completion
 class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is untyped here
     """Reward manager that scores pivots with the verifier of their row, and rows of any other file as stock verl does.
 
-    A verdict that the rollout brings along, from its environment or for a failure of the system, is used as it is.
+    A verdict that the rollout brings along, from its environment or for a failure of the system, is used as it is, and
+    one from comparing it with others of its prompt takes the place of all others.
     Of a rollout that goes on after its pivot only the first turn is scored, since that turn is the action at the pivot.
     """
 
@@ -42,8 +52,25 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         rollout = data[-1]  # if a rollout has several outputs, the last one gets the reward
+        extra_fields = rollout.non_tensor_batch.get("tool_extra_fields") or {}
+        if (compared := extra_fields.get(GROUP_VERDICT_FIELD)) is not None:
+            return await self._group_reward(msgspec.convert(compared, Verdict), data, rollout, extra_fields)
         reward = await self._outcome(data, rollout)
         return reward if self.process is None else await _with_turn_rewards(reward, self.process, rollout)
+
+    async def _group_reward(
+        self, verdict: Verdict, data: DataProto, rollout: Any, extra_fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Reward by the comparison with other rollouts; the row's own, if it has one, is kept beside it."""
+        record_info = _record_info(extra_fields.get(RECORD_FIELD))
+        reward = _reward(verdict, verifier=RULER, record_info=record_info)
+        if VERDICT_FIELD not in extra_fields and not has_label(rollout.non_tensor_batch):
+            return reward
+        own = await self._outcome(data, rollout)
+        if own["reward_extra_info"].get("reason") in set(FaultReason):  # which the user can mend, and should
+            return own
+        info = {**reward["reward_extra_info"], INDEPENDENT_REWARD: float(own["reward_score"])}
+        return {**reward, "reward_extra_info": info}
 
     async def _outcome(self, data: DataProto, rollout: Any) -> dict[str, Any]:
         """Reward of the rollout as a whole."""

@@ -4,14 +4,12 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.engines.chat import ChatAnswer, ChatClient, response_format
-from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.chat import ChatAnswer, response_format
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
-from verl_pivot.errors import ConfigError, EngineError, VerifierError
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principle_answers import InvalidAnswerError, answer_schema, score_of_answer
 from verl_pivot.rewards.principles import ShownTurn, TurnQuestion, turn_question
 from verl_pivot.rewards.process_settings import ProcessSettings
@@ -19,8 +17,6 @@ from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
 
 ResultT = TypeVar("ResultT")
-_RETRY_TEMPERATURE: Final = 0.7
-"""Temperature of a repeated question at least, since at 0 its answer would be the same whatever the seed."""
 _MAX_ANSWERS: Final = 4096
 """Questions whose judgements are kept in memory for equal turns of other rollouts."""
 _MAX_REASON: Final = 300
@@ -65,7 +61,7 @@ class TurnJudge:
         tokenizer: Tokenizer,
         *,
         num_workers: int = 1,
-        written: Callable[[str], str] = "pivot.process.{}".format,
+        written: Callable[[str], str] | None = None,
     ) -> None:
         """Open the cache; nothing is asked yet.
 
@@ -79,24 +75,13 @@ class TurnJudge:
             ConfigError: If the principles cannot be read, the cache cannot be opened, or the key is not set.
         """
         self._settings = settings
-        self._written = written
         self._tokenizer = tokenizer
         self.principle_set = settings.principle_set()
-        self._parameters = _parameters(settings)
-        cache = None if settings.cache_dir is None else AnswerCache(Path(settings.cache_dir))
-        self._client = ChatClient(
-            settings.urls,
-            settings.model or "",
-            settings.api_key,
-            Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
-            remedy=f"see that {written('base_url')} and {written('model')} are those of the judge",
-            cache=cache,
-            max_concurrency=-(-settings.max_concurrency // num_workers),
-        )
+        self._endpoint = JudgeEndpoint(settings, _form(settings), num_workers=num_workers, written=written)
         self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._endpoint.close()
 
     async def judge(self, task: str, turns: Sequence[ShownTurn]) -> TrajectoryJudgement:
         """Judge every turn but the last, all at once.
@@ -129,10 +114,7 @@ class TurnJudge:
         answers: list[ChatAnswer] = []
         reason = ""
         for seed in range(self._settings.invalid_retries + 1):
-            temperature = self._settings.temperature
-            judged = await self.ask_once(
-                question, seed, temperature if seed == 0 else max(temperature, _RETRY_TEMPERATURE)
-            )
+            judged = await self.ask_once(question, seed, self._endpoint.temperature(seed))
             answers += judged.answers
             reason = judged.reason
             if judged.score is not None:
@@ -149,20 +131,16 @@ class TurnJudge:
             ConfigError: If it refuses every question.
         """
         try:
-            answer = await self._answer(question.messages, seed, temperature, question.name)
+            answer = await self._endpoint.ask(question.messages, seed, temperature, question.name)
         except ConfigError as error:  # a refused question, whose text may be the reason
             await self._ask_control_question(error)
             return TurnJudgement(score=None, reason=f"the judge refuses the question: {error}"[:_MAX_REASON])
         try:
-            return TurnJudgement(score=self._score(answer, question), answers=(answer,))
+            score = score_of_answer(self._endpoint.whole_text(answer), question.turn, self.principle_set)
+            return TurnJudgement(score=score, answers=(answer,))
         except InvalidAnswerError as error:
             reason = f"the judge's answer is invalid: {error}"
             return TurnJudgement(score=None, reason=reason[:_MAX_REASON], answers=(answer,))
-
-    def _score(self, answer: ChatAnswer, question: TurnQuestion) -> float:
-        if answer.finish_reason == "length":
-            raise InvalidAnswerError(f"it was cut off; raise {self._written('max_tokens')}")
-        return score_of_answer(answer.text, question.turn, self.principle_set)
 
     async def _ask_control_question(self, refusal: ConfigError) -> None:
         """Ask about a harmless turn.
@@ -173,22 +151,14 @@ class TurnJudge:
         turn = ShownTurn(text="I add 1 and 2, which gives 3.")
         control = self.question("Add 1 and 2.", (), turn)
         try:
-            await self._answer(control.messages, 0, self._settings.temperature, None)
+            await self._endpoint.ask(control.messages, 0, self._settings.temperature, None)
         except ConfigError as error:
             raise ConfigError(f"the judge refuses every question: {error}") from refusal
 
-    async def _answer(self, messages: list[JsonObject], seed: int, temperature: float, name: str | None) -> ChatAnswer:
-        parameters: JsonObject = {**self._parameters, "temperature": temperature, "seed": seed}
-        try:
-            return await self._client.ask(messages, parameters, cache_key=name)
-        except EngineError as error:
-            raise VerifierError(f"judge {self._settings.model}: {error}") from error
 
-
-def _parameters(settings: ProcessSettings) -> JsonObject:
+def _form(settings: ProcessSettings) -> JsonObject:
     schema = answer_schema(settings.form)
-    form: JsonObject = {} if schema is None else response_format(settings.answer_format, "principles", schema)
-    return {**form, "max_tokens": settings.max_tokens}
+    return {} if schema is None else response_format(settings.answer_format, "principles", schema)
 
 
 async def all_or_none(judging: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:

@@ -25,7 +25,7 @@ from verl_pivot.rollout.environment_process import EnvironmentReport, run_enviro
 from verl_pivot.rollout.model_gateway import gateway
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.settings import is_dumped
-from verl_pivot.types import Verdict
+from verl_pivot.types import EnvironmentReturn, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ async def driven_rows(
     elif failure:
         fields[VERDICT_FIELD] = asdict(Verdict.refuse(stop.value, failure[:MAX_SENTENCE]))
     elif report.reward is not None:
-        fields[VERDICT_FIELD] = asdict(Verdict.accept(report.reward, reason="environment"))
+        fields[VERDICT_FIELD] = asdict(EnvironmentReturn(score=report.reward, reason="environment"))
         fields[SCORES_FIELD] = {f"environment/{name}": value for name, value in report.metrics.items()}
     if not trajectory.conversations:
         logger.error("a rollout gives no row, since its environment asked the policy for nothing: %s", failure)

@@ -1,6 +1,7 @@
 """Process of a foreign environment that drives the policy -> what it reports at its end; nothing of it is left."""
 
 import asyncio
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +24,7 @@ class EnvironmentReport(msgspec.Struct, frozen=True):
     """What an environment says of a finished trajectory: the last line that its process prints, as JSON."""
 
     reward: float | None = None
-    """Outcome within [0, 1]; None leaves it to the row's own reward."""
+    """Outcome, in the environment's own scale; None leaves it to the row's own reward."""
     metrics: Mapping[str, float] = {}
     """Figures for the dumps of rollouts."""
     error: str = ""
@@ -101,6 +102,6 @@ def _report(name: str, line: bytes) -> EnvironmentReport:
         raise ToolFailureError(f"the environment {name} ended with {shown!r}, which is no report: {error}") from error
     if report.error:
         raise ToolFailureError(f"the environment {name} failed: {report.error[:1000]}")
-    if report.reward is not None and not 0.0 <= report.reward <= 1.0:
-        raise ToolFailureError(f"the environment {name} gives a reward of {report.reward:g}, outside of [0, 1]")
+    if report.reward is not None and not math.isfinite(report.reward):
+        raise ToolFailureError(f"the environment {name} gives a reward of {report.reward}, which is no finite number")
     return report

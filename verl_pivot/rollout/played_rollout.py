@@ -1,7 +1,7 @@
 """PlayedRollout: a finished rollout with tools -> its record, its outcome and the row that verl stores."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from verl_pivot.data.rollout_records import (
     RoutingCost,
     StopReason,
 )
+from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observed_turn import ObservedTurn
@@ -126,12 +127,20 @@ class PlayedRollout:
         rewards = [sum(call.reward or 0.0 for call in each.calls) for each in self.observed]
         return [*rewards, 0.0][: len(self.turns)]  # the last turn may have no observations
 
-    def _dumped_turns(self) -> list[DumpedTurn]:
-        """The policy's turns, each with the texts that the policy read after it."""
+    @property
+    def shown_turns(self) -> list[ShownTurn]:
+        """The policy's turns as a judge sees them."""
+        return [ShownTurn(text=turn.text, observation="\n".join(texts)) for turn, texts in self._observed_turns()]
+
+    def _observed_turns(self) -> Iterator[tuple[PolicyTurn, tuple[str, ...]]]:
+        """The policy's turns, each with the texts that the policy read after it; the last turn may have none."""
         observations: list[tuple[str, ...]] = [*(tuple(each.texts) for each in self.observed), ()]
+        return zip(self.turns, observations, strict=False)
+
+    def _dumped_turns(self) -> list[DumpedTurn]:
         return [
             DumpedTurn(text=turn.text, num_tokens=turn.num_tokens, ended=turn.ended, observations=texts)
-            for turn, texts in zip(self.turns, observations, strict=False)  # the last turn may have none
+            for turn, texts in self._observed_turns()
         ]
 
     def _record(self, parts: ToolLoopParts, schemas: list[JsonObject]) -> RolloutRecord:

@@ -1,11 +1,13 @@
 """RolloutSettings: the section `pivot.rollout` of the launch command, checked."""
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, model_validator
 
+from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
@@ -87,6 +89,8 @@ class RolloutSettings(Options):
         """Raises ValueError for what does nothing beside an environment that drives the policy."""
         fields = type(self).model_fields
         changed = [name for name in _OF_TOOLS if getattr(self, name) != fields[name].default]
+        if Path(self.tools) != configs_dir() / "tools/python.yaml":  # the method's own
+            changed.insert(0, "tools")
         if changed:
             raise ValueError(f"{changed[0]} does nothing beside `environment`, which has its own tools; leave it out")
         if self.parser == "tags":

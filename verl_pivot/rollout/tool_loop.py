@@ -10,6 +10,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.driven_rows import driven_rows
+from verl_pivot.rollout.group_rewards import FinishedRollout, group_rewards_of
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
@@ -26,10 +27,11 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
 
     After a mistake the policy reads an error and goes on. A failure of the system masks the rollout: its reward is
     undecided, and the replay buffer leaves it out. A rollout without any sampled token gives no row, which verl allows.
+    With `pivot.ruler` it then waits for the other rollouts of its prompt, and brings along the verdict about it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Raises ConfigError if `pivot.rollout` or its tools file is wrong."""
+        """Raises ConfigError if `pivot.rollout` or its tools file is wrong, or `pivot.ruler`."""
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.config)
         parser = make_parser(settings, self.tokenizer)
@@ -41,6 +43,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             parser=parser,
             added_prefix=self._added_prefix(settings.assistant_prefix),
         )
+        self._group_rewards = group_rewards_of(self.config, self.tokenizer)
 
     def _added_prefix(self, prefix: str) -> str:
         """The prefix of turns; empty if the chat template ends its generation prompt with it."""
@@ -58,9 +61,17 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         return await traced_rollout(row, self._play(sampling_params, row), self._shown)
 
     async def _play(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> _Played:
+        environment = self._parts.settings.environment
+        if environment is not None:
+            return await driven_rows(self._parts, environment.command, sampling_params, row)
+        if self._group_rewards is None:
+            return (await self._finish(sampling_params, row)).output
+        rewards = await self._group_rewards.get()
+        return await rewards.rewarded(row, lambda: self._finish(sampling_params, row))
+
+    async def _finish(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> FinishedRollout:
+        """Play a rollout to its end, and close its tools."""
         settings = self._parts.settings
-        if settings.environment is not None:
-            return await driven_rows(self._parts, settings.environment.command, sampling_params, row)
         opened = load_toolset(settings.tools).open(
             row, max_calls_per_turn=settings.max_calls_per_turn, parallel_calls=settings.parallel_calls
         )
@@ -68,7 +79,8 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             if is_traced():
                 tools.toolbox = TracedToolbox.of(tools.toolbox)
             played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
-            return await played.row(self._parts, tools, row)
+            output = await played.row(self._parts, tools, row)
+        return FinishedRollout(output, played.shown_turns, tools.toolbox.schemas)
 
     def _shown(self, played: _Played) -> str | None:
         """Text of the rollout's last row behind its prompt; None if no token was sampled."""

@@ -61,6 +61,7 @@ class Toolset:
         """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[OpenEnvironment] = []
+        self._schemas_of_environments: list[JsonObject] = []
         self._source: EnvironmentSource | None = None
         """Environment of another framework, whose rewards are the outcome; None if no entry names one."""
         self._num_servers = 0
@@ -99,22 +100,25 @@ class Toolset:
                     f"environment or rows, got {entry!r}"
                 )
 
-    def _add_environment(self, entry: Mapping[str, Any]) -> None:
-        framework, _, rest = str(entry["environment"]).partition(":")
+    def _add_environment(self, entry: object) -> None:
+        options = as_object(entry, "an entry")  # type: ignore[arg-type]  # of YAML
+        framework, _, rest = str(options["environment"]).partition(":")
         if framework in known_frameworks():
-            self._add_source(framework, {**entry, "environment": rest})
+            self._add_source(framework, {**options, "environment": rest})
             return
         kind = _environment_kind(validated(EnvironmentEntry, entry, ""))
         for signature in kind.signatures:
             self._claim(signature.name)
+        self._schemas_of_environments += [signature.schema for signature in kind.signatures]
         self._environments.append(lambda metadata, row: kind.open(metadata))
 
-    def _add_source(self, framework: str, options: Mapping[str, Any]) -> None:
+    def _add_source(self, framework: str, options: JsonObject) -> None:
         if self._source is not None:
             raise ConfigError("the environment of another entry gives the reward already; name one of the two")
         self._source = source = make_source(framework, options)
         for schema in source.tools:
             self._claim(name_of(schema))
+        self._schemas_of_environments += source.tools
         self._environments.append(source.open)
 
     def _add_server(self, entry: object) -> None:
@@ -158,6 +162,11 @@ class Toolset:
                 f"{self._place}: `reward: turns` has no effect beside pivot.{section}, which gives turns rewards of "
                 "its own; write `reward: sum`"
             )
+
+    @property
+    def schemas(self) -> list[JsonObject]:
+        """Schemas of all tools that do not depend on a row."""
+        return [*(tool.schema for tool in self._tools.values()), *self._schemas_of_environments]
 
     def check_argument(self, tool: str, argument: str) -> None:
         """Refuse a pair of tags whose tool or argument does not exist, unless a row may bring the tool.

@@ -1,0 +1,28 @@
+"""A launch's `pivot.ruler` -> an error if no judge could be asked, or if nothing could be compared."""
+
+from omegaconf import DictConfig
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.ruler_settings import parse_ruler
+from verl_pivot.rollout.settings import parse_settings
+
+
+def check_ruler(config: DictConfig) -> None:
+    """Refuse what could not be judged.
+
+    Raises:
+        ConfigError: Naming the setting and the remedy.
+    """
+    settings = parse_ruler(config)
+    settings.check_for_launch()
+    if config.actor_rollout_ref.rollout.n < 2:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n} leaves a rollout without others of its "
+            "prompt, with which +method=mcp_rl compares it: set it to 2 or more"
+        )
+    if "rollout" in config.pivot and settings.wait_seconds < (longest := parse_settings(config).max_wall_seconds):
+        raise ConfigError(
+            f"pivot.ruler.wait_seconds={settings.wait_seconds:g} is less than pivot.rollout.max_wall_seconds="
+            f"{longest:g}, so that a rollout within its limits could leave its whole group undecided: raise the first, "
+            "or lower the second"
+        )

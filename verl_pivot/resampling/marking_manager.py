@@ -1,0 +1,38 @@
+"""MarkingManager: verl's agent loop manager, which tells agent loops of validation and keeps groups of one size."""
+
+from typing import Any
+
+from tensordict import TensorDict
+from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
+from verl.utils.tensordict_utils import assign_non_tensor_data
+
+from verl_pivot.data.rollout_records import IS_VALIDATION
+from verl_pivot.errors import DataError
+
+_NUM_ROLLOUTS = "__rollout_n__"
+"""verl's field of a prompt: the number of rollouts that agent loop workers generate for it."""
+
+
+class MarkingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is untyped here
+    """Writes into each prompt whether it is for validation, which verl does not tell agent loops."""
+
+    def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(config, *args, **kwargs)
+        self.num_rollouts = int(config.actor_rollout_ref.rollout.n)
+        """Rollouts per prompt in training."""
+
+    def generate_sequences(self, prompts: TensorDict) -> None:
+        """Hand prompts on to the workers.
+
+        Raises:
+            DataError: If rows have a column of their own for the number of rollouts.
+        """
+        assign_non_tensor_data(prompts, IS_VALIDATION, "validate" in prompts)
+        if "validate" not in prompts:
+            if _NUM_ROLLOUTS in prompts:
+                raise DataError(
+                    f"training rows have a column {_NUM_ROLLOUTS}, but the method's groups all have one size: remove "
+                    "the column"
+                )
+            assign_non_tensor_data(prompts, _NUM_ROLLOUTS, self.num_rollouts)
+        super().generate_sequences(prompts)

@@ -1,0 +1,112 @@
+"""RulerJudge: the trajectories of one prompt -> a score for each, from a judge behind an OpenAI-compatible endpoint."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from verl_pivot.engines.chat import response_format
+from verl_pivot.engines.text_cut import Tokenizer
+from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.off_loop import run_off_loop
+from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
+from verl_pivot.rewards.principle_answers import InvalidAnswerError
+from verl_pivot.rewards.principles import ShownTurn
+from verl_pivot.rewards.ruler import RUBRIC, GroupAnswer, GroupQuestion, group_question, scores_of_group
+from verl_pivot.rewards.ruler_settings import RulerSettings
+from verl_pivot.types import JsonObject
+
+
+class ComparedTrajectory(NamedTuple):
+    """One trajectory of a group, as the judge sees it."""
+
+    task: str
+    """What the policy was asked, the same in the whole group."""
+    tools: Sequence[JsonObject]
+    """Schemas of the tools that it could call, the same in the whole group."""
+    turns: Sequence[ShownTurn]
+    """[num_turns] at least one"""
+
+
+_CONTROL = [
+    ComparedTrajectory("Add 1 and 2.", (), [ShownTurn(text="I add 1 and 2, which gives 3.")]),
+    ComparedTrajectory("Add 1 and 2.", (), [ShownTurn(text="I do not know.")]),
+]
+"""A harmless group, about which a judge is asked that has refused another."""
+
+
+class RulerJudge:
+    """Compares the trajectories of groups, many groups at a time, within one event loop.
+
+    The judge is asked again after an invalid answer, with another seed and another order of the trajectories.
+    """
+
+    def __init__(self, settings: RulerSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
+        """Open the cache; nothing is asked yet.
+
+        Args:
+            settings: The judge, its rubric and limits.
+            tokenizer: Tokenizer that counts the tokens of questions.
+            num_workers: Processes that share `max_concurrency`.
+
+        Raises:
+            ConfigError: If the cache cannot be opened, or the key is not set.
+        """
+        self._settings = settings
+        self._tokenizer = tokenizer
+        form = response_format(settings.answer_format, "scores", GroupAnswer.model_json_schema())
+        self._endpoint = JudgeEndpoint(settings, form, num_workers=num_workers)
+
+    async def close(self) -> None:
+        await self._endpoint.close()
+
+    async def scores(self, group: Sequence[ComparedTrajectory]) -> list[float]:
+        """[num_trajectories] scores in [0, 1] of the trajectories of one prompt.
+
+        Raises:
+            VerifierError: If the judge cannot be reached, keeps failing or refuses the question, if no answer is valid,
+                or if the cache cannot be written.
+            ConfigError: If the judge refuses every question.
+        """
+        reason = ""
+        for seed in range(self._settings.invalid_retries + 1):
+            question = await run_off_loop(_size(group), self._question, group, seed)
+            try:
+                return await self._ask(question, seed)
+            except InvalidAnswerError as error:
+                reason = f"gives no valid answer about a group: {error}"
+            except ConfigError as error:  # a refused question, whose texts may be the reason
+                await self._ask_control_question(error)
+                reason = f"refuses the question about a group: {error}"
+                break
+        raise VerifierError(f"judge {self._settings.model} {reason}")
+
+    def _question(self, group: Sequence[ComparedTrajectory], seed: int) -> GroupQuestion:
+        return group_question(
+            group[0].task,
+            group[0].tools,
+            [each.turns for each in group],
+            rubric=self._settings.rubric or RUBRIC,
+            seed=seed,
+            max_tokens=self._settings.max_question_tokens,
+            tokenizer=self._tokenizer,
+        )
+
+    async def _ask(self, question: GroupQuestion, seed: int) -> list[float]:
+        temperature = self._endpoint.temperature(seed)
+        answer = await self._endpoint.ask(question.messages, seed, temperature, question.name)
+        return scores_of_group(self._endpoint.whole_text(answer), question)
+
+    async def _ask_control_question(self, refusal: ConfigError) -> None:
+        """Ask about a harmless group.
+
+        Raises:
+            ConfigError: If that is refused too, so that the endpoint and not the group is at fault.
+        """
+        try:
+            await self._endpoint.ask(self._question(_CONTROL, 0).messages, 0, self._settings.temperature, None)
+        except ConfigError as error:
+            raise ConfigError(f"the judge refuses every question: {error}") from refusal
+
+
+def _size(group: Sequence[ComparedTrajectory]) -> int:
+    """Characters of the texts of all turns."""
+    return sum(len(turn.text) + len(turn.observation) for each in group for turn in each.turns)

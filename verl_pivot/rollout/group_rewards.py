@@ -1,0 +1,142 @@
+"""GroupRewards: finished rollouts of one prompt -> a Verdict for each, from comparing them (`pivot.ruler`)."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any, NamedTuple, Self
+
+from omegaconf import DictConfig
+
+from verl_pivot.data.faults import fault_verdict, with_row_name
+from verl_pivot.data.labels import has_label
+from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, IS_VALIDATION, VERDICT_FIELD
+from verl_pivot.engines.text_cut import Tokenizer
+from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.loop_local import LoopLocal
+from verl_pivot.rewards.principles import ShownTurn, task_text
+from verl_pivot.rewards.process_metrics import JUDGE_FAILED
+from verl_pivot.rewards.ruler_judge import ComparedTrajectory, RulerJudge
+from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.meeting import Meeting, MeetingError, Membership
+from verl_pivot.types import JsonObject, Verdict
+from verl_pivot.user_code import MAX_DETAIL
+
+_MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+
+
+class GroupSizes(NamedTuple):
+    """Rollouts that verl plays of one prompt."""
+
+    training: int
+    validation: int
+
+    @classmethod
+    def of(cls, config: DictConfig) -> Self:
+        """The numbers of verl's whole config."""
+        rollout = config.actor_rollout_ref.rollout
+        return cls(int(rollout.n), int(rollout.val_kwargs.n))
+
+
+class FinishedRollout(NamedTuple):
+    """A rollout whose tools are closed, and whose place on an engine is free."""
+
+    output: TurnRewardOutput | list[TurnRewardOutput]
+    """Row of the rollout; an empty list for one without any sampled token."""
+    turns: list[ShownTurn]
+    schemas: list[JsonObject]
+    """Schemas of its tools."""
+
+
+class GroupRewards:
+    """Compares the rollouts of each prompt, all of which one worker plays; made once for an event loop.
+
+    A rollout that the system failed is left out, and at least two must remain. In validation a row is scored by its own
+    label or environment, if it has one; the rollouts of others are compared, and one that is alone is scored by itself.
+    """
+
+    def __init__(self, settings: RulerSettings, sizes: GroupSizes, tokenizer: Tokenizer, num_workers: int) -> None:
+        """Make the judge; nothing is asked yet.
+
+        Raises:
+            ConfigError: If the judge cannot be made of these settings.
+        """
+        self._sizes = sizes
+        self._judge = RulerJudge(settings, tokenizer, num_workers=num_workers)
+        self._meeting: Meeting[ComparedTrajectory, float] = Meeting(
+            self._judge.scores, wait_seconds=settings.wait_seconds
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._judge.close()
+
+    async def rewarded(
+        self, row: Mapping[str, Any], play: Callable[[], Awaitable[FinishedRollout]]
+    ) -> TurnRewardOutput | list[TurnRewardOutput]:
+        """Play a rollout, and add the verdict from comparing it with the others of its prompt.
+
+        Args:
+            row: Columns of the dataset's row.
+            play: Plays the rollout.
+
+        Raises:
+            ConfigError: If nothing says whether the row is for validation.
+        """
+        if IS_VALIDATION not in row:
+            raise ConfigError(
+                f"pivot.ruler cannot tell training from validation: leave out {_MANAGER}, or name a class that is "
+                "derived from that of +method=mcp_rl"
+            )
+        size = self._sizes.validation if row[IS_VALIDATION] else self._sizes.training
+        async with self._meeting.joined(str(row["uid"]), size, min_items=min(2, size)) as member:
+            finished = await play()
+            if isinstance(finished.output, list) or _is_scored(finished.output, row):
+                return finished.output
+            trajectory = ComparedTrajectory(task_text(row["raw_prompt"]), finished.schemas, finished.turns)
+            verdict = await _verdict(member, trajectory)
+        finished.output.extra_fields[GROUP_VERDICT_FIELD] = asdict(with_row_name(verdict, row))
+        return finished.output
+
+
+def _is_scored(output: TurnRewardOutput, row: Mapping[str, Any]) -> bool:
+    """Whether a rollout is not compared: the system failed it, or in validation the row itself scores it."""
+    decided = output.extra_fields.get(VERDICT_FIELD)
+    if decided is not None and decided["score"] is None:
+        return True
+    return bool(row[IS_VALIDATION]) and (decided is not None or has_label(row))
+
+
+async def _verdict(member: Membership[ComparedTrajectory, float], trajectory: ComparedTrajectory) -> Verdict:
+    """The judge's verdict; an undecided one if there is no judgement, which is never the policy's fault."""
+    try:
+        return Verdict(score=await member.result(trajectory), reason="compared")
+    except MeetingError as error:
+        return Verdict.undecided(error.failure.value, str(error))
+    except VerifierError as error:
+        return Verdict.undecided(JUDGE_FAILED, str(error)[:MAX_DETAIL])
+    except ConfigError as error:
+        return fault_verdict(error)
+
+
+def group_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[GroupRewards] | None:
+    """What compares the rollouts of this process, the same for all its agent loops; None without `pivot.ruler`.
+
+    Args:
+        config: verl's whole config.
+        tokenizer: Tokenizer of the policy, which is the same in the whole process.
+
+    Raises:
+        ConfigError: If a key of the section is wrong.
+    """
+    if "ruler" not in config.pivot:
+        return None
+    settings, sizes = parse_ruler(config), GroupSizes.of(config)
+    num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
+    made = LoopLocal(lambda: GroupRewards(settings, sizes, tokenizer, num_workers))
+    return _made.setdefault((settings, sizes, num_workers), made)
+
+
+_made: dict[tuple[RulerSettings, GroupSizes, int], LoopLocal[GroupRewards]] = {}
+"""{settings: what compares rollouts by them} in this process; verl makes an agent loop for each rollout."""
