@@ -183,6 +183,16 @@ def test_spaces_that_are_too_large_stop_the_launch() -> None:
         ("gymnasium:CartPole-v1", {"arguments": {"x": 1}}, "unexpected keyword argument 'x'"),
         ("gymnasium:CartPole-v1", {"renderer": "tests.support.gym_environments:CountTo"}, "is no subclass of verl"),
         ("gymnasium:CartPole-v1", {"renderer": "tests.support.gym_environments:Broken"}, "raised KeyError: 'colour'"),
+        (
+            "gymnasium:CartPole-v1",
+            {"renderer": "tests.support.gym_environments:Silent"},
+            "`text` of Silent returned None",
+        ),
+        (
+            "gymnasium:CartPole-v1",
+            {"renderer": "tests.support.gym_environments:Shapeless"},
+            "CartPole-v1 has actions that no policy can be asked for: parameters of tool step must be a JSON schema of",
+        ),
     ],
 )
 def test_an_entry_that_cannot_work_stops_the_launch(name: str, options: Any, sentence: str) -> None:

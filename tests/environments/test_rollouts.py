@@ -130,3 +130,24 @@ def test_a_person_plays_an_environment_that_the_command_names() -> None:
     assert "5 is greater than the maximum of 2" in done.stdout
     assert "3\nThe environment has ended: terminated." in done.stdout
     assert "Reward 3 (environment: environment_terminated)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("system", "Masked, so that no update would see it: system_failure, environment gymnasium:"),
+        (
+            "raise",
+            "error: --prompt: environment gymnasium:tests.support.gym_environments:Hostile-v0.reset raised KeyError",
+        ),
+    ],
+)
+def test_a_conversation_whose_environment_does_not_begin_is_masked(tmp_path: Path, fault: str, said: str) -> None:
+    tools_file(tmp_path, "Hostile-v0", f"  arguments: {{at: reset, fault: {fault}}}\n")
+
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(
+        app, ["play", f"{tmp_path}/tools.yaml", "--human", "--prompt", "Count to 3."], input=""
+    )
+
+    assert said in done.output
+    assert not isinstance(done.exception, KeyError)

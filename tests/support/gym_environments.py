@@ -122,6 +122,16 @@ class Broken(EnvironmentRenderer):
         raise KeyError("colour")
 
 
+class Silent(EnvironmentRenderer):
+    def text(self, result: StepResult) -> str:
+        return None  # type: ignore[return-value]
+
+
+class Shapeless(EnvironmentRenderer):
+    def parameters(self) -> JsonObject:
+        return {"type": "array"}
+
+
 gymnasium.register("CountTo-v0", f"{__name__}:CountTo", max_episode_steps=4)
 gymnasium.register("Hostile-v0", f"{__name__}:Hostile")
 gymnasium.register("Wide-v0", f"{__name__}:Wide")

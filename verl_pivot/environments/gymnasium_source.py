@@ -143,7 +143,7 @@ class GymnasiumStepper:
         self._renderer = self._renderer_class(self._environment)
         observation, info = self._environment.reset(seed=self._seed, options=self._options)
         first = StepResult(observation, reward=0.0, terminated=False, truncated=False, info=info)
-        return Step(self._renderer.text(first))
+        return Step(_text(self._renderer, first))
 
     def _step(self, arguments: JsonObject) -> Step | ToolError:
         """The step, or the error that the policy reads because the arguments are no action."""
@@ -154,7 +154,7 @@ class GymnasiumStepper:
             return ToolError(str(error), ErrorKind.INVALID_ARGUMENT)
         observation, reward, terminated, truncated, info = environment.step(action)
         result = StepResult(observation, float(reward), bool(terminated), bool(truncated), info)
-        return Step(renderer.text(result), result.reward, _end(result))
+        return Step(_text(renderer, result), result.reward, _end(result))
 
     def _close(self) -> None:
         if self._environment is not None:
@@ -181,6 +181,13 @@ class _BegunEnvironment(NamedTuple):
 
     environment: Env[Any, Any]
     renderer: EnvironmentRenderer
+
+
+def _text(renderer: EnvironmentRenderer, result: StepResult) -> str:
+    text: object = renderer.text(result)
+    if not isinstance(text, str):
+        raise TypeError(f"`text` of {type(renderer).__name__} returned {type(text).__name__}; it returns a text")
+    return text
 
 
 def _end(result: StepResult) -> StopReason | None:

@@ -15,7 +15,6 @@ from pydantic import Field
 
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
 from verl_pivot.data.rollout_records import StopReason
-from verl_pivot.data.tool_schemas import parse_tools
 from verl_pivot.environments.server_address import ServerAddress
 from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, reset_options, seed_of
 from verl_pivot.errors import ConfigError, ToolFailureError
@@ -56,10 +55,6 @@ class OpenenvSource:
         """
         self._entry, self._label = entry, f"openenv:{entry.url}"
         self._schema = entry.schema_of_step(self._label, _parameters(entry.get("/schema").get("action"), entry.url))
-        try:
-            parse_tools([self._schema])
-        except BadRowError as error:
-            raise ConfigError(f"{entry.url}/schema has an action that no policy can be asked for: {error}") from error
         self.tools, self.pays_by_turn = (self._schema,), entry.reward is RewardRule.TURNS
 
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> SteppedEnvironment:

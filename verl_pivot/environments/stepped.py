@@ -9,10 +9,11 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import Field
 
-from verl_pivot.data.json_values import as_list, decode_json
+from verl_pivot.data.json_values import BadRowError, as_list, decode_json
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import StopReason
-from verl_pivot.errors import DataError, ToolBugError, ToolFailureError
+from verl_pivot.data.tool_schemas import parse_tools
+from verl_pivot.errors import ConfigError, DataError, ToolBugError, ToolFailureError
 from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.tool_response import shortened
 from verl_pivot.tools.workspace import Workspace
@@ -64,10 +65,17 @@ class SteppedOptions(Options):
         Args:
             label: Name of the environment.
             parameters: JSON schema of the arguments.
+
+        Raises:
+            ConfigError: If the parameters are no JSON schema of an object.
         """
         description = self.description or f"Take one step in the environment {label}."
         function: JsonObject = {"name": self.tool_name, "description": description, "parameters": parameters}
-        return {"type": "function", "function": function}
+        try:
+            (schema,) = parse_tools([{"type": "function", "function": function}])
+        except BadRowError as error:
+            raise ConfigError(f"environment {label} has actions that no policy can be asked for: {error}") from error
+        return schema
 
 
 class Step(NamedTuple):

@@ -90,6 +90,14 @@ class PlayedConversation:
         )
 
 
+def unbegun_conversation(prompt: Sequence[Message], failure: str) -> PlayedConversation:
+    """A conversation that ended before its first turn, because its tools failed."""
+    return PlayedConversation(
+        stop_reason=StopReason.TOOL_FAILURE, messages=tuple(prompt), num_prompt_messages=len(prompt), turns=(),
+        observed=(), seconds=0.0, failure=failure, num_empty_answers=0,
+    )  # fmt: skip
+
+
 async def play_conversation(
     player: Player,
     toolbox: Toolbox,

@@ -12,7 +12,7 @@ from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason, fault_verdict
 from verl_pivot.data.json_values import decode_json
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD
-from verl_pivot.errors import ConfigError, DataError, UserCodeError, VerifierError
+from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError, VerifierError
 from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import Problem
@@ -117,6 +117,11 @@ async def outcome_of(
         f"; in training verl's reward for data_source {source!r} does" * bool(source)
     )
     return Outcome(reward=None, by="nobody", reason="not_scored", detail=detail)
+
+
+def outcome_of_failure(error: ToolFailureError) -> Outcome:
+    """The outcome of a conversation whose tools did not begin."""
+    return _of_verdict(fault_verdict(error), "nobody", is_masked=True)
 
 
 def _of_verdict(verdict: Verdict, by: str, *, is_masked: bool = False) -> Outcome:

@@ -3,17 +3,18 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from verl_pivot.data.messages import parse_message
-from verl_pivot.errors import ConfigError, DataError, UserCodeError
-from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation
+from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError
+from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation, unbegun_conversation
 from verl_pivot.playing.notebook_play import NotebookRules, notebook_prompt, play_notebook
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
-from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
+from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of, outcome_of_failure
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
@@ -196,12 +197,19 @@ async def play_problem(
     opened = open_tools(
         job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
     )
-    async with opened as tools:
-        played = await _played(job, player, tools, problem, sample, on_message)
-        outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=job.notebook is not None)
-        ended = PlayedProblem(
-            problem=problem, sample=sample, player=player.name, tools=tuple(tools.toolbox.schemas), played=played,
-            outcome=outcome,
-        )  # fmt: skip
-        on_end(ended)
+    schemas = tuple(opened.toolbox.schemas)
+    async with AsyncExitStack() as stack:
+        try:
+            tools = await stack.enter_async_context(opened)
+        except ToolFailureError as error:
+            played, outcome = unbegun_conversation(problem.prompt, str(error)), outcome_of_failure(error)
+        else:
+            played = await _played(job, player, tools, problem, sample, on_message)
+            is_notebook = job.notebook is not None
+            outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=is_notebook)
+        on_end(
+            PlayedProblem(
+                problem=problem, sample=sample, player=player.name, tools=schemas, played=played, outcome=outcome
+            )
+        )
     return outcome
