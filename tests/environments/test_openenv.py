@@ -171,6 +171,14 @@ async def test_a_server_that_goes_down_gives_no_reward() -> None:
                 pass
 
 
+async def test_a_reset_without_an_answer_is_given_up_though_a_rollout_may_wait_for_room() -> None:
+    async with running(Recorded("silent_reset").app()) as url:
+        made = await toolset(url, timeout_seconds=0.2)
+        with pytest.raises(ToolFailureError, match=r"did not begin within 0\.2 s"):
+            async with made.open({}):
+                pass
+
+
 async def test_the_seed_of_the_row_is_given_to_the_server() -> None:
     recorded = Recorded()
     async with running(recorded.app()) as url:

@@ -79,6 +79,8 @@ class Recorded:
         count = 0
         async for message in socket:
             asked = json.loads(message.data)
+            if asked["type"] == "reset" and self.fault == "silent_reset":
+                continue
             if asked["type"] == "reset":
                 self.resets.append(asked["data"])
                 count = asked["data"].get("start", 0)
