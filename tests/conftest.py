@@ -28,6 +28,7 @@ LAUNCHES = (
     "tests/local/test_trial.py",
     "tests/rollout/test_pivot_training.py",
     "tests/rollout/test_tool_training.py",
+    "tests/environments/test_training.py",
     "tests/rollout/test_notebook_training.py",
     "tests/rewards/test_ppr_training.py",
     "tests/rewards/test_judge_training.py",
