@@ -1,5 +1,6 @@
 """`verl-pivot mcp list`, `freeze` and `scenarios`: a tools file -> what its MCP servers offer, and tasks for it."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -139,8 +140,6 @@ def scenarios_command(
 
 
 def _override(key: str, path: Path) -> str:
-    import shlex
-
     from verl_pivot.planning.overrides import override_value
 
     return shlex.quote(f"{key}={override_value(str(path))}")
