@@ -15,7 +15,7 @@ from tensordict import TensorDict
 from verl import DataProto
 
 from tests.support.fake_judge import FakeJudge, comparing, judging
-from tests.support.scripted_engine import Said, call, loop_of, rollout_config, row, scripted_model
+from tests.support.scripted_engine import RecordingRouter, Said, call, loop_of, rollout_config, row, scripted_model
 from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, IS_VALIDATION
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.ruler_metrics import ruler_metrics
@@ -44,10 +44,16 @@ def config_of(folder: Path, judge: FakeJudge | str, *overrides: str) -> DictConf
 Script = Sequence[Said | str]
 
 
-async def play(config: DictConfig, *scripts: Script, is_validation: bool = False, **columns: Any) -> list[Any]:
+async def play(
+    config: DictConfig,
+    *scripts: Script,
+    is_validation: bool = False,
+    router: RecordingRouter | None = None,
+    **columns: Any,
+) -> list[Any]:
     """What the agent loop gives for each rollout of one prompt, or raises."""
     given = row("Add.", uid="u", **{IS_VALIDATION: is_validation, **columns})
-    loops = [loop_of(ToolLoop, config, script) for script in scripts]
+    loops = [loop_of(ToolLoop, config, script, _load_balancer=router) for script in scripts]
     return await asyncio.gather(*(loop.run({"temperature": 1.0}, **given) for loop in loops), return_exceptions=True)
 
 
@@ -282,18 +288,35 @@ class Noted(Environment):
 """
 
 
-async def test_the_tools_of_all_rollouts_are_closed_when_the_judge_is_asked(tmp_path: Path) -> None:
+async def test_the_tools_of_all_rollouts_are_closed_and_their_places_free_when_the_judge_is_asked(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "noted.py").write_text(NOTED)
     (tmp_path / "noted.yaml").write_text(f"- environment: {tmp_path / 'noted.py'}:Noted\n")
-    closed_when_asked = []
+    router, when_asked = RecordingRouter(), []
 
     def noting(outside: str, inside: list[str]) -> JsonObject:
-        closed_when_asked.append((tmp_path / "noted.closed").read_text())
+        when_asked.append(((tmp_path / "noted.closed").read_text(), len(router.ended)))
         return comparing(outside, inside)
 
     async with judging(noting) as judge:
         config = config_of(tmp_path, judge, f"pivot.rollout.tools={tmp_path / 'noted.yaml'}")
-        outputs = await play(config, *([f"grade {grade}"] for grade in (1, 2, 3, 4)))
+        outputs = await play(config, *([f"grade {grade}"] for grade in (1, 2, 3, 4)), router=router)
 
     assert verdicts(outputs) == [0.1, 0.2, 0.3, 0.4]
-    assert closed_when_asked == ["closed " * 4]
+    assert when_asked == [("closed " * 4, 4)]
+
+
+async def test_a_rollout_that_is_cancelled_while_it_plays_or_waits_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async with judging(comparing) as judge:
+        config = config_of(tmp_path, judge)
+        given = row("Add.", uid="u", **{IS_VALIDATION: False})
+        loops = [loop_of(ToolLoop, config, [f"grade {grade}"], seconds=60.0 * (grade == 4)) for grade in (1, 2, 3, 4)]
+        *waiting, playing = [asyncio.create_task(loop.run({}, **given)) for loop in loops]
+        while not playing.done():
+            await asyncio.sleep(0.05)
+            if loops[3].server_manager.requests:
+                playing.cancel()
+        outputs = await asyncio.wait_for(asyncio.gather(*waiting), timeout=30.0)
+
+    assert verdicts(outputs) == [0.1, 0.2, 0.3]

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from verl.workers.rollout.replica import TokenOutput
 
-from tests.support.scripted_engine import Said, call, make_loop, row
+from tests.support.scripted_engine import RecordingRouter, Said, call, make_loop, row
 from tests.support.tiny_model import write_tokenizer
 from verl_pivot.configuration import configs_dir
-from verl_pivot.data.rollout_records import RoutingCost, parse_record
+from verl_pivot.data.rollout_records import parse_record
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
@@ -697,18 +697,6 @@ async def test_a_turn_that_a_weight_update_cut_goes_on_under_the_asynchronous_tr
     assert engine.prompts[1] == [*engine.prompts[0], *loop.tokenizer.encode(said[:20], add_special_tokens=False)]
     assert (output.extra_fields["min_global_steps"], output.extra_fields["max_global_steps"]) == (1, 3)
     assert record(output)["num_empty_answers"] == 0
-
-
-class RecordingRouter:
-    """The router's actor as an agent loop sees it; it records the conversations that were reported as ended."""
-
-    def __init__(self) -> None:
-        self.ended: list[tuple[object, ...]] = []
-        self.end_conversation = self
-
-    async def remote(self, *arguments: object) -> RoutingCost:
-        self.ended.append(arguments)
-        return RoutingCost(wait_seconds=0.5, num_moves=1, recomputed_tokens=70)
 
 
 async def test_the_end_is_reported_to_the_router_and_its_scheduling_cost_is_recorded(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.support.tiny_model import write_tokenizer
+from verl_pivot.data.rollout_records import RoutingCost
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,18 @@ class ScriptedClient:
             stop_reason=said.stop_reason,
             extra_fields={"global_steps": step, "min_global_steps": step, "max_global_steps": step},
         )
+
+
+class RecordingRouter:
+    """The router's actor as an agent loop sees it; it records the conversations that were reported as ended."""
+
+    def __init__(self) -> None:
+        self.ended: list[tuple[object, ...]] = []
+        self.end_conversation = self
+
+    async def remote(self, *arguments: object) -> RoutingCost:
+        self.ended.append(arguments)
+        return RoutingCost(wait_seconds=0.5, num_moves=1, recomputed_tokens=70)
 
 
 @cache

@@ -1,6 +1,5 @@
 """`verl-pivot mcp list`, `freeze` and `scenarios`: a tools file -> what its MCP servers offer, and tasks for it."""
 
-import asyncio
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -97,6 +96,8 @@ def scenarios_command(
     verl-pivot mcp scenarios tools.yaml --number 24 --out scenarios.parquet \\
       --base-url http://judge:30000/v1 --model strong
     """
+    import asyncio
+
     from verl_pivot.commands.asked_judge import EndpointOptions
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.engines.chat import ChatClient, response_format
