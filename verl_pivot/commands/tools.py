@@ -106,7 +106,7 @@ def serve_command(
     \b
     Examples:
     verl-pivot tools serve tools.yaml
-    verl-pivot tools serve tools.yaml --tool-format torl --host 0.0.0.0 --port 5000
+    verl-pivot tools serve tools.yaml --tool-format torl --host 0.0.0.0
     """
     from verl_pivot.commands.label_continuations import ContinuationOptions
     from verl_pivot.commands.serving import serve_until_told

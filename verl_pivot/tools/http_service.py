@@ -13,7 +13,7 @@ BodyT = TypeVar("BodyT")
 _MAX_BODY_BYTES = 8 << 20
 
 
-class RequestRefusedError(Exception):
+class UnanswerableRequestError(Exception):
     """A request that cannot be answered; the text says why, in one sentence."""
 
     def __init__(self, text: str, status: int = 422) -> None:
@@ -23,7 +23,7 @@ class RequestRefusedError(Exception):
 
 
 def make_app() -> web.Application:
-    """A web application that answers a RequestRefusedError with its sentence, and takes bodies of up to 8 MiB."""
+    """A web application that answers a UnanswerableRequestError with its sentence, and takes bodies of up to 8 MiB."""
     return web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
 
 
@@ -31,12 +31,12 @@ async def decoded_body(request: web.Request, form: type[BodyT]) -> BodyT:
     """The body of a request.
 
     Raises:
-        RequestRefusedError: If it is no JSON of that form.
+        UnanswerableRequestError: If it is no JSON of that form.
     """
     try:
         return msgspec.json.decode(await request.read(), type=form)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestRefusedError(f"the body is no request of {request.path}: {error}") from error
+        raise UnanswerableRequestError(f"the body is no request of {request.path}: {error}") from error
 
 
 def json_answer(value: Any) -> web.Response:
@@ -78,6 +78,6 @@ async def _refusals(
     """Answers a request that cannot be answered with its sentence, in the form of FastAPI."""
     try:
         return await handler(request)
-    except RequestRefusedError as error:
+    except UnanswerableRequestError as error:
         problem = msgspec.json.encode({"detail": str(error)})
         return web.Response(status=error.status, body=problem, content_type="application/json")

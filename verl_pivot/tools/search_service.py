@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from verl_pivot.tools.batches import Batcher
-from verl_pivot.tools.http_service import RequestRefusedError, decoded_body, json_answer, make_app
+from verl_pivot.tools.http_service import UnanswerableRequestError, decoded_body, json_answer, make_app
 from verl_pivot.tools.search_index import FoundDocument, SearchIndex
 from verl_pivot.tools.search_wire import (
     BATCH_SEARCH,
@@ -73,7 +73,7 @@ class SearchService:
     async def _search(self, request: web.Request) -> web.Response:
         body = await decoded_body(request, SearchBody)
         if not body.query.strip():
-            raise RequestRefusedError("the query is empty", status=400)  # as ReSearch's server
+            raise UnanswerableRequestError("the query is empty", status=400)  # as ReSearch's server
         (found,) = await self._find([body.query], body.top_n)
         documents = list(map(_plain, found))
         return json_answer((documents, [each.score for each in found]) if body.return_score else documents)
@@ -93,16 +93,18 @@ class SearchService:
         """The documents of each query of a request.
 
         Raises:
-            RequestRefusedError: If the request exceeds a limit.
+            UnanswerableRequestError: If the request exceeds a limit.
         """
         if len(queries) > _MAX_QUERIES:
-            raise RequestRefusedError(f"a request may have {_MAX_QUERIES} queries, and this one has {len(queries)}")
+            raise UnanswerableRequestError(
+                f"a request may have {_MAX_QUERIES} queries, and this one has {len(queries)}"
+            )
         if not 1 <= num_documents <= MAX_DOCUMENTS:
-            raise RequestRefusedError(
+            raise UnanswerableRequestError(
                 f"a query finds 1 to {MAX_DOCUMENTS} documents, and {num_documents} are asked for"
             )
         if (longest := max(map(len, queries), default=0)) > MAX_QUERY_CHARACTERS:
-            raise RequestRefusedError(f"a query may have {MAX_QUERY_CHARACTERS} characters, and one has {longest}")
+            raise UnanswerableRequestError(f"a query may have {MAX_QUERY_CHARACTERS} characters, and one has {longest}")
         return await self._batches.ask(_Asked(queries, num_documents))
 
     async def _find_all(self, requests: list[_Asked]) -> list[list[list[FoundDocument]]]:

@@ -16,7 +16,7 @@ from aiohttp import web
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import PivotError
 from verl_pivot.tools.calls import CallOutcome
-from verl_pivot.tools.http_service import RequestRefusedError, decoded_body, json_answer, make_app
+from verl_pivot.tools.http_service import UnanswerableRequestError, decoded_body, json_answer, make_app
 from verl_pivot.tools.tool_server_wire import ActionBody, ObservedAnswer, WireObservation
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
@@ -56,7 +56,7 @@ class _ServedTrajectory:
     has_ended: bool = False
 
 
-class _Result(NamedTuple):
+class _ActionResult(NamedTuple):
     """What the service answers to one action."""
 
     observation: str | WireObservation
@@ -102,9 +102,9 @@ class ToolService:
         for name in ("actions", "extra_fields", "finish", "is_last_step"):
             values = getattr(body, name)
             if values is not None and len(values) != number:
-                raise RequestRefusedError(f"{name} has {len(values)} entries, and trajectory_ids has {number}")
+                raise UnanswerableRequestError(f"{name} has {len(values)} entries, and trajectory_ids has {number}")
         if not number:
-            raise RequestRefusedError("a request needs at least one action")
+            raise UnanswerableRequestError("a request needs at least one action")
         over = body.finish or [False] * number
         last = body.is_last_step or [False] * number
         extra = body.extra_fields or [{} for _ in range(number)]
@@ -117,11 +117,11 @@ class ToolService:
             )
         )
 
-    async def _result(self, key: str, action: str, extra: JsonObject, is_over: bool, is_last: bool) -> _Result:
+    async def _result(self, key: str, action: str, extra: JsonObject, is_over: bool, is_last: bool) -> _ActionResult:
         """Answer to one action; `is_over` ends the trajectory without it, `is_last` behind it."""
         if is_over:
             await self._end(key)
-            return _Result("", True, True)
+            return _ActionResult("", True, True)
         while True:
             trajectory = self._trajectories.setdefault(key, _ServedTrajectory())
             async with trajectory.turn:
@@ -133,10 +133,10 @@ class ToolService:
                 await self._end(key)
             return result
 
-    async def _act(self, trajectory: _ServedTrajectory, action: str, extra: JsonObject) -> _Result:
+    async def _act(self, trajectory: _ServedTrajectory, action: str, extra: JsonObject) -> _ActionResult:
         calls = self._form.read(action)
         if not calls:
-            return _Result(WireObservation(obs="", invalid_reason="the action holds no call"), False, False)
+            return _ActionResult(WireObservation(obs="", invalid_reason="the action holds no call"), False, False)
         try:
             if trajectory.tools is None:
                 row = {"metadata": encode_json(extra)}
@@ -149,10 +149,12 @@ class ToolService:
             return _failed(failure)
         return self._observed(outcomes)
 
-    def _observed(self, outcomes: Sequence[CallOutcome]) -> _Result:
+    def _observed(self, outcomes: Sequence[CallOutcome]) -> _ActionResult:
         found = [outcome.observation for outcome in outcomes if outcome.observation is not None]
         text = "".join(self._form.template.format(text=each.text) for each in found)
-        return _Result(text, any(each.ends for each in found), all(each.error not in _UNREADABLE for each in found))
+        return _ActionResult(
+            text, any(each.ends for each in found), all(each.error not in _UNREADABLE for each in found)
+        )
 
     async def _end(self, key: str) -> None:
         """End a trajectory behind the action that it is at; one that is not there has ended before."""
@@ -183,6 +185,6 @@ class ToolService:
                     await self._end(key)
 
 
-def _failed(failure: str) -> _Result:
+def _failed(failure: str) -> _ActionResult:
     """A failure of the system, in the form in which verl-tool's own server hides one."""
-    return _Result(WireObservation(obs="", error=failure), True, False)
+    return _ActionResult(WireObservation(obs="", error=failure), True, False)
