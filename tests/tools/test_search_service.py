@@ -21,9 +21,10 @@ from aiohttp import web
 from tests.support.web_servers import running
 from verl_pivot.errors import ConfigError
 from verl_pivot.tools.calls import CallOutcome
+from verl_pivot.tools.http_service import serve
 from verl_pivot.tools.search_files import SearchKind
 from verl_pivot.tools.search_index import FoundDocument, SearchIndex
-from verl_pivot.tools.search_service import SearchService, serve
+from verl_pivot.tools.search_service import SearchService
 from verl_pivot.tools.search_writing import write_index
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import ErrorKind, ToolCall
@@ -169,7 +170,7 @@ async def test_a_port_that_is_taken_is_named(index: Path) -> None:
         with pytest.raises(
             ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{port}: .*; give another --host or --port"
         ):
-            await serve(SearchService(SearchIndex(index)), "127.0.0.1", port, lambda _: None)
+            await serve(SearchService(SearchIndex(index)).app(), "127.0.0.1", port, lambda _: None)
 
 
 def test_the_command_serves_until_it_is_told_to_end(index: Path) -> None:

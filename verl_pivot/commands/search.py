@@ -36,12 +36,10 @@ def serve_command(
     verl-pivot search serve --index wiki
     verl-pivot search serve --index wiki --kind hybrid --host 0.0.0.0 --port 8000
     """
-    import asyncio
-    import signal
-
+    from verl_pivot.commands.serving import serve_until_told
     from verl_pivot.tools.search_files import SearchKind
     from verl_pivot.tools.search_index import SearchIndex
-    from verl_pivot.tools.search_service import SearchService, serve
+    from verl_pivot.tools.search_service import SearchService
 
     opened = SearchIndex(index, None if kind is None else SearchKind(kind))
     service = SearchService(opened, num_documents=num_documents)
@@ -49,12 +47,4 @@ def serve_command(
     def on_ready(url: str) -> None:
         typer.echo(f"Serving {opened.facts.num_documents} documents by {opened.kind} at {url}")
 
-    async def run() -> None:
-        task = asyncio.ensure_future(serve(service, host, port, on_ready))
-        for each in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(each, task.cancel)
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
-
-    asyncio.run(run())
+    serve_until_told(service.app, host, port, on_ready)

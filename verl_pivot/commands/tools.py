@@ -1,4 +1,4 @@
-"""`verl-pivot tools report`: runs of one training with several seeds -> how tool use, length and accuracy develop."""
+"""`verl-pivot tools report` and `serve`: the tool use of a training, and the tools of a file for other trainers."""
 
 import math
 from pathlib import Path
@@ -11,12 +11,12 @@ from verl_pivot.errors import ConfigError
 if TYPE_CHECKING:
     from verl_pivot.runs.tool_use import StepToolUse
 
-tools_app = typer.Typer(help="Look at the tool calls of a training.", no_args_is_help=True)
+tools_app = typer.Typer(help="Serve tools, and look at the tool calls of a training.", no_args_is_help=True)
 
 
 @tools_app.callback()
 def tools() -> None:
-    """Look at the tool calls of a training."""
+    """Serve tools, and look at the tool calls of a training."""
 
 
 @tools_app.command("report")
@@ -80,3 +80,51 @@ def _read(run: Path, right_from: float) -> "tuple[StepToolUse, ...]":
 
     with progress_bar("steps", len(dump_files(run))) as on_step:
         return read_tool_use(run, right_from=right_from, on_step=on_step)
+
+
+@tools_app.command("serve")
+def serve_command(
+    tools: Annotated[Path, typer.Argument(help="The tools file, or path/to/file.py:Class for an environment alone.")],
+    tool_format: Annotated[
+        str | None,
+        typer.Option(
+            help="Format of calls and observations: what +tool_format= names, or a YAML file with keys of "
+            "pivot.rollout. By default calls are <tool_call> blocks."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 5000,
+    idle_seconds: Annotated[
+        float, typer.Option(min=1.0, help="Seconds without an action after which an unfinished trajectory is ended.")
+    ] = 3600.0,
+) -> None:
+    """Serve the tools of a tools file in the protocol of verl-tool's tool servers.
+
+    The path is /get_observation; the trainer's action_stop_tokens must be the texts that end a call in the format.
+    Whoever reaches the port may run the tools: there is no password. Ctrl-C ends the service.
+
+    \b
+    Examples:
+    verl-pivot tools serve tools.yaml
+    verl-pivot tools serve tools.yaml --tool-format torl --host 0.0.0.0
+    """
+    from verl_pivot.commands.label_continuations import ContinuationOptions
+    from verl_pivot.commands.serving import serve_until_told
+    from verl_pivot.data.actions import read_turn
+    from verl_pivot.launch_checks.sandbox_pool import check_pool
+    from verl_pivot.playing.running import open_toolset
+    from verl_pivot.rollout.turn_parsers import TagParser
+    from verl_pivot.tools.tool_service import ActionForm, ToolService
+
+    settings = ContinuationOptions(tools=str(tools), tool_format=tool_format).settings()
+    toolset = open_toolset(settings.tools)
+    check_pool(tools=toolset.built_in)
+    for pair in settings.tags:
+        toolset.check_argument(pair.tool, pair.argument)
+    tags = TagParser(settings.tags, settings.answer_tag)
+    form = ActionForm(
+        read=tags.read if settings.parser == "tags" else lambda action: read_turn(action).calls,
+        template=settings.observation_template,
+    )
+    service = ToolService(toolset, form, max_calls_per_turn=settings.max_calls_per_turn, idle_seconds=idle_seconds)
+    serve_until_told(service.app, host, port, lambda url: typer.echo(f"Serving {tools} at {url}/get_observation"))

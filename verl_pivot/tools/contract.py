@@ -161,7 +161,7 @@ class Environment:
         """The outcome of the rollout, or a number in [0, 1] as its score; None leaves it to the reward manager.
 
         Args:
-            answer: The policy's last message; None if a limit ended the rollout before there was one.
+            answer: The policy's last message; None if a limit or a tool ended the rollout before there was one.
         """
         return None
 

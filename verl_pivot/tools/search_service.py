@@ -1,15 +1,14 @@
 """HTTP service of one index: requests of Search-R1's and of ReSearch's protocol -> documents."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple
 
-import msgspec
 from aiohttp import web
 
-from verl_pivot.errors import ConfigError
 from verl_pivot.tools.batches import Batcher
+from verl_pivot.tools.http_service import UnanswerableRequestError, decoded_body, json_answer, make_app
 from verl_pivot.tools.search_index import FoundDocument, SearchIndex
 from verl_pivot.tools.search_wire import (
     BATCH_SEARCH,
@@ -27,8 +26,6 @@ from verl_pivot.tools.search_wire import (
     WireDocument,
 )
 
-BodyT = TypeVar("BodyT")
-_MAX_BODY_BYTES = 8 << 20
 _MAX_QUERIES = 1024
 """Queries of one request."""
 _MAX_REQUESTS = 64
@@ -41,15 +38,6 @@ class _Asked(NamedTuple):
     queries: Sequence[str]
     num_documents: int
     """Documents for each query."""
-
-
-class _RequestError(Exception):
-    """A request that cannot be answered; the text says why, in one sentence."""
-
-    def __init__(self, text: str, status: int = 422) -> None:
-        super().__init__(text)
-        self.status = status
-        """HTTP status of the answer; 422 is FastAPI's."""
 
 
 class SearchService:
@@ -68,7 +56,7 @@ class SearchService:
 
     def app(self) -> web.Application:
         """The web application, to be run by one event loop."""
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
+        app = make_app()
         app.router.add_post(RETRIEVE, self._retrieve)
         app.router.add_post(SEARCH, self._search)
         app.router.add_post(BATCH_SEARCH, self._batch_search)
@@ -76,41 +64,47 @@ class SearchService:
         return app
 
     async def _retrieve(self, request: web.Request) -> web.Response:
-        body = await _decoded(request, RetrieveBody)
+        body = await decoded_body(request, RetrieveBody)
         found = await self._find(body.queries, body.topk or self._num_documents)
         if body.return_scores:
-            return _answer(RetrievedAnswer(result=[list(map(_scored, documents)) for documents in found]))
-        return _answer(PlainRetrievedAnswer(result=[list(map(_plain, documents)) for documents in found]))
+            return json_answer(RetrievedAnswer(result=[list(map(_scored, documents)) for documents in found]))
+        return json_answer(PlainRetrievedAnswer(result=[list(map(_plain, documents)) for documents in found]))
 
     async def _search(self, request: web.Request) -> web.Response:
-        body = await _decoded(request, SearchBody)
+        body = await decoded_body(request, SearchBody)
         if not body.query.strip():
-            raise _RequestError("the query is empty", status=400)  # as ReSearch's server
+            raise UnanswerableRequestError("the query is empty", status=400)  # as ReSearch's server
         (found,) = await self._find([body.query], body.top_n)
         documents = list(map(_plain, found))
-        return _answer((documents, [each.score for each in found]) if body.return_score else documents)
+        return json_answer((documents, [each.score for each in found]) if body.return_score else documents)
 
     async def _batch_search(self, request: web.Request) -> web.Response:
-        body = await _decoded(request, BatchSearchBody)
+        body = await decoded_body(request, BatchSearchBody)
         found = await self._find(body.query, body.top_n)
         lists = [list(map(_plain, documents)) for documents in found]
-        return _answer((lists, [[each.score for each in row] for row in found]) if body.return_score else lists)
+        return json_answer((lists, [[each.score for each in row] for row in found]) if body.return_score else lists)
 
     async def _health(self, request: web.Request) -> web.Response:
-        return _answer({"status": "healthy", "kind": self._index.kind, "documents": self._index.facts.num_documents})
+        return json_answer(
+            {"status": "healthy", "kind": self._index.kind, "documents": self._index.facts.num_documents}
+        )
 
     async def _find(self, queries: Sequence[str], num_documents: int) -> list[list[FoundDocument]]:
         """The documents of each query of a request.
 
         Raises:
-            _RequestError: If the request exceeds a limit.
+            UnanswerableRequestError: If the request exceeds a limit.
         """
         if len(queries) > _MAX_QUERIES:
-            raise _RequestError(f"a request may have {_MAX_QUERIES} queries, and this one has {len(queries)}")
+            raise UnanswerableRequestError(
+                f"a request may have {_MAX_QUERIES} queries, and this one has {len(queries)}"
+            )
         if not 1 <= num_documents <= MAX_DOCUMENTS:
-            raise _RequestError(f"a query finds 1 to {MAX_DOCUMENTS} documents, and {num_documents} are asked for")
+            raise UnanswerableRequestError(
+                f"a query finds 1 to {MAX_DOCUMENTS} documents, and {num_documents} are asked for"
+            )
         if (longest := max(map(len, queries), default=0)) > MAX_QUERY_CHARACTERS:
-            raise _RequestError(f"a query may have {MAX_QUERY_CHARACTERS} characters, and one has {longest}")
+            raise UnanswerableRequestError(f"a query may have {MAX_QUERY_CHARACTERS} characters, and one has {longest}")
         return await self._batches.ask(_Asked(queries, num_documents))
 
     async def _find_all(self, requests: list[_Asked]) -> list[list[list[FoundDocument]]]:
@@ -121,56 +115,6 @@ class SearchService:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._index.search, queries, number)
         )
         return [[next(found)[: each.num_documents] for _ in each.queries] for each in requests]
-
-
-async def serve(service: SearchService, host: str, port: int, on_ready: Callable[[str], None]) -> None:
-    """Answer requests until the task is cancelled.
-
-    Args:
-        service: The service.
-        host: Address to listen on.
-        port: Port to listen on; 0 takes a free one.
-        on_ready: Called with the address when requests are answered.
-
-    Raises:
-        ConfigError: If it cannot listen there.
-    """
-    runner = web.AppRunner(service.app(), access_log=None)
-    await runner.setup()
-    try:
-        try:
-            await web.TCPSite(runner, host, port, backlog=1024).start()
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
-            ) from error
-        on_ready(f"http://{host}:{runner.addresses[0][1]}")
-        await asyncio.Event().wait()
-    finally:
-        await runner.cleanup()
-
-
-@web.middleware
-async def _refusals(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
-    """Answers a request that cannot be answered with its sentence, in the form of FastAPI."""
-    try:
-        return await handler(request)
-    except _RequestError as error:
-        problem = msgspec.json.encode({"detail": str(error)})
-        return web.Response(status=error.status, body=problem, content_type="application/json")
-
-
-async def _decoded(request: web.Request, form: type[BodyT]) -> BodyT:
-    try:
-        return msgspec.json.decode(await request.read(), type=form)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise _RequestError(f"the body is no request of {request.path}: {error}") from error
-
-
-def _answer(value: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
 def _plain(found: FoundDocument) -> WireDocument:

@@ -7,8 +7,6 @@ from typing import Any
 
 import msgspec
 
-from verl_pivot.types import JsonObject
-
 
 class ActionBody(msgspec.Struct, kw_only=True):
     """Body of a request; its lists have one entry for each action."""
@@ -16,16 +14,20 @@ class ActionBody(msgspec.Struct, kw_only=True):
     trajectory_ids: list[str]
     actions: list[str]
     """Whole turns of the policy, up to the text that ended them."""
-    extra_fields: list[JsonObject]
-    finish: list[bool]
-    """Whether the trajectory is over and its state may go; the action is then empty."""
-    is_last_step: list[bool]
+    extra_fields: list[dict[str, Any]] | None = None
+    """Columns of the trajectory's row; here its metadata."""
+    finish: list[bool] | None = None
+    """Whether the trajectory is over and its state may go; the action is then not run."""
+    is_last_step: list[bool] | None = None
+    """Whether no action of the trajectory follows."""
 
 
-class WireObservation(msgspec.Struct, kw_only=True):
+class WireObservation(msgspec.Struct, kw_only=True, omit_defaults=True):
     """An observation that is no plain text."""
 
     obs: str
+    invalid_reason: str | None = None
+    """Why no tool could read the action."""
     error: Any = None
     """What failed in the server, where something did."""
     image: Any = None

@@ -278,7 +278,7 @@ class RolloutTools:
         """Verdict of the first environment that decides the outcome; None if none does.
 
         Args:
-            answer: The policy's last message; None if a limit ended the rollout before there was one.
+            answer: The policy's last message; None if a limit or a tool ended the rollout before there was one.
         """
         for environment in self._environments:
             verdict = await environment.score(answer)
