@@ -16,7 +16,6 @@ import pytest
 
 from tests.support.web_servers import running
 from verl_pivot.data.actions import read_turn
-from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.rollout.turn_parsers import TagPair, TagParser
 from verl_pivot.tools.tool_service import ActionForm, ToolService
 from verl_pivot.tools.toolset import load_toolset
