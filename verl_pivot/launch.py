@@ -124,7 +124,7 @@ def _check_sections(config: DictConfig) -> None:
         elif others:
             raise ConfigError(
                 f"pivot.{min(others)} needs the calls of a tools file, which a rollout that an environment drives does "
-                "not have: leave out pivot.rollout.environment, or choose +method=tool_rollout or grpo_roc"
+                "not have: leave out pivot.rollout.environment, or choose +method=tool_rollout"
             )
     _check_sampling_sections(config)
 

@@ -552,3 +552,16 @@ def test_a_launch_stops_where_its_pool_of_sandboxes_lacks_what_its_tools_or_veri
     write_pivots(folder / "pivots.parquet", verifier="math")
     with pytest.raises(ConfigError, match="verifier 'math' needs files, which a pool of code_judge does not have"):
         check()
+
+
+def test_an_environment_that_drives_needs_no_tools_file_and_no_section_that_reads_calls() -> None:
+    environment = "pivot.rollout.environment={command: [python, my_agent.py]}"
+    check_config(composed(environment, method="tool_rollout"), [])
+
+    for method, message in (
+        ("mcp_rl", r"pivot\.ruler needs the calls of a tools file"),
+        ("grpo_roc", "format_tag does nothing beside `environment`"),
+        ("ppr", "does nothing beside `environment`"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check_config(composed(environment, method=method), [])
