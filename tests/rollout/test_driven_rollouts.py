@@ -101,7 +101,7 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
         [400, "max_tokens must be at least 1"],
         [400, "the arguments of a tool call are n"],
         [400, "a message has a tool call without "],
-        [400, "a prompt of 8019 tokens is longer "],
+        [400, "a prompt of 8019 tokens exceeds th"],
         [401, "the key belongs to no trajectory t"],
     ]
     assert len(loop.server_manager.requests) == 1

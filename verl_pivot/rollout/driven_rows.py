@@ -1,8 +1,9 @@
 """One rollout that a foreign environment drives: its task and the policy's endpoint -> the rows that verl stores."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import cache, partial
 from typing import Any
 
 from verl_pivot.data.faults import MAX_SENTENCE
@@ -17,14 +18,17 @@ from verl_pivot.data.rollout_records import (
     RoutingCost,
     StopReason,
 )
+from verl_pivot.environments.verifiers_rows import verifiers_command, verifiers_task
 from verl_pivot.errors import ToolFailureError
+from verl_pivot.loop_local import LoopLocal
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.context_rows import RowLayout, Stretch, rows_of
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
 from verl_pivot.rollout.environment_process import EnvironmentReport, run_environment
-from verl_pivot.rollout.model_gateway import gateway
+from verl_pivot.rollout.environment_worker import EnvironmentWorker
+from verl_pivot.rollout.model_gateway import PolicyEndpoint, gateway
 from verl_pivot.rollout.played_rollout import ToolLoopParts
-from verl_pivot.rollout.settings import is_dumped
+from verl_pivot.rollout.settings import ForeignEnvironment, VerifiersEnvironment, is_dumped
 from verl_pivot.types import EnvironmentReturn, Verdict
 
 logger = logging.getLogger(__name__)
@@ -34,7 +38,10 @@ _COLUMNS = ("data_source", "reward_model", "extra_info")
 
 
 async def driven_rows(
-    parts: ToolLoopParts, command: Sequence[str], sampling_params: Mapping[str, Any], columns: Mapping[str, Any]
+    parts: ToolLoopParts,
+    environment: ForeignEnvironment,
+    sampling_params: Mapping[str, Any],
+    columns: Mapping[str, Any],
 ) -> list[TurnRewardOutput]:
     """Rows of one rollout; an empty list if the policy sampled no token.
 
@@ -43,13 +50,13 @@ async def driven_rows(
 
     Args:
         parts: The agent loop.
-        command: Program and arguments of the environment.
+        environment: The environment.
         sampling_params: verl's sampling parameters.
         columns: Columns of the dataset's row.
     """
     trajectory = DrivenTrajectory(parts, sampling_params)
     try:
-        report, failure = await _reported(trajectory, command, columns, parts.settings.max_wall_seconds)
+        report, failure = await _reported(trajectory, environment, columns, parts.settings.max_wall_seconds)
     finally:
         journey = await trajectory.end()
     stop = StopReason.TOOL_FAILURE if failure and not trajectory.is_limited else trajectory.stop_reason
@@ -70,16 +77,36 @@ async def driven_rows(
 
 
 async def _reported(
-    trajectory: DrivenTrajectory, command: Sequence[str], columns: Mapping[str, Any], max_idle_seconds: float
+    trajectory: DrivenTrajectory, environment: ForeignEnvironment, columns: Mapping[str, Any], max_idle_seconds: float
 ) -> tuple[EnvironmentReport, str]:
     """What the environment reports at its end, or else how it failed."""
-    task = {"prompt": columns["raw_prompt"], **{name: columns[name] for name in _COLUMNS if name in columns}}
+    is_stuck = lambda: trajectory.idle_seconds > max_idle_seconds  # noqa: E731
     async with (await gateway.get()).opened(trajectory) as endpoint:
         try:
-            is_stuck = lambda: trajectory.idle_seconds > max_idle_seconds  # noqa: E731
-            return await run_environment(command, task, endpoint, is_stuck=is_stuck), ""
+            return await _report(environment, columns, endpoint, is_stuck), ""
         except ToolFailureError as error:
             return EnvironmentReport(), str(error)
+
+
+async def _report(
+    environment: ForeignEnvironment,
+    columns: Mapping[str, Any],
+    endpoint: PolicyEndpoint,
+    is_stuck: Callable[[], bool],
+) -> EnvironmentReport:
+    if isinstance(environment, VerifiersEnvironment):
+        worker = await _worker(environment.model_dump_json()).get()
+        return await worker.play(verifiers_task(columns), endpoint, is_stuck=is_stuck)
+    task = {"prompt": columns["raw_prompt"], **{name: columns[name] for name in _COLUMNS if name in columns}}
+    return await run_environment(environment.command, task, endpoint, is_stuck=is_stuck)
+
+
+@cache
+def _worker(settings: str) -> LoopLocal[EnvironmentWorker]:
+    """The process of an environment of verifiers, the same for all agent loops of this process."""
+    environment = VerifiersEnvironment.model_validate_json(settings)
+    command = verifiers_command(environment.python, environment.verifiers, environment.arguments, "play")
+    return LoopLocal(partial(EnvironmentWorker, command, f"verifiers:{environment.verifiers}"))
 
 
 def _record(

@@ -135,7 +135,9 @@ class DrivenTrajectory:
         if before is None:
             tokens = await rendered(self._parts, told, request.tools, self._parts.added_prefix)
             if tokens.num_prompt_tokens > self._parts.loop.rollout_config.prompt_length:
-                text = f"a prompt of {tokens.num_prompt_tokens} tokens is longer than data.max_prompt_length"
+                text = (
+                    f"a prompt of {tokens.num_prompt_tokens} tokens exceeds the context length (data.max_prompt_length)"
+                )
                 raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
             first = len(self.turn_tokens)
             return DrivenConversation(
@@ -158,7 +160,7 @@ class DrivenTrajectory:
         left = self._parts.max_model_len - len(begun.tokens.token_ids) - 1
         most = min(left, self._limits.turn_budget(len(begun.tokens.mask)))
         if most <= 0:
-            text = "the conversation leaves no room for an answer (data.max_response_length, or the engine's context)"
+            text = "the conversation fills the context length (data.max_response_length, or the engine's own)"
             raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
         return most if request.max_tokens is None else min(most, request.max_tokens)
 

@@ -13,9 +13,9 @@ import msgspec
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
 
-_REPORT_BYTES = 1 << 20
+REPORT_BYTES = 1 << 20
 """Last bytes of standard output that are kept; a report is a line within them."""
-_ERROR_BYTES = 2000
+ERROR_BYTES = 2000
 """Last bytes of standard error that are kept."""
 _POLL_SECONDS = 0.5
 
@@ -65,9 +65,8 @@ async def run_environment(
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
     if process.returncode:
-        said = errors.decode(errors="replace").strip().splitlines()[-1:]
-        detail = f"; its stderr ends with {said[0]!r}" if said else ""
-        raise ToolFailureError(f"the environment {command[0]} ended with exit code {process.returncode}{detail}")
+        detail = f"ended with exit code {process.returncode}{last_line(errors)}"
+        raise ToolFailureError(f"the environment {command[0]} {detail}")
     return _report(command[0], output)
 
 
@@ -80,7 +79,7 @@ async def _exchanged(process: asyncio.subprocess.Process, task: bytes) -> tuple[
         process.stdin.write(task)
         await process.stdin.drain()
     process.stdin.close()
-    output, errors = await asyncio.gather(_end_of(process.stdout, _REPORT_BYTES), _end_of(process.stderr, _ERROR_BYTES))
+    output, errors = await asyncio.gather(_end_of(process.stdout, REPORT_BYTES), _end_of(process.stderr, ERROR_BYTES))
     await process.wait()
     lines = output.strip().splitlines()
     return (lines[-1] if lines else b""), errors
@@ -100,8 +99,23 @@ def _report(name: str, line: bytes) -> EnvironmentReport:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         shown = line[:200].decode(errors="replace")
         raise ToolFailureError(f"the environment {name} ended with {shown!r}, which is no report: {error}") from error
+    return checked(name, report)
+
+
+def checked(name: str, report: EnvironmentReport) -> EnvironmentReport:
+    """A report that says an outcome.
+
+    Raises:
+        ToolFailureError: If it says that something failed, or its reward is no finite number.
+    """
     if report.error:
         raise ToolFailureError(f"the environment {name} failed: {report.error[:1000]}")
     if report.reward is not None and not math.isfinite(report.reward):
         raise ToolFailureError(f"the environment {name} gives a reward of {report.reward}, which is no finite number")
     return report
+
+
+def last_line(errors: bytes) -> str:
+    """What a description says of a process' standard error; "" if it is empty."""
+    said = errors.decode(errors="replace").strip().splitlines()[-1:]
+    return f"; its stderr ends with {said[0]!r}" if said else ""

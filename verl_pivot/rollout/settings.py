@@ -1,11 +1,13 @@
 """RolloutSettings: the section `pivot.rollout` of the launch command, checked."""
 
+import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from omegaconf import DictConfig, OmegaConf
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
@@ -34,12 +36,36 @@ class CommandEnvironment(Options):
     """Program and arguments."""
 
 
+class VerifiersEnvironment(Options):
+    """An environment of verifiers (up to 0.1.14), in one process of each worker."""
+
+    verifiers: Annotated[str, Field(min_length=1)]
+    """Name of the environment."""
+    arguments: Mapping[str, Any] = {}
+    """Arguments of its `load_environment`."""
+    python: str = sys.executable
+    """Python in which verifiers and the environment are installed."""
+
+
+def _environment_kind(value: object) -> str:
+    """Which of the environments a setting describes."""
+    is_verifiers = isinstance(value, VerifiersEnvironment) or (isinstance(value, Mapping) and "verifiers" in value)
+    return "verifiers" if is_verifiers else "command"
+
+
+ForeignEnvironment: TypeAlias = Annotated[
+    Annotated[CommandEnvironment, Tag("command")] | Annotated[VerifiersEnvironment, Tag("verifiers")],
+    Discriminator(_environment_kind),
+]
+"""An environment that drives the policy."""
+
+
 class RolloutSettings(Options):
     """Keys of `pivot.rollout`, which configs/method/tool_rollout.yaml explains to users."""
 
     tools: str
     """Path of the tools file."""
-    environment: CommandEnvironment | None = None
+    environment: ForeignEnvironment | None = None
     """Environment that drives the policy by OpenAI's protocol, in place of the tools file; None: there is none."""
     parser: str = "hermes"
     """Format of the calls: hermes, tags, or one of verl's parsers as verl/<name>."""
@@ -63,6 +89,17 @@ class RolloutSettings(Options):
     max_observation_tokens: Annotated[int, Field(ge=16)] = 1024
     max_calls_per_turn: Annotated[int, Field(ge=1)] = 16
     max_wall_seconds: Annotated[float, Field(gt=0.0)] = 1800.0
+
+    @field_validator("environment", mode="before")
+    @classmethod
+    def _read_name(cls, value: object) -> object:
+        """`verifiers:NAME` is short for `{verifiers: NAME}`."""
+        if not isinstance(value, str):
+            return value
+        kind, colon, name = value.partition(":")
+        if kind != "verifiers" or not colon:
+            raise ValueError(f"environment must be verifiers:NAME or {{command: [program, ...]}}, got {value!r}")
+        return {kind: name}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

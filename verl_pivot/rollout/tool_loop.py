@@ -63,7 +63,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     async def _play(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> _Played:
         environment = self._parts.settings.environment
         if environment is not None:
-            return await driven_rows(self._parts, environment.command, sampling_params, row)
+            return await driven_rows(self._parts, environment, sampling_params, row)
         if self._group_rewards is None:
             return (await self._finish(sampling_params, row)).output
         rewards = await self._group_rewards.get()

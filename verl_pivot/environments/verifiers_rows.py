@@ -1,0 +1,79 @@
+"""Data set of an environment of verifiers -> rows that verl reads, and a row -> the environment's task."""
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.types import Json, JsonObject
+
+_PROCESS = Path(__file__).with_name("verifiers_process.py")
+
+
+def verifiers_command(python: str, name: str, arguments: Mapping[str, Any], mode: str) -> list[str]:
+    """Command of an environment's process.
+
+    Args:
+        python: Python in which verifiers and the environment are installed.
+        name: Name of the environment.
+        arguments: Arguments of its `load_environment`.
+        mode: `rows` or `play`.
+    """
+    return [python, str(_PROCESS), name, json.dumps(dict(arguments)), mode]
+
+
+def verifiers_rows(python: str, name: str, arguments: Mapping[str, Any]) -> Iterator[JsonObject]:
+    """Rows of an environment's data set, one at a time; arguments are those of `verifiers_command`.
+
+    Raises:
+        ConfigError: If the process fails; the message has the last line of its standard error.
+    """
+    command = verifiers_command(python, name, arguments, "rows")
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{python} does not start: {error}; give the Python in which verifiers is installed"
+        ) from error
+    output, errors = process.communicate()
+    if process.returncode:
+        said = errors.strip().splitlines()[-1:] or ["nothing"]
+        raise ConfigError(
+            f"the environment {name} gives no rows, and its process says {said[0]!r}: give --python of an environment "
+            "where `pip install verifiers==0.1.14` and the environment's own package are installed"
+        )
+    for index, line in enumerate(output.splitlines()):
+        yield _row(name, index, json.loads(line))
+
+
+def _row(name: str, index: int, example: JsonObject) -> JsonObject:
+    extra: JsonObject = {
+        "index": index,
+        "example_id": example.get("example_id", index),
+        "info": json.dumps(example.get("info") or {}),
+    }
+    return {
+        "data_source": f"verifiers:{name}",
+        "prompt": example["prompt"],
+        "ability": "agent",
+        "reward_model": {"style": "rule", "ground_truth": str(example.get("answer") or "")},
+        "extra_info": extra,
+    }
+
+
+def verifiers_task(columns: Mapping[str, Any]) -> JsonObject:
+    """The task of a row, as verifiers wants it.
+
+    Args:
+        columns: Columns of the dataset's row, such as those that `verifiers_rows` makes.
+    """
+    extra, reward = columns.get("extra_info") or {}, columns.get("reward_model") or {}
+    info: Json = json.loads(extra.get("info") or "{}")
+    return {
+        "prompt": list(columns["raw_prompt"]),
+        "example_id": int(extra.get("example_id", 0)),
+        "answer": str(reward.get("ground_truth", "")),
+        "info": info,
+    }

@@ -1,0 +1,139 @@
+"""EnvironmentWorker: one process of a foreign environment that plays many trajectories at once -> their reports."""
+
+import asyncio
+import itertools
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.rollout.environment_process import ERROR_BYTES, REPORT_BYTES, EnvironmentReport, checked, last_line
+from verl_pivot.rollout.model_gateway import PolicyEndpoint
+
+_POLL_SECONDS = 0.5
+
+
+class _Answer(msgspec.Struct):
+    """A line of the process: a report, or that it is ready."""
+
+    id: int = -1
+    reward: float | None = None
+    metrics: Mapping[str, float] = {}
+    error: str = ""
+
+    def report(self) -> EnvironmentReport:
+        return EnvironmentReport(reward=self.reward, metrics=self.metrics, error=self.error)
+
+
+class EnvironmentWorker:
+    """The process of one event loop. It starts with a trajectory, and again with the next one after it has ended."""
+
+    def __init__(self, command: Sequence[str], label: str) -> None:
+        """Start nothing yet.
+
+        Args:
+            command: Program and arguments; it speaks as environments/verifiers_process.py does.
+            label: Name of the environment in messages.
+        """
+        self._command, self._label = tuple(command), label
+        self._process: asyncio.subprocess.Process | None = None
+        self._reading: list[asyncio.Task[None]] = []
+        self._pending: dict[int, asyncio.Future[EnvironmentReport]] = {}
+        self._errors = b""
+        self._starting = asyncio.Lock()
+        self._numbers = itertools.count()
+
+    async def __aenter__(self) -> "EnvironmentWorker":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._kill()
+        await asyncio.gather(*self._reading, return_exceptions=True)  # the end of the loop may have cancelled them
+
+    async def play(
+        self, task: Mapping[str, Any], endpoint: PolicyEndpoint, *, is_stuck: Callable[[], bool]
+    ) -> EnvironmentReport:
+        """Play one trajectory.
+
+        Args:
+            task: The task, as the environment wants it.
+            endpoint: Where it finds the policy.
+            is_stuck: Whether the environment has been silent for too long, asked twice a second.
+
+        Raises:
+            ToolFailureError: If the environment fails, hangs, or its process ends.
+        """
+        process = await self._running()
+        number = next(self._numbers)
+        reported: asyncio.Future[EnvironmentReport] = asyncio.get_running_loop().create_future()
+        self._pending[number] = reported
+        asked = {"id": number, "task": task, "base_url": endpoint.base_url, "api_key": endpoint.api_key}
+        try:
+            self._tell(process, asked)
+            while not (await asyncio.wait({reported}, timeout=_POLL_SECONDS))[0]:
+                if is_stuck():
+                    raise ToolFailureError(f"the environment {self._label} hangs: it asks nothing and does not end")
+            return checked(self._label, await reported)
+        finally:
+            if self._pending.pop(number, None) is not None and not reported.done():
+                reported.cancel()
+                self._tell(process, {"cancel": number})
+
+    async def _running(self) -> asyncio.subprocess.Process:
+        async with self._starting:
+            if self._process is None:
+                pipe = asyncio.subprocess.PIPE
+                try:
+                    self._process = await asyncio.create_subprocess_exec(
+                        *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=REPORT_BYTES, start_new_session=True
+                    )
+                except OSError as error:
+                    raise ToolFailureError(f"the environment {self._label} does not start: {error}") from error
+                self._errors = b""
+                self._reading = [asyncio.create_task(self._read(self._process)), asyncio.create_task(self._listen())]
+            return self._process
+
+    def _tell(self, process: asyncio.subprocess.Process, message: Mapping[str, Any]) -> None:
+        assert process.stdin is not None
+        with suppress(OSError, RuntimeError):  # the process ended, and its readers say so
+            process.stdin.write(msgspec.json.encode(message) + b"\n")
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        """Hand out the answers until the process ends; then whoever waits learns why."""
+        assert process.stdout is not None
+        reason = ""
+        with suppress(asyncio.CancelledError):
+            try:
+                while line := await process.stdout.readline():
+                    answer = msgspec.json.decode(line, type=_Answer)
+                    waiting = self._pending.get(answer.id)
+                    if waiting is not None and not waiting.done():
+                        waiting.set_result(answer.report())
+            except (ValueError, msgspec.DecodeError) as error:  # a line that is too long, or none of the protocol
+                reason = f"its process wrote a line that is no answer: {error}"
+        self._kill()
+        await process.wait()
+        await asyncio.sleep(0)
+        said = last_line(self._errors)
+        reason = reason or f"its process ended with exit code {process.returncode}"
+        failure = ToolFailureError(f"the environment {self._label} failed: {reason}{said}")
+        self._process = None
+        for waiting in self._pending.values():
+            if not waiting.done():
+                waiting.set_exception(failure)
+
+    async def _listen(self) -> None:
+        process = self._process
+        assert process is not None
+        assert process.stderr is not None
+        while chunk := await process.stderr.read(1 << 16):
+            self._errors = (self._errors + chunk)[-ERROR_BYTES:]
+
+    def _kill(self) -> None:
+        if self._process is not None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
