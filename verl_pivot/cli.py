@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 
 from verl_pivot import __version__
 from verl_pivot.commands.doctor import doctor_command
+from verl_pivot.commands.environment_rows import environment_rows_command
 from verl_pivot.commands.export import export_command
 from verl_pivot.commands.filter import filter_command
 from verl_pivot.commands.hard_set import hard_set_command
@@ -104,6 +105,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "export": export_command,
     "index": index_command,
     "qa-rows": qa_rows_command,
+    "environment-rows": environment_rows_command,
     "next-stage": next_stage_command,
     "hard-set": hard_set_command,
 }

@@ -15,6 +15,7 @@ from rapidfuzz.distance import OSA
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import check_launch, remember_run
+from verl_pivot.launch_checks.environments import check_environment
 from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_settings_of_groups, chosen_groups
 from verl_pivot.launch_checks.objective import check_objective
@@ -126,6 +127,8 @@ def _check_sections(config: DictConfig) -> None:
                 f"pivot.{min(others)} needs the calls of a tools file, which a rollout that an environment drives does "
                 "not have: leave out pivot.rollout.environment, or choose +method=tool_rollout"
             )
+        else:
+            check_environment(settings.environment)
     _check_sampling_sections(config)
 
 

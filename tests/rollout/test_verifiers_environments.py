@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
+from typer.testing import CliRunner
 
 from tests.rollout.test_tool_loop import SAMPLING
 from tests.support.paths import ROOT
 from tests.support.scripted_engine import call, make_loop
+from verl_pivot.cli import app
 from verl_pivot.configuration import configs_dir
 from verl_pivot.environments.verifiers_rows import verifiers_rows
 from verl_pivot.errors import ConfigError
@@ -105,6 +108,19 @@ def test_an_environment_that_is_not_installed_is_named_with_the_remedy() -> None
         examples("gone")
     with pytest.raises(ConfigError, match="nowhere/python does not start"):
         list(verifiers_rows("nowhere/python", "sums", {}))
+
+
+def test_the_command_writes_rows_and_says_how_to_train_on_them(tmp_path: Path) -> None:
+    out = tmp_path / "sums.parquet"
+    words = ["environment-rows", "verifiers:sums", "--out", str(out), "--limit", "1", "--arguments", '{"a": 1}']
+    done = CliRunner().invoke(app, words)
+
+    assert done.exit_code == 0, done.output
+    assert pyarrow.parquet.read_table(out).to_pylist() == examples("sums")[:1]
+    assert f"Wrote {out}: 1 rows." in done.output
+    assert "'pivot.rollout.environment={verifiers: sums, arguments: {\"a\": 1}}'" in done.output
+    refused = CliRunner().invoke(app, ["environment-rows", "gymnasium:CartPole-v1", "--out", str(out)])
+    assert (refused.exit_code, "give verifiers:NAME" in refused.output) == (1, True)
 
 
 def test_rollouts_at_once_share_a_process_that_ends_with_the_event_loop() -> None:

@@ -2,10 +2,11 @@
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from verl_pivot.data.files import replacing
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import Json, JsonObject
 
@@ -46,6 +47,23 @@ def verifiers_rows(python: str, name: str, arguments: Mapping[str, Any]) -> Iter
         )
     for index, line in enumerate(output.splitlines()):
         yield _row(name, index, json.loads(line))
+
+
+def write_rows(rows: Iterable[JsonObject], out: Path) -> int:
+    """Write rows of `verifiers_rows` as a parquet file, and say how many there are.
+
+    Raises:
+        ConfigError: If there are none.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    table = pyarrow.Table.from_pylist(list(rows))
+    if not len(table):
+        raise ConfigError("the environment's data set is empty: look at its arguments")
+    with replacing(out) as unfinished:
+        pyarrow.parquet.write_table(table, unfinished)
+    return len(table)
 
 
 def _row(name: str, index: int, example: JsonObject) -> JsonObject:

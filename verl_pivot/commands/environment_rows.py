@@ -1,0 +1,55 @@
+"""`verl-pivot environment-rows`: the data set of a foreign environment -> rows whose rollouts it drives."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from verl_pivot.commands.options import json_object, out_of_parquet, refuse_overwriting
+from verl_pivot.errors import ConfigError
+
+
+def environment_rows_command(
+    environment: Annotated[str, typer.Argument(help="verifiers:NAME, an environment of verifiers up to 0.1.14.")],
+    out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The rows.parquet to write.")],
+    python: Annotated[
+        str, typer.Option(help="Python in which verifiers and the environment are installed.", show_default="this one")
+    ] = sys.executable,
+    arguments: Annotated[str, typer.Option(help="Arguments of load_environment, as a JSON object.")] = "{}",
+    limit: Annotated[int | None, typer.Option(min=1, help="Rows to write, from the first.")] = None,
+) -> None:
+    """Write the data set of a foreign environment as rows for training.
+
+    The environment then drives the rollouts of these rows, in a process of the Python where it is installed.
+
+    \b
+    Examples:
+    verl-pivot environment-rows verifiers:wordle --out wordle.parquet
+    verl-pivot environment-rows verifiers:wordle --out wordle.parquet \\
+      --python environments/bin/python --arguments '{"num_train": 500}'
+    """
+    from itertools import islice
+
+    from verl_pivot.environments.verifiers_rows import verifiers_rows, write_rows
+    from verl_pivot.planning.overrides import override_value
+
+    kind, _, name = environment.partition(":")
+    if kind != "verifiers" or not name:
+        raise ConfigError(f"{environment} is no environment that has rows; give verifiers:NAME")
+    refuse_overwriting(out, [])
+    chosen = json_object(arguments, "--arguments")
+    typer.echo(f"Loading the environment {name} ...")
+    num_rows = write_rows(islice(verifiers_rows(python, name, chosen), limit), out)
+    typer.echo(f"Wrote {out}: {num_rows} rows.")
+    setting = f"pivot.rollout.environment={{verifiers: {name}"
+    if python != sys.executable:
+        setting += f", python: {python}"
+    if chosen:
+        setting += f", arguments: {arguments}"
+    files = shlex.quote(f"data.train_files={override_value(str(out))}")
+    typer.echo(
+        "Next:\npython -m verl.trainer.main_ppo <your overrides> +method=tool_rollout \\\n"
+        f"    {files} {shlex.quote(setting + '}')}"
+    )

@@ -1,0 +1,32 @@
+"""A launch's `pivot.rollout.environment` -> an error if its program, or the package verifiers, is not there."""
+
+import shutil
+import subprocess
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.rollout.settings import CommandEnvironment, ForeignEnvironment
+
+_IS_INSTALLED = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
+
+
+def check_environment(environment: ForeignEnvironment) -> None:
+    """Refuse an environment that cannot be started on this machine.
+
+    Raises:
+        ConfigError: With the remedy.
+    """
+    if isinstance(environment, CommandEnvironment):
+        if shutil.which(environment.command[0]) is None:
+            raise ConfigError(
+                f"pivot.rollout.environment: the program {environment.command[0]!r} was not found; install it, or give "
+                "its whole path"
+            )
+        return
+    python = environment.python
+    if shutil.which(python) is None:
+        raise ConfigError(f"pivot.rollout.environment: there is no Python {python!r}; give its whole path")
+    if subprocess.run([python, "-c", _IS_INSTALLED], check=False).returncode:
+        raise ConfigError(
+            f"pivot.rollout.environment: {python} has no verifiers; run `{python} -m pip install verifiers==0.1.14`, "
+            f"or give another Python as pivot.rollout.environment={{verifiers: {environment.verifiers}, python: PATH}}"
+        )
