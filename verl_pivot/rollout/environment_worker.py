@@ -17,7 +17,7 @@ from verl_pivot.rollout.model_gateway import PolicyEndpoint
 _POLL_SECONDS = 0.5
 
 
-class _Answer(msgspec.Struct):
+class _ProcessAnswer(msgspec.Struct):
     """A line of the process: a report, or that it is ready."""
 
     id: int = -1
@@ -109,7 +109,7 @@ class EnvironmentWorker:
         with suppress(asyncio.CancelledError):
             try:
                 while line := await process.stdout.readline():
-                    answer = msgspec.json.decode(line, type=_Answer)
+                    answer = msgspec.json.decode(line, type=_ProcessAnswer)
                     waiting = self._pending.get(answer.id)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(answer.report())
