@@ -57,6 +57,15 @@ async def test_tokens_masks_and_logprobs_are_those_of_the_tool_loop(tmp_path: Pa
     assert got.extra_fields["rollout"]["stop_reason"] == "answered"
 
 
+async def test_programs_reach_the_policy_where_a_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    (got,) = await rows_of(driven_loop("tools", ["It is 5."]))
+
+    assert got.extra_fields["verdict"]["score"] == 1.0
+
+
 async def test_a_conversation_goes_on_in_its_row_and_another_gets_a_row_of_its_own() -> None:
     loop = driven_loop("two", ["One.", "Two.", "Three."])
 

@@ -95,11 +95,16 @@ def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str
 
 def server_environment(environment: Mapping[str, str], model: str, *, on_cpu: bool) -> dict[str, str]:
     """Environment variables of the server: this process's, no proxy for 127.0.0.1, and on a CPU those of the shims."""
-    no_proxy = ",".join(filter(None, [environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1"]))
-    variables = {**GRPC_PORT, **environment, "NO_PROXY": no_proxy, "no_proxy": no_proxy}
+    variables = {**GRPC_PORT, **environment, **no_proxy_for_loopback(environment)}
     if Path(model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
     return {**variables, **cpu_engine_variables(environment)} if on_cpu else variables
+
+
+def no_proxy_for_loopback(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables with which a program asks servers on 127.0.0.1 directly, whatever proxy these variables name."""
+    no_proxy = ",".join(filter(None, [environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1"]))
+    return {"NO_PROXY": no_proxy, "no_proxy": no_proxy}
 
 
 def end_process_group(process: "subprocess.Popen[bytes]", grace_seconds: float = 10.0) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
 
@@ -45,7 +46,12 @@ async def run_environment(
     Raises:
         ToolFailureError: If the process cannot be started, fails, hangs, or reports nothing that can be read.
     """
-    variables = os.environ | {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": endpoint.api_key}
+    variables = {
+        **os.environ,
+        **no_proxy_for_loopback(os.environ),
+        "OPENAI_BASE_URL": endpoint.base_url,
+        "OPENAI_API_KEY": endpoint.api_key,
+    }
     pipe = asyncio.subprocess.PIPE
     try:
         process = await asyncio.create_subprocess_exec(

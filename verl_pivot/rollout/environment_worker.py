@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.environment_process import ERROR_BYTES, REPORT_BYTES, EnvironmentReport, checked, last_line
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
@@ -89,8 +90,9 @@ class EnvironmentWorker:
                 pipe = asyncio.subprocess.PIPE
                 try:
                     self._process = await asyncio.create_subprocess_exec(
-                        *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=REPORT_BYTES, start_new_session=True
-                    )
+                        *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=REPORT_BYTES,
+                        start_new_session=True, env={**os.environ, **no_proxy_for_loopback(os.environ)},
+                    )  # fmt: skip
                 except OSError as error:
                     raise ToolFailureError(f"the environment {self._label} does not start: {error}") from error
                 self._errors = b""
