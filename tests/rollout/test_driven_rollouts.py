@@ -183,6 +183,16 @@ async def test_requests_after_the_end_are_refused() -> None:
     assert sum(len(output.turn_ends) for output in outputs) == num_requests
 
 
+async def test_rollouts_over_max_processes_wait_without_being_taken_for_stuck() -> None:
+    """The program takes more than half of the seconds after which a silent one is ended."""
+    options = ("pivot.rollout.environment.max_processes=1", "pivot.rollout.max_wall_seconds=2")
+    loops = [driven_loop("slow", ["One."], *options) for _ in range(3)]
+
+    played = await asyncio.gather(*map(rows_of, loops))
+
+    assert [output.extra_fields["verdict"]["score"] for (output,) in played] == [1.0] * 3
+
+
 async def test_a_cut_turn_is_followed_by_no_other_in_its_row() -> None:
     loop = driven_loop("two", ["One. " * 40, "Two.", "Three."], "pivot.rollout.max_turn_tokens=8")
     outputs = await rows_of(loop)

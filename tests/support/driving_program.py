@@ -116,6 +116,12 @@ def hangs(task: dict[str, Any]) -> None:
     time.sleep(61.28)
 
 
+def slow(task: dict[str, Any]) -> None:
+    once(task)
+    time.sleep(1.2)
+    report(1.0)
+
+
 def silent(task: dict[str, Any]) -> None:
     once(task)
     print("all is well")

@@ -1,7 +1,9 @@
 """One rollout that a foreign environment drives: its task and the policy's endpoint -> the rows that verl stores."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import asdict
 from functools import cache, partial
 from typing import Any
@@ -54,11 +56,12 @@ async def driven_rows(
         sampling_params: verl's sampling parameters.
         columns: Columns of the dataset's row.
     """
-    trajectory = DrivenTrajectory(parts, sampling_params)
-    try:
-        report, failure = await _reported(trajectory, environment, columns, parts.settings.max_wall_seconds)
-    finally:
-        journey = await trajectory.end()
+    async with await _place(environment):
+        trajectory = DrivenTrajectory(parts, sampling_params)
+        try:
+            report, failure = await _reported(trajectory, environment, columns, parts.settings.max_wall_seconds)
+        finally:
+            journey = await trajectory.end()
     stop = StopReason.TOOL_FAILURE if failure and not trajectory.is_limited else trajectory.stop_reason
     failure = trajectory.failure or failure
     fields: dict[str, Any] = {}
@@ -74,6 +77,26 @@ async def driven_rows(
         logger.error("a rollout gives no row, since its environment asked the policy for nothing: %s", failure)
         return []
     return _outputs(trajectory, parts, columns, _record(trajectory, columns, stop, failure, journey), fields)
+
+
+async def _place(environment: ForeignEnvironment) -> AbstractAsyncContextManager[None]:
+    """A place among the processes of a worker; environments of verifiers share one process."""
+    if isinstance(environment, VerifiersEnvironment):
+        return nullcontext()
+    return (await _places(environment.max_processes).get()).semaphore
+
+
+class _ProcessPlaces(nullcontext[Any]):
+    """Places for the processes of one event loop."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(self)
+        self.semaphore = asyncio.Semaphore(number)
+
+
+@cache
+def _places(number: int) -> LoopLocal[_ProcessPlaces]:
+    return LoopLocal(lambda: _ProcessPlaces(number))
 
 
 async def _reported(

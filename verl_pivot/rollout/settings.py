@@ -34,6 +34,8 @@ class CommandEnvironment(Options):
 
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     """Program and arguments."""
+    max_processes: Annotated[int, Field(ge=1)] = 64
+    """Processes at once in one worker; further rollouts wait at their beginning."""
 
 
 class VerifiersEnvironment(Options):
