@@ -60,6 +60,10 @@ SHOWN_ELSEWHERE = {
         "test_the_curriculum_is_off_by_default_and_its_options_are_those_of_the_config",
     ),
     "pivot.rollout.parser": ("contract/test_configs.py", "test_the_options_of_the_tool_loop_are_those_of_the_config"),
+    "pivot.rollout.environment": (
+        "rollout/test_driven_rollouts.py",
+        "test_tokens_masks_and_logprobs_are_those_of_the_tool_loop",
+    ),
     "pivot.rollout.max_turns": ("rollout/test_tool_loop.py", "test_calls_of_the_last_turn_are_not_run"),
     "pivot.router.router_class": ("contract/test_configs.py", "test_the_defaults_of_a_router_are_those_of_its_config"),
     "pivot.router.policy": (

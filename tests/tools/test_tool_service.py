@@ -24,6 +24,7 @@ from verl_pivot.types import ToolCall
 ENVIRONMENT = """
 from pathlib import Path
 
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.tools.contract import Environment, Observation, ToolError, tool
 
 class Shop(Environment):

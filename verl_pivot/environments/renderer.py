@@ -19,8 +19,9 @@ from verl_pivot.types import JsonObject
 with extra("gymnasium"):
     from gymnasium import Env
 
-_HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]*m(.*?)\x1b\[0m", re.DOTALL)
+_HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m")
 """What a terminal would show in another colour, which becomes brackets: where the player of FrozenLake stands."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class StepResult(NamedTuple):
@@ -93,5 +94,5 @@ class EnvironmentRenderer:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         if self.environment.render_mode != "ansi":
             return text
-        drawn = _HIGHLIGHTED.sub(r"[\1]", str(self.environment.render())).strip()
+        drawn = _COLOUR.sub("", _HIGHLIGHTED.sub(r"[\1]", str(self.environment.render()))).strip()
         return f"{text}\n{drawn}"
