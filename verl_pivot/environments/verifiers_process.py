@@ -28,7 +28,6 @@ def main(name: str, arguments: str, mode: str) -> None:
         for row in environment.get_dataset():
             write(wire, {key: value for key, value in row.items() if key in ("prompt", "answer", "info", "example_id")})
     else:
-        write(wire, {"ready": True})
         asyncio.run(serve(environment, wire))
 
 

@@ -27,7 +27,7 @@ class ChatRefusedError(Exception):
         return {"error": {"message": str(self), "type": "invalid_request_error", "param": None, "code": self.code}}
 
 
-class _Body(msgspec.Struct, forbid_unknown_fields=False):
+class _Body(msgspec.Struct):
     """Fields of a request that are read; the trainer's own sampling parameters hold, whatever others it has."""
 
     messages: list[dict[str, Any]]

@@ -31,6 +31,7 @@ from verl_pivot.rollout.environment_worker import EnvironmentWorker
 from verl_pivot.rollout.model_gateway import PolicyEndpoint, gateway
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.settings import ForeignEnvironment, VerifiersEnvironment, is_dumped
+from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.types import EnvironmentReturn, Verdict
 
 logger = logging.getLogger(__name__)
@@ -76,27 +77,21 @@ async def driven_rows(
     if not trajectory.conversations:
         logger.error("a rollout gives no row, since its environment asked the policy for nothing: %s", failure)
         return []
-    return _outputs(trajectory, parts, columns, _record(trajectory, columns, stop, failure, journey), fields)
+    record = _record(trajectory, parts, columns, stop, failure, journey)
+    return _outputs(trajectory, parts, columns, record, fields)
 
 
 async def _place(environment: ForeignEnvironment) -> AbstractAsyncContextManager[None]:
     """A place among the processes of a worker; environments of verifiers share one process."""
     if isinstance(environment, VerifiersEnvironment):
         return nullcontext()
-    return (await _places(environment.max_processes).get()).semaphore
-
-
-class _ProcessPlaces(nullcontext[Any]):
-    """Places for the processes of one event loop."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(self)
-        self.semaphore = asyncio.Semaphore(number)
+    return await _places(environment.max_processes).get()
 
 
 @cache
-def _places(number: int) -> LoopLocal[_ProcessPlaces]:
-    return LoopLocal(lambda: _ProcessPlaces(number))
+def _places(number: int) -> LoopLocal[asyncio.Semaphore]:
+    """Places for the processes of an event loop."""
+    return LoopLocal(lambda: nullcontext(asyncio.Semaphore(number)))
 
 
 async def _reported(
@@ -134,6 +129,7 @@ def _worker(settings: str) -> LoopLocal[EnvironmentWorker]:
 
 def _record(
     trajectory: DrivenTrajectory,
+    parts: ToolLoopParts,
     columns: Mapping[str, Any],
     stop: StopReason,
     failure: str,
@@ -150,6 +146,10 @@ def _record(
         generate_seconds=trajectory.engine.seconds,
         tool_seconds=0.0,
         num_empty_answers=trajectory.engine.num_empty_answers,
+        text_differs=any(
+            text_differs(parts.loop, each.written, each.tokens.token_ids, each.tools)
+            for each in trajectory.conversations
+        ),
         journey=journey,
         oldest_weights=trajectory.engine.oldest_step,
         newest_weights=trajectory.engine.newest_step,

@@ -6,13 +6,15 @@ import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
+
+ResultT = TypeVar("ResultT")
 
 REPORT_BYTES = 1 << 20
 """Last bytes of standard output that are kept; a report is a line within them."""
@@ -61,10 +63,7 @@ async def run_environment(
         raise ToolFailureError(f"the environment {command[0]} does not start: {error}") from error
     try:
         finishing = asyncio.create_task(_exchanged(process, msgspec.json.encode(task)))
-        while not (await asyncio.wait({finishing}, timeout=_POLL_SECONDS))[0]:
-            if is_stuck():
-                raise ToolFailureError(f"the environment {command[0]} hangs: it asks nothing and does not end")
-        output, errors = await finishing
+        output, errors = await ended(finishing, command[0], is_stuck)
     finally:
         finishing.cancel()
         with suppress(ProcessLookupError):
@@ -74,6 +73,18 @@ async def run_environment(
         detail = f"ended with exit code {process.returncode}{last_line(errors)}"
         raise ToolFailureError(f"the environment {command[0]} {detail}")
     return _report(command[0], output)
+
+
+async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callable[[], bool]) -> ResultT:
+    """What an environment gives at its end.
+
+    Raises:
+        ToolFailureError: If it hangs.
+    """
+    while not (await asyncio.wait({waiting}, timeout=_POLL_SECONDS))[0]:
+        if is_stuck():
+            raise ToolFailureError(f"the environment {name} hangs: it asks nothing and does not end")
+    return await waiting
 
 
 async def _exchanged(process: asyncio.subprocess.Process, task: bytes) -> tuple[bytes, bytes]:

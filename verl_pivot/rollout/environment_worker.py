@@ -12,16 +12,21 @@ import msgspec
 
 from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.errors import ToolFailureError
-from verl_pivot.rollout.environment_process import ERROR_BYTES, REPORT_BYTES, EnvironmentReport, checked, last_line
+from verl_pivot.rollout.environment_process import (
+    ERROR_BYTES,
+    REPORT_BYTES,
+    EnvironmentReport,
+    checked,
+    ended,
+    last_line,
+)
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
-
-_POLL_SECONDS = 0.5
 
 
 class _ProcessAnswer(msgspec.Struct):
-    """A line of the process: a report, or that it is ready."""
+    """A line of the process: the report of one trajectory."""
 
-    id: int = -1
+    id: int
     reward: float | None = None
     metrics: Mapping[str, float] = {}
     error: str = ""
@@ -42,7 +47,7 @@ class EnvironmentWorker:
         """
         self._command, self._label = tuple(command), label
         self._process: asyncio.subprocess.Process | None = None
-        self._reading: list[asyncio.Task[None]] = []
+        self._reading: asyncio.Task[None] | None = None
         self._pending: dict[int, asyncio.Future[EnvironmentReport]] = {}
         self._errors = b""
         self._starting = asyncio.Lock()
@@ -53,7 +58,8 @@ class EnvironmentWorker:
 
     async def __aexit__(self, *_: object) -> None:
         self._kill()
-        await asyncio.gather(*self._reading, return_exceptions=True)  # the end of the loop may have cancelled them
+        if self._reading is not None:
+            await asyncio.wait({self._reading})
 
     async def play(
         self, task: Mapping[str, Any], endpoint: PolicyEndpoint, *, is_stuck: Callable[[], bool]
@@ -75,10 +81,7 @@ class EnvironmentWorker:
         asked = {"id": number, "task": task, "base_url": endpoint.base_url, "api_key": endpoint.api_key}
         try:
             self._tell(process, asked)
-            while not (await asyncio.wait({reported}, timeout=_POLL_SECONDS))[0]:
-                if is_stuck():
-                    raise ToolFailureError(f"the environment {self._label} hangs: it asks nothing and does not end")
-            return checked(self._label, await reported)
+            return checked(self._label, await ended(reported, self._label, is_stuck))
         finally:
             if self._pending.pop(number, None) is not None and not reported.done():
                 reported.cancel()
@@ -96,7 +99,7 @@ class EnvironmentWorker:
                 except OSError as error:
                     raise ToolFailureError(f"the environment {self._label} does not start: {error}") from error
                 self._errors = b""
-                self._reading = [asyncio.create_task(self._read(self._process)), asyncio.create_task(self._listen())]
+                self._reading = asyncio.create_task(self._read(self._process))
             return self._process
 
     def _tell(self, process: asyncio.subprocess.Process, message: Mapping[str, Any]) -> None:
@@ -107,6 +110,7 @@ class EnvironmentWorker:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         """Hand out the answers until the process ends; then whoever waits learns why."""
         assert process.stdout is not None
+        listening = asyncio.create_task(self._listen(process))
         reason = ""
         with suppress(asyncio.CancelledError):
             try:
@@ -118,8 +122,8 @@ class EnvironmentWorker:
             except (ValueError, msgspec.DecodeError) as error:  # a line that is too long, or none of the protocol
                 reason = f"its process wrote a line that is no answer: {error}"
         self._kill()
+        await asyncio.wait({listening})
         await process.wait()
-        await asyncio.sleep(0)
         said = last_line(self._errors)
         reason = reason or f"its process ended with exit code {process.returncode}"
         failure = ToolFailureError(f"the environment {self._label} failed: {reason}{said}")
@@ -128,9 +132,7 @@ class EnvironmentWorker:
             if not waiting.done():
                 waiting.set_exception(failure)
 
-    async def _listen(self) -> None:
-        process = self._process
-        assert process is not None
+    async def _listen(self, process: asyncio.subprocess.Process) -> None:
         assert process.stderr is not None
         while chunk := await process.stderr.read(1 << 16):
             self._errors = (self._errors + chunk)[-ERROR_BYTES:]

@@ -1,8 +1,9 @@
-"""Command line of bubblewrap with its file descriptors, for a lane or for one program. Starts nothing.
+"""Command line of bubblewrap with its file descriptors, for a lane, one program or a server. Starts nothing.
 
 CVE-2026-87766 (bubblewrap < 0.12.0): a mount below a symbolic link that a program placed creates folders on the host.
 Not possible here: every mount goes to a constant path, to a path of the host's own Python or to one from the file of
-languages, in a root that is empty and that no program has seen yet; nothing that a program could write is ever mounted.
+languages, in a root that is empty and that no program has seen yet. What a program could write is mounted nowhere, but
+for the folder of a server of the user's own, at a constant path; what else a server sees lies where the user says.
 """
 
 import os
