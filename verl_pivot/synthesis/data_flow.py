@@ -1,0 +1,114 @@
+"""Recorded trajectories -> FieldEdge: a value in a call's arguments that the result of an earlier call held."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, TypeAlias
+
+from verl_pivot.data.answered_calls import answered_calls
+from verl_pivot.data.json_values import BadRowError, decode_json, encode_json
+from verl_pivot.synthesis.tool_graph import EdgeOrigin, FieldEdge
+from verl_pivot.types import Json, Message, Role, Trajectory
+
+MIN_CALLS = 2
+"""Recorded calls that an edge takes: a value may stand in a result by chance once."""
+
+_MIN_CHARACTERS = 3
+_MIN_NUMBER = 10
+_NAME = re.compile(r"[^\W\d]+(-[^\W\d]+)*\d?")
+
+Scalar: TypeAlias = str | int | float
+
+
+class FieldValue(NamedTuple):
+    """One value in a result or in arguments, and the keys to it, written as in `FieldEdge`."""
+
+    path: str
+    value: Scalar
+
+
+def mined_edges(trajectories: Iterable[Trajectory], *, min_calls: int = MIN_CALLS) -> list[FieldEdge]:
+    """The edges between fields that recorded trajectories show, in alphabetical order.
+
+    A value counts if a call's arguments have it, the result of an earlier call gave it, and neither a message of the
+    user or the system before the call has it, nor the tools' schemas: the caller cannot have it from elsewhere. What a
+    call was told, its result does not give. Texts count from three characters on, numbers from 10 on, since smaller
+    ones stand everywhere.
+
+    Args:
+        trajectories: Recorded trajectories, whose results are JSON or text.
+        min_calls: Recorded calls that an edge takes.
+    """
+    seen: Counter[tuple[str, str, str, str]] = Counter()
+    for trajectory in trajectories:
+        seen.update(_flow(trajectory))
+    return [
+        FieldEdge(*ends, EdgeOrigin.RECORDED, num_calls)
+        for ends, num_calls in sorted(seen.items())
+        if num_calls >= min_calls
+    ]
+
+
+def _flow(trajectory: Trajectory) -> Iterator[tuple[str, str, str, str]]:
+    """Yield (source, result, target, argument) of each value that passes, once for each call that takes it."""
+    calls = answered_calls(trajectory.messages)
+    schemas = encode_json(list(trajectory.tools)).casefold()
+    held: dict[Scalar, set[tuple[str, str]]] = defaultdict(set)
+    read = 0
+    for answered in calls:
+        while calls[read].position < answered.position:  # parallel calls do not read each other's results
+            earlier = calls[read]
+            told = {value for _, value in fields(earlier.call.arguments)}
+            for path, value in fields_of_result(earlier.result):
+                if value not in told:
+                    held[value].add((earlier.call.name, path))
+            read += 1
+        said: str | None = None
+        ends = set()
+        for path, value in fields(answered.call.arguments):
+            if value in held:
+                said = said if said is not None else schemas + _said(trajectory.messages[: answered.position])
+                if str(value).casefold() not in said:
+                    ends |= {(*source, answered.call.name, path) for source in held[value]}
+        yield from ends
+
+
+def _said(messages: Iterable[Message]) -> str:
+    texts = [message.content for message in messages if message.role in (Role.SYSTEM, Role.USER)]
+    return "\n".join(texts).casefold()
+
+
+def fields_of_result(result: Message | None) -> list[FieldValue]:
+    """The values that may pass from a call's result; a result that is no JSON is one text, with "" for its keys."""
+    if result is None:
+        return []
+    try:
+        value = decode_json(result.content)
+    except BadRowError:
+        value = result.content
+    return fields(value)
+
+
+def fields(value: Json) -> list[FieldValue]:
+    """The values within a JSON value that may pass, and keys that are data, such as those of an object by id."""
+    found, left = [], [("", value)]
+    while left:
+        path, inner = left.pop()
+        if isinstance(inner, dict):
+            for key, child in inner.items():
+                is_name = _NAME.fullmatch(key) is not None
+                place = f"{path}.{key if is_name else '*'}".lstrip(".")
+                if not is_name and _may_pass(key):
+                    found.append(FieldValue(place, key))
+                left.append((place, child))
+        elif isinstance(inner, list):
+            left += [(path, child) for child in inner]
+        elif isinstance(inner, Scalar) and _may_pass(inner):
+            found.append(FieldValue(path, inner))
+    return found
+
+
+def _may_pass(value: Scalar) -> bool:
+    if isinstance(value, str):
+        return len(value) >= _MIN_CHARACTERS
+    return not isinstance(value, bool) and abs(value) >= _MIN_NUMBER

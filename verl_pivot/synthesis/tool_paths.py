@@ -1,0 +1,186 @@
+"""ToolGraph and a seed -> ToolPath: which calls a conversation has to make, by a walk and Magnet's three operations."""
+
+from collections.abc import Sequence
+from random import Random
+
+from pydantic import Field
+
+from verl_pivot.synthesis.tool_graph import FieldEdge, ToolGraph
+from verl_pivot.validation import Options
+
+
+class PathOptions(Options):
+    """How paths are drawn.
+
+    Magnet (arXiv:2503.07826, section 3) walks 7 calls and merges with probability 0.3; it names no probabilities of the
+    other two operations, so that those are ours.
+    """
+
+    length: int = Field(default=7, ge=2)
+    """Most calls of a walk, before calls are inserted; a walk ends earlier where no new tool follows."""
+    merge: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Probability that a request and the next one become one, with the calls of both."""
+    insert: float = Field(default=0.2, ge=0.0, le=1.0)
+    """Probability that a request needs one more call, which it does not mention, for a value of its first call."""
+    split: float = Field(default=0.2, ge=0.0, le=1.0)
+    """Probability that a request leaves out a required value, which the assistant then has to ask for."""
+
+
+class ValueLink(Options):
+    """An argument that gets its value from the result of an earlier call."""
+
+    call: int
+    """Number of the earlier call among all calls of the path, from 0."""
+    result: str
+    """Keys to the value in that call's result, as in `FieldEdge`."""
+    argument: str
+    """Keys to the argument, as in `FieldEdge`."""
+
+
+class PathCall(Options):
+    """One call that a conversation has to make."""
+
+    tool: str
+    links: tuple[ValueLink, ...] = ()
+    """Arguments that earlier results give; the others come from what the user says."""
+    is_implied: bool = False
+    """Whether the request does not mention the call, whose result the next call needs."""
+
+
+class PathTurn(Options):
+    """One request of the user with the calls that answer it, in their order."""
+
+    calls: tuple[PathCall, ...]
+    withheld: str | None = None
+    """Required argument of the last call whose value the user says only when asked; None if there is none."""
+
+
+class ToolPath(Options):
+    """The requests of one conversation.
+
+    Example:
+        ToolPath(turns=(PathTurn(calls=(PathCall(tool="get_user"),)), ...))
+    """
+
+    turns: tuple[PathTurn, ...]
+
+    @property
+    def calls(self) -> tuple[PathCall, ...]:
+        """All calls in order; links count them from 0."""
+        return tuple(call for turn in self.turns for call in turn.calls)
+
+
+def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath | None:
+    """Draw a legal path; None if no tool of the graph gives another one anything."""
+    walk = draw_walk(graph, rng, options.length)
+    if len(walk) < 2:
+        return None
+    requests = _merged([[tool] for tool in walk], rng, options.merge)
+    turns: list[PathTurn] = []
+    made: list[str] = []
+    previous: int | None = None
+    for tools in requests:
+        calls: list[PathCall] = []
+        for tool in tools:
+            links: tuple[ValueLink, ...] = ()
+            if previous is not None:
+                links = (_link(graph.fields(made[previous], tool), previous, rng),)
+            if not calls and rng.random() < options.insert:
+                calls, links = _inserted(graph, tool, links, [*walk, *made], len(made), rng)
+                made += [call.tool for call in calls]
+            calls.append(PathCall(tool=tool, links=links))
+            previous = len(made)
+            made.append(tool)
+        turns.append(PathTurn(calls=tuple(calls), withheld=_withheld(graph, calls[-1], rng, options.split)))
+    return ToolPath(turns=tuple(turns))
+
+
+def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[str]:
+    """[num_calls] tools of a random walk, each of which takes a value from the one before; no tool occurs twice.
+
+    Args:
+        graph: The tools.
+        rng: Source of all draws.
+        length: Most tools of the walk.
+
+    Returns:
+        An empty list if the graph has no edges.
+    """
+    if not graph.starts:
+        return []
+    walk = [rng.choice(graph.starts)]
+    while len(walk) < length and (following := [tool for tool in graph.after(walk[-1]) if tool not in walk]):
+        walk.append(rng.choice(following))
+    return walk
+
+
+def path_problem(path: ToolPath, graph: ToolGraph) -> str | None:
+    """Why a path is not legal; None if it is.
+
+    In a legal path each link is an edge of the graph, from an earlier call; every call but the first takes a value from
+    an earlier one, or is implied and gives the next one a value; and a withheld argument is required and not linked.
+    """
+    calls = path.calls
+    for number, call in enumerate(calls):
+        if call.tool not in graph.tools:
+            return f"call {number}: no tool is named {call.tool}"
+        for link in call.links:
+            if not 0 <= link.call < number:
+                return f"call {number} takes {link.argument} from call {link.call}, which is not before it"
+            edges = graph.fields(calls[link.call].tool, call.tool)
+            if (link.result, link.argument) not in {(edge.result, edge.argument) for edge in edges}:
+                return f"call {number}: {calls[link.call].tool} does not give {call.tool} its {link.argument}"
+        gives_next = number + 1 < len(calls) and number in [link.call for link in calls[number + 1].links]
+        if call.is_implied and not gives_next:
+            return f"call {number}, {call.tool}, is implied, and the next call takes nothing from it"
+        if number and not call.links and not call.is_implied:
+            return f"call {number}, {call.tool}, takes nothing from an earlier one"
+    return next((problem for turn in path.turns if (problem := _turn_problem(turn, graph))), None)
+
+
+def _turn_problem(turn: PathTurn, graph: ToolGraph) -> str | None:
+    if not turn.calls or turn.calls[-1].is_implied:
+        return "a request ends without a call that it mentions"
+    last = turn.calls[-1]
+    if turn.withheld is not None and turn.withheld not in _said_arguments(graph, last):
+        return f"{last.tool}.{turn.withheld} is withheld, and is not required of the user"
+    return None
+
+
+def _merged(requests: Sequence[list[str]], rng: Random, probability: float) -> list[list[str]]:
+    """Requests of one or two calls: neighbours are merged with this probability."""
+    merged: list[list[str]] = []
+    for request in requests:
+        if merged and len(merged[-1]) == 1 and rng.random() < probability:
+            merged[-1] = [*merged[-1], *request]
+        else:
+            merged.append(request)
+    return merged
+
+
+def _inserted(
+    graph: ToolGraph, tool: str, links: tuple[ValueLink, ...], used: Sequence[str], number: int, rng: Random
+) -> tuple[list[PathCall], tuple[ValueLink, ...]]:
+    """A call before `tool` that gives it a value, and the links of `tool` with it; nothing new if no tool can."""
+    linked = {link.argument.partition(".")[0] for link in links}
+    for giver in rng.sample(graph.before(tool), len(graph.before(tool))):
+        edges = [edge for edge in graph.fields(giver, tool) if edge.argument_name not in linked]
+        if edges and giver not in used:
+            return [PathCall(tool=giver, is_implied=True)], (*links, _link(edges, number, rng))
+    return [], links
+
+
+def _link(edges: Sequence[FieldEdge], call: int, rng: Random) -> ValueLink:
+    """One of the edges, in proportion to the recorded calls; edges without recordings count as one call."""
+    edge = rng.choices(edges, [max(1, edge.num_calls) for edge in edges])[0]
+    return ValueLink(call=call, result=edge.result, argument=edge.argument)
+
+
+def _withheld(graph: ToolGraph, call: PathCall, rng: Random, probability: float) -> str | None:
+    choices = _said_arguments(graph, call)
+    return rng.choice(choices) if choices and rng.random() < probability else None
+
+
+def _said_arguments(graph: ToolGraph, call: PathCall) -> list[str]:
+    """Required arguments of a call that no earlier result gives, in alphabetical order."""
+    return sorted(graph.required(call.tool) - {link.argument.partition(".")[0] for link in call.links})
