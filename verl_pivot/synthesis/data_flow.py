@@ -3,6 +3,7 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import NamedTuple, TypeAlias
 
 from verl_pivot.data.answered_calls import answered_calls
@@ -80,35 +81,46 @@ def _said(messages: Iterable[Message]) -> str:
 
 def fields_of_result(result: Message | None) -> list[FieldValue]:
     """The values that may pass from a call's result; a result that is no JSON is one text, with "" for its keys."""
-    if result is None:
-        return []
-    try:
-        value = decode_json(result.content)
-    except BadRowError:
-        value = result.content
-    return fields(value)
+    return [] if result is None else fields(result_value(result.content))
 
 
 def fields(value: Json) -> list[FieldValue]:
-    """The values within a JSON value that may pass, and keys that are data, such as those of an object by id."""
+    """The values within a JSON value that may pass."""
+    return [each for each in scalars(value) if _may_pass(each.value)]
+
+
+def result_value(result: str) -> Json:
+    """What the text of a result holds: the value of its JSON, or itself."""
+    try:
+        return decode_json(result)
+    except BadRowError:
+        return result
+
+
+def scalars(value: Json) -> list[FieldValue]:
+    """Texts and numbers within a JSON value, and the keys that are data, such as those of an object by id."""
     found, left = [], [("", value)]
     while left:
         path, inner = left.pop()
         if isinstance(inner, dict):
             for key, child in inner.items():
-                is_name = _NAME.fullmatch(key) is not None
+                is_name = _is_name(key)
                 place = f"{path}.{key if is_name else '*'}".lstrip(".")
-                if not is_name and _may_pass(key):
+                if not is_name:
                     found.append(FieldValue(place, key))
                 left.append((place, child))
         elif isinstance(inner, list):
             left += [(path, child) for child in inner]
-        elif isinstance(inner, Scalar) and _may_pass(inner):
+        elif isinstance(inner, Scalar) and not isinstance(inner, bool):
             found.append(FieldValue(path, inner))
     return found
 
 
+@lru_cache(maxsize=4096)
+def _is_name(key: str) -> bool:
+    """Whether a key names a field; one with digits, spaces or other signs is data."""
+    return _NAME.fullmatch(key) is not None
+
+
 def _may_pass(value: Scalar) -> bool:
-    if isinstance(value, str):
-        return len(value) >= _MIN_CHARACTERS
-    return not isinstance(value, bool) and abs(value) >= _MIN_NUMBER
+    return len(value) >= _MIN_CHARACTERS if isinstance(value, str) else abs(value) >= _MIN_NUMBER

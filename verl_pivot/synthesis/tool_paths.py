@@ -69,6 +69,10 @@ class ToolPath(Options):
         """All calls in order; links count them from 0."""
         return tuple(call for turn in self.turns for call in turn.calls)
 
+    def needed_fields(self, number: int) -> list[str]:
+        """Keys that the result of a call must have, since later calls take values from them."""
+        return sorted({link.result for call in self.calls for link in call.links if link.call == number})
+
 
 def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath | None:
     """Draw a legal path; None if no tool of the graph gives another one anything."""

@@ -1,0 +1,58 @@
+"""Arguments of a call and the messages before it -> values that nobody said and no schema names."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+
+_IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff"
+_WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W_{_IDEOGRAPHS}]+")
+"""Chinese and Japanese have no spaces between words, so that each character is one."""
+
+
+def unsourced_values(
+    call: ToolCall, messages: Iterable[Message], tool: JsonObject, may_write: Sequence[str] = ()
+) -> list[str]:
+    """Values in a call's arguments, as "path: value", that no message and no schema has.
+
+    Stricter than the filter `coherence`, which looks at identifiers alone: every text and number counts, as whole words
+    in their order, without case and signs, so that "one_way" stands in "One way, please." True, false and null
+    are choices, and need no source.
+
+    Args:
+        call: The call.
+        messages: Messages before it, of which those of the system, the user and the tools are read.
+        tool: Schema of the tool, whose words (such as those of `enum`) are known.
+        may_write: Arguments, as tool.argument, whose text the caller composes itself.
+    """
+    texts = [message.content for message in messages if message.role is not Role.ASSISTANT]
+    known = " ".join(map(_words, [*texts, encode_json(tool)]))
+    return [
+        f"{path}: {value!r}"
+        for path, value in _values(call.arguments, call.name)
+        if ".".join(path.split(".")[:2]) not in may_write and _words(str(value)) not in known
+    ]
+
+
+def is_said(value: Json, messages: Iterable[Message]) -> bool:
+    """Whether the user or the system said a text or number, in whole words."""
+    texts = [message.content for message in messages if message.role in (Role.USER, Role.SYSTEM)]
+    return _words(str(value)) in " ".join(map(_words, texts))
+
+
+def _words(text: str) -> str:
+    """The words of a text between bars, so that "in" finds whole words only; every text has the words of "-"."""
+    words = _WORD.findall(text.casefold())
+    return f"|{'|'.join(words)}|" if words else ""
+
+
+def _values(value: Json, path: str) -> Iterator[tuple[str, str | int | float]]:
+    if isinstance(value, dict):
+        for key, child in value.items():
+            yield from _values(child, f"{path}.{key}")
+    elif isinstance(value, list):
+        for child in value:
+            yield from _values(child, path)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield path, int(value) if isinstance(value, float) and value.is_integer() else value

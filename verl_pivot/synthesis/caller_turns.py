@@ -1,0 +1,23 @@
+"""Answer of a writer that calls tools -> its turn as an action, or what is wrong with it."""
+
+from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.playing.endpoint_player import read_answer
+from verl_pivot.types import Malformed, Message
+
+
+def read_action(answer: ChatAnswer) -> Message | Malformed:
+    """The action in an answer, whose calls must all be readable.
+
+    Raises:
+        EngineError: If the answer is no message of the assistant.
+    """
+    turn = read_answer(answer)
+    if not turn.ended:
+        return TRUNCATED
+    unreadable = next((call for call in turn.calls if isinstance(call, Malformed)), None)
+    if unreadable is not None:
+        return unreadable
+    if not turn.calls and not turn.content.strip():
+        return Malformed(reason="empty_message", detail="neither a call nor text")
+    return turn.message

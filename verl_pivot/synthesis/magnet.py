@@ -1,0 +1,81 @@
+"""Step `magnet`: a path of calls -> a conversation, translated back to requests and forth to calls."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+from verl_pivot.data.turns import PROVENANCE
+from verl_pivot.errors import ConfigError
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.magnet_cast import Cast, MagnetOptions
+from verl_pivot.synthesis.path_source import PATH
+from verl_pivot.synthesis.steps import make_step
+from verl_pivot.synthesis.tool_paths import ToolPath
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.types import Message, Trajectory
+
+
+@make_step("magnet", options=MagnetOptions)
+class MagnetStep:
+    """Writes the conversation of a draft's path; a message that a program finds wrong is drawn again, a few times.
+
+    Back: the user's writer turns the calls of each request into what the user says. Forth: the caller reads only the
+    conversation, and each of its turns has to be the path's (`path_calls.call_problem`). Magnet (arXiv:2503.07826,
+    section 3) lets a model compare the two translations; here a program does.
+    """
+
+    def __init__(self, options: MagnetOptions) -> None:
+        self._options = options
+
+    async def prepare(self, workshop: Workshop) -> None:
+        if self._options.results == "tools" and workshop.inputs.toolset is None:
+            raise ConfigError(
+                f"step {workshop.step}: `results: tools` runs calls: give --tools, or write results: writer"
+            )
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        start = draft.trajectory
+        if start is None or PATH not in draft.values:
+            raise ConfigError(f"step {workshop.step} needs a path: put step tool_path before it")
+        path = ToolPath.model_validate(draft.values[PATH])
+        async with AsyncExitStack() as stack:
+            toolbox = None
+            if self._options.results == "tools" and workshop.inputs.toolset is not None:
+                opened = await stack.enter_async_context(workshop.inputs.toolset.open({}))
+                toolbox = opened.toolbox
+            messages = await conversation(path, Cast(self._options, workshop, start.tools, toolbox))
+        trajectory = Trajectory(
+            id=draft.id,
+            messages=messages,
+            tools=start.tools,
+            metadata={PROVENANCE: {"split_by": draft.item}},
+        )
+        return [draft.made(0, trajectory=trajectory).with_values(results=self._options.results)]
+
+
+async def conversation(path: ToolPath, cast: Cast) -> tuple[Message, ...]:
+    """The messages of a path's conversation, in which each request is answered by its calls and a text.
+
+    Args:
+        path: A legal path.
+        cast: Who speaks.
+
+    Raises:
+        BadRowError: If a message stays wrong, with the problem of its last draw.
+    """
+    messages: list[Message] = []
+    results: list[Message] = []
+    for turn in path.turns:
+        messages.append(await cast.request(turn, messages))
+        for position, planned in enumerate(turn.calls, start=1):
+            withheld = turn.withheld if position == len(turn.calls) else None
+            before = tuple(messages)
+            if withheld is not None:
+                messages.append(await cast.text(messages))
+                messages.append(await cast.answer(turn, messages))
+            action = await cast.call(planned, messages, results, withheld=withheld, before=before)
+            messages.append(action)
+            result = await cast.result(action.tool_calls[0], path.needed_fields(len(results)), messages)
+            messages.append(result)
+            results.append(result)
+        messages.append(await cast.text(messages))
+    return tuple(messages)

@@ -1,0 +1,219 @@
+"""Cast of a conversation: the user, the caller and the tools, each of whose messages a program checks."""
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, Field
+
+from verl_pivot.data.forged_turns import without_chat_tokens
+from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.data.tool_schemas import name_of
+from verl_pivot.errors import UserCodeError
+from verl_pivot.playing.endpoint_player import sent_message
+from verl_pivot.quality.contract import Names
+from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.data_flow import result_value, scalars
+from verl_pivot.synthesis.magnet_prompts import (
+    CALLER,
+    ToolResult,
+    UserMessage,
+    answer_prompt,
+    request_prompt,
+    result_prompt,
+)
+from verl_pivot.synthesis.path_calls import call_problem, withheld_problem
+from verl_pivot.synthesis.tool_paths import PathCall, PathTurn
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.tools.calls import Toolbox
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall
+from verl_pivot.validation import Options
+
+USER, CALLER_ROLE, TOOLS = "user", "caller", "tools"
+"""Roles of the writers; the role `writer` plays those that nobody is named for."""
+
+_NOT_A_WORD = re.compile(r"[\W\d_]|[a-z][A-Z]")
+"""What a tool's name has if it cannot stand in a sentence by chance."""
+DrawnT = TypeVar("DrawnT")
+FormT = TypeVar("FormT", bound=BaseModel)
+
+
+class MagnetOptions(Options):
+    """How a path becomes a conversation."""
+
+    results: Literal["writer", "tools"] = "writer"
+    """Who gives the results of calls: a writer in the role `tools`, or the tools of --tools, which run."""
+    attempts: int = Field(default=3, ge=1)
+    """Draws of each message, of which the first one without a problem stays."""
+    may_write: Names = ()
+    """Arguments, as tool.argument, whose text the caller composes itself, such as send_mail.body."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=1024, ge=16)
+    """Most tokens of one answer."""
+
+
+class Cast:
+    """Who speaks in one conversation. Each method draws a message until it has no problem.
+
+    Raises:
+        BadRowError: From each method, with the problem of the last draw.
+    """
+
+    def __init__(
+        self, options: MagnetOptions, workshop: Workshop, tools: Sequence[JsonObject], toolbox: Toolbox | None
+    ) -> None:
+        """Draw nothing yet.
+
+        Args:
+            options: How messages are drawn.
+            workshop: Has the writers.
+            tools: Schemas of all tools that the caller has.
+            toolbox: Runs the calls; None if a writer gives the results.
+        """
+        self._options, self._workshop, self._tools, self._toolbox = options, workshop, tools, toolbox
+        self._draws = count()
+        self._telling_names = [name for tool in tools if _NOT_A_WORD.search(name := name_of(tool))]
+
+    async def request(self, turn: PathTurn, messages: Sequence[Message]) -> Message:
+        """What the user wants, in the user's words."""
+        return await self._user(request_prompt(turn, messages, self._tools))
+
+    async def answer(self, turn: PathTurn, messages: Sequence[Message]) -> Message:
+        """The value that the request left out."""
+        return await self._user(answer_prompt(turn, messages, self._tools))
+
+    async def call(
+        self,
+        planned: PathCall,
+        messages: Sequence[Message],
+        results: Sequence[Message],
+        *,
+        withheld: str | None,
+        before: Sequence[Message],
+    ) -> Message:
+        """The caller's next turn, which makes the path's next call.
+
+        Args:
+            planned: The path's call.
+            messages: The conversation so far.
+            results: [num_calls] results of the path's earlier calls.
+            withheld: Argument for which the caller had to ask; None if there is none.
+            before: Messages before it asked.
+        """
+
+        def problem(action: Message) -> Malformed | None:
+            found = call_problem(
+                action,
+                planned,
+                messages=messages,
+                results=results,
+                tools=self._tools,
+                may_write=self._options.may_write,
+            )
+            if found is None and withheld is not None:
+                return withheld_problem(action.tool_calls[0], withheld, before)
+            return found
+
+        action = await self._caller(messages, problem)
+        return replace(action, tool_calls=(replace(action.tool_calls[0], id=f"call_{len(results)}"),))
+
+    async def text(self, messages: Sequence[Message]) -> Message:
+        """The caller's next turn, which calls nothing."""
+        return await self._caller(messages, _text_problem)
+
+    async def result(self, call: ToolCall, fields: Sequence[str], messages: Sequence[Message]) -> Message:
+        """The result of a call, with the fields that later calls take values from."""
+        if self._toolbox is None:
+            text = await self._written(call, fields, messages)
+        else:
+            text = await self._run(call, fields, self._toolbox)
+        return Message(role=Role.TOOL, content=text, tool_call_id=call.id, name=call.name)
+
+    async def _user(self, prompt: Sequence[JsonObject]) -> Message:
+        async def draw(k: int) -> Message | Malformed:
+            said = await self._ask_for(UserMessage, prompt, USER, k)
+            if isinstance(said, Malformed):
+                return said
+            text = said.text.strip()
+            if not text or without_chat_tokens(text) != text:
+                return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {text!r}")
+            if named := [name for name in self._telling_names if name.casefold() in text.casefold()]:
+                return Malformed(reason="request_names_tool", detail=f"the user knows no {named[0]}: {text!r}")
+            return Message(role=Role.USER, content=text)
+
+        return await self._drawn(draw)
+
+    async def _caller(self, messages: Sequence[Message], problem: Callable[[Message], Malformed | None]) -> Message:
+        told: JsonObject = {"role": "system", "content": CALLER}
+        sent = (told, *map(sent_message, messages))
+
+        async def draw(k: int) -> Message | Malformed:
+            question = WriterQuestion(
+                messages=sent,
+                seed=self._workshop.seed(k),
+                max_tokens=self._options.max_tokens,
+                temperature=self._options.temperature,
+                tools=tuple(self._tools),
+            )
+            action = read_action(await self._workshop.answer(question, CALLER_ROLE))
+            return action if isinstance(action, Malformed) else problem(action) or action
+
+        return await self._drawn(draw)
+
+    async def _written(self, call: ToolCall, fields: Sequence[str], messages: Sequence[Message]) -> str:
+        prompt = result_prompt(call, fields, messages, self._tools)
+
+        async def draw(k: int) -> str | Malformed:
+            written = await self._ask_for(ToolResult, prompt, TOOLS, k)
+            if isinstance(written, Malformed):
+                return written
+            text = written.result if isinstance(written.result, str) else encode_json(written.result)
+            return _missing_field(text, fields) or text
+
+        return await self._drawn(draw)
+
+    async def _run(self, call: ToolCall, fields: Sequence[str], toolbox: Toolbox) -> str:
+        outcome = await toolbox.run_one(call, 0)
+        if outcome.is_bug:
+            raise UserCodeError(outcome.failure)
+        if outcome.observation is None:
+            raise BadRowError("tool_failed", outcome.failure)
+        if outcome.observation.error is not None:
+            raise BadRowError("call_refused", f"{call.name}: {outcome.observation.text}")
+        if problem := _missing_field(outcome.observation.text, fields):
+            raise BadRowError(problem.reason, f"{call.name}: {problem.detail}")
+        return outcome.observation.text
+
+    async def _ask_for(self, form: type[FormT], prompt: Sequence[JsonObject], role: str, k: int) -> FormT | Malformed:
+        options = self._options
+        return await self._workshop.ask_for(
+            form, prompt, role=role, k=k, max_tokens=options.max_tokens, temperature=options.temperature
+        )
+
+    async def _drawn(self, draw: Callable[[int], Awaitable[DrawnT | Malformed]]) -> DrawnT:
+        """The first draw without a problem."""
+        problem: Malformed | None = None
+        for _ in range(self._options.attempts):
+            drawn = await draw(next(self._draws))
+            if not isinstance(drawn, Malformed):
+                return drawn
+            problem = drawn
+        assert problem is not None, "there is at least one attempt"
+        raise BadRowError(problem.reason, problem.detail)
+
+
+def _text_problem(action: Message) -> Malformed | None:
+    if action.tool_calls:
+        names = ", ".join(call.name for call in action.tool_calls)
+        return Malformed(reason="call_instead_of_message", detail=f"called {names}")
+    return None
+
+
+def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:
+    """Why a result cannot give later calls their values; None if it can."""
+    held = {each.path for each in scalars(result_value(result))}
+    missing = [field or "a text alone" for field in fields if field not in held]
+    return Malformed(reason="result_without_field", detail=f"no {', '.join(missing)}") if missing else None

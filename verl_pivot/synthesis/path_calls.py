@@ -1,0 +1,74 @@
+"""A turn of the assistant and the call that a path has next -> what is wrong with the turn, by a program alone."""
+
+from collections.abc import Sequence
+
+from verl_pivot.data.json_values import encode_json, is_too_deep
+from verl_pivot.data.tool_schemas import name_of, schemas_by_name
+from verl_pivot.synthesis.argument_sources import is_said, unsourced_values
+from verl_pivot.synthesis.data_flow import result_value, scalars
+from verl_pivot.synthesis.tool_paths import PathCall
+from verl_pivot.types import JsonObject, Malformed, Message, ToolCall
+
+
+def call_problem(
+    action: Message,
+    planned: PathCall,
+    *,
+    messages: Sequence[Message],
+    results: Sequence[Message],
+    tools: Sequence[JsonObject],
+    may_write: Sequence[str] = (),
+) -> Malformed | None:
+    """Why an action is not the call that the path has next; None if it is.
+
+    It is, if the path has its name, the schema takes its arguments, each linked argument has its value from the result
+    that gives it, and every other value was said by somebody.
+
+    Args:
+        action: Turn of the assistant.
+        planned: The path's call.
+        messages: All messages before the action.
+        results: [num_calls] results of the path's earlier calls.
+        tools: Schemas of the tools.
+        may_write: Arguments, as tool.argument, whose text the caller composes itself.
+    """
+    if len(action.tool_calls) != 1:
+        names = ", ".join(call.name for call in action.tool_calls) or "none"
+        return Malformed(reason="not_one_call", detail=f"calls: {names}; the path has {planned.tool}")
+    call = action.tool_calls[0]
+    if call.name != planned.tool:
+        return Malformed(reason="other_tool", detail=f"{call.name}, the path has {planned.tool}")
+    if problem := _schema_problem(call, tools):
+        return problem
+    for link in planned.links:
+        given = {each.value for each in scalars(result_value(results[link.call].content)) if each.path == link.result}
+        taken = {each.value for each in scalars(call.arguments) if each.path == link.argument}
+        if not given & taken:
+            detail = f"{call.name}.{link.argument} has no value of {link.result or 'the text'} of call {link.call}"
+            return Malformed(reason="value_not_passed_on", detail=detail)
+    tool = next(tool for tool in tools if name_of(tool) == call.name)
+    if unsourced := unsourced_values(call, messages, tool, may_write):
+        return Malformed(reason="invented_value", detail="; ".join(unsourced))
+    return None
+
+
+def withheld_problem(call: ToolCall, argument: str, before: Sequence[Message]) -> Malformed | None:
+    """Why a value was not withheld: the messages before the question have it, or the call lacks it; None if it was."""
+    if argument not in call.arguments:
+        return Malformed(reason="withheld_value_unused", detail=f"the call has no {argument}")
+    values = [each.value for each in scalars(call.arguments[argument])]
+    if values and all(is_said(value, before) for value in values):
+        return Malformed(reason="not_withheld", detail=f"{argument} was said before the assistant asked")
+    return None
+
+
+def _schema_problem(call: ToolCall, tools: Sequence[JsonObject]) -> Malformed | None:
+    if is_too_deep(call.arguments):
+        return Malformed(reason="bad_arguments", detail=f"{call.name}: the arguments are nested too deeply")
+    schema = schemas_by_name(encode_json(list(tools)))[call.name]
+    if problem := schema.problem(call.arguments):
+        reason = "unusable_schema" if problem.is_unusable else "bad_arguments"
+        return Malformed(reason=reason, detail=f"{call.name}: {problem.detail}")
+    if (unnamed := schema.first_unknown(call.arguments)) is not None:
+        return Malformed(reason="unnamed_argument", detail=f"{call.name}: {unnamed} is not in its schema")
+    return None
