@@ -1,11 +1,17 @@
 """Draft: a trajectory or a task in the making, with everything that made and checked it."""
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
+from verl_pivot.data.json_values import as_list, as_object
+from verl_pivot.data.trajectories import parse_trajectory, trajectory_as_dict
 from verl_pivot.quality.contract import Finding, shortened
-from verl_pivot.types import JsonObject, Trajectory
+from verl_pivot.types import Json, JsonObject, Trajectory
+
+PASS_RATE = "pass_rate"
+"""Value of a draft that holds the policy's share of successes at its task, by which the filter `difficulty` mixes."""
 
 
 class StepKind(StrEnum):
@@ -22,7 +28,10 @@ class StepTrace:
     """Label of the step in its recipe: its name, with a number where it is used again."""
     kind: StepKind
     made_from: str
-    """Id of the draft that the step got. With the recipe's seed and the label it gives every seed of the step."""
+    """Id of the draft that the step got, or name of the group that it chose among.
+
+    With the recipe's seed and the label it gives every seed of the step.
+    """
     models: tuple[str, ...] = ()
     """Models that were asked."""
     num_calls: int = 0
@@ -84,3 +93,45 @@ class Draft:
     def with_values(self, **values: Any) -> "Draft":
         """This draft with more values."""
         return replace(self, values={**self.values, **values})
+
+
+def distinct_traces(drafts: Iterable[Draft]) -> list[StepTrace]:
+    """Each run of a step over drafts once, although all that it made carry its trace."""
+    found = {(trace.step, trace.made_from): trace for draft in drafts for trace in draft.traces}
+    return list(found.values())
+
+
+def draft_as_dict(draft: Draft) -> JsonObject:
+    """The draft as the journal of a run holds it."""
+    finding = draft.finding
+    traces: list[Json] = [{**asdict(trace), "models": list(trace.models)} for trace in draft.traces]
+    return {
+        "id": draft.id,
+        "trajectory": None if draft.trajectory is None else trajectory_as_dict(draft.trajectory),
+        "worse": None if draft.worse is None else trajectory_as_dict(draft.worse),
+        "task": draft.task,
+        "group": draft.group,
+        "values": draft.values,
+        "traces": traces,
+        "finding": None if finding is None else {"reason": finding.reason, "detail": finding.detail},
+    }
+
+
+def parse_draft(fields: JsonObject) -> Draft:
+    """The inverse of `draft_as_dict`."""
+    finding, task = fields["finding"], fields["task"]
+    return Draft(
+        id=str(fields["id"]),
+        trajectory=None if fields["trajectory"] is None else parse_trajectory(fields["trajectory"]),
+        worse=None if fields["worse"] is None else parse_trajectory(fields["worse"]),
+        task=None if task is None else as_object(task, "task"),
+        group=str(fields["group"]),
+        values=as_object(fields["values"], "values"),
+        traces=tuple(map(_parse_trace, as_list(fields["traces"], "traces"))),
+        finding=None if finding is None else Finding(**as_object(finding, "finding")),  # type: ignore[arg-type]  # texts
+    )
+
+
+def _parse_trace(value: Json) -> StepTrace:
+    fields: dict[str, Any] = dict(as_object(value, "a trace"))
+    return StepTrace(**{**fields, "kind": StepKind(fields["kind"]), "models": tuple(fields["models"])})

@@ -77,7 +77,8 @@ class RegisteredStep:
     """Whether a step that chooses gets groups with drafts of several items."""
 
 
-_SHIPPED: dict[str, str] = {}
+_SHIPPED = {"rollouts": "rejection", "fewest_calls": "rejection"}
+"""{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(
     "step",
     shipped={name: f"verl_pivot.synthesis.{module}" for name, module in _SHIPPED.items()},
