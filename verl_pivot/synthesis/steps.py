@@ -77,7 +77,14 @@ class RegisteredStep:
     """Whether a step that chooses gets groups with drafts of several items."""
 
 
-_SHIPPED = {"rollouts": "rejection", "fewest_calls": "rejection"}
+_SHIPPED = {
+    "rollouts": "rejection",
+    "fewest_calls": "rejection",
+    "tool_path": "path_source",
+    "magnet": "magnet",
+    "expert_accepted": "expert_accepted",
+    "hinted_pairs": "hinted_pairs",
+}
 """{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(
     "step",

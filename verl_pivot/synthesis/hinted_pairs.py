@@ -1,0 +1,121 @@
+"""Step `hinted_pairs`: a trajectory -> pairs of actions that a teacher wrote after a right and after a wrong hint.
+
+Magnet (arXiv:2503.07826, section 3) distils from contexts: the hints go, and a chosen and a rejected trajectory stay
+for preference optimization. Here the row's verifier decides that the one action is right and the other is wrong.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+
+from pydantic import Field
+
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.turns import turns
+from verl_pivot.playing.endpoint_player import sent_message
+from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.steps import make_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.synthesis.wrong_calls import wrong_calls
+from verl_pivot.types import JsonObject, Malformed, Message, ToolCall, Trajectory, Turn
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.scoring import score_message
+
+TEACHER = "teacher"
+"""Role of the writer that reads hints."""
+
+_HINT = (
+    "You are an assistant with tools. Write the next turn of the conversation. Your next turn makes exactly this call: "
+    "{call}\nWrite as if you had come to it yourself, and never mention that you were told."
+)
+_TELLS = re.compile(r"\b(hint(s|ed)?|(I was|as) (told|instructed))\b", re.IGNORECASE)
+
+
+class HintedPairsOptions(Options):
+    num: int = Field(default=1, ge=1)
+    """Most pairs of a trajectory, each at a turn of its own that makes one call."""
+    attempts: int = Field(default=2, ge=1)
+    """Draws after a hint, of which the first one stays that does as it says."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=1024, ge=16)
+    """Most tokens of one answer."""
+
+
+@make_step("hinted_pairs", options=HintedPairsOptions)
+class HintedPairs:
+    """Keeps the draft, and adds one with a pair for each chosen turn; only the last turn of a pair is the expert's."""
+
+    def __init__(self, options: HintedPairsOptions) -> None:
+        self._options = options
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        if draft.trajectory is None:
+            return [draft.rejected("no_trajectory", "there is no turn to write again")]
+        choices = [turn for turn in turns(draft.trajectory) if len(turn.expert.tool_calls) == 1]
+        rng = Random(workshop.seed(0))
+        chosen = sorted(rng.sample(choices, min(self._options.num, len(choices))), key=lambda turn: turn.index)
+        pairs = [await self._pair(draft.made(number), turn, rng, workshop) for number, turn in enumerate(chosen, 1)]
+        return [draft.made(0), *pairs]
+
+    async def _pair(self, draft: Draft, turn: Turn, rng: Random, workshop: Workshop) -> Draft:
+        draft = draft.with_values(turn=turn.index)
+        wrong = await _refused_call(turn, rng)
+        if wrong is None:
+            return draft.rejected("no_wrong_call", f"turn {turn.index}: the verifier refuses no change of its call")
+        right_action = await self._hinted(turn, turn.expert, workshop, side=0)
+        if isinstance(right_action, Malformed):
+            return draft.rejected("right_hint_not_followed", f"{right_action.reason}: {right_action.detail}")
+        wrong_action = await self._hinted(turn, replace(turn.expert, tool_calls=(wrong,)), workshop, side=1)
+        if isinstance(wrong_action, Malformed):
+            return draft.rejected("wrong_hint_not_followed", f"{wrong_action.reason}: {wrong_action.detail}")
+        verdict = await score_message(wrong_action, turn)
+        if verdict.score != 0.0:
+            return draft.rejected("wrong_action_not_refused", f"{verdict.reason}: {verdict.detail}")
+        assert draft.trajectory is not None, draft.id
+        better, worse = (_ending(draft.trajectory, draft.id, turn, each) for each in (right_action, wrong_action))
+        return replace(draft, trajectory=better, worse=worse)
+
+    async def _hinted(self, turn: Turn, hinted: Message, workshop: Workshop, *, side: int) -> Message | Malformed:
+        """The teacher's action after a hint, which does what the hint says, by the row's verifier."""
+        call = hinted.tool_calls[0]
+        told: JsonObject = {
+            "role": "system",
+            "content": _HINT.format(call=encode_json({"name": call.name, "arguments": call.arguments})),
+        }
+        problem = Malformed(reason="not_asked", detail="")
+        for attempt in range(self._options.attempts):
+            question = WriterQuestion(
+                messages=(told, *map(sent_message, turn.state)),
+                seed=workshop.seed(turn.index, side, attempt),
+                max_tokens=self._options.max_tokens,
+                temperature=self._options.temperature,
+                tools=turn.tools,
+            )
+            action = read_action(await workshop.answer(question, TEACHER))
+            if isinstance(action, Malformed):
+                problem = action
+                continue
+            verdict = await score_message(action, replace(turn, expert=hinted))
+            if verdict.score == 1.0 and not (found := _TELLS.search(f"{action.content}\n{action.reasoning or ''}")):
+                return replace(action, tool_calls=(replace(action.tool_calls[0], id=turn.expert.tool_calls[0].id),))
+            problem = Malformed(reason=verdict.reason, detail=verdict.detail)
+            if verdict.score == 1.0 and found:
+                problem = Malformed(reason="mentions_hint", detail=f"{found[0]!r} stands in the turn")
+        return problem
+
+
+async def _refused_call(turn: Turn, rng: Random) -> ToolCall | None:
+    """A wrong call of the tools that the row's verifier refuses; None if it refuses none."""
+    for call in wrong_calls(turn, rng):
+        verdict = await score_message(replace(turn.expert, tool_calls=(call,)), turn)
+        if verdict.score == 0.0:
+            return call
+    return None
+
+
+def _ending(trajectory: Trajectory, id: str, turn: Turn, action: Message) -> Trajectory:
+    """The trajectory up to a turn, with this action there."""
+    return replace(trajectory, id=id, messages=(*turn.state, action), expert_turns="last")

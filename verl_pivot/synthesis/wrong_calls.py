@@ -1,0 +1,44 @@
+"""A turn with one call -> calls that a careless policy would make instead: a value from elsewhere, or another tool."""
+
+from collections.abc import Iterator
+from random import Random
+
+from verl_pivot.data.json_values import encode_json, equal, json_type
+from verl_pivot.data.tool_schemas import name_of
+from verl_pivot.synthesis.data_flow import result_value, scalars
+from verl_pivot.synthesis.tool_graph import parameters_of
+from verl_pivot.types import Json, JsonObject, Role, ToolCall, Turn
+
+
+def wrong_calls(turn: Turn, rng: Random) -> Iterator[ToolCall]:
+    """Calls that differ from the expert's, in random order; calls with another value come before those of other tools.
+
+    Values come from earlier results and from the call's other arguments, of the same JSON type, so that they look like
+    what a policy mixes up. Other tools get those of the arguments that they name.
+
+    Args:
+        turn: A turn whose expert makes one call.
+        rng: Source of all draws.
+    """
+    (call,) = turn.expert.tool_calls
+    names = list(call.arguments)
+    for name in rng.sample(names, len(names)):
+        others = _other_values(turn, call.arguments, name)
+        if others:
+            yield ToolCall(name=call.name, arguments={**call.arguments, name: rng.choice(others)}, id=call.id)
+    tools = [tool for tool in turn.tools if name_of(tool) != call.name]
+    for tool in rng.sample(tools, len(tools)):
+        known = parameters_of(tool).get("properties")
+        known_names = known if isinstance(known, dict) else {}
+        kept = {name: value for name, value in call.arguments.items() if name in known_names}
+        yield ToolCall(name=name_of(tool), arguments=kept, id=call.id)
+
+
+def _other_values(turn: Turn, arguments: JsonObject, name: str) -> list[Json]:
+    """Values of an argument's JSON type that results and the other arguments have, each once, in their order."""
+    results = [message.content for message in turn.state if message.role is Role.TOOL]
+    read = [each.value for result in results for each in scalars(result_value(result))]
+    own = [value for other, value in arguments.items() if other != name]
+    kind = json_type(arguments[name])
+    found = {encode_json(value): value for value in (*read, *own) if json_type(value) == kind}
+    return [value for value in found.values() if not equal(value, arguments[name])]
