@@ -2,25 +2,22 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from tests.support.chat_server import MODEL, chat_server, said
+from tests.support.chat_server import chat_server, said
+from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer, FakeServer
 from tests.support.linked_tools import SHOP, make_tool
 from verl_pivot.data.json_values import BadRowError
-from verl_pivot.engines.chat import ChatAnswer
-from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.magnet import MagnetStep
 from verl_pivot.synthesis.magnet_cast import MagnetOptions
 from verl_pivot.synthesis.magnet_prompts import CALLER
 from verl_pivot.synthesis.tool_paths import PathCall, PathTurn, ToolPath, ValueLink
-from verl_pivot.synthesis.workshop import Inputs, Workshop
-from verl_pivot.synthesis.writer import EndpointWriter, Writer, WriterQuestion
+from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.tools.functions import FunctionTool
 from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import Message, Role, Trajectory
@@ -64,14 +61,6 @@ def changed(number: int, *answers: Answer) -> list[Answer]:
     return [*GOOD[:number], *answers, *GOOD[number + 1 :]]
 
 
-@dataclass(frozen=True)
-class DirectGate:
-    """Sends each question on."""
-
-    async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
-        return await writer.answer(question)
-
-
 async def played(
     server: FakeServer,
     path: ToolPath = CHAIN,
@@ -81,26 +70,15 @@ async def played(
     **options: Any,
 ) -> tuple[Message, ...]:
     """The messages that the step makes."""
-    writer = EndpointWriter(server.url, MODEL, answer_format="text", retries=Retries())
-    workshop = Workshop(
-        recipe_seed=0,
-        item="0",
-        step="magnet",
-        inputs=Inputs(toolset=toolset),
-        writers={"writer": writer},
-        gate=DirectGate(),
-    )
     draft = Draft(
         id="0",
         trajectory=Trajectory(id="0", messages=(), tools=tuple(tools)),
         values={"path": path.model_dump(mode="json")},
     )
     step = MagnetStep(MagnetOptions(**options))
-    try:
+    async with direct_workshop(server.url, inputs=Inputs(toolset=toolset)) as workshop:
         await step.prepare(workshop)
         (made,) = await step(draft, workshop)
-    finally:
-        await writer.close()
     assert made.trajectory is not None
     assert made.values["results"] == options.get("results", "writer")
     return made.trajectory.messages
@@ -135,7 +113,8 @@ async def test_a_path_becomes_the_conversation_that_the_server_wrote() -> None:
     assert requests[1]["messages"][0] == {"role": "system", "content": CALLER}
     assert requests[1]["messages"][1:] == [{"role": "user", "content": "Who am I? My address is ann@shop.example."}]
     assert requests[1]["tools"] == list(SHOP)
-    assert "Do not say list_orders's customer_id" in requests[4]["messages"][0]["content"]
+    kept_quiet = "Do not say customer_id of list_orders: the assistant takes it from customer.id in the result of find_"
+    assert kept_quiet in requests[4]["messages"][0]["content"]
     assert "customer.id" in requests[2]["messages"][0]["content"]
 
 
@@ -247,7 +226,9 @@ async def test_an_implied_call_is_made_though_the_request_does_not_mention_it() 
         first: Any = server.requests[0]
 
     assert len(messages) == 6
-    assert '"name": "find_customer"' not in first["messages"][0]["content"]
+    asked = first["messages"][0]["content"]
+    assert '1. {"name": "list_orders"' in asked
+    assert "do not ask for what it does" in asked.partition('{"name": "find_customer"')[0]
 
 
 async def test_arguments_that_the_caller_composes_need_no_source() -> None:
@@ -260,7 +241,7 @@ async def test_arguments_that_the_caller_composes_need_no_source() -> None:
     ]
     with chat_server(answers) as server:
         assert len(await played(server, path, may_write=("refund.reason",))) == 4
-    with chat_server(answers) as server, pytest.raises(BadRowError, match="refund.reason"):
+    with chat_server(answers) as server, pytest.raises(BadRowError, match=r"refund\.reason"):
         await played(server, path, attempts=1)
 
 

@@ -65,7 +65,7 @@ async def conversation(path: ToolPath, cast: Cast) -> tuple[Message, ...]:
     messages: list[Message] = []
     results: list[Message] = []
     for turn in path.turns:
-        messages.append(await cast.request(turn, messages))
+        messages.append(await cast.request(turn, path, messages))
         for position, planned in enumerate(turn.calls, start=1):
             withheld = turn.withheld if position == len(turn.calls) else None
             before = tuple(messages)

@@ -25,7 +25,7 @@ from verl_pivot.synthesis.magnet_prompts import (
     result_prompt,
 )
 from verl_pivot.synthesis.path_calls import call_problem, withheld_problem
-from verl_pivot.synthesis.tool_paths import PathCall, PathTurn
+from verl_pivot.synthesis.tool_paths import PathCall, PathTurn, ToolPath
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
 from verl_pivot.tools.calls import Toolbox
@@ -77,9 +77,9 @@ class Cast:
         self._draws = count()
         self._telling_names = [name for tool in tools if _NOT_A_WORD.search(name := name_of(tool))]
 
-    async def request(self, turn: PathTurn, messages: Sequence[Message]) -> Message:
+    async def request(self, turn: PathTurn, path: ToolPath, messages: Sequence[Message]) -> Message:
         """What the user wants, in the user's words."""
-        return await self._user(request_prompt(turn, messages, self._tools))
+        return await self._user(request_prompt(turn, path, messages, self._tools))
 
     async def answer(self, turn: PathTurn, messages: Sequence[Message]) -> Message:
         """The value that the request left out."""

@@ -6,7 +6,7 @@ from pydantic import Field, JsonValue
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.synthesis.tool_paths import PathTurn
+from verl_pivot.synthesis.tool_paths import PathTurn, ToolPath
 from verl_pivot.types import Json, JsonObject, Message, ToolCall
 from verl_pivot.validation import Options
 
@@ -16,6 +16,12 @@ CALLER = (
     "requires, ask for it in one sentence. When everything is done that the user wants, answer in one or two sentences."
 )
 """What the caller is told before the conversation; no trajectory has it."""
+
+
+_SAY_FOR_IMPLIED = (
+    "The assistant finds out by itself that it has to call this tool first: do not ask for what it does, but let the "
+    "message say, in passing, a made-up value for everything that it requires:\n{schema}"
+)
 
 
 class UserMessage(Options):
@@ -30,16 +36,20 @@ class ToolResult(Options):
     result: JsonValue
 
 
-def request_prompt(turn: PathTurn, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[JsonObject]:
+def request_prompt(
+    turn: PathTurn, path: ToolPath, messages: Sequence[Message], tools: Sequence[JsonObject]
+) -> list[JsonObject]:
     """Back: the calls of a turn -> the request that they answer, from somebody who knows no tools."""
     mentioned = [call for call in turn.calls if not call.is_implied]
+    implied = [call for call in turn.calls if call.is_implied]
     lines = [
         "Write the next message of a user to an assistant. The assistant answers it with these calls, in this order:",
         *(f"{number}. {_schema(call.tool, tools)}" for number, call in enumerate(mentioned, start=1)),
         "The user knows no tools: say what is wanted, and name no tool and no argument.",
-        *_values_to_say(turn),
+        *_values_to_leave_out(turn, path),
         "Everything else that the calls require, the message says with made-up values, each written exactly as the "
         "argument takes it.",
+        *(_SAY_FOR_IMPLIED.format(schema=_schema(call.tool, tools)) for call in implied),
         _so_far(messages),
     ]
     return _asked(lines)
@@ -75,13 +85,15 @@ def result_prompt(
     return _asked(lines)
 
 
-def _values_to_say(turn: PathTurn) -> list[str]:
-    lines = []
-    for call in turn.calls:
-        for link in call.links:
-            lines.append(f"Do not say {call.tool}'s {link.argument}: the assistant takes it from an earlier result.")
+def _values_to_leave_out(turn: PathTurn, path: ToolPath) -> list[str]:
+    lines = [
+        f"Do not say {link.argument} of {call.tool}: the assistant takes it from {link.result or 'the text'} in the "
+        f"result of {path.calls[link.call].tool}."
+        for call in turn.calls
+        for link in call.links
+    ]
     if turn.withheld is not None:
-        lines.append(f"Do not say {turn.calls[-1].tool}'s {turn.withheld} either: the assistant will ask for it.")
+        lines.append(f"Do not say {turn.withheld} of {turn.calls[-1].tool}: the assistant asks for it afterwards.")
     return lines
 
 
