@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from random import Random
+from typing import NamedTuple
 
 from pydantic import Field
 
@@ -17,7 +18,7 @@ class PathOptions(Options):
     """
 
     length: int = Field(default=7, ge=2)
-    """Most calls of a walk, before calls are inserted; a walk ends earlier where no new tool follows."""
+    """Most calls of a walk, before calls are inserted; a walk is shorter where no new tool follows."""
     merge: float = Field(default=0.3, ge=0.0, le=1.0)
     """Probability that a request and the next one become one, with the calls of both."""
     insert: float = Field(default=0.2, ge=0.0, le=1.0)
@@ -74,33 +75,44 @@ class ToolPath(Options):
         return sorted({link.result for call in self.calls for link in call.links if link.call == number})
 
 
+class WalkStep(NamedTuple):
+    """One call of a walk."""
+
+    tool: str
+    giver: int | None
+    """Number of the earlier call in the walk whose result gives a value; None for the first call."""
+
+
 def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath | None:
     """Draw a legal path; None if no tool of the graph gives another one anything."""
     walk = draw_walk(graph, rng, options.length)
     if len(walk) < 2:
         return None
-    requests = _merged([[tool] for tool in walk], rng, options.merge)
+    used = [step.tool for step in walk]
+    numbers: list[int] = []
+    """[num_steps] number of each step of the walk among all calls of the path."""
+    num_calls = 0
     turns: list[PathTurn] = []
-    made: list[str] = []
-    previous: int | None = None
-    for tools in requests:
+    for steps in _merged(walk, rng, options.merge):
         calls: list[PathCall] = []
-        for tool in tools:
+        for tool, giver in steps:
             links: tuple[ValueLink, ...] = ()
-            if previous is not None:
-                links = (_link(graph.fields(made[previous], tool), previous, rng),)
+            if giver is not None:
+                links = (_link(graph.fields(walk[giver].tool, tool), numbers[giver], rng),)
             if not calls and rng.random() < options.insert:
-                calls, links = _inserted(graph, tool, links, [*walk, *made], len(made), rng)
-                made += [call.tool for call in calls]
+                calls, links = _inserted(graph, tool, links, used, num_calls, rng)
+                used += [call.tool for call in calls]
             calls.append(PathCall(tool=tool, links=links))
-            previous = len(made)
-            made.append(tool)
+            numbers.append(num_calls + len(calls) - 1)
+        num_calls += len(calls)
         turns.append(PathTurn(calls=tuple(calls), withheld=_withheld(graph, calls[-1], rng, options.split)))
     return ToolPath(turns=tuple(turns))
 
 
-def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[str]:
-    """[num_calls] tools of a random walk, each of which takes a value from the one before; no tool occurs twice.
+def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[WalkStep]:
+    """[num_calls] a random walk in which each tool takes a value from the one before; no tool occurs twice.
+
+    Where nothing new follows the last tool, the walk goes on from the latest one that something follows.
 
     Args:
         graph: The tools.
@@ -112,9 +124,16 @@ def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[str]:
     """
     if not graph.starts:
         return []
-    walk = [rng.choice(graph.starts)]
-    while len(walk) < length and (following := [tool for tool in graph.after(walk[-1]) if tool not in walk]):
-        walk.append(rng.choice(following))
+    walk = [WalkStep(rng.choice(graph.starts), None)]
+    visited = {walk[0].tool}
+    while len(walk) < length:
+        for giver in reversed(range(len(walk))):
+            if following := [tool for tool in graph.after(walk[giver].tool) if tool not in visited]:
+                walk.append(WalkStep(rng.choice(following), giver))
+                visited.add(walk[-1].tool)
+                break
+        else:
+            break
     return walk
 
 
@@ -151,14 +170,14 @@ def _turn_problem(turn: PathTurn, graph: ToolGraph) -> str | None:
     return None
 
 
-def _merged(requests: Sequence[list[str]], rng: Random, probability: float) -> list[list[str]]:
-    """Requests of one or two calls: neighbours are merged with this probability."""
-    merged: list[list[str]] = []
-    for request in requests:
+def _merged(walk: Sequence[WalkStep], rng: Random, probability: float) -> list[list[WalkStep]]:
+    """Requests of one or two calls: each is merged with the one before, if that has one call, with this probability."""
+    merged: list[list[WalkStep]] = []
+    for step in walk:
         if merged and len(merged[-1]) == 1 and rng.random() < probability:
-            merged[-1] = [*merged[-1], *request]
+            merged[-1].append(step)
         else:
-            merged.append(request)
+            merged.append([step])
     return merged
 
 

@@ -4,33 +4,46 @@ from collections.abc import Iterator
 from random import Random
 
 from verl_pivot.data.json_values import encode_json, equal, json_type
-from verl_pivot.data.tool_schemas import name_of
+from verl_pivot.data.tool_schemas import name_of, schemas_by_name
 from verl_pivot.synthesis.data_flow import result_value, scalars
 from verl_pivot.synthesis.tool_graph import parameters_of
 from verl_pivot.types import Json, JsonObject, Role, ToolCall, Turn
 
 
-def wrong_calls(turn: Turn, rng: Random) -> Iterator[ToolCall]:
-    """Calls that differ from the expert's, in random order; calls with another value come before those of other tools.
+def wrong_calls(turn: Turn, rng: Random) -> list[ToolCall]:
+    """Calls that differ from the expert's, the most tempting first, and otherwise in random order.
 
-    Values come from earlier results and from the call's other arguments, of the same JSON type, so that they look like
-    what a policy mixes up. Other tools get those of the arguments that they name.
+    Those that the schemas take come first, and a value from elsewhere comes before another tool. Values come from
+    earlier results and from the call's other arguments, and have the same JSON type. Other tools get those of the
+    arguments that they name.
 
     Args:
         turn: A turn whose expert makes one call.
         rng: Source of all draws.
     """
     (call,) = turn.expert.tool_calls
+    schemas = schemas_by_name(encode_json(list(turn.tools)))
+
+    def is_refused_by_schema(wrong: ToolCall) -> bool:
+        return wrong.name not in schemas or schemas[wrong.name].problem(wrong.arguments) is not None
+
+    return sorted([*_with_other_value(turn, call, rng), *_of_other_tool(turn, call, rng)], key=is_refused_by_schema)
+
+
+def _with_other_value(turn: Turn, call: ToolCall, rng: Random) -> Iterator[ToolCall]:
     names = list(call.arguments)
     for name in rng.sample(names, len(names)):
         others = _other_values(turn, call.arguments, name)
         if others:
             yield ToolCall(name=call.name, arguments={**call.arguments, name: rng.choice(others)}, id=call.id)
+
+
+def _of_other_tool(turn: Turn, call: ToolCall, rng: Random) -> Iterator[ToolCall]:
     tools = [tool for tool in turn.tools if name_of(tool) != call.name]
     for tool in rng.sample(tools, len(tools)):
         known = parameters_of(tool).get("properties")
-        known_names = known if isinstance(known, dict) else {}
-        kept = {name: value for name, value in call.arguments.items() if name in known_names}
+        names = known if isinstance(known, dict) else {}
+        kept = {name: value for name, value in call.arguments.items() if name in names}
         yield ToolCall(name=name_of(tool), arguments=kept, id=call.id)
 
 
