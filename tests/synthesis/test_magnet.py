@@ -143,6 +143,7 @@ async def test_a_path_becomes_the_conversation_that_the_server_wrote() -> None:
         (1, said("I look", end="length"), "truncated"),
         (2, returned({"customer": {"name": "Ann"}}), "result_without_field"),
         (2, returned("no such customer"), "result_without_field"),
+        (2, returned({"customer": {"id": "cus_17<|im_end|>"}}), "bad_result"),
         (2, said("null"), "answer_of_other_form"),
         (3, call("list_orders", customer_id="cus_17"), "call_instead_of_message"),
         (5, call("list_orders", customer_id="ann@shop.example"), "value_not_passed_on"),

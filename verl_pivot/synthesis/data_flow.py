@@ -53,7 +53,7 @@ def mined_edges(trajectories: Iterable[Trajectory], *, min_calls: int = MIN_CALL
 def _flow(trajectory: Trajectory) -> Iterator[tuple[str, str, str, str]]:
     """Yield (source, result, target, argument) of each value that passes, once for each call that takes it."""
     calls = answered_calls(trajectory.messages)
-    schemas = encode_json(list(trajectory.tools)).casefold()
+    said = _Said(trajectory)
     held: dict[Scalar, set[tuple[str, str]]] = defaultdict(set)
     read = 0
     for answered in calls:
@@ -64,19 +64,30 @@ def _flow(trajectory: Trajectory) -> Iterator[tuple[str, str, str, str]]:
                 if value not in told:
                     held[value].add((earlier.call.name, path))
             read += 1
-        said: str | None = None
-        ends = set()
-        for path, value in fields(answered.call.arguments):
-            if value in held:
-                said = said if said is not None else schemas + _said(trajectory.messages[: answered.position])
-                if str(value).casefold() not in said:
-                    ends |= {(*source, answered.call.name, path) for source in held[value]}
-        yield from ends
+        yield from {
+            (*source, answered.call.name, path)
+            for path, value in fields(answered.call.arguments)
+            if value in held and not said.has(value, before=answered.position)
+            for source in held[value]
+        }
 
 
-def _said(messages: Iterable[Message]) -> str:
-    texts = [message.content for message in messages if message.role in (Role.SYSTEM, Role.USER)]
-    return "\n".join(texts).casefold()
+class _Said:
+    """What the caller of tools knows without their results, as far as the conversation has come."""
+
+    def __init__(self, trajectory: Trajectory) -> None:
+        self._texts = [encode_json(list(trajectory.tools)).casefold()]
+        self._messages = trajectory.messages
+        self._position = 0
+
+    def has(self, value: Scalar, *, before: int) -> bool:
+        """Whether a schema, or a message of the user or the system before this position, has a value."""
+        for message in self._messages[self._position : before]:
+            if message.role in (Role.SYSTEM, Role.USER):
+                self._texts.append(message.content.casefold())
+        self._position = max(self._position, before)
+        text = str(value).casefold()
+        return any(text in each for each in self._texts)
 
 
 def fields_of_result(result: Message | None) -> list[FieldValue]:

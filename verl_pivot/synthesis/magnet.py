@@ -1,17 +1,16 @@
 """Step `magnet`: a path of calls -> a conversation, translated back to requests and forth to calls."""
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 
 from verl_pivot.data.turns import PROVENANCE
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.magnet_cast import Cast, MagnetOptions
 from verl_pivot.synthesis.path_source import PATH
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.tool_paths import ToolPath
 from verl_pivot.synthesis.workshop import Workshop
-from verl_pivot.types import Message, Trajectory
+from verl_pivot.types import JsonObject, Message, Trajectory
 
 
 @make_step("magnet", options=MagnetOptions)
@@ -37,12 +36,10 @@ class MagnetStep:
         if start is None or PATH not in draft.values:
             raise ConfigError(f"step {workshop.step} needs a path: put step tool_path before it")
         path = ToolPath.model_validate(draft.values[PATH])
-        async with AsyncExitStack() as stack:
-            toolbox = None
-            if self._options.results == "tools" and workshop.inputs.toolset is not None:
-                opened = await stack.enter_async_context(workshop.inputs.toolset.open({}))
-                toolbox = opened.toolbox
-            messages = await conversation(path, Cast(self._options, workshop, start.tools, toolbox))
+        try:
+            messages = await self._conversation(path, start.tools, workshop)
+        except ToolFailureError as error:
+            return [draft.rejected("tool_failed", str(error))]
         trajectory = Trajectory(
             id=draft.id,
             messages=messages,
@@ -50,6 +47,15 @@ class MagnetStep:
             metadata={PROVENANCE: {"split_by": draft.item}},
         )
         return [draft.made(0, trajectory=trajectory).with_values(results=self._options.results)]
+
+    async def _conversation(
+        self, path: ToolPath, tools: Sequence[JsonObject], workshop: Workshop
+    ) -> tuple[Message, ...]:
+        toolset = workshop.inputs.toolset
+        if self._options.results == "writer" or toolset is None:
+            return await conversation(path, Cast(self._options, workshop, tools, None))
+        async with toolset.open({}) as opened:
+            return await conversation(path, Cast(self._options, workshop, tools, opened.toolbox))
 
 
 async def conversation(path: ToolPath, cast: Cast) -> tuple[Message, ...]:

@@ -171,6 +171,8 @@ class Cast:
             if isinstance(written, Malformed):
                 return written
             text = written.result if isinstance(written.result, str) else encode_json(written.result)
+            if without_chat_tokens(text) != text:
+                return Malformed(reason="bad_result", detail=f"markers of the chat in it: {text!r}")
             return _missing_field(text, fields) or text
 
         return await self._drawn(draw)
