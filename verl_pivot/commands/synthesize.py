@@ -1,4 +1,4 @@
-"""`verl-pivot synthesize`: tasks or trajectories and a method -> new trajectories, tasks and pairs, made and checked."""
+"""`verl-pivot synthesize`: tasks or trajectories and a method -> trajectories, tasks and pairs, made and checked."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal

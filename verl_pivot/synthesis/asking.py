@@ -6,11 +6,22 @@ from hashlib import sha256
 import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
 from verl_pivot.engines.retries import Retries, with_retries
 from verl_pivot.errors import OutOfBudgetError
 from verl_pivot.synthesis.budget import Budget
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
+
+
+class _KeptAnswer(msgspec.Struct, frozen=True):
+    """An answer as the cache holds it."""
+
+    message: dict[str, object]
+    finish_reason: str
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    logprobs: tuple[TokenLogprob, ...]
+    stop_text: str
 
 
 class AnswerGate:
@@ -39,7 +50,7 @@ class AnswerGate:
         """
         key = sha256(msgspec.json.encode([writer.name, question], order="sorted")).hexdigest()
         if (kept := self._cache.get(key)) is not None:
-            return msgspec.json.decode(kept, type=ChatAnswer)
+            return _kept_answer(kept)
         if key not in self._asked:
             task = asyncio.create_task(self._ask(writer, question, key))
             self._asked[key] = task
@@ -71,3 +82,16 @@ class AnswerGate:
         for task in (asked := list(self._asked.values())):
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _kept_answer(line: bytes) -> ChatAnswer:
+    kept = msgspec.json.decode(line, type=_KeptAnswer)
+    return ChatAnswer(
+        message=kept.message,  # type: ignore[arg-type]  # msgspec decodes JSON into JSON's types
+        finish_reason=kept.finish_reason,
+        num_prompt_tokens=kept.num_prompt_tokens,
+        num_completion_tokens=kept.num_completion_tokens,
+        logprobs=kept.logprobs,
+        stop_text=kept.stop_text,
+        is_cached=True,
+    )

@@ -67,6 +67,7 @@ class Budget:
             self._file = os.open(ledger, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
             raise unwritable(ledger, error) from error
+        self._write("")  # ends a line that a full disk cut off
 
     @property
     def num_calls(self) -> int:

@@ -25,6 +25,9 @@ _TRAJECTORIES, _PAIRS, _REJECTED = "trajectories.jsonl", "pairs.jsonl", "rejecte
 _TASKS, _REPORT, _PICTURE = "tasks.parquet", "report.json", "synthesis.png"
 OUTPUTS = (_TRAJECTORIES, _PAIRS, _REJECTED, _TASKS, _REPORT, _PICTURE)
 """Names of the files of an output folder; one without rows is not written."""
+_READING = "reading"
+"""What rejects a row that cannot be read."""
+_FILTER = "quality: {label}"
 _TASK_LINES = "tasks.jsonl"
 _CANDIDATES = "candidates.jsonl"
 _BINS = 10
@@ -94,9 +97,16 @@ def write_outputs(recipe: Recipe, seed: int, journal: Journal, store: DraftStore
         writer = _Writer(opened, recipe, report)
         for draft, finding, step in _decided(store, outcome):
             writer.add(draft, finding, step)
+    report.rejected = {label: report.rejected[label] for label in _labels(recipe) if label in report.rejected}
     write_tasks(folder / _TASK_LINES, folder / _TASKS)
     (folder / _REPORT).write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
     _draw(report, outcome, folder / _PICTURE)
+
+
+def _labels(recipe: Recipe) -> list[str]:
+    """Whatever rejects drafts, in the order in which it works."""
+    filters = () if recipe.filters is None else recipe.filters.labels
+    return [_READING, *(step.label for step in recipe.steps), *(_FILTER.format(label=label) for label in filters)]
 
 
 def _candidates(store: DraftStore) -> Iterator[tuple[Draft, Trajectory]]:
@@ -139,14 +149,14 @@ def _decided(store: DraftStore, outcome: FilterOutcome | None) -> Iterator[_Deci
     position = -1
     for draft in store.drafts():
         if draft.finding is not None:
-            yield _Decided(draft, draft.finding, draft.traces[-1].step if draft.traces else "reading")
+            yield _Decided(draft, draft.finding, draft.traces[-1].step if draft.traces else _READING)
             continue
         position += outcome is not None and draft.trajectory is not None
         if outcome is None or draft.trajectory is None or position not in outcome.findings:
             yield _Decided(draft, None, "")
         else:
             label = outcome.steps[outcome.dropped_by[position]].label
-            yield _Decided(draft, outcome.findings[position], f"quality: {label}")
+            yield _Decided(draft, outcome.findings[position], _FILTER.format(label=label))
 
 
 class _Writer:
