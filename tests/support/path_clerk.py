@@ -184,3 +184,22 @@ def _mistaken(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], rng: 
         return {"name": call["name"], "arguments": {**arguments, name: f"invented-{rng.randint(1000, 9999)}"}}
     del arguments[name]
     return {"name": call["name"], "arguments": arguments}
+
+
+def timid(question: WriterQuestion) -> Any:
+    """A policy of the shop that finds customers and lists their orders, and never refunds anything."""
+    action = perfect(question)
+    return "I had rather not." if "refund" in json.dumps(action) else action
+
+
+def perfect(question: WriterQuestion) -> Any:
+    """The policy that the shop's recordings are of."""
+    texts = [str(each["content"]) for each in question.messages if each["role"] == "tool"]
+    if not texts:
+        address = re.search(r"\S+@\S+\.\w+", str(question.messages[0]["content"]))
+        return _as_message({"name": "find_customer", "arguments": {"email": address[0] if address else "?"}})
+    found = json.loads(texts[-1])
+    if "customer" in found:
+        return _as_message({"name": "list_orders", "arguments": {"customer_id": found["customer"]["id"]}})
+    order = found["orders"][0]["id"] if isinstance(found.get("orders"), list) else "?"
+    return _as_message({"name": "refund", "arguments": {"order_id": order, "reason": "broke"}})

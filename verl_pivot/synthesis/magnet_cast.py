@@ -18,6 +18,7 @@ from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.data_flow import result_value, scalars
 from verl_pivot.synthesis.magnet_prompts import (
     CALLER,
+    HINT,
     ToolResult,
     UserMessage,
     answer_prompt,
@@ -48,6 +49,8 @@ class MagnetOptions(Options):
     """Who gives the results of calls: a writer in the role `tools`, or the tools of --tools, which run."""
     attempts: int = Field(default=3, ge=1)
     """Draws of each message, of which the first one without a problem stays."""
+    hints: bool = False
+    """Whether the caller reads what was wrong with its last draw; the conversation does not keep it (HardGen)."""
     may_write: Names = ()
     """Arguments, as tool.argument, whose text the caller composes itself, such as send_mail.body."""
     temperature: float = Field(default=1.0, ge=0.0)
@@ -147,19 +150,23 @@ class Cast:
         return await self._drawn(draw)
 
     async def _caller(self, messages: Sequence[Message], problem: Callable[[Message], Malformed | None]) -> Message:
-        told: JsonObject = {"role": "system", "content": CALLER}
-        sent = (told, *map(sent_message, messages))
+        sent = tuple(map(sent_message, messages))
+        hint = ""
 
         async def draw(k: int) -> Message | Malformed:
+            nonlocal hint
             question = WriterQuestion(
-                messages=sent,
+                messages=({"role": "system", "content": CALLER + hint}, *sent),
                 seed=self._workshop.seed(k),
                 max_tokens=self._options.max_tokens,
                 temperature=self._options.temperature,
                 tools=tuple(self._tools),
             )
             action = read_action(await self._workshop.answer(question, CALLER_ROLE))
-            return action if isinstance(action, Malformed) else problem(action) or action
+            found = action if isinstance(action, Malformed) else problem(action)
+            if found is not None and self._options.hints:
+                hint = HINT.format(problem=found.detail)
+            return action if found is None else found
 
         return await self._drawn(draw)
 

@@ -18,6 +18,8 @@ CALLER = (
 """What the caller is told before the conversation; no trajectory has it."""
 
 
+HINT = "\nYour last attempt at the next turn was wrong: {problem}. Write the turn again."
+"""What a caller that reads hints is told besides, after a wrong draw."""
 _SAY_FOR_IMPLIED = (
     "The assistant finds out by itself that it has to call this tool first: do not ask for what it does, but let the "
     "message say, in passing, a made-up value for everything that it requires:\n{schema}"

@@ -84,6 +84,8 @@ _SHIPPED = {
     "magnet": "magnet",
     "expert_accepted": "expert_accepted",
     "hinted_pairs": "hinted_pairs",
+    "hard_path": "hard_samples",
+    "still_hard": "hard_samples",
 }
 """{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(

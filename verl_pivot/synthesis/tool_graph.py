@@ -98,6 +98,16 @@ class ToolGraph:
         found: tuple[FieldEdge, ...] = self.graph.get_edge_data(source, target, {"fields": ()})["fields"]
         return found
 
+    def distances_to(self, tool: str, most: int) -> dict[str, int]:
+        """{tool: edges on the shortest way from it} of the tools from which one leads to `tool`, itself included.
+
+        Args:
+            tool: End of the ways.
+            most: Most edges of a way.
+        """
+        backwards = self.graph.reverse(copy=False)
+        return dict(networkx.single_source_shortest_path_length(backwards, tool, cutoff=most))
+
     def required(self, tool: str) -> frozenset[str]:
         """Arguments that a tool requires."""
         return self._required[tool]

@@ -1,6 +1,6 @@
 """ToolGraph and a seed -> ToolPath: which calls a conversation has to make, by a walk and Magnet's three operations."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -37,6 +37,11 @@ class ValueLink(Options):
     argument: str
     """Keys to the argument, as in `FieldEdge`."""
 
+    @property
+    def argument_name(self) -> str:
+        """Name of the tool's argument that has the value in it."""
+        return self.argument.partition(".")[0]
+
 
 class PathCall(Options):
     """One call that a conversation has to make."""
@@ -45,7 +50,7 @@ class PathCall(Options):
     links: tuple[ValueLink, ...] = ()
     """Arguments that earlier results give; the others come from what the user says."""
     is_implied: bool = False
-    """Whether the request does not mention the call, whose result the next call needs."""
+    """Whether the request does not mention the call, whose result a later call for it needs."""
 
 
 class PathTurn(Options):
@@ -98,7 +103,7 @@ def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath |
         for tool, giver in steps:
             links: tuple[ValueLink, ...] = ()
             if giver is not None:
-                links = (_link(graph.fields(walk[giver].tool, tool), numbers[giver], rng),)
+                links = (drawn_link(graph.fields(walk[giver].tool, tool), numbers[giver], rng),)
             if not calls and rng.random() < options.insert:
                 calls, links = _inserted(graph, tool, links, used, num_calls, rng)
                 used += [call.tool for call in calls]
@@ -137,11 +142,18 @@ def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[WalkStep]:
     return walk
 
 
+def drawn_link(edges: Sequence[FieldEdge], call: int, rng: Random) -> ValueLink:
+    """One of the edges from a call, in proportion to the recorded calls; edges without recordings count as one call."""
+    edge = rng.choices(edges, [max(1, edge.num_calls) for edge in edges])[0]
+    return ValueLink(call=call, result=edge.result, argument=edge.argument)
+
+
 def path_problem(path: ToolPath, graph: ToolGraph) -> str | None:
     """Why a path is not legal; None if it is.
 
     In a legal path each link is an edge of the graph, from an earlier call; every call but the first takes a value from
-    an earlier one, or is implied and gives the next one a value; and a withheld argument is required and not linked.
+    an earlier one, or is implied; an implied call gives a later one of its request a value; and a withheld argument is
+    required and not linked.
     """
     calls = path.calls
     for number, call in enumerate(calls):
@@ -153,17 +165,26 @@ def path_problem(path: ToolPath, graph: ToolGraph) -> str | None:
             edges = graph.fields(calls[link.call].tool, call.tool)
             if (link.result, link.argument) not in {(edge.result, edge.argument) for edge in edges}:
                 return f"call {number}: {calls[link.call].tool} does not give {call.tool} its {link.argument}"
-        gives_next = number + 1 < len(calls) and number in [link.call for link in calls[number + 1].links]
-        if call.is_implied and not gives_next:
-            return f"call {number}, {call.tool}, is implied, and the next call takes nothing from it"
         if number and not call.links and not call.is_implied:
             return f"call {number}, {call.tool}, takes nothing from an earlier one"
-    return next((problem for turn in path.turns if (problem := _turn_problem(turn, graph))), None)
+    return next((problem for turn, first in _numbered(path) if (problem := _turn_problem(turn, first, graph))), None)
 
 
-def _turn_problem(turn: PathTurn, graph: ToolGraph) -> str | None:
+def _numbered(path: ToolPath) -> Iterator[tuple[PathTurn, int]]:
+    """The requests, each with the number of its first call."""
+    first = 0
+    for turn in path.turns:
+        yield turn, first
+        first += len(turn.calls)
+
+
+def _turn_problem(turn: PathTurn, first: int, graph: ToolGraph) -> str | None:
     if not turn.calls or turn.calls[-1].is_implied:
         return "a request ends without a call that it mentions"
+    for position, call in enumerate(turn.calls):
+        taken = {link.call for later in turn.calls[position + 1 :] for link in later.links}
+        if call.is_implied and first + position not in taken:
+            return f"call {first + position}, {call.tool}, is implied, and no later call takes anything from it"
     last = turn.calls[-1]
     if turn.withheld is not None and turn.withheld not in _said_arguments(graph, last):
         return f"{last.tool}.{turn.withheld} is withheld, and is not required of the user"
@@ -185,18 +206,12 @@ def _inserted(
     graph: ToolGraph, tool: str, links: tuple[ValueLink, ...], used: Sequence[str], number: int, rng: Random
 ) -> tuple[list[PathCall], tuple[ValueLink, ...]]:
     """A call before `tool` that gives it a value, and the links of `tool` with it; nothing new if no tool can."""
-    linked = {link.argument.partition(".")[0] for link in links}
+    linked = {link.argument_name for link in links}
     for giver in rng.sample(graph.before(tool), len(graph.before(tool))):
         edges = [edge for edge in graph.fields(giver, tool) if edge.argument_name not in linked]
         if edges and giver not in used:
-            return [PathCall(tool=giver, is_implied=True)], (*links, _link(edges, number, rng))
+            return [PathCall(tool=giver, is_implied=True)], (*links, drawn_link(edges, number, rng))
     return [], links
-
-
-def _link(edges: Sequence[FieldEdge], call: int, rng: Random) -> ValueLink:
-    """One of the edges, in proportion to the recorded calls; edges without recordings count as one call."""
-    edge = rng.choices(edges, [max(1, edge.num_calls) for edge in edges])[0]
-    return ValueLink(call=call, result=edge.result, argument=edge.argument)
 
 
 def _withheld(graph: ToolGraph, call: PathCall, rng: Random, probability: float) -> str | None:
@@ -206,4 +221,4 @@ def _withheld(graph: ToolGraph, call: PathCall, rng: Random, probability: float)
 
 def _said_arguments(graph: ToolGraph, call: PathCall) -> list[str]:
     """Required arguments of a call that no earlier result gives, in alphabetical order."""
-    return sorted(graph.required(call.tool) - {link.argument.partition(".")[0] for link in call.links})
+    return sorted(graph.required(call.tool) - {link.argument_name for link in call.links})

@@ -1,0 +1,99 @@
+"""Steps of HardGen (arXiv:2601.01498): paths to tools that a policy gets wrong, and what is still hard for it."""
+
+from collections.abc import Sequence
+from random import Random
+
+from pydantic import Field
+
+from verl_pivot.data.trajectories import read_trajectories
+from verl_pivot.data.turns import turns
+from verl_pivot.errors import ConfigError
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.greedy_walks import draw_path_to
+from verl_pivot.synthesis.hard_tools import ProbeSettings, probe, probed_turns, wrong_shares
+from verl_pivot.synthesis.path_source import GraphOptions, drawn_tools, read_graph, with_path
+from verl_pivot.synthesis.rollouts import POLICY
+from verl_pivot.synthesis.steps import CheckStep, check_step, make_step
+from verl_pivot.synthesis.tool_graph import ToolGraph
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.types import Verdict
+from verl_pivot.validation import Options
+
+REFERENCE = "reference"
+"""Role of a second model, which must fail at a tool as well, if the file of --writers names one."""
+
+
+class HardPathOptions(GraphOptions):
+    length: int = Field(default=7, ge=2)
+    """Most calls of a path."""
+    probes: int = Field(default=4, ge=1)
+    """Recorded turns of each tool at which the policy is asked."""
+    wrong_from: float = Field(default=0.5, gt=0.0, le=1.0)
+    """Share of the probes of a tool from which on the model that is asked fails at it."""
+    max_tokens: int = Field(default=1024, ge=16)
+    """Most tokens of one answer."""
+
+
+@make_step("hard_path", options=HardPathOptions)
+class HardPathStep:
+    """Gives each draft a path to one of the tools that the policy fails at, each in its turn."""
+
+    def __init__(self, options: HardPathOptions) -> None:
+        self._options = options
+        self._graph: ToolGraph | None = None
+        self._hard: list[str] = []
+
+    async def prepare(self, workshop: Workshop) -> None:
+        options, path = self._options, workshop.inputs.trajectories
+        if path is None:
+            raise ConfigError(f"step {workshop.step} probes the policy at recorded turns: give --trajectories FILE")
+        self._graph = await read_graph(workshop, options)
+        probes = probed_turns(read_trajectories(path), options.probes)
+        settings = ProbeSettings(max_tokens=options.max_tokens)
+        shares = [await wrong_shares(probes, workshop, POLICY, settings)]
+        if REFERENCE in workshop.writers:
+            shares.append(await wrong_shares(probes, workshop, REFERENCE, settings))
+        self._hard = [
+            tool
+            for tool in sorted(probes)
+            if all(each.get(tool, 0.0) >= options.wrong_from for each in shares) and self._graph.before(tool)
+        ]
+        if not self._hard:
+            raise ConfigError(
+                f"step {workshop.step}: the policy fails at none of {len(probes)} probed tools that other tools give "
+                f"values; lower wrong_from (now {options.wrong_from:g}), or give other --trajectories"
+            )
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        assert self._graph is not None, "steps are prepared before the first draft"
+        rng = Random(workshop.seed(0))
+        target = rng.choice(self._hard)
+        path = draw_path_to(self._graph, target, rng, self._options.length)
+        assert path is not None, f"tools before {target}: {self._graph.before(target)}"
+        tools = drawn_tools(self._graph, path, rng, self._options.num_other_tools)
+        return [with_path(draft, path, tools).with_values(hard_tool=target)]
+
+
+class StillHardOptions(Options):
+    max_tokens: int = Field(default=1024, ge=16)
+    """Most tokens of one answer."""
+
+
+@check_step("still_hard", options=StillHardOptions)
+def still_hard(options: StillHardOptions) -> CheckStep:
+    """Passes a trajectory at one of whose calls the policy is wrong, by the row's verifier; greedy, as the probes."""
+
+    async def check(draft: Draft, workshop: Workshop) -> Verdict:
+        if draft.trajectory is None:
+            return Verdict.refuse("no_trajectory", "there is no turn to ask the policy at")
+        settings = ProbeSettings(max_tokens=options.max_tokens)
+        calls = [turn for turn in turns(draft.trajectory) if turn.expert.tool_calls]
+        verdicts = await all_at_once(probe(turn, workshop, POLICY, settings) for turn in calls)
+        wrong = next((verdict for verdict in verdicts if verdict.score is not None and verdict.score < 1.0), None)
+        if wrong is not None:
+            return Verdict.accept(detail=f"{wrong.reason}: {wrong.detail}")
+        undecided = next((verdict for verdict in verdicts if verdict.score is None), None)
+        return undecided or Verdict.refuse("too_easy", f"the policy is right at all {len(calls)} calls")
+
+    return check

@@ -1,0 +1,75 @@
+"""Recorded turns and a policy -> the tools that the policy gets wrong, and a reference too if one is named."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from verl_pivot.data.turns import turns
+from verl_pivot.playing.endpoint_player import sent_message
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.types import Malformed, Trajectory, Turn, Verdict
+from verl_pivot.verifiers.scoring import score_message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeSettings:
+    """How a model is probed."""
+
+    temperature: float = 0.0
+    max_tokens: int = 1024
+
+
+def probed_turns(trajectories: Iterable[Trajectory], per_tool: int) -> dict[str, list[Turn]]:
+    """{tool: the first turns whose only call is of it}, at most `per_tool` of each."""
+    found: dict[str, list[Turn]] = defaultdict(list)
+    for trajectory in trajectories:
+        for turn in turns(trajectory):
+            calls = turn.expert.tool_calls
+            if len(calls) == 1 and len(found[calls[0].name]) < per_tool:
+                found[calls[0].name].append(turn)
+    return {tool: probes for tool, probes in found.items() if probes}
+
+
+async def wrong_shares(
+    probes: dict[str, list[Turn]], workshop: Workshop, role: str, settings: ProbeSettings
+) -> dict[str, float]:
+    """{tool: share of its decided probes at which a model is wrong}, by the verifier of the row.
+
+    A tool whose probes are all undecided is left out.
+
+    Args:
+        probes: {tool: recorded turns}.
+        workshop: Has the model.
+        role: Role of the model.
+        settings: How it is asked.
+    """
+    names = list(probes)
+    verdicts = await all_at_once(_verdicts(probes[name], workshop, role, settings) for name in names)
+    shares = {}
+    for name, found in zip(names, verdicts, strict=True):
+        decided = [verdict.score for verdict in found if verdict.score is not None]
+        if decided:
+            shares[name] = sum(score < 1.0 for score in decided) / len(decided)
+    return shares
+
+
+async def _verdicts(probes: Sequence[Turn], workshop: Workshop, role: str, settings: ProbeSettings) -> list[Verdict]:
+    return await all_at_once(probe(turn, workshop, role, settings) for turn in probes)
+
+
+async def probe(turn: Turn, workshop: Workshop, role: str, settings: ProbeSettings) -> Verdict:
+    """Verdict of a turn's verifier about what a model does there; an answer that is no action is wrong."""
+    question = WriterQuestion(
+        messages=tuple(map(sent_message, turn.state)),
+        seed=workshop.seed(0),
+        max_tokens=settings.max_tokens,
+        temperature=settings.temperature,
+        tools=turn.tools,
+    )
+    action = read_action(await workshop.answer(question, role))
+    if isinstance(action, Malformed):
+        return Verdict.refuse(action.reason, action.detail)
+    return await score_message(action, turn)
