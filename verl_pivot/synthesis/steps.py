@@ -77,7 +77,13 @@ class RegisteredStep:
     """Whether a step that chooses gets groups with drafts of several items."""
 
 
-_SHIPPED = {"rollouts": "rejection", "fewest_calls": "rejection"}
+_SHIPPED = {
+    "fewest_calls": "rejection",
+    "filter": "program_checks",
+    "judge": "judging",
+    "replay": "program_checks",
+    "rollouts": "rejection",
+}
 """{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(
     "step",
