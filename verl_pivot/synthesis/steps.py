@@ -78,14 +78,17 @@ class RegisteredStep:
 
 
 _SHIPPED = {
-    "rollouts": "rejection",
-    "fewest_calls": "rejection",
-    "tool_path": "path_source",
-    "magnet": "magnet",
     "expert_accepted": "expert_accepted",
-    "hinted_pairs": "hinted_pairs",
+    "fewest_calls": "rejection",
+    "filter": "program_checks",
     "hard_path": "hard_samples",
+    "hinted_pairs": "hinted_pairs",
+    "judge": "judging",
+    "magnet": "magnet",
+    "replay": "program_checks",
+    "rollouts": "rejection",
     "still_hard": "hard_samples",
+    "tool_path": "path_source",
 }
 """{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(

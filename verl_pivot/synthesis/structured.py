@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,15 +18,25 @@ _THINKING_END = "</think>"
 _FENCED = re.compile(r"^```(?:json)?[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MULTILINE)
 
 
+@cache
+def schema_of(form: type[BaseModel]) -> JsonObject:
+    """JSON schema of a form, made once."""
+    return form.model_json_schema()
+
+
+@cache
+def _order(form: type[BaseModel]) -> str:
+    schema = json.dumps(schema_of(form), sort_keys=True)
+    return f"\n\nAnswer with one JSON object in a fenced block (```json), which fits this JSON schema:\n{schema}"
+
+
 def asked_for(
     form: type[BaseModel], messages: Sequence[JsonObject], answer_format: AnswerFormat
 ) -> tuple[JsonObject, ...]:
     """The messages; if the endpoint takes no JSON schema, the form stands at the end of the last one."""
     if answer_format == "json_schema" or not messages:
         return tuple(messages)
-    schema = json.dumps(form.model_json_schema(), sort_keys=True)
-    order = f"\n\nAnswer with one JSON object in a fenced block (```json), which fits this JSON schema:\n{schema}"
-    return (*messages[:-1], {**messages[-1], "content": f"{messages[-1].get('content') or ''}{order}"})
+    return (*messages[:-1], {**messages[-1], "content": f"{messages[-1].get('content') or ''}{_order(form)}"})
 
 
 def read_form(form: type[AnswerFormT], answer: ChatAnswer) -> AnswerFormT | Malformed:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.seeds import seed_of
-from verl_pivot.synthesis.structured import asked_for, read_form
+from verl_pivot.synthesis.structured import asked_for, read_form, schema_of
 from verl_pivot.synthesis.writer import WRITER, Writer, WriterQuestion
 from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import JsonObject, Malformed
@@ -144,6 +144,6 @@ class Workshop:
             seed=self.seed(k),
             max_tokens=max_tokens,
             temperature=temperature,
-            schema=form.model_json_schema(),
+            schema=schema_of(form),
         )
         return read_form(form, await self.answer(question, role))
