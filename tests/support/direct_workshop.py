@@ -2,19 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 from tests.support.chat_server import MODEL
-from verl_pivot.engines.chat import ChatAnswer
+from tests.support.workshops import OpenGate
 from verl_pivot.engines.retries import Retries
 from verl_pivot.synthesis.workshop import Inputs, Workshop
-from verl_pivot.synthesis.writer import EndpointWriter, Writer, WriterQuestion
-
-
-@dataclass(frozen=True)
-class DirectGate:
-    async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
-        return await writer.answer(question)
+from verl_pivot.synthesis.writer import EndpointWriter
 
 
 @asynccontextmanager
@@ -28,7 +21,7 @@ async def direct_workshop(url: str, *, inputs: Inputs | None = None, seed: int =
             step="step",
             inputs=inputs or Inputs(),
             writers={"writer": writer},
-            gate=DirectGate(),
+            gate=OpenGate(),
         )
     finally:
         await writer.close()
