@@ -46,7 +46,7 @@ class MagnetOptions(Options):
     """How a path becomes a conversation."""
 
     results: Literal["writer", "tools"] = "writer"
-    """Who gives the results of calls: a writer in the role `tools`, or the tools of --tools, which run."""
+    """Source of results: a writer in the role `tools`, or the tools of --tools, which run the calls."""
     attempts: int = Field(default=3, ge=1)
     """Draws of each message, of which the first one without a problem stays."""
     hints: bool = False
@@ -59,7 +59,7 @@ class MagnetOptions(Options):
 
 
 class Cast:
-    """Who speaks in one conversation. Each method draws a message until it has no problem.
+    """Speakers of one conversation. Each method draws a message until it has no problem.
 
     Raises:
         BadRowError: From each method, with the problem of the last draw.

@@ -32,7 +32,7 @@ class FieldVote(Options):
     argument: str
 
 
-class FieldVotes(Options):
+class VoterAnswer(Options):
     """Arguments that one tool's result gives to others."""
 
     edges: tuple[FieldVote, ...] = Field(max_length=100)
@@ -116,7 +116,7 @@ async def _votes(
         }
     ]
     answers = await all_at_once(
-        workshop.ask_for(FieldVotes, prompt, role=VOTER, k=number * num_votes + vote, max_tokens=_MAX_TOKENS)
+        workshop.ask_for(VoterAnswer, prompt, role=VOTER, k=number * num_votes + vote, max_tokens=_MAX_TOKENS)
         for vote in range(num_votes)
     )
     arguments = {name_of(other): parameters_of(other).get("properties") or {} for other in others}
