@@ -110,6 +110,19 @@ def test_keys_that_are_data_are_values_and_share_one_path() -> None:
     ]
 
 
+def test_names_of_arguments_are_never_data() -> None:
+    trajectory = recorded(
+        user("?"),
+        *called("first", {}, {"line10": "Main Street"}),
+        *called("second", {"line10": "Main Street", "a.b": "Main Street", "lines": {"line10": "Main Street"}}, "done"),
+    )
+
+    assert ends(mined_edges([trajectory], min_calls=1)) == [
+        ("first", "*", "second", "line10"),
+        ("first", "*", "second", "lines.*"),
+    ]
+
+
 def test_a_result_without_json_is_one_text_and_a_deep_one_does_no_harm() -> None:
     deep = "[" * 900 + '"ord_9"' + "]" * 900
     trajectory = recorded(
@@ -126,7 +139,7 @@ def test_a_result_without_json_is_one_text_and_a_deep_one_does_no_harm() -> None
 
 
 def test_a_field_of_a_result_gives_the_argument_of_its_name_and_type() -> None:
-    result = shapes({"order_id": "string", "total": "number", "id": "string"})
+    result = shapes({"order_id": "string", "total": "number", "id": "string", "email 10": "string"})
     result["properties"]["customer"] = shapes({"id": "string", "email": "string"})  # type: ignore[index, call-overload]
     tools = [make_tool("find_order", ["email"], returns=result), *SHOP, make_tool("by_id", ["id", "total"])]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from verl_pivot.data.answered_calls import answered_calls
 from verl_pivot.data.json_values import BadRowError, decode_json, encode_json
 from verl_pivot.synthesis.tool_graph import EdgeOrigin, FieldEdge
-from verl_pivot.types import Json, Message, Role, Trajectory
+from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 
 MIN_CALLS = 2
 """Recorded calls that an edge takes: a value may stand in a result by chance once."""
@@ -59,15 +59,15 @@ def _flow(trajectory: Trajectory) -> Iterator[tuple[str, str, str, str]]:
     for answered in calls:
         while calls[read].position < answered.position:  # parallel calls do not read each other's results
             earlier = calls[read]
-            told = {value for _, value in fields(earlier.call.arguments)}
+            told = {value for _, value in argument_values(earlier.call.arguments)}
             for path, value in fields_of_result(earlier.result):
                 if value not in told:
                     held[value].add((earlier.call.name, path))
             read += 1
         yield from {
             (*source, answered.call.name, path)
-            for path, value in fields(answered.call.arguments)
-            if value in held and not said.has(value, before=answered.position)
+            for path, value in argument_values(answered.call.arguments)
+            if _may_pass(value) and value in held and not said.has(value, before=answered.position)
             for source in held[value]
         }
 
@@ -92,12 +92,7 @@ class _Said:
 
 def fields_of_result(result: Message | None) -> list[FieldValue]:
     """The values that may pass from a call's result; a result that is no JSON is one text, with "" for its keys."""
-    return [] if result is None else fields(result_value(result.content))
-
-
-def fields(value: Json) -> list[FieldValue]:
-    """The values within a JSON value that may pass."""
-    return [each for each in scalars(value) if _may_pass(each.value)]
+    return [] if result is None else [each for each in scalars(result_value(result.content)) if _may_pass(each.value)]
 
 
 def result_value(result: str) -> Json:
@@ -108,6 +103,16 @@ def result_value(result: str) -> Json:
         return result
 
 
+def argument_values(arguments: JsonObject) -> list[FieldValue]:
+    """Texts and numbers in a call's arguments, whose names are never data; names with a dot in them are left out."""
+    return [
+        FieldValue(f"{name}.{path}".rstrip("."), value)
+        for name, argument in arguments.items()
+        if "." not in name
+        for path, value in scalars(argument)
+    ]
+
+
 def scalars(value: Json) -> list[FieldValue]:
     """Texts and numbers within a JSON value, and the keys that are data, such as those of an object by id."""
     found, left = [], [("", value)]
@@ -115,9 +120,9 @@ def scalars(value: Json) -> list[FieldValue]:
         path, inner = left.pop()
         if isinstance(inner, dict):
             for key, child in inner.items():
-                is_name = _is_name(key)
-                place = f"{path}.{key if is_name else '*'}".lstrip(".")
-                if not is_name:
+                names_field = is_name(key)
+                place = f"{path}.{key if names_field else '*'}".lstrip(".")
+                if not names_field:
                     found.append(FieldValue(place, key))
                 left.append((place, child))
         elif isinstance(inner, list):
@@ -128,7 +133,7 @@ def scalars(value: Json) -> list[FieldValue]:
 
 
 @lru_cache(maxsize=4096)
-def _is_name(key: str) -> bool:
+def is_name(key: str) -> bool:
     """Whether a key names a field; one with digits, spaces or other signs is data."""
     return _NAME.fullmatch(key) is not None
 

@@ -11,6 +11,7 @@ from pydantic import Field
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.data_flow import is_name
 from verl_pivot.synthesis.tool_graph import MAX_NEIGHBOURS, EdgeOrigin, FieldEdge, parameters_of
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.types import Json, JsonObject, Malformed
@@ -22,7 +23,6 @@ _MAX_TOKENS = 2048
 _COMMON = 10
 """A word that more than one of so many tools have tells too little, unless only MAX_NEIGHBOURS have it."""
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_FIELD = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 class FieldVote(Options):
@@ -128,7 +128,7 @@ async def _votes(
 
 def _is_possible(vote: FieldVote, arguments: Mapping[str, Json]) -> bool:
     known = arguments.get(vote.tool)
-    return isinstance(known, dict) and vote.argument in known and _FIELD.fullmatch(vote.result) is not None
+    return isinstance(known, dict) and vote.argument in known and all(map(is_name, vote.result.split(".")))
 
 
 def _majority(source: str, votes: Sequence[set[FieldVote]], num_votes: int) -> list[FieldEdge]:

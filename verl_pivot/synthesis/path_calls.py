@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from verl_pivot.data.json_values import encode_json, is_too_deep
 from verl_pivot.data.tool_schemas import name_of, schemas_by_name
 from verl_pivot.synthesis.argument_sources import is_said, unsourced_values
-from verl_pivot.synthesis.data_flow import result_value, scalars
+from verl_pivot.synthesis.data_flow import argument_values, result_value, scalars
 from verl_pivot.synthesis.tool_paths import PathCall
 from verl_pivot.types import JsonObject, Malformed, Message, ToolCall
 
@@ -42,7 +42,7 @@ def call_problem(
         return problem
     for link in planned.links:
         given = {each.value for each in scalars(result_value(results[link.call].content)) if each.path == link.result}
-        taken = {each.value for each in scalars(call.arguments) if each.path == link.argument}
+        taken = {each.value for each in argument_values(call.arguments) if each.path == link.argument}
         if not given & taken:
             detail = f"{call.name}.{link.argument} has no value of {link.result or 'the text'} of call {link.call}"
             return Malformed(reason="value_not_passed_on", detail=detail)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from verl_pivot.data.tool_schemas import name_of
+from verl_pivot.synthesis.data_flow import is_name
 from verl_pivot.synthesis.tool_graph import MAX_NEIGHBOURS, EdgeOrigin, FieldEdge, parameters_of
 from verl_pivot.types import Json, JsonObject
 from verl_pivot.verifiers.tool_call_schemas import resolved
@@ -77,6 +78,8 @@ def _inner(schema: JsonObject, path: str) -> Iterator[tuple[str, Json]]:
     properties = schema.get("properties")
     if isinstance(properties, dict):
         for name, child in properties.items():
+            if not is_name(name):  # results are read as if such a key were data
+                continue
             yield f"{path}.{name}".lstrip("."), child
     if "items" in schema:
         yield path, schema["items"]
@@ -87,7 +90,7 @@ def _arguments(tool: JsonObject) -> Iterator[tuple[str, Json]]:
     properties = parameters.get("properties")
     for name, schema in properties.items() if isinstance(properties, dict) else ():
         whole = resolved(schema, parameters)
-        if _folded(name) not in _SAY_LITTLE and "type" in whole:
+        if _folded(name) not in _SAY_LITTLE and "." not in name and "type" in whole:
             yield name, whole["type"]
 
 
