@@ -184,6 +184,28 @@ async def test_a_withheld_value_is_asked_for_and_then_said() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "asks"),
+    [
+        ("Which one?", True),
+        ("Please tell me your email.", True),
+        ("Your EMAIL address, please", True),
+        ("Done.", False),
+    ],
+)
+async def test_the_text_before_a_withheld_value_asks_for_it(text: str, asks: bool) -> None:
+    path = ToolPath(turns=(PathTurn(calls=(FIND,), withheld="email"),))
+    told = [wrote("It is ann@shop.example."), GOOD[1], GOOD[2], GOOD[3]]
+    with chat_server([wrote("Who am I?"), said(text), *told]) as server:
+        if asks:
+            assert len(await played(server, path)) == 6
+            return
+        with pytest.raises(BadRowError) as refused:
+            await played(server, path, attempts=1)
+
+    assert refused.value.reason == "did_not_ask"
+
+
 async def test_a_value_that_was_said_too_early_was_not_withheld() -> None:
     path = ToolPath(turns=(PathTurn(calls=(FIND,), withheld="email"),))
     answers = [

@@ -35,10 +35,16 @@ def unsourced_values(
     ]
 
 
-def is_said(value: Json, messages: Iterable[Message]) -> bool:
-    """Whether the user or the system said a text or number, in whole words."""
-    texts = [message.content for message in messages if message.role in (Role.USER, Role.SYSTEM)]
+def is_known(value: Json, messages: Iterable[Message]) -> bool:
+    """Whether a message to the assistant has a text or number, in whole words."""
+    texts = [message.content for message in messages if message.role is not Role.ASSISTANT]
     return _words(str(value)) in " ".join(map(_words, texts))
+
+
+def asks_for(text: str, argument: str) -> bool:
+    """Whether a text may ask the user for an argument: it has a question mark, or a word of the argument's name."""
+    names = [word for word in _words(argument).split("|") if word]
+    return "?" in text or "\uff1f" in text or any(f"|{name}|" in _words(text) for name in names)
 
 
 def _words(text: str) -> str:

@@ -76,12 +76,12 @@ async def conversation(path: ToolPath, cast: Cast) -> tuple[Message, ...]:
             withheld = turn.withheld if position == len(turn.calls) else None
             before = tuple(messages)
             if withheld is not None:
-                messages.append(await cast.text(messages))
+                messages.append(await cast.text(messages, withheld=withheld))
                 messages.append(await cast.answer(turn, messages))
             action = await cast.call(planned, messages, results, withheld=withheld, before=before)
             messages.append(action)
             result = await cast.result(action.tool_calls[0], path.needed_fields(len(results)), messages)
             messages.append(result)
             results.append(result)
-        messages.append(await cast.text(messages))
+        messages.append(await cast.text(messages, withheld=None))
     return tuple(messages)

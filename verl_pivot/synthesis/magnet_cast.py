@@ -25,7 +25,7 @@ from verl_pivot.synthesis.magnet_prompts import (
     request_prompt,
     result_prompt,
 )
-from verl_pivot.synthesis.path_calls import call_problem, withheld_problem
+from verl_pivot.synthesis.path_calls import call_problem, text_problem, withheld_problem
 from verl_pivot.synthesis.tool_paths import PathCall, PathTurn, ToolPath
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
@@ -123,9 +123,9 @@ class Cast:
         action = await self._caller(messages, problem)
         return replace(action, tool_calls=(replace(action.tool_calls[0], id=f"call_{len(results)}"),))
 
-    async def text(self, messages: Sequence[Message]) -> Message:
-        """The caller's next turn, which calls nothing."""
-        return await self._caller(messages, _text_problem)
+    async def text(self, messages: Sequence[Message], *, withheld: str | None) -> Message:
+        """The caller's next turn, which calls nothing, and asks for an argument if one is withheld."""
+        return await self._caller(messages, lambda action: text_problem(action, withheld))
 
     async def result(self, call: ToolCall, fields: Sequence[str], messages: Sequence[Message]) -> Message:
         """The result of a call, with the fields that later calls take values from."""
@@ -212,13 +212,6 @@ class Cast:
             problem = drawn
         assert problem is not None, "there is at least one attempt"
         raise BadRowError(problem.reason, problem.detail)
-
-
-def _text_problem(action: Message) -> Malformed | None:
-    if action.tool_calls:
-        names = ", ".join(call.name for call in action.tool_calls)
-        return Malformed(reason="call_instead_of_message", detail=f"called {names}")
-    return None
 
 
 def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:

@@ -50,7 +50,7 @@ def request_prompt(
         "The user knows no tools: say what is wanted, and name no tool and no argument.",
         *_values_to_leave_out(turn, path),
         "Everything else that the calls require, the message says with made-up values, each written exactly as the "
-        "argument takes it.",
+        "argument takes it. Agree with the conversation so far; what it has need not be said again.",
         *(_SAY_FOR_IMPLIED.format(schema=_schema(call.tool, tools)) for call in implied),
         _so_far(messages),
     ]
@@ -62,7 +62,7 @@ def answer_prompt(turn: PathTurn, messages: Sequence[Message], tools: Sequence[J
     lines = [
         "Write the next message of the user, who answers the assistant's question.",
         f"The message says a made-up value for {turn.withheld} of this tool, written exactly as the argument takes it, "
-        "and names no tool and no argument:",
+        "agrees with the conversation, and names no tool and no argument:",
         _schema(turn.calls[-1].tool, tools),
         _so_far(messages),
     ]

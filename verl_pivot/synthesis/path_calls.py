@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from verl_pivot.data.json_values import encode_json, is_too_deep
 from verl_pivot.data.tool_schemas import name_of, schemas_by_name
-from verl_pivot.synthesis.argument_sources import is_said, unsourced_values
+from verl_pivot.synthesis.argument_sources import asks_for, is_known, unsourced_values
 from verl_pivot.synthesis.data_flow import argument_values, result_value, scalars
 from verl_pivot.synthesis.tool_paths import PathCall
 from verl_pivot.types import JsonObject, Malformed, Message, ToolCall
@@ -52,13 +52,28 @@ def call_problem(
     return None
 
 
+def text_problem(action: Message, withheld: str | None) -> Malformed | None:
+    """Why an action is not the text that comes next; None if it is.
+
+    Args:
+        action: Turn of the assistant.
+        withheld: Argument that the text has to ask for; None where all calls are made.
+    """
+    if action.tool_calls:
+        names = ", ".join(call.name for call in action.tool_calls)
+        return Malformed(reason="call_instead_of_message", detail=f"called {names}")
+    if withheld is not None and not asks_for(action.content, withheld):
+        return Malformed(reason="did_not_ask", detail=f"does not ask for {withheld}: {action.content!r}")
+    return None
+
+
 def withheld_problem(call: ToolCall, argument: str, before: Sequence[Message]) -> Malformed | None:
     """Why a value was not withheld: the messages before the question have it, or the call lacks it; None if it was."""
     if argument not in call.arguments:
         return Malformed(reason="withheld_value_unused", detail=f"the call has no {argument}")
     values = [each.value for each in scalars(call.arguments[argument])]
-    if values and all(is_said(value, before) for value in values):
-        return Malformed(reason="not_withheld", detail=f"{argument} was said before the assistant asked")
+    if values and all(is_known(value, before) for value in values):
+        return Malformed(reason="not_withheld", detail=f"{argument} was known before the assistant asked")
     return None
 
 

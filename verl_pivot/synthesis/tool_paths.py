@@ -97,6 +97,8 @@ def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath |
     numbers: list[int] = []
     """[num_steps] number of each step of the walk among all calls of the path."""
     num_calls = 0
+    known: set[str] = set()
+    """Required arguments of the requests so far, which a later request does not withhold: it may be the same value."""
     turns: list[PathTurn] = []
     for steps in _merged(walk, rng, options.merge):
         calls: list[PathCall] = []
@@ -110,7 +112,10 @@ def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath |
             calls.append(PathCall(tool=tool, links=links))
             numbers.append(num_calls + len(calls) - 1)
         num_calls += len(calls)
-        turns.append(PathTurn(calls=tuple(calls), withheld=_withheld(graph, calls[-1], rng, options.split)))
+        choices = [name for name in _said_arguments(graph, calls[-1]) if name not in known]
+        withheld = rng.choice(choices) if choices and rng.random() < options.split else None
+        turns.append(PathTurn(calls=tuple(calls), withheld=withheld))
+        known.update(*(graph.required(call.tool) for call in calls))
     return ToolPath(turns=tuple(turns))
 
 
@@ -212,11 +217,6 @@ def _inserted(
         if edges and giver not in used:
             return [PathCall(tool=giver, is_implied=True)], (*links, drawn_link(edges, number, rng))
     return [], links
-
-
-def _withheld(graph: ToolGraph, call: PathCall, rng: Random, probability: float) -> str | None:
-    choices = _said_arguments(graph, call)
-    return rng.choice(choices) if choices and rng.random() < probability else None
 
 
 def _said_arguments(graph: ToolGraph, call: PathCall) -> list[str]:
