@@ -17,23 +17,7 @@ from verl_pivot.types import JsonObject
 
 CONCURRENCY = 4
 NUM_TASKS = 30
-SHOP = """
-from verl_pivot.tools.contract import Environment, tool
-from verl_pivot.types import Verdict
-
-class Shop(Environment):
-    def __init__(self, metadata):
-        self.stock = 3
-
-    @tool
-    def order(self, amount: int = 1) -> str:
-        '''Order packs of tea.'''
-        self.stock -= amount
-        return f"{self.stock} left"
-
-    async def score(self, answer):
-        return Verdict.accept() if answer and self.stock == 1 else Verdict.refuse("wrong_stock", f"{self.stock} left")
-"""
+SHOP = f"{ROOT}/tests/support/counting_shop.py:Shop"
 RECIPE = """
 - tasks
 - rollouts: {num: 3, max_turns: 4, max_turn_tokens: 64}
@@ -58,7 +42,7 @@ def respond(path: str, body: JsonObject) -> Answer:
 
 
 def started(folder: Path, server: FakeServer, out: str, *more: str) -> "subprocess.Popen[str]":
-    words = ["synthesize", "recipe.yaml", "--tasks", "tasks.jsonl", "--tools", "shop.py:Shop", "--out", out]
+    words = ["synthesize", "recipe.yaml", "--tasks", "tasks.jsonl", "--tools", SHOP, "--out", out]
     words += ["--openai", server.url, "--concurrency", str(CONCURRENCY), *more]
     return subprocess.Popen(
         [sys.executable, "-m", "verl_pivot.cli", *words],
@@ -79,7 +63,6 @@ def questions(server: FakeServer) -> Counter[str]:
 
 
 def test_killed_twice_a_run_gives_the_same_bytes_and_repeats_what_was_under_way_alone(tmp_path: Path) -> None:
-    (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     rows = ({"prompt": [{"role": "user", "content": f"Two packs for table {number}."}]} for number in range(NUM_TASKS))
     (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -108,7 +91,6 @@ def test_killed_twice_a_run_gives_the_same_bytes_and_repeats_what_was_under_way_
 
 def test_a_budget_of_tokens_holds_over_the_server_s_own_count(tmp_path: Path) -> None:
     """Each answer takes 25 tokens; what is set aside for a call is more, so that fewer than 2000 / 25 are made."""
-    (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "tasks.jsonl").write_text('{"prompt": [{"role": "user", "content": "Two packs."}]}\n' * NUM_TASKS)
 

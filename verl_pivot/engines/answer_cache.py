@@ -7,6 +7,7 @@ import socket
 import time
 from collections import defaultdict
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +17,9 @@ from verl_pivot.engines.question_claims import claims_of
 from verl_pivot.errors import ConfigError, EngineError
 
 _SUFFIX = ".answers.jsonl"
+_MOST_BYTES: Final = 1 << 32
+"""Bytes that no line reaches."""
+_MOST_BYTES_OF_FILE: Final = 1 << 48
 _LOOK_SECONDS: Final = 0.02
 """Seconds between two looks at what other processes have written."""
 
@@ -35,6 +39,35 @@ class _AnswerPlace(NamedTuple):
     descriptor: int
     offset: int
     length: int
+
+
+class _Places:
+    """{key: place} with 130 bytes for each, so that memory holds a million: digests of keys, and numbers for places."""
+
+    def __init__(self) -> None:
+        self._packed: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __contains__(self, key: str) -> bool:
+        return _short(key) in self._packed
+
+    def get(self, key: str) -> _AnswerPlace | None:
+        packed = self._packed.get(_short(key))
+        if packed is None:
+            return None
+        rest, length = divmod(packed, _MOST_BYTES)
+        descriptor, offset = divmod(rest, _MOST_BYTES_OF_FILE)
+        return _AnswerPlace(descriptor, offset, length)
+
+    def put(self, key: str, place: _AnswerPlace) -> None:
+        packed = (place.descriptor * _MOST_BYTES_OF_FILE + place.offset) * _MOST_BYTES + place.length
+        self._packed[_short(key)] = packed
+
+
+def _short(key: str) -> bytes:
+    return blake2b(key.encode(), digest_size=16).digest()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,7 +95,7 @@ class AnswerCache:
             ConfigError: If the folder cannot be read or written, or its file system has no locks.
         """
         self._folder = folder
-        self._places: dict[str, _AnswerPlace] = {}
+        self._places = _Places()
         self._others: dict[str, _OtherFile] = {}
         self._failures: dict[str, list[str]] = defaultdict(list)
         self._size = 0
@@ -132,7 +165,7 @@ class AnswerCache:
             EngineError: If it cannot be written.
         """
         place = self._write(_Entry(key=key, answer=msgspec.Raw(answer)))
-        self._places[key] = place
+        self._places.put(key, place)
 
     def _write(self, entry: _Entry) -> _AnswerPlace:
         line = msgspec.json.encode(entry) + b"\n"
@@ -167,7 +200,7 @@ class AnswerCache:
                 if entry is not None and entry.failure:
                     self._failures[entry.key].append(entry.failure)
                 elif entry is not None:
-                    self._places[entry.key] = _AnswerPlace(other.descriptor, other.num_read, len(line))
+                    self._places.put(entry.key, _AnswerPlace(other.descriptor, other.num_read, len(line)))
                 other.num_read += len(line)
 
     def _unwritable(self, error: OSError) -> str:

@@ -10,7 +10,7 @@ import yaml
 from pydantic import Field
 
 from verl_pivot.configuration import configs_dir
-from verl_pivot.data.files import num_rows, read_rows
+from verl_pivot.data.files import check_file, num_rows, read_rows
 from verl_pivot.data.json_values import BadRowError, encode_json, type_in_words
 from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.errors import ConfigError, DataError
@@ -195,10 +195,17 @@ def _step(entry: _Entry) -> RecipeStep:
 
 
 def num_items(recipe: Recipe, inputs: Inputs) -> int | None:
-    """Number of the recipe's items; None if it is not known before the end."""
+    """Number of the recipe's items; None if it is not known before the end.
+
+    Raises:
+        ConfigError: If the command does not name their file.
+        DataError: If there is no such file.
+    """
     if recipe.source is ItemSource.NUMBERS:
         return recipe.num_numbered
-    return num_rows(_input(recipe, inputs))
+    path = _input(recipe, inputs)
+    check_file(path)
+    return num_rows(path)
 
 
 def items(recipe: Recipe, inputs: Inputs) -> Iterator[Draft]:
