@@ -198,7 +198,9 @@ def perfect(question: WriterQuestion) -> Any:
     if not texts:
         address = re.search(r"\S+@\S+\.\w+", str(question.messages[0]["content"]))
         return _as_message({"name": "find_customer", "arguments": {"email": address[0] if address else "?"}})
-    found = json.loads(texts[-1])
+    found = result_value(texts[-1])
+    if not isinstance(found, dict):
+        return "That is done."
     if "customer" in found:
         return _as_message({"name": "list_orders", "arguments": {"customer_id": found["customer"]["id"]}})
     order = found["orders"][0]["id"] if isinstance(found.get("orders"), list) else "?"
