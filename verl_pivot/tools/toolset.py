@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -10,15 +11,15 @@ from verl_pivot.data.tool_schemas import name_of, parse_tools, schemas_by_name
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import require
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.contract import CallPolicy, Tool
-from verl_pivot.tools.environments import EnvironmentKind, EnvironmentSource, OpenedEnvironment
+from verl_pivot.tools.contract import AchievedTask, CallPolicy, Tool
+from verl_pivot.tools.environments import EnvironmentKind, EnvironmentSource, OpenedEnvironment, RunningEnvironment
 from verl_pivot.tools.functions import BackendTool, FunctionTool
 from verl_pivot.tools.registry import known_frameworks, known_tools, make_source, make_tool
 from verl_pivot.tools.replay import ReplayTool, parse_recording
 from verl_pivot.tools.tool_server import ToolServer, ToolServerEntry
 from verl_pivot.tools.tools_file import EnvironmentEntry, FunctionEntry, RowsEntry, read_entries
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject, Message, Verdict
+from verl_pivot.types import Json, JsonObject, Message, Verdict
 from verl_pivot.user_modules import load_object
 from verl_pivot.validation import validated
 
@@ -285,6 +286,36 @@ class RolloutTools:
             if verdict is not None:
                 return verdict
         return None
+
+    def progress(self) -> float | None:
+        """How far the first environment that can tell is on the way to the outcome; None if none can."""
+        found = (environment.progress() for environment in self._environments)
+        return next((progress for progress in found if progress is not None), None)
+
+    def states(self) -> list[Json]:
+        """State of each environment of one's own, as its `state` gives it."""
+        return [each.state() for each in self._environments if isinstance(each, RunningEnvironment)]
+
+    def achieved(self) -> list[AchievedTask]:
+        """Tasks that the environments say are solved."""
+        running = (each for each in self._environments if isinstance(each, RunningEnvironment))
+        return [task for environment in running for task in environment.achieved()]
+
+    def fork(self) -> "RolloutTools | None":
+        """A copy in the same state, to be entered as the original was; None if a part of them cannot be copied.
+
+        That is a tool of no environment, an environment without `fork`, or what a tool kept in the workspace.
+        """
+        running = [each for each in self._environments if isinstance(each, RunningEnvironment) and each.can_fork]
+        known = {name_of(tool.schema) for each in running for tool in each.tools}
+        if len(running) < len(self._environments) or known != set(self.toolbox.tools) or self._servers:
+            return None
+        if not self.toolbox.workspace.is_unused:
+            return None
+        copies = [each.fork() for each in running]
+        tools = {name_of(tool.schema): tool for copy in copies for tool in copy.tools}
+        workspace = Workspace(self.toolbox.workspace.metadata)
+        return RolloutTools(replace(self.toolbox, tools=tools, workspace=workspace), [*copies])
 
 
 @cache
