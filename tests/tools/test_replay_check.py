@@ -1,7 +1,5 @@
 """tools.replay_check and `verl-pivot tools check-replay`, on tallies that go wrong in one way each."""
 
-import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,101 +12,12 @@ from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.errors import ToolFailureError, UserCodeError
 from verl_pivot.playing.running import open_toolset
-from verl_pivot.tools.contract import AchievedTask, Environment, tool
+from verl_pivot.tools.contract import AchievedTask
 from verl_pivot.tools.replay_check import ReplayDifference, replay_difference
 from verl_pivot.tools.toolset import Toolset
-from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
+from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
-HERE = "tests.tools.test_replay_check"
-_numbers: Iterator[int] = itertools.count()
-
-
-class Tally(Environment):
-    """Sums up what it is told, up to a wanted sum."""
-
-    def __init__(self, metadata: JsonObject) -> None:
-        self.wanted, self.told = int(str(metadata.get("wanted", 3))), [0]
-
-    @tool
-    def tell(self, number: int) -> int:
-        """Tell a number; the sum so far comes back."""
-        self.told.append(number)
-        return sum(self.told)
-
-    def state(self) -> Json:
-        return [*self.told]
-
-    def progress(self) -> float | None:
-        return -abs(self.wanted - sum(self.told))
-
-    def achieved(self) -> list[AchievedTask]:
-        return [AchievedTask(metadata={"wanted": sum(self.told)}, request=f"Reach {sum(self.told)}.")]
-
-    async def score(self, answer: Message | None) -> float:
-        return float(sum(self.told) == self.wanted)
-
-
-class ForkingTally(Tally):
-    def fork(self) -> Tally:
-        copy = type(self)({"wanted": self.wanted})
-        copy.told = [*self.told]
-        return copy
-
-
-class SharingTally(ForkingTally):
-    """Its copies share their list."""
-
-    def fork(self) -> Tally:
-        copy = type(self)({"wanted": self.wanted})
-        copy.told = self.told
-        return copy
-
-
-class ForgetfulTally(ForkingTally):
-    """Its copies begin anew."""
-
-    def fork(self) -> Tally:
-        return type(self)({"wanted": self.wanted})
-
-
-class NumberedTally(Tally):
-    """Its results differ from one run to the next."""
-
-    @tool
-    def tell(self, number: int) -> int:
-        """Tell a number."""
-        return next(_numbers)
-
-
-class SecretTally(Tally):
-    """Its states differ from one run to the next, and its results do not."""
-
-    def state(self) -> Json:
-        return next(_numbers)
-
-
-class MoodyTally(Tally):
-    def progress(self) -> float | None:
-        return float(next(_numbers))
-
-
-class LuckyTally(Tally):
-    async def score(self, answer: Message | None) -> float:
-        return float(next(_numbers) % 2)
-
-
-class BrokenTally(Tally):
-    @tool
-    def tell(self, number: int) -> int:
-        """Tell a number."""
-        raise KeyError("number")
-
-
-class DownTally(Tally):
-    @tool
-    def tell(self, number: int) -> int:
-        """Tell a number."""
-        raise ConnectionError("no database")
+HERE = "tests.support.tallies"
 
 
 def make_tally_trajectory(*results: tuple[int, str]) -> Trajectory:

@@ -62,6 +62,8 @@ class Toolset:
         """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[OpenEnvironment] = []
+        self._kinds: list[EnvironmentKind] = []
+        """Environment classes among them."""
         self._schemas_of_environments: list[JsonObject] = []
         self._source: EnvironmentSource | None = None
         """Environment of another framework, whose rewards are the outcome; None if no entry names one."""
@@ -111,6 +113,7 @@ class Toolset:
         for signature in kind.signatures:
             self._claim(signature.name)
         self._schemas_of_environments += [signature.schema for signature in kind.signatures]
+        self._kinds.append(kind)
         self._environments.append(lambda metadata, row: kind.open(metadata))
 
     def _add_source(self, framework: str, options: JsonObject) -> None:
@@ -163,6 +166,35 @@ class Toolset:
                 f"{self._place}: `reward: turns` has no effect beside pivot.{section}, which gives turns rewards of "
                 "its own; write `reward: sum`"
             )
+
+    def check_search(self, *, by_progress: bool) -> None:
+        """Refuse tools whose state a search over turns cannot copy or make again, or that say nothing about it.
+
+        Args:
+            by_progress: Whether states are told apart by `progress`; else by the outcome.
+
+        Raises:
+            ConfigError: Naming the entry that is too many, or the method that is missing.
+        """
+        source = self._source
+        others = [
+            *(f"`- tool: {name}`" for name in sorted(self.built_in)),
+            *(f"`- mcp:` ({server.entry.label})" for server in self.servers),
+            *("`- tool_server:`" for _ in self._tool_servers),
+            *(["an environment of a server"] if source is not None and not source.can_branch else []),
+        ]
+        if others:
+            raise ConfigError(
+                f"{self._place} has {others[0]}, and pivot.tree_search needs tools of which each branch can have its "
+                "own: environment classes, those of Gymnasium, and functions"
+            )
+        if source is not None or any(kind.gives_progress if by_progress else kind.gives_score for kind in self._kinds):
+            return
+        method = "progress" if by_progress else "score"
+        raise ConfigError(
+            f"{self._place} has no environment with a method `{method}`, by which pivot.tree_search.scored_by="
+            f"{'progress' if by_progress else 'outcome'} chooses: write one, or set the other of progress and outcome"
+        )
 
     @property
     def schemas(self) -> list[JsonObject]:
