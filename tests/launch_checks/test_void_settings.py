@@ -279,7 +279,7 @@ OTHER_RESAMPLING = {"mode": None, "min_failures": 0, "min_successes": 0, "seed":
 
 @pytest.mark.parametrize("equal_rewards", ["keep", "reject", "drop", "keep_half"])
 @pytest.mark.parametrize("oversample", [1, 2])
-@pytest.mark.parametrize("mode", ["paper", "released"])
+@pytest.mark.parametrize("mode", ["paper", "released", "best_of_n", "farthest"])
 def test_a_setting_of_resampling_changes_what_the_update_sees_or_is_refused(
     mode: str, oversample: int, equal_rewards: str
 ) -> None:
@@ -291,7 +291,7 @@ def test_a_setting_of_resampling_changes_what_the_update_sees_or_is_refused(
 
     for key in set(KEYS["pivot.resampling"]) - SHOWN_ELSEWHERE.keys():
         name = key.rpartition(".")[2]
-        value = {"paper": "released", "released": "paper"}[mode] if name == "mode" else OTHER_RESAMPLING[name]
+        value = ("paper" if mode == "released" else "released") if name == "mode" else OTHER_RESAMPLING[name]
         other = changed(config, {key: value})
 
         assert is_void(config, key) == (seen_by_update(settings_of(other.pivot.resampling)) == plain), key
@@ -598,7 +598,10 @@ def test_batches_without_a_decided_reward_are_counted_by_the_methods_that_have_t
 
 def test_a_setting_in_vain_is_refused_also_with_its_default_or_from_a_file_of_ones_own() -> None:
     config = stock("+method=grpo_roc")
-    said = " does nothing beside pivot.resampling.mode=paper: leave it out, or set pivot.resampling.mode=released"
+    said = (
+        " does nothing beside a pivot.resampling.mode other than released: leave it out, or set "
+        "pivot.resampling.mode=released"
+    )
 
     assert refusal(config, "pivot.resampling.min_failures=2") == "pivot.resampling.min_failures=2" + said
     own_file = changed(config, {"pivot.resampling.min_successes": 4})
