@@ -26,6 +26,7 @@ from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
+from verl_pivot.rollout.tree_search_settings import TreeSearchSettings
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
 
@@ -36,6 +37,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.router": RouterSettings,
     "pivot.process": ProcessSettings,
     "pivot.ruler": RulerSettings,
+    "pivot.tree_search": TreeSearchSettings,
     "pivot.notebook": NotebookSettings,
 }
 SHOWN_ELSEWHERE = {
@@ -54,6 +56,19 @@ SHOWN_ELSEWHERE = {
     "pivot.resampling.max_gen_batches": (
         "resampling/test_roc_replay_buffer.py",
         "test_the_run_stops_at_the_bound_on_generation_and_names_the_counts",
+    ),
+    "pivot.tree_search.num_candidates": (
+        "rollout/test_tree_search.py",
+        "test_the_row_holds_exactly_the_tokens_of_the_chosen_turns",
+    ),
+    "pivot.tree_search.beam": ("rollout/test_tree_search.py", "test_the_second_of_a_beam_may_win_in_the_end"),
+    "pivot.tree_search.lookahead": (
+        "rollout/test_tree_search.py",
+        "test_lookahead_draws_a_turn_that_the_row_does_not_hold",
+    ),
+    "pivot.tree_search.scored_by": (
+        "rollout/test_tree_search.py",
+        "test_by_outcome_only_a_state_that_solves_the_task_counts",
     ),
     "pivot.curriculum.enabled": (
         "contract/test_configs.py",
