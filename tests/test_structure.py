@@ -57,6 +57,7 @@ ROOMS = (
         "rewards",
         "rollout",
         "playing",
+        "synthesis",
         "resampling",
         "runs",
     ),

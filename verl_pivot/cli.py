@@ -28,6 +28,7 @@ from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.score import score_command
 from verl_pivot.commands.search import search_app
 from verl_pivot.commands.select import select_command
+from verl_pivot.commands.synthesize import synthesize_command
 from verl_pivot.commands.tools import tools_app
 from verl_pivot.errors import PivotError
 from verl_pivot.extras import missing_of_verl
@@ -100,6 +101,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "filter": filter_command,
     "profile": profile_command,
     "play": play_command,
+    "synthesize": synthesize_command,
     "score": score_command,
     "select": select_command,
     "export": export_command,

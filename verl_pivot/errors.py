@@ -5,6 +5,8 @@ PivotError
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
     + OptionsError       a verifier or the like does not take its options        -> of a row: undecided and counted
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
+    + QuestionRefusedError  an endpoint refuses one question of many           -> its draft is rejected and counted
+  + OutOfBudgetError     a run may ask no more                                 -> what it did not make is counted
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
   + UserCodeError        a verifier, tool or environment of the user has a bug  -> the first step stops; later masked
   + ResamplingError      the limit on generation was reached without a batch    -> the run stops; its checkpoints stay
@@ -37,6 +39,14 @@ class OptionsError(ConfigError):
 
 class EngineError(PivotError, RuntimeError):
     """The inference engine failed, which says nothing about the policy."""
+
+
+class QuestionRefusedError(EngineError):
+    """An endpoint that has answered others refuses a question, such as one that its context does not hold."""
+
+
+class OutOfBudgetError(PivotError, RuntimeError):
+    """The tokens, calls or seconds that a run may spend are spent, or do not cover its next question."""
 
 
 class VerifierError(PivotError, RuntimeError):

@@ -59,6 +59,7 @@ class Journal:
                 "anew"
             )
         file.truncate(size)
+        file.seek(size)  # else `tell` names the old end until the first write
         self._files[name] = file
         return file
 

@@ -104,7 +104,7 @@ class EndpointPlayer:
                     raise
                 return PlayerTurn(failure=str(error), num_empty_answers=num_empty_answers)
             self._has_answered = True
-            if not _is_empty(answer):
+            if not is_empty(answer):
                 return read(answer, num_empty_answers)
         failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
         return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
@@ -131,11 +131,12 @@ class ChosenEndpoint:
             ConfigError: If it refuses the key, or does not have the model.
         """
         api_key = os.environ.get("OPENAI_API_KEY", "none")
-        model = await self._served(api_key)
+        model = await self.served_model(api_key)
         client = ChatClient(self.url, model, api_key, self.retries, remedy=_REMEDY)
         return EndpointPlayer(client, model, self.sampling)
 
-    async def _served(self, api_key: str) -> str:
+    async def served_model(self, api_key: str) -> str:
+        """Name of the model there; raises as `player`."""
         try:
             names = await served_models(self.url, api_key, self.retries)
         except UnavailableError:
@@ -243,7 +244,7 @@ def _as_text(function: JsonObject) -> str:
     return call_as_text(str(function.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
-def _is_empty(answer: ChatAnswer) -> bool:
+def is_empty(answer: ChatAnswer) -> bool:
     """Whether the endpoint gave no token; where it does not count tokens, whether it gave neither text nor calls."""
     if answer.finish_reason in _GIVEN_UP:
         return True

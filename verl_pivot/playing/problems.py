@@ -48,13 +48,17 @@ def _problems(path: Path) -> Iterator[Problem]:
 
     for row in read_rows(path):
         try:
-            yield _problem(row.decoded(), f"{path.stem}-{row.place.number}", str(row.place))
+            yield problem_of_row(row.decoded(), f"{path.stem}-{row.place.number}", str(row.place))
         except BadRowError as error:
             raise DataError(f"{row.place} is no problem: {error}") from error
 
 
-def _problem(columns: JsonObject, name: str, place: str) -> Problem:
-    """The problem in the columns of a row, whose prompt is a list, or its JSON text in files of `verl-pivot select`."""
+def problem_of_row(columns: JsonObject, name: str, place: str) -> Problem:
+    """The problem in the columns of a row, whose prompt is a list, or its JSON text in files of `verl-pivot select`.
+
+    Raises:
+        BadRowError: If the row has no prompt.
+    """
     value = columns.get("prompt")
     listed = as_list(decode_json(value, what="prompt") if isinstance(value, str) else value, "prompt")
     if not listed:

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from verl_pivot.data.messages import parse_message
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError
@@ -19,6 +20,8 @@ from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
 from verl_pivot.types import Message
+
+ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,13 +154,19 @@ async def play_problems(
 async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: int, player: Player) -> None:
     """Do the same work in several tasks at once, then close the player; the first error ends all tasks."""
     try:
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(number):
-                workers.create_task(work())
-    except BaseExceptionGroup as group:  # the others of the group are of the same cause, or were cancelled
-        raise group.exceptions[0] from None
+        await all_at_once(work() for _ in range(number))
     finally:
         await player.close()
+
+
+async def all_at_once(coroutines: Iterable[Coroutine[None, None, ResultT]]) -> list[ResultT]:
+    """[num_coroutines] results, in their order; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in coroutines]
+    except BaseExceptionGroup as errors:  # the others are of the same cause, or were cancelled
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:

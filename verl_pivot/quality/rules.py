@@ -56,12 +56,26 @@ def read_rules(path: Path, modules: Iterable[str] = ()) -> FilterRules:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"rules cannot be read from {path}: {error}") from error
+    return parse_rules(content, str(path), modules)
+
+
+def parse_rules(content: object, place: str, modules: Iterable[str] = ()) -> FilterRules:
+    """The rules in a list of YAML; every filter is made once to check its options.
+
+    Args:
+        content: The list, as YAML gives it.
+        place: Where it stands, for messages.
+        modules: Modules that register the user's own filters.
+
+    Raises:
+        ConfigError: If it is no list of filters with valid options; the message names the place in it.
+    """
     if not isinstance(content, list) or not content:
         raise ConfigError(
-            f"{path} must be a list of filters such as `- correctness: {{}}`, got {type_in_words(content)}"
+            f"{place} must be a list of filters such as `- correctness: {{}}`, got {type_in_words(content)}"
         )
-    steps = tuple(_rule(item, f"{path}, rule {number}") for number, item in enumerate(content, start=1))
-    rules = FilterRules(path=str(path), steps=steps, modules=tuple(modules))
+    steps = tuple(_rule(item, f"{place}, rule {number}") for number, item in enumerate(content, start=1))
+    rules = FilterRules(path=place, steps=steps, modules=tuple(modules))
     filters_of(rules)
     return rules
 

@@ -48,8 +48,9 @@ class Checklist(Options):
 class Fence:
     """Lines around the texts of one question, with a random word that no text can know."""
 
-    def __init__(self) -> None:
-        self.word = secrets.token_hex(8)
+    def __init__(self, word: str = "") -> None:
+        """Take a word that the fenced texts cannot know; "" draws one."""
+        self.word = word or secrets.token_hex(8)
 
     def around(self, title: str, text: str) -> str:
         """The text under its title, without markers of chat templates, by which it could end the question."""

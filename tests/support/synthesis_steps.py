@@ -1,0 +1,87 @@
+"""Steps of a user for tests of the algebra, and a program that writes."""
+
+from collections.abc import Sequence
+
+from verl_pivot.errors import UserCodeError
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, check_step, choose_step, make_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.types import JsonObject, Verdict
+from verl_pivot.validation import Options
+
+
+def number(question: WriterQuestion) -> str:
+    """A number from the seed, so that equal seeds give equal answers."""
+    return str(question.seed % 10)
+
+
+class CopiesOptions(Options):
+    num: int = 2
+    """Copies of each draft."""
+
+
+@make_step("copies", options=CopiesOptions)
+def copies(options: CopiesOptions) -> MakeStep:
+    async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        answers = [await workshop.ask([{"role": "user", "content": draft.id}], k=k) for k in range(options.num)]
+        task: JsonObject = {"prompt": [{"role": "user", "content": f"Task of {draft.id}."}]}
+        return [draft.made(k, task=task, values={"digit": int(each.text)}) for k, each in enumerate(answers)]
+
+    return make
+
+
+class DigitOptions(Options):
+    least: int = 3
+    """Smaller digits do not pass."""
+    undecided: tuple[int, ...] = ()
+    """Digits about which nobody can tell."""
+    breaks_at: tuple[str, ...] = ()
+    """Drafts at which the code of the user fails."""
+
+
+@check_step("digit", options=DigitOptions)
+def digit(options: DigitOptions) -> CheckStep:
+    async def check(draft: Draft, workshop: Workshop) -> Verdict:
+        found = draft.values["digit"]
+        assert isinstance(found, int)
+        if draft.id in options.breaks_at:
+            raise UserCodeError(f"the checker broke at {draft.id}")
+        if found in options.undecided:
+            return Verdict.undecided("cannot_tell")
+        return Verdict.accept() if found >= options.least else Verdict.refuse("too_small", str(found))
+
+    return check
+
+
+class LargestOptions(Options):
+    pass
+
+
+def _largest(options: LargestOptions) -> ChooseStep:
+    async def choose(drafts: Sequence[Draft], workshop: Workshop) -> Sequence[Draft]:
+        return [max(drafts, key=lambda draft: (draft.values["digit"], draft.id))]
+
+    return choose
+
+
+@choose_step("largest", options=LargestOptions)
+def largest(options: LargestOptions) -> ChooseStep:
+    return _largest(options)
+
+
+@choose_step("largest_of_all", options=LargestOptions, across_items=True)
+def largest_of_all(options: LargestOptions) -> ChooseStep:
+    return _largest(options)
+
+
+class ByDigitOptions(Options):
+    pass
+
+
+@make_step("by_digit", options=ByDigitOptions)
+def by_digit(options: ByDigitOptions) -> MakeStep:
+    async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        return [] if draft.values["digit"] == 0 else [draft.made(0, group=f"digit {draft.values['digit']}")]
+
+    return make

@@ -1,0 +1,86 @@
+"""A budget is never overrun: what a call may take is set aside before it, also by processes that died."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_pivot.errors import OutOfBudgetError
+from verl_pivot.synthesis.budget import Budget, BudgetLimits
+
+
+def budget(ledger: Path, tokens: int | None = None, calls: int | None = None, seconds: float | None = None) -> Budget:
+    return Budget(BudgetLimits(tokens=tokens, calls=calls, seconds=seconds), ledger)
+
+
+def test_a_call_waits_for_what_others_leave(tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        own, events = budget(tmp_path / "ledger", tokens=100), []
+        first = await own.reserve(80)
+        waiting = asyncio.create_task(own.reserve(60))
+        await asyncio.sleep(0)
+        events.append(f"waits: {not waiting.done()}")
+        own.settle(first, 30)
+        await waiting
+        events.append(f"set aside and paid: {own.num_tokens}")
+        return events
+
+    assert asyncio.run(run()) == ["waits: True", "set aside and paid: 90"]
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({"tokens": 50}, "50 of 50 tokens are left, and a call may take 60"),
+        ({"calls": 0}, "all 0 calls are spent"),
+        ({"seconds": 0.0}, "all 0 seconds are spent"),
+    ],
+)
+def test_a_call_that_never_fits_is_refused(tmp_path: Path, limits: dict[str, int], message: str) -> None:
+    with pytest.raises(OutOfBudgetError, match=f"^{message}$"):
+        asyncio.run(budget(tmp_path / "ledger", **limits).reserve(60))
+
+
+def test_a_call_under_way_when_the_process_died_is_paid_in_full(tmp_path: Path) -> None:
+    async def die(ledger: Path) -> None:
+        own = budget(ledger)
+        own.settle(await own.reserve(80), 30)
+        await own.reserve(50)
+
+    asyncio.run(die(tmp_path / "ledger"))
+    with (tmp_path / "ledger").open("a") as file:
+        file.write("call 2 7")  # torn: it was never sent
+
+    found = budget(tmp_path / "ledger")
+    assert (found.num_calls, found.num_tokens) == (2, 80)
+
+
+CALLS = st.lists(st.tuples(st.integers(0, 40), st.floats(0.0, 1.0), st.booleans()), max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls=CALLS, limit=st.integers(0, 120))
+def test_tokens_never_exceed_the_limit(
+    tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[int, float, bool]], limit: int
+) -> None:
+    """Calls at once, each of which takes a part of what was set aside; after some the process dies."""
+    ledger = tmp_path_factory.mktemp("budget") / "ledger"
+
+    async def spend(own: Budget, most: int, share: float, *, dies: bool) -> None:
+        try:
+            reservation = await asyncio.wait_for(own.reserve(most), 0.01)
+        except (OutOfBudgetError, TimeoutError):
+            return
+        assert own.num_tokens <= limit
+        if not dies:
+            own.settle(reservation, int(most * share))
+
+    async def run(part: list[tuple[int, float, bool]]) -> None:
+        own = budget(ledger, tokens=limit)
+        await asyncio.gather(*(spend(own, most, share, dies=dies) for most, share, dies in part))
+        assert own.num_tokens <= limit
+
+    for at in range(0, len(calls), 8):
+        asyncio.run(run(calls[at : at + 8]))

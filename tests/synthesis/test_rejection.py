@@ -1,0 +1,66 @@
+"""Rejection sampling: the estimate of the pass rate is unbiased, and of equal rollouts the shortest stay."""
+
+import asyncio
+from fractions import Fraction
+from itertools import product
+
+import pytest
+
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.rejection import FewestCallsOptions, RolloutsOptions, fewest_calls, pass_rate
+from verl_pivot.types import Message, Role, ToolCall, Trajectory
+
+
+@pytest.mark.parametrize(("num", "stop_at"), [(2, 2), (6, 2), (7, 3), (5, 5), (4, None)])
+@pytest.mark.parametrize("chance", [Fraction(1, 5), Fraction(2, 3), Fraction(1)])
+def test_the_pass_rate_is_unbiased_also_where_a_success_ends_the_draws(
+    num: int, stop_at: int | None, chance: Fraction
+) -> None:
+    """The mean over all 2^n sequences of outcomes, each cut where the s-th success stands."""
+    mean = Fraction(0)
+    for outcomes in product((True, False), repeat=num):
+        weight = chance ** sum(outcomes) * (1 - chance) ** (num - sum(outcomes))
+        ends = [at for at in range(1, num + 1) if sum(outcomes[:at]) == stop_at and outcomes[at - 1]]
+        played = outcomes[: ends[0]] if ends else outcomes
+        rate = pass_rate(sum(played), len(played), stop_at)
+        assert rate is not None
+        mean += weight * Fraction(rate).limit_denominator(100)
+
+    assert mean == chance
+
+
+def test_no_rollout_has_no_pass_rate() -> None:
+    assert pass_rate(0, 0, 2) is None
+
+
+def test_stopping_needs_two_successes_and_as_many_rollouts() -> None:
+    with pytest.raises(ValueError, match="greater than or equal to 2"):
+        RolloutsOptions(stop_at=1)
+    with pytest.raises(ValueError, match="stop_at must not exceed num, which is 8, got 9"):
+        RolloutsOptions(stop_at=9)
+
+
+def solved(name: str, *calls: str) -> Draft:
+    """A draft whose trajectory makes calls of tools with these names."""
+    messages = [Message(role=Role.USER, content="Go.")]
+    for call in calls:
+        messages.append(Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name=call, arguments={}),)))
+        messages.append(Message(role=Role.TOOL, content="done", name=call))
+    return Draft(id=name, trajectory=Trajectory(id=name, messages=tuple(messages)))
+
+
+def chosen(drafts: list[Draft], max_per_task: int) -> dict[str, str | None]:
+    """{id: reason of the rejection, None for those that stay}"""
+    step = fewest_calls(FewestCallsOptions(max_per_task=max_per_task))
+    left = asyncio.run(step(drafts, None))  # type: ignore[arg-type]  # it asks nothing
+    return {draft.id: draft.finding and draft.finding.reason for draft in left}
+
+
+def test_the_fewest_calls_stay_and_equal_actions_stay_once() -> None:
+    drafts = [solved("a", "x", "y", "z"), solved("b", "x", "y"), solved("c", "x"), solved("d", "x"), solved("e", "y")]
+
+    assert chosen(drafts, 3) == {"c": None, "d": "same_actions", "e": None, "b": None, "a": "over_limit"}
+
+
+def test_ids_of_calls_are_no_difference() -> None:
+    assert chosen([solved("a", "x"), solved("b", "x")], 2) == {"a": None, "b": "same_actions"}

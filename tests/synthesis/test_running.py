@@ -1,0 +1,114 @@
+"""The algebra as it runs: no draft is lost, nothing undecided passes, and the bytes do not depend on the order."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import UserCodeError
+from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.outputs import SynthesisReport
+from verl_pivot.synthesis.recipes import read_recipe
+from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.seeds import seed_of
+from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.synthesis.writer import ProgramWriter
+
+STEPS = "tests.support.synthesis_steps"
+NUM_ITEMS = 12
+
+
+def made(folder: Path, recipe: str, *, name: str = "out", concurrency: int = 4, **limits: Any) -> SynthesisReport:
+    """Run a recipe over numbered items."""
+    (folder / "recipe.yaml").write_text(f"- numbers: {{num: {NUM_ITEMS}}}\n{recipe}")
+    job = SynthesisJob(
+        recipe=read_recipe(str(folder / "recipe.yaml"), {}, [STEPS]),
+        inputs=Inputs(),
+        writers={"writer": ProgramWriter(f"{STEPS}:number")},
+        out=folder / name,
+        identity={},
+        limits=BudgetLimits(**limits),
+        retries=Retries(num_attempts=1),
+        concurrency=concurrency,
+    )
+    return run_synthesis(job, lambda count: None)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def digits() -> dict[str, int]:
+    """{id: digit} of what the step `copies` makes, by the seed rule."""
+    drafts = {(str(item), k): seed_of(0, str(item), "copies", k) % 10 for item in range(NUM_ITEMS) for k in range(2)}
+    return {f"{item}/{k}": digit for (item, k), digit in drafts.items()}
+
+
+def test_a_check_passes_with_score_1_alone(tmp_path: Path) -> None:
+    report = made(tmp_path, "- copies\n- digit: {least: 3, undecided: [7]}\n")
+
+    small, unclear = [name for name, each in digits().items() if each < 3], list(digits().values()).count(7)
+    assert report.rejected == {"digit": {"too_small": len(small), "cannot_tell": unclear}}
+    assert report.num_drafts == 2 * NUM_ITEMS == report.num_kept + len(small) + unclear
+    rejected = lines(tmp_path / "out" / "rejected.jsonl")
+    assert [row["id"] for row in rejected if row["reason"] == "too_small"] == small
+    assert report.asked == {"copies": {"num_calls": 24, "num_prompt_tokens": 0, "num_completion_tokens": 0}}
+
+
+def test_what_a_step_does_not_give_back_is_rejected(tmp_path: Path) -> None:
+    report = made(tmp_path, "- copies\n- by_digit\n- largest\n")
+
+    zeros = list(digits().values()).count(0)
+    groups = {(name.partition("/")[0], each) for name, each in digits().items() if each}
+    lost = 2 * NUM_ITEMS - zeros - len(groups)
+    assert report.rejected == {"by_digit": {"nothing_made": zeros}} | (
+        {"largest": {"not_chosen": lost}} if lost else {}
+    )
+    assert report.num_kept == len(groups)
+
+
+def test_a_step_across_items_compares_drafts_of_one_group(tmp_path: Path) -> None:
+    report = made(tmp_path, "- copies\n- by_digit\n- largest_of_all\n")
+
+    groups = Counter(each for each in digits().values() if each)
+    assert report.num_kept == len(groups)
+    assert report.rejected["largest_of_all"] == {"not_chosen": groups.total() - len(groups)}
+    assert report.num_drafts == report.num_kept + report.num_rejected == 2 * NUM_ITEMS
+
+
+def test_the_bytes_do_not_depend_on_the_concurrency_nor_on_the_cache(tmp_path: Path) -> None:
+    recipe = "- copies\n- by_digit\n- digit\n- largest_of_all\n"
+    for name, concurrency in (("one", 1), ("many", 7), ("one", 3)):
+        made(tmp_path, recipe, name=name, concurrency=concurrency)
+
+    for path in (tmp_path / "one").iterdir():
+        assert path.is_dir() or path.read_bytes() == (tmp_path / "many" / path.name).read_bytes(), path.name
+
+
+def test_code_that_never_worked_ends_the_run_and_later_rejects_one_draft(tmp_path: Path) -> None:
+    with pytest.raises(UserCodeError, match="the checker broke at 0/0"):
+        made(tmp_path, "- copies\n- digit: {least: 0, breaks_at: [0/0]}\n", name="first", concurrency=1)
+
+    report = made(tmp_path, "- copies\n- digit: {least: 0, breaks_at: [3/1]}\n", name="later", concurrency=1)
+    assert report.rejected == {"digit": {"user_code_failed": 1}}
+
+
+def test_what_the_budget_does_not_cover_is_rejected_and_made_later_by_a_larger_one(tmp_path: Path) -> None:
+    recipe = "- copies\n- digit: {least: 0}\n"
+
+    report = made(tmp_path, recipe, calls=10, concurrency=1)
+    assert report.rejected == {"copies": {"out_of_budget": NUM_ITEMS - 5}}
+    assert (report.num_kept, report.num_drafts) == (10, 10 + NUM_ITEMS - 5)
+
+    more = made(tmp_path, recipe, calls=2 * NUM_ITEMS - 10)
+    assert (more.num_kept, more.num_rejected) == (2 * NUM_ITEMS, 0)
+
+
+def test_a_budget_of_nothing_makes_nothing_and_says_so(tmp_path: Path) -> None:
+    report = made(tmp_path, "- copies\n", calls=0)
+
+    assert report.rejected == {"copies": {"out_of_budget": NUM_ITEMS}}
+    assert report.examples == {"out_of_budget": "0: all 0 calls are spent"}

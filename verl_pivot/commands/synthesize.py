@@ -1,0 +1,208 @@
+"""`verl-pivot synthesize`: tasks or trajectories and a method -> trajectories, tasks and pairs, made and checked."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_pivot.synthesis.outputs import SynthesisReport
+    from verl_pivot.synthesis.running import SynthesisJob
+    from verl_pivot.synthesis.workshop import Inputs
+    from verl_pivot.synthesis.writer_settings import WriterSettings
+
+_NUM_PLANNED = 20
+
+
+def synthesize_command(
+    method: Annotated[str, typer.Argument(help="Name of a method, such as rejection, or a recipe.yaml of your own.")],
+    out: Annotated[Path, typer.Option(help="Folder for the output, or that of an interrupted run to continue.")],
+    tasks: Annotated[Path | None, typer.Option(help="Rows as for training, parquet or JSON lines.")] = None,
+    trajectories: Annotated[Path | None, typer.Option(help="trajectories.jsonl from `verl-pivot import`.")] = None,
+    tools: Annotated[
+        str | None, typer.Option(help="Tools file (YAML), or an environment as path/to/file.py:Class.")
+    ] = None,
+    openai: Annotated[
+        str | None,
+        typer.Option(help="URL of an OpenAI-compatible server. Its API key is the variable OPENAI_API_KEY."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Name of the model on that server; without --openai a checkpoint, which SGLang serves here."),
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option(help="Function that answers instead of a model, as path/to/file.py:name.")
+    ] = None,
+    writers: Annotated[
+        Path | None, typer.Option(help="YAML with a model or function for each role (writer, policy, judge, ...).")
+    ] = None,
+    answer_format: Annotated[
+        Literal["json_schema", "json_object", "text"],
+        typer.Option(help="How the server is told the form of structured answers; text: by the prompt."),
+    ] = "text",
+    set_option: Annotated[
+        list[str] | None, typer.Option("--set", help="An option of the recipe, as rollouts.num=16; repeatable.")
+    ] = None,
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help=f"Make {_NUM_PLANNED} items only, and say what all of them will take."),
+    ] = False,
+    budget_tokens: Annotated[int | None, typer.Option(min=0, help="Most tokens of all questions and answers.")] = None,
+    budget_calls: Annotated[int | None, typer.Option(min=0, help="Most questions to models and programs.")] = None,
+    budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="Most seconds of the run.")] = None,
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions at a time, and items at a time.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of the run, from which every other seed comes.")] = 0,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a question before its server is given up.")] = 6,
+    step_module: Annotated[
+        list[str] | None, typer.Option(help="Module or .py file that registers steps or filters; repeatable.")
+    ] = None,
+    verifier_module: Annotated[
+        list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
+    ] = None,
+) -> None:
+    """Make trajectories, tasks or pairs by a published method, each checked before it is kept.
+
+    An interrupted run continues when it is run again. The answers of models stay in the folder `answers` of the
+    output, so that a run with another recipe or a larger budget asks only what is new.
+
+    \b
+    Examples:
+      verl-pivot synthesize rejection --tasks tasks.parquet --tools tools.yaml \\
+          --openai http://gpu1:8000 --out synthetic/
+      verl-pivot synthesize my-recipe.yaml --tasks tasks.parquet --program clerk.py:answer \\
+          --tools shop.py:Shop --out synthetic/ --plan
+    """
+    from verl_pivot.engines.retries import Retries
+    from verl_pivot.synthesis.budget import BudgetLimits
+    from verl_pivot.synthesis.recipes import read_recipe
+    from verl_pivot.synthesis.running import SynthesisJob
+    from verl_pivot.synthesis.writer_settings import open_writers
+    from verl_pivot.verifiers.registry import load_verifier_modules
+
+    load_verifier_modules(verifier_module or [])
+    recipe = read_recipe(method, _changes(set_option or []), step_module or [])
+    inputs = _inputs(tasks, trajectories, tools)
+    chosen = _writers(writers, openai, model, program, answer_format)
+    retries = Retries(num_attempts=attempts)
+    with open_writers(chosen, retries, logs=out, seed=seed) as opened:
+        job = SynthesisJob(
+            recipe=recipe,
+            inputs=inputs,
+            writers=opened,
+            out=out,
+            identity={"tools": _tools_text(tools)},
+            seed=seed,
+            limits=BudgetLimits(tokens=budget_tokens, calls=budget_calls, seconds=budget_seconds),
+            retries=retries,
+            concurrency=concurrency,
+        )
+        _run(job, is_plan=plan)
+
+
+def _changes(options: list[str]) -> dict[str, object]:
+    """{"step.option": value} of --set, whose values are YAML."""
+    import yaml
+
+    changes: dict[str, object] = {}
+    for option in options:
+        key, equals, text = option.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {option}: give step.option=value, such as rollouts.num=16")
+        try:
+            changes[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {option}: the value is no YAML: {' '.join(str(error).split())}") from error
+    return changes
+
+
+def _inputs(tasks: Path | None, trajectories: Path | None, tools: str | None) -> "Inputs":
+    from verl_pivot.launch_checks.sandbox_pool import check_pool
+    from verl_pivot.playing.running import open_toolset
+    from verl_pivot.synthesis.workshop import Inputs
+
+    toolset = None if tools is None else open_toolset(tools)
+    if toolset is not None:
+        check_pool(tools=toolset.built_in, needs_sessions=False)
+    return Inputs(tasks=tasks, trajectories=trajectories, toolset=toolset)
+
+
+def _tools_text(tools: str | None) -> str | None:
+    """The tools file, on which an interrupted run depends; the code of tools is not among it."""
+    is_file = tools is not None and Path(tools).suffix in (".yaml", ".yml")
+    return Path(str(tools)).read_text(encoding="utf-8") if is_file else tools
+
+
+def _writers(
+    writers: Path | None,
+    openai: str | None,
+    model: str | None,
+    program: str | None,
+    answer_format: Literal["json_schema", "json_object", "text"],
+) -> "dict[str, WriterSettings]":
+    from verl_pivot.synthesis.writer import WRITER
+    from verl_pivot.synthesis.writer_settings import WriterSettings, read_writers
+    from verl_pivot.validation import validated
+
+    named = read_writers(writers) if writers is not None else {}
+    given = {"openai": openai, "model": model, "program": program}
+    if all(value is None for value in given.values()):
+        return named
+    if WRITER in named:
+        raise ConfigError(f"--writers {writers} names the {WRITER} already: leave out --openai, --model and --program")
+    own = validated(WriterSettings, {**given, "answer_format": answer_format}, "the writer")
+    return {**named, WRITER: own}
+
+
+def _run(job: "SynthesisJob", *, is_plan: bool) -> None:
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.synthesis.planning import plan_synthesis
+    from verl_pivot.synthesis.recipes import num_items
+    from verl_pivot.synthesis.running import run_synthesis
+
+    total = num_items(job.recipe, job.inputs)
+    if is_plan:
+        with progress_bar("items", _NUM_PLANNED) as on_items:
+            planned = plan_synthesis(job, _NUM_PLANNED, on_items)
+        for line in planned.lines():
+            typer.echo(line)
+        return
+    try:
+        with progress_bar("items", total) as on_items:
+            report = run_synthesis(job, on_items)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped; run the same command again to go on with {job.out}.", err=True)
+        raise typer.Exit(130) from None
+    _print_report(job, report)
+
+
+def _print_report(job: "SynthesisJob", report: "SynthesisReport") -> None:
+    from rich.console import Console
+
+    from verl_pivot.commands.tables import counts_table
+
+    table = counts_table(f"{report.num_items} items, {report.num_drafts} drafts")
+    for step, reasons in report.rejected.items():
+        table.add_row(step, str(sum(reasons.values())), "")
+        for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
+            table.add_row(f"  {reason.replace('_', ' ')}", str(count), report.examples[reason])
+    table.add_section()
+    table.add_row("kept", str(report.num_kept), _asked(report))
+    Console().print(table)
+    typer.echo(
+        f"Wrote {job.out}: {report.num_trajectories} trajectories, {report.num_tasks} tasks, {report.num_pairs} pairs; "
+        f"{report.num_rejected} drafts in rejected.jsonl."
+    )
+    if not report.num_kept:
+        raise ConfigError(
+            f"nothing was kept of {report.num_drafts} drafts; rejected.jsonl in {job.out} has each reason"
+        )
+    if report.num_trajectories:
+        typer.echo(f"Next: verl-pivot filter {job.out / 'trajectories.jsonl'} --out filtered.jsonl")
+
+
+def _asked(report: "SynthesisReport") -> str:
+    calls = sum(counts["num_calls"] for counts in report.asked.values())
+    tokens = sum(counts["num_prompt_tokens"] + counts["num_completion_tokens"] for counts in report.asked.values())
+    return f"{calls} answers of {', '.join(report.models)}, {tokens} tokens" if calls else ""

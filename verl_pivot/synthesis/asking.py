@@ -1,0 +1,97 @@
+"""AnswerGate: a question to a writer -> its answer, from the cache or within the budget, few questions at a time."""
+
+import asyncio
+from hashlib import sha256
+
+import msgspec
+
+from verl_pivot.engines.answer_cache import AnswerCache
+from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
+from verl_pivot.engines.retries import Retries, with_retries
+from verl_pivot.errors import OutOfBudgetError
+from verl_pivot.synthesis.budget import Budget
+from verl_pivot.synthesis.writer import Writer, WriterQuestion
+
+
+class _KeptAnswer(msgspec.Struct, frozen=True):
+    """An answer as the cache holds it."""
+
+    message: dict[str, object]
+    finish_reason: str
+    num_prompt_tokens: int
+    num_completion_tokens: int
+    logprobs: tuple[TokenLogprob, ...]
+    stop_text: str
+
+
+class AnswerGate:
+    """The way of every question of a run; equal questions are asked once, also by several drafts at the same time."""
+
+    def __init__(self, cache: AnswerCache, budget: Budget, retries: Retries, *, concurrency: int) -> None:
+        """Ask nothing yet.
+
+        Args:
+            cache: Answers of earlier runs and processes; every new one is added as it comes.
+            budget: Covers each attempt at a question that the cache does not answer.
+            retries: How attempts are repeated.
+            concurrency: Most questions at a time.
+        """
+        self._cache, self._budget, self._retries = cache, budget, retries
+        self._slots = asyncio.Semaphore(concurrency)
+        self._asked: dict[str, asyncio.Task[ChatAnswer]] = {}
+        """{key: the answer under way}"""
+
+    async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
+        """The answer of a writer.
+
+        Raises:
+            EngineError: If the endpoint cannot be reached or keeps failing, or the cache cannot be written.
+            OutOfBudgetError: If the budget does not cover the question.
+        """
+        key = sha256(msgspec.json.encode([writer.name, question], order="sorted")).hexdigest()
+        if (kept := self._cache.get(key)) is not None:
+            return _kept_answer(kept)
+        if key not in self._asked:
+            task = asyncio.create_task(self._ask(writer, question, key))
+            self._asked[key] = task
+            task.add_done_callback(lambda _: self._asked.pop(key))
+        return await asyncio.shield(self._asked[key])
+
+    async def _ask(self, writer: Writer, question: WriterQuestion, key: str) -> ChatAnswer:
+        async with self._slots:
+            answer = await with_retries(self._retries, lambda: self._attempt(writer, question))
+        self._cache.put(key, msgspec.json.encode(answer))
+        return answer
+
+    async def _attempt(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
+        """One request within the budget; one that fails or says nothing of its tokens is paid in full."""
+        reservation = await self._budget.reserve(writer.most_tokens(question))
+        paid = reservation.tokens
+        try:
+            async with asyncio.timeout(self._budget.seconds_left):
+                answer = await writer.answer(question)
+            paid = answer.num_prompt_tokens + answer.num_completion_tokens or paid
+        except TimeoutError as error:
+            raise OutOfBudgetError("all seconds are spent") from error
+        finally:
+            self._budget.settle(reservation, paid)
+        return answer
+
+    async def close(self) -> None:
+        """End the questions that nobody waits for any more."""
+        for task in (asked := list(self._asked.values())):
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+
+
+def _kept_answer(line: bytes) -> ChatAnswer:
+    kept = msgspec.json.decode(line, type=_KeptAnswer)
+    return ChatAnswer(
+        message=kept.message,  # type: ignore[arg-type]  # msgspec decodes JSON into JSON's types
+        finish_reason=kept.finish_reason,
+        num_prompt_tokens=kept.num_prompt_tokens,
+        num_completion_tokens=kept.num_completion_tokens,
+        logprobs=kept.logprobs,
+        stop_text=kept.stop_text,
+        is_cached=True,
+    )

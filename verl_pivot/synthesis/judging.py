@@ -1,0 +1,157 @@
+"""Judges by majority: three models are asked in both orders, and what they do not agree on stays undecided."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple, TypeVar
+
+from pydantic import Field
+
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.steps import CheckStep, check_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.types import JsonObject, Malformed, Message, Verdict
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.judge_prompts import Fence, text_of
+
+JUDGE = "judge"
+"""Role of the models that judge."""
+VoteT = TypeVar("VoteT", bound=Hashable)
+_THREE = (JUDGE, JUDGE, JUDGE)
+
+
+def majority(votes: Sequence[VoteT | None]) -> VoteT | None:
+    """The vote of more than half of all judges, those included that gave none; None if there is none."""
+    counts = Counter(vote for vote in votes if vote is not None)
+    if not counts:
+        return None
+    ((vote, count),) = counts.most_common(1)
+    return vote if 2 * count > len(votes) else None
+
+
+class PairAnswer(Options):
+    """What a judge says of two texts."""
+
+    reason: str
+    first_is_right: bool
+    second_is_right: bool
+
+
+class PairVerdict(NamedTuple):
+    """Which of two texts are right."""
+
+    first: bool
+    second: bool
+
+
+async def judged_pair(
+    workshop: Workshop, state: str, first: str, second: str, criterion: str, *, roles: Sequence[str] = _THREE
+) -> PairVerdict | None:
+    """Which of two texts are right, by the majority; a judge whose answers differ by the order has no vote.
+
+    Args:
+        workshop: Asks the judges.
+        state: What both texts answer, such as the conversation so far.
+        first: One text.
+        second: The other.
+        criterion: What makes a text right.
+        roles: Who plays each judge; a role that stands several times is asked with several seeds.
+
+    Returns:
+        None if there is no majority.
+    """
+
+    async def vote(number: int, role: str) -> PairVerdict | None:
+        found = [
+            await _answer_to_pair(workshop, state, texts, criterion, role=role, k=2 * number + turn)
+            for turn, texts in enumerate(((first, second), (second, first)))
+        ]
+        if isinstance(found[0], Malformed) or isinstance(found[1], Malformed):
+            return None
+        forth = PairVerdict(first=found[0].first_is_right, second=found[0].second_is_right)
+        back = PairVerdict(first=found[1].second_is_right, second=found[1].first_is_right)
+        return forth if forth == back else None
+
+    return majority(await all_at_once(vote(number, role) for number, role in enumerate(roles)))
+
+
+async def _answer_to_pair(
+    workshop: Workshop, state: str, texts: tuple[str, str], criterion: str, *, role: str, k: int
+) -> PairAnswer | Malformed:
+    fence = _fence(workshop, k)
+    shown = (
+        fence.around("What is answered:", state),
+        fence.around("Answer 1:", texts[0]),
+        fence.around("Answer 2:", texts[1]),
+    )
+    question = (
+        f"{criterion}\nWhich of the two answers are right by this? Both may be, or neither. "
+        'Answer {"reason": "...", "first_is_right": true or false, "second_is_right": true or false}.'
+    )
+    messages = _messages(fence, "You judge two answers of an assistant.", (*shown, question))
+    return await workshop.ask_for(PairAnswer, messages, role=role, k=k, temperature=0.0)
+
+
+class FulfilledAnswer(Options):
+    """What a judge says of a trajectory."""
+
+    reason: str
+    fulfilled: bool
+
+
+class JudgeCheckOptions(Options):
+    criterion: str = Field(min_length=1)
+    """What a trajectory has to fulfil, such as "The request is natural and has one answer."."""
+    roles: tuple[str, ...] = Field(default=_THREE, min_length=1)
+    """Who plays each judge; a role that stands several times is asked with several seeds."""
+    max_tokens: int = Field(default=1024, ge=16)
+
+
+@check_step("judge", options=JudgeCheckOptions)
+def judge_check(options: JudgeCheckOptions) -> CheckStep:
+    """The majority of the judges on a trajectory, each asked with true first and with false first."""
+
+    async def vote(messages: Sequence[Message], workshop: Workshop, number: int) -> bool | None:
+        answers = [
+            await workshop.ask_for(
+                FulfilledAnswer,
+                _fulfilled_question(_fence(workshop, 2 * number + turn), messages, options.criterion, order),
+                role=options.roles[number],
+                k=2 * number + turn,
+                max_tokens=options.max_tokens,
+                temperature=0.0,
+            )
+            for turn, order in enumerate(("true or false", "false or true"))
+        ]
+        votes = {None if isinstance(each, Malformed) else each.fulfilled for each in answers}
+        return votes.pop() if len(votes) == 1 else None
+
+    async def check(draft: Draft, workshop: Workshop) -> Verdict:
+        if draft.trajectory is None:
+            return Verdict.undecided("no_trajectory")
+        messages = draft.trajectory.messages
+        votes = await all_at_once(vote(messages, workshop, number) for number in range(len(options.roles)))
+        decided = majority(votes)
+        if decided is None:
+            return Verdict.undecided("judges_undecided", f"votes: {votes}")
+        return Verdict.accept() if decided else Verdict.refuse("judged_wrong", f"votes: {votes}")
+
+    return check
+
+
+def _fulfilled_question(fence: Fence, messages: Sequence[Message], criterion: str, order: str) -> list[JsonObject]:
+    conversation = "\n\n".join(f"{message.role.value}: {text_of(message)}" for message in messages)
+    question = f'{criterion}\nIs this fulfilled? Answer {{"reason": "...", "fulfilled": {order}}}.'
+    return _messages(
+        fence, "You judge a conversation of an assistant.", (fence.around("The conversation:", conversation), question)
+    )
+
+
+def _fence(workshop: Workshop, k: int) -> Fence:
+    """A fence whose word depends on the seeds alone, so that equal questions have equal texts."""
+    return Fence(f"{workshop.seed(k, 0):08x}{workshop.seed(k, 1):08x}")
+
+
+def _messages(fence: Fence, task: str, parts: Sequence[str]) -> list[JsonObject]:
+    system: JsonObject = {**fence.system(task)}
+    return [system, {"role": "user", "content": "\n\n".join(parts)}]

@@ -1,0 +1,106 @@
+"""SynthesisJob -> SynthesisPlan: what all items will take, from some of them, whose answers the run then finds."""
+
+import asyncio
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from tempfile import TemporaryDirectory
+
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.drafts import Draft, distinct_traces
+from verl_pivot.synthesis.item_steps import ItemRunner
+from verl_pivot.synthesis.recipes import items, num_items
+from verl_pivot.synthesis.running import SynthesisJob, opened_runner
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemCost:
+    """What one item took."""
+
+    calls: int
+    tokens: int
+    seconds: float
+    """Seconds from its first step to its last, with the other items of the sample at the same time."""
+    num_kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynthesisPlan:
+    """What all items will take, by those of a sample."""
+
+    num_items: int
+    costs: tuple[ItemCost, ...]
+    """[num_sampled]"""
+    concurrency: int
+
+    def lines(self) -> list[str]:
+        """The plan for people: each total with its 95 % interval by the normal approximation."""
+        costs, number = self.costs, self.num_items
+        if not costs:
+            return ["There is no item."]
+        seconds = [each.seconds / min(self.concurrency, number) for each in costs]
+        return [
+            f"From {len(costs)} of {number} items, for all of them:",
+            f"  model calls  {_total([each.calls for each in costs], number)}",
+            f"  tokens       {_total([each.tokens for each in costs], number)}",
+            f"  seconds      {_total(seconds, number)}, at {self.concurrency} items at a time",
+            f"  drafts kept  {_total([each.num_kept for each in costs], number)}, before filters over all items",
+        ]
+
+
+def _total(values: Sequence[float], number: int) -> str:
+    """The total over all items, from the values of some."""
+    mean = fmean(values)
+    text = f"{mean * number:,.0f}"
+    if len(values) == number or len(values) < 2:
+        return text
+    margin = 1.96 * stdev(values) / math.sqrt(len(values))
+    return f"{text} ({max(0.0, mean - margin) * number:,.0f} to {(mean + margin) * number:,.0f})"
+
+
+def plan_synthesis(job: SynthesisJob, num_sampled: int, on_items: Callable[[int], object]) -> SynthesisPlan:
+    """Make some of the items, drawn by the seed, and write nothing but their answers.
+
+    Args:
+        job: What would be made.
+        num_sampled: Number of items to make.
+        on_items: Called with 1 for each item that is done.
+
+    Raises:
+        EngineError: If an endpoint cannot be reached or keeps failing.
+        ConfigError: If a setting is wrong.
+        DataError: If the input cannot be read.
+    """
+    number = num_items(job.recipe, job.inputs)
+    if number is None:  # a compressed file
+        number = sum(1 for _ in items(job.recipe, job.inputs))
+    sampled = set(random.Random(job.seed).sample(range(number), min(num_sampled, number)))
+    chosen = [item for position, item in enumerate(items(job.recipe, job.inputs)) if position in sampled]
+    costs = asyncio.run(_costs(job, chosen, on_items))
+    return SynthesisPlan(num_items=number, costs=tuple(costs), concurrency=job.concurrency)
+
+
+async def _costs(job: SynthesisJob, chosen: Sequence[Draft], on_items: Callable[[int], object]) -> list[ItemCost]:
+    slots = asyncio.Semaphore(job.concurrency)
+
+    async def cost(runner: ItemRunner, item: Draft) -> ItemCost:
+        async with slots:
+            began = time.monotonic()
+            drafts = await runner.run(item)
+            seconds = time.monotonic() - began
+        on_items(1)
+        traces = distinct_traces(drafts)
+        return ItemCost(
+            calls=sum(each.num_calls for each in traces),
+            tokens=sum(each.num_prompt_tokens + each.num_completion_tokens for each in traces),
+            seconds=seconds,
+            num_kept=sum(draft.finding is None for draft in drafts),
+        )
+
+    with TemporaryDirectory() as folder:
+        async with opened_runner(job, Path(folder)) as runner:
+            return await all_at_once(cost(runner, item) for item in chosen)

@@ -1,0 +1,125 @@
+"""Checks by programs, which come before any judge: a filter of `verl-pivot filter`, and the calls run again."""
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from verl_pivot.data.answered_calls import answered_calls
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.errors import ConfigError, ToolFailureError, UserCodeError
+from verl_pivot.quality.contract import TrajectoryFilter, shortened
+from verl_pivot.quality.registry import make_filter
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.steps import CheckStep, check_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.tools.tool_response import without_told_seconds
+from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.types import Json, JsonObject, Role, Trajectory, Verdict
+from verl_pivot.validation import Options
+
+
+class FilterCheckOptions(Options):
+    name: str
+    """Name of a filter that judges each trajectory alone, such as coherence."""
+    options: dict[str, object] = Field(default_factory=dict)
+    """Options of the filter."""
+
+
+@check_step("filter", options=FilterCheckOptions)
+def filter_check(options: FilterCheckOptions) -> CheckStep:
+    """The finding of a filter, as soon as there is a trajectory, instead of at the end of the recipe."""
+    found = make_filter(options.name, options.options)  # type: ignore[arg-type]  # the recipe is JSON
+    if not isinstance(found, TrajectoryFilter):
+        raise ConfigError(
+            f"filter {options.name} compares trajectories: put it into the rules of the last step, quality"
+        )
+
+    async def check(draft: Draft, workshop: Workshop) -> Verdict:
+        if draft.trajectory is None:
+            return Verdict.undecided("no_trajectory")
+        finding = found.judge(draft.trajectory)
+        return Verdict.accept() if finding is None else Verdict.refuse(finding.reason, finding.detail)
+
+    return check
+
+
+class ReplayOptions(Options):
+    same_results: bool = True
+    """Whether each call must be answered as in the trajectory; false asks for the score alone."""
+    max_calls_per_turn: int = Field(default=16, ge=1)
+
+
+@check_step("replay", options=ReplayOptions)
+def replay(options: ReplayOptions) -> CheckStep:
+    """Runs the calls of a trajectory in fresh tools: the results must be the same, and the outcome 1."""
+
+    async def check(draft: Draft, workshop: Workshop) -> Verdict:
+        if draft.trajectory is None:
+            return Verdict.undecided("no_trajectory")
+        return await replayed(
+            draft.trajectory, draft.task or {}, workshop,
+            same_results=options.same_results, max_calls_per_turn=options.max_calls_per_turn,
+        )  # fmt: skip
+
+    return check
+
+
+async def replayed(
+    trajectory: Trajectory,
+    task: Mapping[str, Json],
+    workshop: Workshop,
+    *,
+    same_results: bool = True,
+    max_calls_per_turn: int = 16,
+) -> Verdict:
+    """The verdict of fresh tools on the calls and the last message of a trajectory.
+
+    Args:
+        trajectory: The calls, with their results.
+        task: Columns that the tools are made from; without `metadata`, that of the trajectory.
+        workshop: Has the tools.
+        same_results: Whether another result than the recorded one is refused.
+        max_calls_per_turn: Calls of a turn that are run.
+
+    Returns:
+        The score of the environment; undecided if nothing scores the outcome, or the system failed.
+
+    Raises:
+        ConfigError: If there are no tools.
+        UserCodeError: If the code of an environment or a tool fails.
+    """
+    if workshop.inputs.toolset is None:
+        raise ConfigError(f"step {workshop.step} runs calls again: give --tools, a tools file or an environment")
+    columns: JsonObject = {"metadata": encode_json(trajectory.metadata), **task}
+    opened = workshop.inputs.toolset.open(columns, max_calls_per_turn=max_calls_per_turn)
+    try:
+        async with opened as tools:
+            problem = await _difference(trajectory, tools, same_results=same_results)
+            if problem is not None:
+                return problem
+            last = trajectory.messages[-1]
+            is_answer = last.role is Role.ASSISTANT and not last.tool_calls
+            verdict = await tools.score(last if is_answer else None)
+    except ToolFailureError as error:
+        return Verdict.undecided("system_failed", str(error))
+    return verdict or Verdict.undecided("not_scored", "no environment decides the outcome")
+
+
+async def _difference(trajectory: Trajectory, tools: RolloutTools, *, same_results: bool) -> Verdict | None:
+    """Why the calls do not go as recorded; None if they do."""
+    turn, position = -1, 0
+    for answered in answered_calls(trajectory.messages):
+        turn, position = answered.turn, position + 1 if answered.turn == turn else 0
+        outcome = await tools.toolbox.run_one(answered.call, position)
+        if outcome.observation is None:
+            if outcome.is_bug:
+                raise UserCodeError(outcome.failure)
+            return Verdict.undecided("system_failed", outcome.failure)
+        if answered.result is None or not same_results:
+            continue
+        found, known = without_told_seconds(outcome.observation.text), without_told_seconds(answered.result.content)
+        if found != known:
+            return Verdict.refuse(
+                "other_result", shortened(f"turn {turn}, {answered.call.name}: {found!r}, not {known!r}")
+            )
+    return None

@@ -1,0 +1,230 @@
+"""YAML of a recipe -> Recipe: where its items come from, the steps over them, and the filters at the end."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+
+import yaml
+from pydantic import Field
+
+from verl_pivot.configuration import configs_dir
+from verl_pivot.data.files import num_rows, read_rows
+from verl_pivot.data.json_values import BadRowError, encode_json, type_in_words
+from verl_pivot.data.trajectories import read_trajectory
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.quality.rules import FilterRules, parse_rules
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.steps import RegisteredStep, get_step, load_step_modules
+from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.types import JsonObject
+from verl_pivot.validation import Options, validated
+
+_QUALITY = "quality"
+"""Name of the last step, which runs the filters of `verl-pivot filter` over all trajectories."""
+
+
+class ItemSource(StrEnum):
+    """What a recipe works on; it stands first in its list."""
+
+    TASKS = "tasks"
+    """Each row of --tasks is a draft with a task."""
+    TRAJECTORIES = "trajectories"
+    """Each line of --trajectories is a draft with a trajectory."""
+    NUMBERS = "numbers"
+    """Drafts with an id alone, for steps that make something of the whole input, such as walks in a graph."""
+
+
+_SOURCES = frozenset(source.value for source in ItemSource)
+
+
+class NumberedItems(Options):
+    num: int = Field(ge=0)
+    """Number of items."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeStep:
+    """One step of a recipe."""
+
+    label: str
+    """Name of the step, with a number where it is used again: judge, judge 2."""
+    options: JsonObject
+    step: RegisteredStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """A method: items, the steps over each, and filters over everything that they leave."""
+
+    name: str
+    """Name of the file without its ending."""
+    source: ItemSource
+    num_numbered: int
+    """Number of items, for those that are numbers alone."""
+    steps: tuple[RecipeStep, ...]
+    """Steps over the drafts of an item; then those that choose across items."""
+    filters: FilterRules | None
+    """Filters of the trajectories that are left; None runs none."""
+    content: list[object]
+    """The list as it was read, with what `--set` changed."""
+
+    @property
+    def item_steps(self) -> tuple[RecipeStep, ...]:
+        return tuple(each for each in self.steps if not each.step.across_items)
+
+    @property
+    def cross_steps(self) -> tuple[RecipeStep, ...]:
+        """Steps that choose among drafts of several items."""
+        return tuple(each for each in self.steps if each.step.across_items)
+
+
+def shipped_recipes() -> dict[str, Path]:
+    """{name of a method: its file} of the recipes that the package has."""
+    return {path.stem: path for path in sorted((configs_dir() / "synthesis").glob("*.yaml"))}
+
+
+def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str] = ()) -> Recipe:
+    """The recipe of a method, or that in a YAML file.
+
+    Args:
+        name: Name of a shipped recipe, or path of a file that ends in .yaml.
+        changes: {"step.option": value} that replace or add options.
+        modules: Modules that register the user's own steps and filters.
+
+    Raises:
+        ConfigError: If there is no such recipe, or it breaks its format; the message names the place and what is known.
+    """
+    load_step_modules(modules)
+    shipped = shipped_recipes()
+    if name not in shipped and not name.endswith((".yaml", ".yml")):
+        raise ConfigError(f"no method is named {name!r}; known: {', '.join(shipped)}. Or give the path of a YAML file")
+    path = shipped.get(name) or Path(name)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, list) or not content:
+        raise ConfigError(f"{path} must be a list of steps that begins with tasks, got {type_in_words(content)}")
+    entries = _changed(_entries(content, path), changes)
+    return _recipe(path, entries, modules)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One item of the list."""
+
+    place: str
+    label: str
+    name: str
+    options: dict[str, object]
+
+
+def _entries(content: list[object], path: Path) -> list[_Entry]:
+    entries: list[_Entry] = []
+    for number, item in enumerate(content, start=1):
+        place = f"{path}, step {number}"
+        pair = {item: None} if isinstance(item, str) else item
+        if not isinstance(pair, dict) or len(pair) != 1:
+            raise ConfigError(
+                f"{place}: one name with its options is needed, as in `rollouts: {{num: 8}}`, got {item!r}"
+            )
+        ((name, options),) = pair.items()
+        if not isinstance(name, str) or not isinstance(options, dict | None):
+            raise ConfigError(f"{place}: the options of {name} must be names with values, got {type_in_words(options)}")
+        count = sum(each.name == name for each in entries) + 1
+        entries.append(_Entry(place, name if count == 1 else f"{name} {count}", name, dict(options or {})))
+    return entries
+
+
+def _changed(entries: list[_Entry], changes: Mapping[str, object]) -> list[_Entry]:
+    """The entries with the options of `--set`, which must name a step of the recipe."""
+    by_label = {entry.label: entry for entry in entries}
+    for key, value in changes.items():
+        label, _, option = key.partition(".")
+        if label not in by_label or not option:
+            raise ConfigError(f"--set {key}: give step.option=value; the steps are {', '.join(by_label)}")
+        by_label[label].options[option] = value
+    return entries
+
+
+def _recipe(path: Path, entries: list[_Entry], modules: Iterable[str]) -> Recipe:
+    first, *rest = entries
+    if first.name not in _SOURCES:
+        raise ConfigError(f"{first.place}: a recipe begins with its items, {', '.join(ItemSource)}, got {first.name!r}")
+    source, num = ItemSource(first.name), 0
+    if source is ItemSource.NUMBERS:
+        num = validated(NumberedItems, first.options, f"{first.place}: numbers").num
+    elif first.options:
+        raise ConfigError(f"{first.place}: {source} takes no options, got {sorted(first.options)}")
+    filters = None
+    if rest and rest[-1].name == _QUALITY:
+        last = rest.pop()
+        filters = _filters(last, modules)
+    steps = tuple(map(_step, rest))
+    for before, behind in pairwise(steps):
+        if before.step.across_items and not behind.step.across_items:
+            raise ConfigError(
+                f"{path}: {behind.label} stands behind {before.label}, which waits for all items; put {before.label} "
+                "behind it"
+            )
+    content: list[object] = [{entry.name: entry.options} for entry in entries]
+    return Recipe(name=path.stem, source=source, num_numbered=num, steps=steps, filters=filters, content=content)
+
+
+def _filters(entry: _Entry, modules: Iterable[str]) -> FilterRules:
+    if entry.options.keys() != {"rules"}:
+        raise ConfigError(f"{entry.place}: quality takes rules, a list of filters, got {sorted(entry.options)}")
+    return parse_rules(entry.options["rules"], entry.place, modules)
+
+
+def _step(entry: _Entry) -> RecipeStep:
+    if entry.name == _QUALITY:
+        raise ConfigError(f"{entry.place}: quality filters all trajectories, so that it stands last")
+    if entry.name in _SOURCES:
+        raise ConfigError(f"{entry.place}: {entry.name} names the items, and stands first alone")
+    try:
+        encode_json(entry.options)  # type: ignore[arg-type]  # raises for what YAML has beyond JSON
+        step = get_step(entry.name, entry.options)  # type: ignore[arg-type]
+    except BadRowError as error:
+        raise ConfigError(f"{entry.place}: an option of {entry.name} is no plain value ({error})") from error
+    except ConfigError as error:
+        raise ConfigError(f"{entry.place}: {error}") from error
+    return RecipeStep(label=entry.label, options=entry.options, step=step)  # type: ignore[arg-type]
+
+
+def num_items(recipe: Recipe, inputs: Inputs) -> int | None:
+    """Number of the recipe's items; None if it is not known before the end."""
+    if recipe.source is ItemSource.NUMBERS:
+        return recipe.num_numbered
+    return num_rows(_input(recipe, inputs))
+
+
+def items(recipe: Recipe, inputs: Inputs) -> Iterator[Draft]:
+    """The recipe's items in order, read as they are needed; one that cannot be read is a rejected draft.
+
+    Raises:
+        ConfigError: If the command does not name their file.
+        DataError: If the file cannot be read.
+    """
+    if recipe.source is ItemSource.NUMBERS:
+        yield from (Draft(id=str(number)) for number in range(recipe.num_numbered))
+        return
+    path = _input(recipe, inputs)
+    for number, row in enumerate(read_rows(path), start=1):
+        draft = Draft(id=f"{path.stem}-{number}")
+        try:
+            if recipe.source is ItemSource.TASKS:
+                yield Draft(id=draft.id, task=row.decoded())
+            else:
+                yield Draft(id=draft.id, trajectory=read_trajectory(row))
+        except DataError as error:
+            yield draft.rejected("unreadable_row", str(error))
+
+
+def _input(recipe: Recipe, inputs: Inputs) -> Path:
+    path = inputs.tasks if recipe.source is ItemSource.TASKS else inputs.trajectories
+    if path is None:
+        raise ConfigError(f"method {recipe.name} works on {recipe.source}: give --{recipe.source} FILE")
+    return path

@@ -1,0 +1,147 @@
+"""Rejection sampling: rollouts of the policy at a task -> those that solved it, the shortest of different ones.
+
+RFT (Yuan et al., arXiv:2308.01825) keeps every distinct right answer of n; here a task may also stop at its s-th
+success, and what is distinct is the sequence of actions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.drafts import PASS_RATE, Draft
+from verl_pivot.synthesis.rollouts import RolloutOptions, play_task, trajectory_of
+from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.types import Trajectory
+from verl_pivot.validation import Options
+
+_NUM_CALLS = "num_calls"
+
+
+class RolloutsOptions(RolloutOptions):
+    num: int = Field(default=8, ge=1)
+    """Most rollouts of a task (n)."""
+    stop_at: int | None = Field(default=None, ge=2)
+    """Successes after which a task gets no more rollouts (s); None plays all of them, at the same time."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.stop_at is not None and self.stop_at > self.num:
+            raise ValueError(f"stop_at must not exceed num, which is {self.num}, got {self.stop_at}")
+        return self
+
+
+def pass_rate(num_solved: int, num_played: int, stop_at: int | None) -> float | None:
+    """Unbiased estimate of the chance that a rollout solves the task, also where the s-th success ended the draws.
+
+    At the s-th success it is (s - 1) / (N - 1) (Haldane, Biometrika 33, 1945), for which s must be at least 2; where
+    the rollouts ran out before, c / n. Both are the share of paths to the end that begin with a success (Girshick,
+    Mosteller and Savage, Annals of Mathematical Statistics 17, 1946), so that their mixture is unbiased, too.
+
+    Args:
+        num_solved: Successes (c).
+        num_played: Rollouts that have an outcome (N).
+        stop_at: Successes that end the draws (s); None: nothing does.
+
+    Returns:
+        None without any rollout.
+    """
+    if not num_played:
+        return None
+    if num_solved == stop_at:
+        return (num_solved - 1) / (num_played - 1)
+    return num_solved / num_played
+
+
+@make_step("rollouts", options=RolloutsOptions)
+class Rollouts:
+    """Plays a task several times: a draft for each rollout, of which those that did not solve it are rejected."""
+
+    def __init__(self, options: RolloutsOptions) -> None:
+        self._options = options
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        if draft.task is None:
+            return [draft.rejected("no_task", "there is no task to play")]
+        played = await self._played(draft, workshop)
+        outcomes = [each.outcome.passed for each in played if _is_decided(each)]
+        rate = pass_rate(outcomes.count(True), len(outcomes), self._options.stop_at)
+        return [self._rollout(draft, each, rate, len(outcomes)) for each in played]
+
+    async def _played(self, draft: Draft, workshop: Workshop) -> list[PlayedProblem]:
+        """Rollouts in the order of their numbers, one after the other where the s-th success ends them."""
+        options = self._options
+        if options.stop_at is None:
+            return await all_at_once(self._play(draft, workshop, number) for number in range(options.num))
+        played: list[PlayedProblem] = []
+        while len(played) < options.num and sum(each.outcome.passed is True for each in played) < options.stop_at:
+            played.append(await self._play(draft, workshop, len(played)))
+        return played
+
+    async def _play(self, draft: Draft, workshop: Workshop, number: int) -> PlayedProblem:
+        assert draft.task is not None, draft.id
+        return await play_task(draft.task, workshop, self._options, name=draft.item, number=number)
+
+    def _rollout(self, draft: Draft, played: PlayedProblem, rate: float | None, num_decided: int) -> Draft:
+        made = draft.made(played.sample)
+        record, outcome = played.played.record(played.problem.prompt_id), played.outcome
+        values = {
+            PASS_RATE: rate, "num_rollouts": num_decided, _NUM_CALLS: record.num_calls, "reward": outcome.reward,
+            "outcome": outcome.reason, "stop_reason": record.stop_reason.value,
+        }  # fmt: skip
+        made = made.with_values(**values)
+        if not outcome.is_masked:
+            made = replace(made, trajectory=trajectory_of(played, made))
+        if outcome.passed:
+            return made
+        if _is_decided(played):
+            return made.rejected("not_solved", f"{outcome.reason}: {outcome.detail}")
+        return made.rejected(outcome.reason or "undecided", outcome.detail)
+
+
+def _is_decided(played: PlayedProblem) -> bool:
+    """Whether a rollout counts as a draw: the system did not fail, and somebody could tell the outcome."""
+    return not played.outcome.is_masked and played.outcome.reward is not None
+
+
+class FewestCallsOptions(Options):
+    max_per_task: int = Field(default=2, ge=1)
+    """Most trajectories of a task (m)."""
+
+
+@choose_step("fewest_calls", options=FewestCallsOptions)
+def fewest_calls(options: FewestCallsOptions) -> ChooseStep:
+    """Keeps trajectories of a task whose actions differ, those with the fewest calls first, then the earlier ones."""
+
+    async def choose(drafts: Sequence[Draft], workshop: Workshop) -> Sequence[Draft]:
+        kept: dict[str, str] = {}
+        left: list[Draft] = []
+        for draft in sorted(drafts, key=_num_calls):
+            actions = "" if draft.trajectory is None else _actions(draft.trajectory)
+            if actions in kept:
+                left.append(draft.rejected("same_actions", f"the calls are those of {kept[actions]}"))
+            elif len(kept) == options.max_per_task:
+                left.append(draft.rejected("over_limit", f"{len(kept)} of the task with as few calls are kept"))
+            else:
+                kept[actions] = draft.id
+                left.append(draft)
+        return left
+
+    return choose
+
+
+def _num_calls(draft: Draft) -> int:
+    return 0 if draft.trajectory is None else sum(len(message.tool_calls) for message in draft.trajectory.messages)
+
+
+def _actions(trajectory: Trajectory) -> str:
+    """Names and arguments of the calls, turn by turn."""
+    turns = [
+        [[call.name, call.arguments] for call in each.tool_calls] for each in trajectory.messages if each.tool_calls
+    ]
+    return encode_json(turns, sort_keys=True)  # type: ignore[arg-type]  # nested lists of JSON

@@ -1,0 +1,153 @@
+"""Task and policy -> a played conversation and its trajectory, by the loop of `verl-pivot play`, without verl."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from verl_pivot.data.json_values import as_object, decode_json
+from verl_pivot.data.turns import PROVENANCE
+from verl_pivot.errors import ConfigError, QuestionRefusedError, UserCodeError
+from verl_pivot.playing.endpoint_player import is_empty, read_answer, sent_message
+from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.playing.player import PlayerTurn
+from verl_pivot.playing.problems import problem_of_row
+from verl_pivot.playing.rewarding import load_reward_function
+from verl_pivot.playing.running import PlayingJob, play_problem
+from verl_pivot.rollout.limits import RolloutLimits
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.types import JsonObject, Message, Trajectory
+from verl_pivot.validation import Options
+
+POLICY = "policy"
+"""Role of the model that plays."""
+_MAX_EMPTY_ANSWERS = 3
+"""Answers without a token in a row after which the endpoint has failed, as in training."""
+
+
+class RolloutOptions(Options):
+    """How conversations are played; the limits have the names and defaults of pivot.rollout."""
+
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_turns: int = Field(default=10, ge=1)
+    max_turn_tokens: int | None = Field(default=1024, ge=1)
+    """Tokens of one turn, which the budget sets aside for each; None: all that are left of the response."""
+    max_response_tokens: int = Field(default=8192, ge=1)
+    """Tokens after the prompt, observations included."""
+    max_observation_tokens: int = Field(default=1024, ge=16)
+    """Tokens of one observation, at 4 characters each."""
+    max_wall_seconds: float = Field(default=1800.0, gt=0.0)
+    max_calls_per_turn: int = Field(default=16, ge=1)
+    parallel_calls: bool = False
+    """Whether the calls of one turn run at once."""
+    reward_function: str | None = None
+    """Reward function of verl, as file.py:name, for tasks that no environment decides."""
+
+    def limits(self) -> RolloutLimits:
+        return RolloutLimits(
+            max_response_tokens=self.max_response_tokens,
+            max_turns=self.max_turns,
+            max_turn_tokens=self.max_turn_tokens,
+            max_observation_tokens=self.max_observation_tokens,
+            max_wall_seconds=self.max_wall_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkshopPlayer:
+    """The policy as a player: each turn is a question of the workshop, seeded by the rollout and the turn."""
+
+    workshop: Workshop
+    temperature: float
+    role: str = POLICY
+
+    @property
+    def name(self) -> str:
+        return self.workshop.writer(self.role).name
+
+    async def take_turn(
+        self, messages: Sequence[Message], tools: Sequence[JsonObject], max_tokens: int, *, sample: int
+    ) -> PlayerTurn:
+        sent = tuple(sent_message(message) for message in messages)
+        for number in range(_MAX_EMPTY_ANSWERS):
+            question = WriterQuestion(
+                messages=sent,
+                seed=self.workshop.seed(sample, len(sent), number),
+                max_tokens=max_tokens,
+                temperature=self.temperature,
+                tools=tuple(tools),
+            )
+            try:
+                answer = await self.workshop.answer(question, self.role)
+            except QuestionRefusedError as error:
+                return PlayerTurn(failure=str(error), num_empty_answers=number)
+            if not is_empty(answer):
+                return read_answer(answer, number)
+        failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
+        return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
+
+    async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
+        raise ConfigError("synthesis plays conversations with calls of tools, not those in a notebook")
+
+    async def close(self) -> None:
+        """The run closes its writers."""
+
+
+async def play_task(
+    task: JsonObject, workshop: Workshop, options: RolloutOptions, *, name: str, number: int
+) -> PlayedProblem:
+    """Let the policy play one conversation about a task.
+
+    Args:
+        task: Columns of a row as training reads them.
+        workshop: Has the tools and the policy.
+        options: How it is played.
+        name: Id of the task.
+        number: Number of the rollout among those of the task, for its seeds.
+
+    Raises:
+        ConfigError: If there are no tools, or nothing decides the outcome.
+        DataError: If the row has no prompt, or no tool can run what it brings.
+        UserCodeError: If the code of the environment fails.
+        EngineError: If the endpoint cannot be reached or keeps failing.
+    """
+    toolset = workshop.inputs.toolset
+    if toolset is None:
+        raise ConfigError(f"step {workshop.step} plays rollouts: give --tools, a tools file or an environment")
+    problem = problem_of_row(task, name, f"task {name}")
+    reward = None if options.reward_function is None else load_reward_function(options.reward_function)
+    job = PlayingJob(
+        toolset=toolset,
+        problems=(problem,),
+        limits=options.limits(),
+        max_calls_per_turn=options.max_calls_per_turn,
+        parallel_calls=options.parallel_calls,
+        reward_function=reward,
+    )
+    player = WorkshopPlayer(workshop=workshop, temperature=options.temperature)
+    ended: list[PlayedProblem] = []
+    outcome = await play_problem(job, player, problem, number, lambda message: None, ended.append)
+    if outcome.is_fault_of_code:
+        raise UserCodeError(f"task {name}: {outcome.detail}")
+    if outcome.by == "nobody" and outcome.reason == "not_scored":
+        raise ConfigError(
+            f"task {name}: nothing decides the outcome of a rollout; give --tools an environment with `score`, or the "
+            f"step {workshop.step} a reward_function such as verl.utils.reward_score:default_compute_score"
+        )
+    return ended[0]
+
+
+def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
+    """The conversation as `verl-pivot import` writes it; it is split into training and validation by its task."""
+    row = played.problem.columns
+    metadata = row.get("metadata") or {}
+    given = as_object(decode_json(metadata) if isinstance(metadata, str) else metadata, "metadata")
+    return Trajectory(
+        id=draft.id,
+        messages=played.played.messages,
+        tools=played.tools,
+        passed=played.outcome.passed,
+        metadata={**given, PROVENANCE: {"split_by": draft.item}},
+    )

@@ -1,0 +1,149 @@
+"""Workshop: what a step works with at one draft: writers, seeds, tools and inputs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from pydantic import BaseModel
+
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.errors import ConfigError
+from verl_pivot.synthesis.seeds import seed_of
+from verl_pivot.synthesis.structured import asked_for, read_form, schema_of
+from verl_pivot.synthesis.writer import WRITER, Writer, WriterQuestion
+from verl_pivot.tools.toolset import Toolset
+from verl_pivot.types import JsonObject, Malformed
+
+FormT = TypeVar("FormT", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What the command gives to every step."""
+
+    tasks: Path | None = None
+    """Rows as for training; None if there are none."""
+    trajectories: Path | None = None
+    """What `verl-pivot import` wrote; None if there is none."""
+    toolset: Toolset | None = None
+    """Tools or environment of rollouts; None if --tools was not given."""
+
+
+@dataclass(slots=True)
+class Spending:
+    """Answers that a step got for one draft, from the cache or not."""
+
+    models: list[str] = field(default_factory=list)
+    """Names of the models, each once, in the order of their first answers."""
+    num_calls: int = 0
+    num_prompt_tokens: int = 0
+    num_completion_tokens: int = 0
+
+    def add(self, model: str, answer: ChatAnswer) -> None:
+        if model not in self.models:
+            self.models.append(model)
+        self.num_calls += 1
+        self.num_prompt_tokens += answer.num_prompt_tokens
+        self.num_completion_tokens += answer.num_completion_tokens
+
+
+class Gate(Protocol):
+    """What a question passes on its way: the budget, and the bound on questions at a time."""
+
+    async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """Writers, seeds, tools and inputs for one step at one draft."""
+
+    recipe_seed: int
+    item: str
+    """Id of the draft; "" while steps are prepared."""
+    step: str
+    """Label of the step."""
+    inputs: Inputs
+    writers: Mapping[str, Writer]
+    """{role: who plays it}; the role `writer` plays every other one that is not named."""
+    gate: Gate
+    spending: Spending = field(default_factory=Spending)
+
+    def seed(self, *numbers: int) -> int:
+        """Seed of the draw with these numbers at this draft; `random.Random(workshop.seed(k))` for one's own draws."""
+        return seed_of(self.recipe_seed, self.item, self.step, *numbers)
+
+    def writer(self, role: str = WRITER) -> Writer:
+        """Who plays a role.
+
+        Raises:
+            ConfigError: If nobody does.
+        """
+        found = self.writers.get(role) or self.writers.get(WRITER)
+        if found is None:
+            raise ConfigError(
+                f"step {self.step} asks the {role}, and no model was named: give --openai URL, or name the {role} in "
+                "the file of --writers"
+            )
+        return found
+
+    async def answer(self, question: WriterQuestion, role: str = WRITER) -> ChatAnswer:
+        """The answer to a question that the step put together itself; counted, cached and within the budget.
+
+        Raises:
+            EngineError: If the endpoint cannot be reached or keeps failing.
+        """
+        writer = self.writer(role)
+        answer = await self.gate.answer(writer, question)
+        self.spending.add(writer.name, answer)
+        return answer
+
+    async def ask(
+        self,
+        messages: Sequence[JsonObject],
+        *,
+        role: str = WRITER,
+        k: int = 0,
+        max_tokens: int = 1024,
+        temperature: float = 1.0,
+    ) -> ChatAnswer:
+        """An answer in free text.
+
+        Args:
+            messages: The conversation so far, in OpenAI's format.
+            role: Who is asked.
+            k: Number of the draw within the step, for its seed.
+            max_tokens: Most tokens of the answer.
+            temperature: Sampling temperature.
+        """
+        question = WriterQuestion(
+            messages=tuple(messages), seed=self.seed(k), max_tokens=max_tokens, temperature=temperature
+        )
+        return await self.answer(question, role)
+
+    async def ask_for(
+        self,
+        form: type[FormT],
+        messages: Sequence[JsonObject],
+        *,
+        role: str = WRITER,
+        k: int = 0,
+        max_tokens: int = 1024,
+        temperature: float = 1.0,
+    ) -> FormT | Malformed:
+        """A structured answer, or what is wrong with it; the other arguments are those of `ask`.
+
+        The endpoint is told the form by its JSON schema or by the last message, as its `answer_format` says.
+
+        Args:
+            form: Type of the answer.
+        """
+        writer = self.writer(role)
+        question = WriterQuestion(
+            messages=asked_for(form, messages, writer.answer_format),
+            seed=self.seed(k),
+            max_tokens=max_tokens,
+            temperature=temperature,
+            schema=schema_of(form),
+        )
+        return read_form(form, await self.answer(question, role))

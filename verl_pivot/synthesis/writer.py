@@ -1,0 +1,182 @@
+"""Writer: what writes text for synthesis, a model behind an endpoint or a function of Python."""
+
+import inspect
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import msgspec
+
+from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, response_format
+from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import ConfigError, PivotError, QuestionRefusedError, UserCodeError
+from verl_pivot.types import JsonObject
+from verl_pivot.user_code import code_error
+from verl_pivot.user_modules import load_object
+
+_MARKERS_OF_MESSAGE: Final = 16
+"""Tokens that a chat template may put around one message or tool."""
+_REMEDY: Final = "if the context is too long, lower the max_tokens of the step"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterQuestion:
+    """One request to a writer; equal questions have equal answers, of which one is asked for.
+
+    Example:
+        WriterQuestion(messages=({"role": "user", "content": "Write a request."},), seed=7, max_tokens=512)
+    """
+
+    messages: tuple[JsonObject, ...]
+    """The conversation so far, in OpenAI's format."""
+    seed: int
+    max_tokens: int
+    """Most tokens of the answer."""
+    temperature: float = 1.0
+    tools: tuple[JsonObject, ...] = ()
+    """Schemas of the tools that the writer may call, where it plays the policy."""
+    schema: JsonObject | None = None
+    """JSON schema of the answer; None for an answer in free text."""
+    logprobs: bool = False
+    extra: JsonObject = field(default_factory=dict)
+    """Other keys of the request."""
+
+
+class Writer(Protocol):
+    """Who answers questions, each by itself: the same question gets the same answer, whatever was asked before.
+
+    `EndpointWriter` asks a model, `ProgramWriter` calls a function of the user.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name of the model, or of the function."""
+        ...
+
+    @property
+    def answer_format(self) -> AnswerFormat:
+        """How it is told the form of a structured answer."""
+        ...
+
+    def most_tokens(self, question: WriterQuestion) -> int:
+        """Upper bound of the tokens of a question with its answer, which the budget sets aside; 0 if it costs none."""
+        ...
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        """The answer to one question, by one attempt.
+
+        Raises:
+            UnavailableError: If another attempt is worth it.
+            EngineError: If the endpoint answers something else than a chat completion.
+            QuestionRefusedError: If it refuses this question and has answered others.
+            ConfigError: If it refuses the first question.
+            UserCodeError: If the user's function raises or returns no answer.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class EndpointWriter:
+    """A model behind an OpenAI-compatible endpoint, such as SGLang's server."""
+
+    def __init__(self, url: str, model: str, *, answer_format: AnswerFormat, retries: Retries) -> None:
+        """Keep the address; nothing is sent yet.
+
+        Args:
+            url: Address of the server, with or without /v1. Its key is the environment variable OPENAI_API_KEY.
+            model: Name under which the server offers the model.
+            answer_format: How it is told the form of a structured answer. SGLang without a GPU cannot take
+                "json_schema", which ends its scheduler.
+            retries: Time-out of an attempt.
+        """
+        self.name = model
+        self.answer_format = answer_format
+        api_key = os.environ.get("OPENAI_API_KEY", "none")
+        self._client = ChatClient(url, model, api_key, replace(retries, num_attempts=1), remedy=_REMEDY)
+        self._has_answered = False
+
+    def most_tokens(self, question: WriterQuestion) -> int:
+        """Tokens of the longest answer, and one for each byte of the request, which byte-level BPE never exceeds."""
+        sent = [question.messages, question.tools, question.schema]
+        num_markers = _MARKERS_OF_MESSAGE * (len(question.messages) + len(question.tools) + 1)
+        return len(msgspec.json.encode(sent)) + num_markers + question.max_tokens
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        try:
+            answer = await self._client.ask(question.messages, self._parameters(question), logprobs=question.logprobs)
+        except ConfigError as error:
+            if not self._has_answered:
+                raise
+            raise QuestionRefusedError(str(error)) from error
+        self._has_answered = True
+        return answer
+
+    def _parameters(self, question: WriterQuestion) -> JsonObject:
+        parameters: JsonObject = {
+            "temperature": question.temperature,
+            "seed": question.seed,
+            "max_tokens": question.max_tokens,
+        }
+        if question.tools:
+            parameters["tools"] = list(question.tools)
+        if question.schema is not None:
+            parameters |= response_format(self.answer_format, "answer", question.schema)
+        return {**parameters, **question.extra}
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+class ProgramWriter:
+    """A function of the user, so that every method also runs without a language model.
+
+    Example:
+        def clerk(question: WriterQuestion) -> str:  # or async, or a message of the assistant as a dict
+            return "Done."
+    """
+
+    answer_format: AnswerFormat = "text"
+
+    def __init__(self, name: str) -> None:
+        """Import the function.
+
+        Args:
+            name: Its place, as `package.module:name` or `folder/file.py:name`.
+
+        Raises:
+            ConfigError: If there is no such function.
+        """
+        self.name = name
+        self._function = load_object(name, "program")
+        if not callable(self._function):
+            raise ConfigError(f"program {name} is no function, but {self._function!r:.80}")
+
+    def most_tokens(self, question: WriterQuestion) -> int:
+        return 0
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        try:
+            given = self._function(question)
+            if inspect.isawaitable(given):
+                given = await given
+        except PivotError:
+            raise
+        except Exception as error:  # the user's function, which may raise anything
+            raise code_error(f"program {self.name}", error) from error
+        message: JsonObject = {"role": "assistant", "content": given} if isinstance(given, str) else given
+        if not isinstance(message, dict) or not isinstance(message.get("content"), str | None):
+            raise UserCodeError(
+                f"program {self.name} returned {given!r:.80}; return a text, or a message of the assistant as a dict"
+            )
+        return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+WRITER = "writer"
+"""Role that plays every other role for which no writer is named."""
+Messages = Sequence[JsonObject]
+"""Messages in OpenAI's format."""

@@ -1,0 +1,97 @@
+"""What a user says of writers, checked -> the writers of a run, by the roles that they play."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Self
+
+import yaml
+from pydantic import model_validator
+
+from verl_pivot.engines.chat import AnswerFormat
+from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.server import sglang_server
+from verl_pivot.errors import ConfigError
+from verl_pivot.playing.endpoint_player import ChatSampling, ChosenEndpoint
+from verl_pivot.synthesis.writer import EndpointWriter, ProgramWriter, Writer
+from verl_pivot.validation import Options, validated
+
+
+class WriterSettings(Options):
+    """Who plays one role: a model behind an endpoint, one that SGLang serves for the run, or a function.
+
+    Example:
+        WriterSettings(openai="http://gpu1:8000", model="qwen", answer_format="json_schema")
+    """
+
+    openai: str | None = None
+    """URL of an OpenAI-compatible server. Its API key is the environment variable OPENAI_API_KEY."""
+    model: str | None = None
+    """Name of the model on that server, by default its only one; without `openai` a checkpoint that SGLang serves."""
+    program: str | None = None
+    """Function that answers instead, as `package.module:name` or `folder/file.py:name`."""
+    answer_format: AnswerFormat = "text"
+    """How the endpoint is told the form of structured answers. SGLang on a CPU cannot take "json_schema"."""
+    server_flags: tuple[str, ...] = ()
+    """More flags of the server that is started."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.program is not None and (self.openai is not None or self.model is not None):
+            raise ValueError("program and a model were both given; give one of them")
+        if self.program is None and self.openai is None and self.model is None:
+            raise ValueError("nobody is named: give openai, model or program")
+        if self.server_flags and (self.openai is not None or self.program is not None):
+            raise ValueError("server_flags are for a server that is started here: leave openai and program out")
+        return self
+
+
+def read_writers(path: Path) -> dict[str, WriterSettings]:
+    """{role: settings} of a YAML file.
+
+    Raises:
+        ConfigError: If the file cannot be read, or the settings of a role are wrong.
+    """
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"--writers {path} cannot be read: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict) or not content:
+        raise ConfigError(f"--writers {path} must map roles to writers, as in `writer: {{openai: http://gpu1:8000}}`")
+    return {str(role): validated(WriterSettings, settings, f"{path}, {role}") for role, settings in content.items()}
+
+
+@contextmanager
+def open_writers(
+    settings: Mapping[str, WriterSettings], retries: Retries, *, logs: Path, seed: int
+) -> Iterator[dict[str, Writer]]:
+    """The writers; servers that are started run until the block ends, one for each checkpoint.
+
+    Args:
+        settings: {role: who plays it}.
+        retries: How an endpoint is asked for its models.
+        logs: File whose name the logs of servers begin with.
+        seed: Seed of servers that are started.
+
+    Raises:
+        ConfigError: If an endpoint has no such model, or there is no such function.
+        EngineError: If an endpoint cannot be reached, or a server does not start.
+    """
+    with ExitStack() as servers:
+        urls: dict[str, str] = {}
+        writers: dict[str, Writer] = {}
+        for role, each in settings.items():
+            if each.program is not None:
+                writers[role] = ProgramWriter(each.program)
+                continue
+            if each.openai is None and str(each.model) not in urls:
+                log = logs.with_name(f"{logs.name}.{role}.server.log")
+                server = sglang_server(str(each.model), log=log, seed=seed, extra_flags=each.server_flags)
+                urls[str(each.model)] = servers.enter_context(server)
+            url = each.openai or urls[str(each.model)]
+            endpoint = ChosenEndpoint(url=url, model=each.model, sampling=ChatSampling(), retries=retries)
+            model = asyncio.run(endpoint.served_model(os.environ.get("OPENAI_API_KEY", "none")))
+            writers[role] = EndpointWriter(url, model, answer_format=each.answer_format, retries=retries)
+        yield writers
