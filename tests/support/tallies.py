@@ -101,3 +101,10 @@ class DownTally(Tally):
     def tell(self, number: int) -> int:
         """Tell a number."""
         raise ConnectionError("no database")
+
+
+class BoastfulTally(Tally):
+    """It names tasks that its states do not solve."""
+
+    def achieved(self) -> list[AchievedTask]:
+        return [AchievedTask(metadata={"wanted": sum(self.told) + 1}, request="Reach more.")]

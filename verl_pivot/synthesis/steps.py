@@ -78,7 +78,9 @@ class RegisteredStep:
 
 
 _SHIPPED = {
+    "achieved": "hindsight",
     "fewest_calls": "rejection",
+    "fewest_calls_of_goal": "hindsight",
     "filter": "program_checks",
     "judge": "judging",
     "replay": "program_checks",
