@@ -24,6 +24,7 @@ from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning
 from verl_pivot.launch_checks.process import check_process
 from verl_pivot.launch_checks.ruler import check_ruler
 from verl_pivot.launch_checks.sandbox_pool import check_pool
+from verl_pivot.launch_checks.tree_search import check_tree_search
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import parse_resampling
@@ -34,7 +35,7 @@ from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
     "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
-    "process", "resampling", "rollout", "router", "ruler", "trial_steps", "verifier_modules",
+    "process", "resampling", "rollout", "router", "ruler", "tree_search", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 
@@ -152,6 +153,8 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_process(config)
     if "ruler" in config.pivot:
         check_ruler(config)
+    if "tree_search" in config.pivot:
+        check_tree_search(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
 

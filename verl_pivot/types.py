@@ -8,6 +8,9 @@ from typing import Literal, TypeAlias
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 JsonObject: TypeAlias = dict[str, Json]
 
+ExpertTurns: TypeAlias = Literal["all", "last"] | tuple[int, ...]
+"""Which assistant turns are the expert's: all, the last, or those at positions among the assistant turns, from 0."""
+
 
 class Role(StrEnum):
     SYSTEM = "system"
@@ -127,8 +130,31 @@ class Trajectory:
     """Options of the verifier; checked when the verifier is made."""
     metadata: JsonObject = field(default_factory=dict)
     """Data that the verifier needs beside the messages, such as the seed of the environment."""
-    expert_turns: Literal["all", "last"] = "all"
-    """Which assistant turns are the expert's; "last" where a source gives only one action with its state."""
+    expert_turns: ExpertTurns = "all"
+    """Which assistant turns are the expert's: "last" where a source gives only one action with its state, and positions
+    where others are mixed in that nobody should learn. They count assistant turns from 0, as `Turn.index` does."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.expert_turns, str):
+            return
+        chosen, num_turns = self.expert_turns, self._num_turns
+        if not chosen or list(chosen) != sorted({*chosen}) or chosen[0] < 0 or chosen[-1] >= num_turns:
+            raise ValueError(
+                "expert_turns must be 'all', 'last', or ascending positions among the assistant turns, from 0 to "
+                f"{num_turns - 1}, got {list(chosen)}"
+            )
+
+    @property
+    def expert_indices(self) -> tuple[int, ...]:
+        """Positions of the expert's turns among the assistant turns, from 0."""
+        if isinstance(self.expert_turns, tuple):
+            return self.expert_turns
+        indices = range(self._num_turns)
+        return tuple(indices if self.expert_turns == "all" else indices[-1:])
+
+    @property
+    def _num_turns(self) -> int:
+        return sum(message.role is Role.ASSISTANT for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,6 +22,7 @@ from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
 from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
 from verl_pivot.rollout.notebook_settings import NotebookSettings, parse_notebook_settings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
+from verl_pivot.rollout.tree_search_settings import TreeSearchSettings, parse_tree_search
 from verl_pivot.routing.settings import RouterSettings, parse_router
 
 NEW_KEYS = (
@@ -100,7 +101,7 @@ def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": [
             "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "search_r1", "search_r1_grpo",
-            "tool_rollout", "torl", "zerotir",
+            "tool_rollout", "torl", "tree_search", "zerotir",
         ],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
@@ -438,6 +439,61 @@ def test_a_group_that_could_not_be_compared_stops_the_launch(overrides: tuple[st
         check_config(config, ["+method=mcp_rl"])
 
     assert str(caught.value).startswith(message)
+
+
+def search_tools(folder: Path, *entries: str) -> str:
+    (folder / "tools.yaml").write_text("".join(f"- {entry}\n" for entry in entries))
+    return f"pivot.rollout.tools={folder / 'tools.yaml'}"
+
+
+TALLY = "environment: tests.support.tallies:Tally"
+
+
+def test_tree_search_is_grpo_with_tools_whose_rollouts_tsr_chooses(tmp_path: Path) -> None:
+    config = stock("+method=tree_search", "data.train_files=a.parquet", search_tools(tmp_path, TALLY))
+
+    check_config(config, ["+method=tree_search"])
+    assert parse_tree_search(config) == TreeSearchSettings()
+    assert (config.algorithm.adv_estimator, config.pivot.rollout.max_turns) == ("grpo", 10)
+    assert config.actor_rollout_ref.rollout.agent.default_agent_loop == "pivot_tree_search"
+    assert set(config.pivot.tree_search) == set(TreeSearchSettings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("entries", "overrides", "message"),
+    [
+        ((), (), "has no environment with a method `progress`, by which pivot.tree_search.scored_by=progress chooses"),
+        (("environment: tests.tools.test_toolset:Counter",), (), "has no environment with a method `progress`"),
+        ((TALLY, "tool: jupyter_code"), (), "has `- tool: jupyter_code`, and pivot.tree_search needs tools of which"),
+        ((TALLY, "tool_server: {url: 'http://h:1/x'}"), (), "has `- tool_server:`, and pivot.tree_search needs tools"),
+        ((TALLY,), ("num_candidates=1",), "num_candidates: Input should be greater than or equal to 2"),
+        ((TALLY,), ("beam=0",), "beam: Input should be greater than or equal to 1"),
+        ((TALLY,), ("lookahead=11",), "lookahead=11 is more than pivot.rollout.max_turns=10"),
+        ((TALLY,), ("scored_by=judge",), "scored_by=judge is not offered: no judge is asked between turns"),
+        ((TALLY,), ("scored_by=verifier",), "scored_by=verifier is not offered: a verifier compares one action"),
+        ((TALLY,), ("scored_by=continuations",), "scored_by=continuations is not offered: set outcome, and lookahead"),
+        ((TALLY,), ("scored_by=luck",), "scored_by: Input should be 'progress' or 'outcome'"),
+    ],
+)
+def test_tools_that_could_not_be_searched_stop_the_launch(
+    tmp_path: Path, entries: tuple[str, ...], overrides: tuple[str, ...], message: str
+) -> None:
+    chosen = [f"pivot.tree_search.{override}" for override in overrides]
+    config = stock("+method=tree_search", "data.train_files=a.parquet", search_tools(tmp_path, *entries), *chosen)
+
+    with pytest.raises(ConfigError) as caught:
+        check_config(config, ["+method=tree_search"])
+
+    assert message in str(caught.value)
+
+
+def test_a_search_by_outcome_needs_a_score_and_no_progress(tmp_path: Path) -> None:
+    tools = search_tools(
+        tmp_path, "environment: tests.tools.test_toolset:Counter", "function: tests.support.tool_functions:add"
+    )
+    by_outcome = "pivot.tree_search.scored_by=outcome"
+
+    check_config(stock("+method=tree_search", "data.train_files=a.parquet", tools, by_outcome), ["+method=tree_search"])
 
 
 def test_l0_is_the_released_recipe_in_a_notebook() -> None:

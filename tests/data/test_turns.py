@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,6 +39,28 @@ def test_with_expert_turns_last_only_the_last_turn_is_a_candidate() -> None:
     (turn,) = turns(replace(make_trajectory(), expert_turns="last"))
 
     assert (turn.index, turn.expert) == (1, ANSWER)
+
+
+def test_with_positions_only_those_turns_are_candidates_and_the_others_stay_in_the_state() -> None:
+    trajectory = make_trajectory(messages=(USER, CALL, RESULT, CALL, RESULT, ANSWER))
+
+    chosen = replace(trajectory, expert_turns=(0, 2))
+
+    assert [(turn.index, len(turn.state)) for turn in turns(chosen)] == [(0, 1), (2, 5)]
+    assert fingerprints(chosen) == (fingerprints(trajectory)[0], fingerprints(trajectory)[2])
+
+
+def test_a_position_counts_a_greeting_without_a_state() -> None:
+    trajectory = replace(make_trajectory(messages=(ANSWER, USER, CALL)), expert_turns=(0, 1))
+
+    assert [turn.index for turn in turns(trajectory)] == [1]
+    assert len(fingerprints(trajectory)) == 1
+
+
+@pytest.mark.parametrize("positions", [(), (2,), (-1,), (1, 0), (0, 0)])
+def test_positions_must_be_those_of_turns_in_ascending_order(positions: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="from 0 to 1, got"):
+        replace(make_trajectory(), expert_turns=positions)
 
 
 def test_the_split_is_the_same_on_every_machine() -> None:

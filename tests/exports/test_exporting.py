@@ -34,7 +34,7 @@ from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.exports.nemo_gym_rows import DEFAULT_AGENT, ReferenceScores, lost_fields, turn_to_nemo_gym
-from verl_pivot.exports.trajectory_rows import openai_row, sft_row, write_sft
+from verl_pivot.exports.trajectory_rows import expert_positions, openai_row, sft_row, write_sft
 from verl_pivot.formats.pivots import with_json_strings, with_nested_values
 from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
@@ -337,7 +337,7 @@ def test_a_row_that_is_not_a_pivot_is_refused(change: JsonObject, reason: str) -
 
 
 @settings(deadline=None)
-@given(turns_of_any_kind(), st.none() | st.booleans(), st.sampled_from(["all", "last"]))
+@given(turns_of_any_kind(), st.none() | st.booleans(), st.sampled_from(["all", "last", (0,)]))
 def test_importing_openai_messages_gives_the_same_trajectory(turn: Turn, passed: bool | None, which: Any) -> None:
     trajectory = replace(trajectory_of(turn), passed=passed, expert_turns=which)
 
@@ -345,9 +345,11 @@ def test_importing_openai_messages_gives_the_same_trajectory(turn: Turn, passed:
 
 
 @settings(deadline=None)
-@given(turns_of_any_kind())
-def test_importing_a_row_for_sft_gives_the_same_trajectory(turn: Turn) -> None:
-    assert read_row(sft_row(trajectory_of(turn))) == trajectory_of(turn)
+@given(turns_of_any_kind(), st.sampled_from(["all", "last", (0,)]))
+def test_importing_a_row_for_sft_gives_the_same_trajectory(turn: Turn, which: Any) -> None:
+    trajectory = replace(trajectory_of(turn), expert_turns=which)
+
+    assert read_row(sft_row(trajectory)) == trajectory
 
 
 def test_arguments_in_exported_messages_are_json_strings() -> None:
@@ -356,9 +358,13 @@ def test_arguments_in_exported_messages_are_json_strings() -> None:
     assert messages[2]["tool_calls"][0]["function"]["arguments"] == '{"order_id": 17}'
 
 
-def test_a_trajectory_with_only_one_turn_of_the_expert_is_refused_for_sft() -> None:
-    with pytest.raises(BadRowError, match="only the last turn of trajectory shop-1 is the expert's"):
-        sft_row(replace(make_trajectory(), expert_turns="last"))
+@pytest.mark.parametrize(("which", "positions"), [("all", {1, 3, 5}), ("last", {5}), ((0, 2), {1, 5})])
+def test_sft_trains_on_the_experts_messages_alone(which: Any, positions: set[int]) -> None:
+    row: Any = sft_row(
+        replace(make_trajectory(messages=(USER, CALL, RESULT, CALL, RESULT, ANSWER)), expert_turns=which)
+    )
+
+    assert expert_positions(json.loads(row["messages"]), row["expert_turns"]) == positions
 
 
 @pytest.mark.slow
@@ -368,23 +374,22 @@ def test_verls_sft_trainer_gets_the_conversation_and_trains_on_the_assistant_tur
 
     from verl_pivot.exports.sft_dataset import TrajectoryDataset
 
-    write_sft(
-        [make_trajectory(), make_trajectory(id="shop-2", messages=(USER, ANSWER), tools=())], tmp_path / "in.parquet"
-    )
+    chosen = replace(make_trajectory(messages=(USER, CALL, RESULT, ANSWER)), expert_turns=(1,))
+    trajectories = [make_trajectory(), make_trajectory(messages=(USER, ANSWER), tools=()), chosen]
+    write_sft(trajectories, tmp_path / "in.parquet")
     tokenizer = AutoTokenizer.from_pretrained(write_tokenizer(tmp_path / "model"))
     config = OmegaConf.create({"pad_mode": "no_padding", "max_length": 4096})
 
     dataset = TrajectoryDataset(str(tmp_path / "in.parquet"), tokenizer, config)
 
-    for row, trajectory in zip(
-        dataset, (make_trajectory(), make_trajectory(messages=(USER, ANSWER), tools=())), strict=True
-    ):
+    for row, trajectory, num_calls in zip(dataset, trajectories, (1, 0, 0), strict=True):
         messages = [message.as_dict() for message in trajectory.messages]
         text = tokenizer.apply_chat_template(messages, tools=list(trajectory.tools) or None, tokenize=False)
         assert tokenizer.decode(row["input_ids"]) == text
         trained = tokenizer.decode(row["input_ids"][row["loss_mask"].bool()])
         assert "It is on its way." in trained
         assert "Where is order 17?" not in trained
+        assert trained.count("<tool_call>") == num_calls
 
 
 # The command

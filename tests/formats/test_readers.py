@@ -643,11 +643,33 @@ def test_of_a_prompt_with_earlier_turns_only_the_completion_is_the_experts() -> 
     assert [turn.index for turn in turns(trajectory)] == [1]
 
 
-def test_a_completion_of_several_turns_behind_earlier_ones_is_refused() -> None:
+def test_of_several_turns_behind_earlier_ones_each_is_the_experts() -> None:
     row: JsonObject = {"prompt": OPENAI_MESSAGES, "completion": [OPENAI_MESSAGES[0], *OPENAI_MESSAGES[1:]]}
 
-    with pytest.raises(BadRowError, match="the prompt has assistant turns and the completion 2"):
-        read(row)
+    earlier = sum(message["role"] == "assistant" for message in OPENAI_MESSAGES)
+    assert [turn.index for turn in turns(read(row).trajectory)] == list(range(earlier, 2 * earlier))
+
+
+@pytest.mark.parametrize(("given", "positions"), [([1], [1]), ("[0, 1]", [0, 1]), ("last", [1]), (None, [0, 1])])
+def test_a_row_names_the_experts_turns_by_their_positions(given: Json, positions: list[int]) -> None:
+    row: JsonObject = {"messages": OPENAI_MESSAGES, "expert_turns": given}
+
+    assert [turn.index for turn in turns(read(row).trajectory)] == positions
+
+
+@pytest.mark.parametrize("given", [[2], [], [1, 0], ["0"], [True], "first", 1, "[0"])
+def test_positions_that_no_turn_has_are_refused(given: Json) -> None:
+    with pytest.raises(BadRowError, match="expert_turns"):
+        read({"messages": OPENAI_MESSAGES, "expert_turns": given})
+
+
+def test_positions_are_refused_where_a_turn_is_split_into_two_messages() -> None:
+    call = {"role": "assistant", "tool_calls": [{"type": "function", "function": {"name": "a", "arguments": {}}}]}
+    split: list[Json] = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "I look."}, call]
+
+    assert len(turns(read({"messages": split}).trajectory)) == 1
+    with pytest.raises(BadRowError, match="two messages here"):
+        read({"messages": split, "expert_turns": [1]})
 
 
 def test_the_answer_of_a_task_of_verifiers_stays_for_the_verifier() -> None:

@@ -26,6 +26,7 @@ from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
+from verl_pivot.rollout.tree_search_settings import TreeSearchSettings
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import RouterSettings, make_routing_policy, parse_router
 
@@ -36,6 +37,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.router": RouterSettings,
     "pivot.process": ProcessSettings,
     "pivot.ruler": RulerSettings,
+    "pivot.tree_search": TreeSearchSettings,
     "pivot.notebook": NotebookSettings,
 }
 SHOWN_ELSEWHERE = {
@@ -54,6 +56,19 @@ SHOWN_ELSEWHERE = {
     "pivot.resampling.max_gen_batches": (
         "resampling/test_roc_replay_buffer.py",
         "test_the_run_stops_at_the_bound_on_generation_and_names_the_counts",
+    ),
+    "pivot.tree_search.num_candidates": (
+        "rollout/test_tree_search.py",
+        "test_the_row_holds_exactly_the_tokens_of_the_chosen_turns",
+    ),
+    "pivot.tree_search.beam": ("rollout/test_tree_search.py", "test_the_second_of_a_beam_may_win_in_the_end"),
+    "pivot.tree_search.lookahead": (
+        "rollout/test_tree_search.py",
+        "test_lookahead_draws_a_turn_that_the_row_does_not_hold",
+    ),
+    "pivot.tree_search.scored_by": (
+        "rollout/test_tree_search.py",
+        "test_by_outcome_only_a_state_that_solves_the_task_counts",
     ),
     "pivot.curriculum.enabled": (
         "contract/test_configs.py",
@@ -279,7 +294,7 @@ OTHER_RESAMPLING = {"mode": None, "min_failures": 0, "min_successes": 0, "seed":
 
 @pytest.mark.parametrize("equal_rewards", ["keep", "reject", "drop", "keep_half"])
 @pytest.mark.parametrize("oversample", [1, 2])
-@pytest.mark.parametrize("mode", ["paper", "released"])
+@pytest.mark.parametrize("mode", ["paper", "released", "best_of_n", "farthest"])
 def test_a_setting_of_resampling_changes_what_the_update_sees_or_is_refused(
     mode: str, oversample: int, equal_rewards: str
 ) -> None:
@@ -291,7 +306,7 @@ def test_a_setting_of_resampling_changes_what_the_update_sees_or_is_refused(
 
     for key in set(KEYS["pivot.resampling"]) - SHOWN_ELSEWHERE.keys():
         name = key.rpartition(".")[2]
-        value = {"paper": "released", "released": "paper"}[mode] if name == "mode" else OTHER_RESAMPLING[name]
+        value = ("paper" if mode == "released" else "released") if name == "mode" else OTHER_RESAMPLING[name]
         other = changed(config, {key: value})
 
         assert is_void(config, key) == (seen_by_update(settings_of(other.pivot.resampling)) == plain), key
@@ -598,7 +613,10 @@ def test_batches_without_a_decided_reward_are_counted_by_the_methods_that_have_t
 
 def test_a_setting_in_vain_is_refused_also_with_its_default_or_from_a_file_of_ones_own() -> None:
     config = stock("+method=grpo_roc")
-    said = " does nothing beside pivot.resampling.mode=paper: leave it out, or set pivot.resampling.mode=released"
+    said = (
+        " does nothing beside a pivot.resampling.mode other than released: leave it out, or set "
+        "pivot.resampling.mode=released"
+    )
 
     assert refusal(config, "pivot.resampling.min_failures=2") == "pivot.resampling.min_failures=2" + said
     own_file = changed(config, {"pivot.resampling.min_successes": 4})

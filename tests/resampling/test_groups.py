@@ -172,7 +172,10 @@ def test_every_decimal_that_gives_a_whole_number_is_an_oversample(group_size: in
         ({"pivot__resampling__oversample": 1.3}, r"must be a whole number, got 1.3 \* 8"),
         ({"pivot__resampling__oversample": float("inf")}, "pivot.resampling.oversample: Input should be a finite"),
         ({"pivot__resampling__oversample": 0.5}, "pivot.resampling.oversample: Input should be greater than or equal"),
-        ({"pivot__resampling__mode": "best"}, "pivot.resampling.mode: Input should be 'paper' or 'released'"),
+        (
+            {"pivot__resampling__mode": "best"},
+            "pivot.resampling.mode: Input should be 'paper', 'released', 'best_of_n' or",
+        ),
         ({"pivot__resampling__max_gen_batches": 1}, "pivot.resampling.max_gen_batches"),
         ({"pivot__resampling": {"group_size": 3, "oversample": 2, "mode": "released"}}, "= 4 exceeds rollout.n = 3"),
         ({"pivot__resampling__overslept": 2}, "overslept.*known: .*oversample"),

@@ -1,22 +1,24 @@
-"""`verl-pivot tools report` and `serve`: the tool use of a training, and the tools of a file for other trainers."""
+"""`verl-pivot tools report`, `serve` and `check-replay`: the tools of a training, for others, and again."""
 
 import math
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, DataError, PivotError
 
 if TYPE_CHECKING:
     from verl_pivot.runs.tool_use import StepToolUse
+    from verl_pivot.tools.toolset import Toolset
 
-tools_app = typer.Typer(help="Serve tools, and look at the tool calls of a training.", no_args_is_help=True)
+tools_app = typer.Typer(help="Serve and check tools, and look at the tool calls of a training.", no_args_is_help=True)
 
 
 @tools_app.callback()
 def tools() -> None:
-    """Serve tools, and look at the tool calls of a training."""
+    """Serve and check tools, and look at the tool calls of a training."""
 
 
 @tools_app.command("report")
@@ -128,3 +130,77 @@ def serve_command(
     )
     service = ToolService(toolset, form, max_calls_per_turn=settings.max_calls_per_turn, idle_seconds=idle_seconds)
     serve_until_told(service.app, host, port, lambda url: typer.echo(f"Serving {tools} at {url}/get_observation"))
+
+
+@tools_app.command("check-replay")
+def check_replay_command(
+    tools: Annotated[
+        str,
+        typer.Argument(help="Tools file (YAML), or an environment as path/to/file.py:Class or package.module:Class."),
+    ],
+    trajectories: Annotated[
+        Path,
+        typer.Argument(help="What `import` wrote: its calls are run, with its metadata.", exists=True, dir_okay=False),
+    ],
+    num: Annotated[int | None, typer.Option(min=1, help="Run the calls of the first N trajectories alone.")] = None,
+) -> None:
+    """Tell whether an environment replays exactly: the same calls give the same results, states and score.
+
+    The calls of each trajectory are run twice in new environments, and on copies where there is `fork`. The verifier
+    state, +method=tree_search and the checks of synthesize run calls again, and rely on this. The exit code is 1 where
+    anything differs.
+
+    \b
+    Examples:
+    verl-pivot tools check-replay shop.py:Shop trajectories.jsonl
+    verl-pivot tools check-replay tools.yaml trajectories.jsonl --num 100
+    """
+    import asyncio
+
+    from verl_pivot.launch_checks.sandbox_pool import check_pool
+    from verl_pivot.playing.running import open_toolset
+
+    toolset = open_toolset(tools)
+    check_pool(tools=toolset.built_in)
+    found = asyncio.run(_replay_differences(toolset, trajectories, num))
+    for name, difference in found.differences.items():
+        typer.echo(f"{name}: {difference}")
+    if found.differences:
+        typer.echo(f"{len(found.differences)} of {found.num_trajectories} trajectories do not replay.", err=True)
+        raise typer.Exit(1)
+    typer.echo(f"{found.num_trajectories} trajectories with {found.num_calls} calls: all replay exactly.")
+
+
+class _Replayed(NamedTuple):
+    num_trajectories: int
+    num_calls: int
+    differences: dict[str, str]
+    """{id of a trajectory: its first difference}"""
+
+
+async def _replay_differences(toolset: "Toolset", path: Path, num: int | None) -> _Replayed:
+    from itertools import islice
+
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.data.answered_calls import answered_calls
+    from verl_pivot.data.json_values import encode_json
+    from verl_pivot.data.trajectories import read_trajectories
+    from verl_pivot.tools.replay_check import replay_difference
+
+    num_trajectories, num_calls, differences = 0, 0, {}
+    with progress_bar("trajectories", num) as on_done:
+        for trajectory in islice(read_trajectories(path), num):
+            calls = answered_calls(trajectory.messages)
+            row = {"metadata": encode_json(trajectory.metadata), "tools": encode_json(list(trajectory.tools))}
+            try:
+                found = await replay_difference(partial(toolset.open, row), calls)
+            except PivotError as error:
+                raise type(error)(f"trajectory {trajectory.id}: {error}") from error
+            if found is not None:
+                name = calls[found.call].call.name if 0 <= found.call < len(calls) else "no call"
+                differences[trajectory.id] = f"call {found.call} ({name}): {found}"
+            num_trajectories, num_calls = num_trajectories + 1, num_calls + len(calls)
+            on_done(1)
+    if not num_calls:
+        raise DataError(f"{path} has no call to run; give trajectories that call these tools")
+    return _Replayed(num_trajectories, num_calls, differences)

@@ -123,6 +123,16 @@ def equal(value: Json, other: Json) -> bool:
     return json_type(value) == json_type(other) and value == other
 
 
+def equal_texts(first: str, second: str) -> bool:
+    """Whether two results of calls are equal, as texts or as JSON values."""
+    if first == second:
+        return True
+    try:
+        return equal(decode_json(first), decode_json(second))
+    except BadRowError:
+        return False
+
+
 def is_too_deep(value: Json) -> bool:
     """Whether a value is nested deeper than MAX_DEPTH; true also for values that contain themselves."""
     level: list[Json] = [value]

@@ -106,6 +106,15 @@ class RoutingCost(msgspec.Struct, kw_only=True):
     """Tokens of the conversation that an engine recomputed after such a move."""
 
 
+class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of the search that chose a rollout."""
+
+    gain: float | None
+    """Mean over the turns of how much the kept candidates score above all; None if nothing was scored."""
+    extra_tokens: int
+    """Tokens that the policy sampled and the rollout does not hold."""
+
+
 class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Record of one rollout with tools: its calls, tokens and times, and why it ended.
 
@@ -148,6 +157,8 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Answer that was submitted in a notebook; None if there is none, and for rollouts without a notebook."""
     num_trims: int = 0
     """Number of times that the context of a notebook was trimmed."""
+    search: SearchRecord | None = None
+    """Figures of the search that chose the rollout; None for the policy's own draw."""
 
     @property
     def is_masked(self) -> bool:

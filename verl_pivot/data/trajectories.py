@@ -1,14 +1,15 @@
 """Lines of trajectories.jsonl <-> Trajectory: `verl-pivot import` writes them, every later stage reads them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from verl_pivot.data.files import RawRow, read_rows
-from verl_pivot.data.json_values import BadRowError, as_list, as_object
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
 from verl_pivot.data.messages import parse_message
 from verl_pivot.data.tool_schemas import parse_tools
 from verl_pivot.errors import DataError
-from verl_pivot.types import Json, JsonObject, Trajectory
+from verl_pivot.types import ExpertTurns, Json, JsonObject, Trajectory
 
 
 def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
@@ -21,7 +22,7 @@ def trajectory_as_dict(trajectory: Trajectory) -> JsonObject:
         "verifier": trajectory.verifier,
         "verifier_options": trajectory.verifier_options,
         "metadata": trajectory.metadata,
-        "expert_turns": trajectory.expert_turns,
+        "expert_turns": chosen if isinstance(chosen := trajectory.expert_turns, str) else list(chosen),
     }
 
 
@@ -33,14 +34,11 @@ def parse_trajectory(obj: Json) -> Trajectory:
     """
     row = as_object(obj, "a trajectory")
     identity, verifier, passed = row.get("id"), row.get("verifier"), row.get("passed")
-    expert_turns = row.get("expert_turns")
     if not isinstance(identity, str) or not isinstance(verifier, str) or not isinstance(passed, bool | None):
         raise BadRowError(
             "bad_trajectory", "a trajectory needs id (text), verifier (text) and passed (true, false or null)"
         )
-    if expert_turns not in ("all", "last"):
-        raise BadRowError("bad_trajectory", f"expert_turns must be 'all' or 'last', got {expert_turns!r}")
-    return Trajectory(
+    trajectory = Trajectory(
         id=identity,
         messages=tuple(parse_message(message) for message in as_list(row.get("messages"), "messages")),
         tools=parse_tools(row.get("tools")),
@@ -48,7 +46,38 @@ def parse_trajectory(obj: Json) -> Trajectory:
         verifier=verifier,
         verifier_options=as_object(row.get("verifier_options"), "verifier_options"),
         metadata=as_object(row.get("metadata"), "metadata"),
-        expert_turns="last" if expert_turns == "last" else "all",
+    )
+    return with_expert_turns(trajectory, parse_expert_turns(row.get("expert_turns")))
+
+
+def with_expert_turns(trajectory: Trajectory, chosen: ExpertTurns) -> Trajectory:
+    """The trajectory with these turns as the expert's.
+
+    Raises:
+        BadRowError: If a position is not one of its assistant turns, or the positions do not ascend.
+    """
+    try:
+        return replace(trajectory, expert_turns=chosen)
+    except ValueError as error:
+        raise BadRowError("bad_expert_turns", str(error)) from error
+
+
+def parse_expert_turns(value: Json) -> ExpertTurns:
+    """The value of `expert_turns` in a row: "all", "last", or a list of positions among the assistant turns, from 0.
+
+    The list may be a JSON string, as parquet holds it.
+
+    Raises:
+        BadRowError: If it is none of these.
+    """
+    if value == "all" or value == "last":
+        return "last" if value == "last" else "all"
+    if isinstance(value, str) and value.startswith("["):
+        value = decode_json(value, what="expert_turns")
+    if isinstance(value, list) and all(type(position) is int for position in value):
+        return tuple(value)  # type: ignore[arg-type]  # whole numbers, as the line above checks
+    raise BadRowError(
+        "bad_expert_turns", f"expert_turns must be 'all', 'last' or a list of positions of turns, got {value!r:.80}"
     )
 
 

@@ -19,20 +19,19 @@ def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
     An assistant message that opens the conversation has no state, so it is no candidate; `Turn.index` counts it.
     """
     positions = [i for i, message in enumerate(trajectory.messages) if message.role is Role.ASSISTANT]
-    numbered = list(enumerate(positions))
     return tuple(
         Turn(
             trajectory_id=trajectory.id,
             index=index,
-            state=trajectory.messages[:position],
-            expert=trajectory.messages[position],
+            state=trajectory.messages[: positions[index]],
+            expert=trajectory.messages[positions[index]],
             tools=trajectory.tools,
             verifier=trajectory.verifier,
             verifier_options=trajectory.verifier_options,
             metadata=trajectory.metadata,
         )
-        for index, position in (numbered if trajectory.expert_turns == "all" else numbered[-1:])
-        if position > 0
+        for index in trajectory.expert_indices
+        if positions[index] > 0
     )
 
 
@@ -59,10 +58,13 @@ def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
     compare.
     """
     before = hashlib.sha256(_json_line([trajectory.verifier, trajectory.verifier_options, list(trajectory.tools)]))
+    chosen = frozenset(trajectory.expert_indices)
     digests = []
+    index = -1
     for position, message in enumerate(trajectory.messages):
         line = _json_line(_without_ids(message))
-        if message.role is Role.ASSISTANT and position > 0:
+        index += message.role is Role.ASSISTANT
+        if message.role is Role.ASSISTANT and position > 0 and index in chosen:
             action = before.copy()
             without_thinking = replace(message, reasoning=None)
             action.update(
@@ -70,7 +72,7 @@ def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
             )
             digests.append(action.digest())
         before.update(line)
-    return tuple(digests if trajectory.expert_turns == "all" else digests[-1:])
+    return tuple(digests)
 
 
 def _json_line(value: Json) -> bytes:

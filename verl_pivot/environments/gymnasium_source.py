@@ -40,6 +40,8 @@ class GymnasiumEntry(SteppedOptions):
 class GymnasiumSource:
     """Makes the environment of each rollout. One is made, reset and closed at once, to see that it works."""
 
+    can_branch = True
+
     def __init__(self, entry: GymnasiumEntry) -> None:
         """Read the schema of the tool.
 

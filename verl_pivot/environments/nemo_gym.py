@@ -52,6 +52,7 @@ class NemoGymSource:
 
     tools: tuple[JsonObject, ...] = ()
     pays_by_turn = False
+    can_branch = False  # what a server does with a session again is its own affair
 
     def __init__(self, entry: NemoGymEntry) -> None:
         """Ask the server what it answers to.
@@ -126,6 +127,9 @@ class NemoGymSession:
         answer = await self._posted("/seed_session", self._row, self._entry.timeout_seconds)
         self._check(answer, "/seed_session")
         return ""
+
+    def progress(self) -> None:
+        """Nothing: a server judges a session at its end alone."""
 
     async def call(self, name: str, arguments: JsonObject) -> Observation:
         """Call a tool of the server.

@@ -47,6 +47,8 @@ class OpenenvEntry(SteppedOptions, ServerAddress):
 class OpenenvSource:
     """Opens the session of each rollout; the schema of actions is read once."""
 
+    can_branch = False  # a server has a limited number of sessions, for which rollouts would wait for each other
+
     def __init__(self, entry: OpenenvEntry) -> None:
         """Read the schema of actions.
 

@@ -196,6 +196,10 @@ class SteppedEnvironment:
         reason = "environment_unfinished" if self._end is None else self._end.value
         return EnvironmentReturn(score=outcome, reason=reason, is_paid_by_turn=rule is RewardRule.TURNS)
 
+    def progress(self) -> float | None:
+        """The sum of the rewards so far; None if the state is unknown."""
+        return None if self._is_lost else math.fsum(self._rewards)
+
     async def close(self) -> None:
         """Close the environment.
 

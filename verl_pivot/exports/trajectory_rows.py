@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from verl_pivot.data.json_values import BadRowError, encode_json
-from verl_pivot.data.trajectories import trajectory_as_dict
-from verl_pivot.types import Json, JsonObject, Message, Trajectory
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.messages import parse_message
+from verl_pivot.data.trajectories import parse_expert_turns, trajectory_as_dict
+from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 
 _NESTED = ("messages", "tools", "verifier_options", "metadata")
 _TEXTS = ("id", *_NESTED[:2], "verifier", *_NESTED[2:], "expert_turns")
@@ -37,7 +38,6 @@ def write_sft(trajectories: Iterable[Trajectory], path: Path) -> None:
     """Write a parquet file with one row for each trajectory, a row group at a time.
 
     Raises:
-        BadRowError: If only the last turn of a trajectory is the expert's, since verl trains on all assistant turns.
         OSError: If the file cannot be written.
     """
     rows = map(sft_row, trajectories)
@@ -47,17 +47,22 @@ def write_sft(trajectories: Iterable[Trajectory], path: Path) -> None:
 
 
 def sft_row(trajectory: Trajectory) -> JsonObject:
-    """Row of a trajectory with nested data as JSON strings, which `exports.sft_dataset` decodes for verl.
-
-    Raises:
-        BadRowError: If only the last turn of the trajectory is the expert's, since verl trains on all assistant turns.
-    """
-    if trajectory.expert_turns == "last":
-        raise BadRowError(
-            "only_last_turn",
-            f"only the last turn of trajectory {trajectory.id} is the expert's, but SFT trains on every assistant "
-            "turn; export the file with --to nemo-gym or --to jsonl",
-        )
+    """Row of a trajectory with nested data as JSON strings, which `exports.sft_dataset` decodes for verl."""
+    columns = trajectory_as_dict(trajectory)
     return {
-        key: encode_json(value) if key in _NESTED else value for key, value in trajectory_as_dict(trajectory).items()
+        key: encode_json(value) if key in _NESTED or isinstance(value, list) else value
+        for key, value in columns.items()
     }
+
+
+def expert_positions(messages: Iterable[Json], expert_turns: str) -> frozenset[int]:
+    """Positions of the messages in a row of `sft_row` that are the expert's turns.
+
+    Args:
+        messages: The column `messages`, decoded.
+        expert_turns: The column `expert_turns`.
+    """
+    parsed = tuple(parse_message(message) for message in messages)
+    trajectory = Trajectory(id="", messages=parsed, expert_turns=parse_expert_turns(expert_turns))
+    turns = [position for position, message in enumerate(parsed) if message.role is Role.ASSISTANT]
+    return frozenset(turns[index] for index in trajectory.expert_indices)

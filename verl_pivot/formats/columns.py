@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, type_in_words
 from verl_pivot.data.messages import parse_call, parse_message
+from verl_pivot.data.trajectories import parse_expert_turns
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.types import Json, JsonObject, Message, Role
 
@@ -28,7 +29,7 @@ def conversation(
         columns: Columns that the reader used beside COMMON_COLUMNS, `metadata` and `expert_turns`.
 
     Raises:
-        BadRowError: If an id, an outcome or the metadata cannot be read.
+        BadRowError: If an id, an outcome, the expert's turns or the metadata cannot be read.
     """
     return Conversation(
         messages=tuple(messages),
@@ -37,7 +38,7 @@ def conversation(
         task=first_name(row, TASK_COLUMNS),
         trial=first_name(row, TRIAL_COLUMNS),
         passed=outcome(row, OUTCOME_COLUMNS),
-        expert_turns="last" if row.get("expert_turns") == "last" else "all",
+        expert_turns="all" if (chosen := row.get("expert_turns")) is None else parse_expert_turns(chosen),
         metadata=decoded_object(row.get("metadata"), "metadata"),
         notes=present_columns(row, COMMON_COLUMNS),
         columns=frozenset({"metadata", "expert_turns", *COMMON_COLUMNS, *columns}),

@@ -1,9 +1,9 @@
 """Conversation: what the reader of a foreign format finds in one row, and the named pairs that readers pass around."""
 
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from verl_pivot.types import Json, JsonObject, Message
+from verl_pivot.types import ExpertTurns, Json, JsonObject, Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,9 @@ class Conversation:
     """Number or id of the attempt at the task."""
     passed: bool | None = None
     """Whether the outcome was right; None if the row does not say."""
-    expert_turns: Literal["all", "last"] = "all"
-    """Which assistant turns are the expert's; "last" where the row gives only one action with its state."""
+    expert_turns: ExpertTurns = "all"
+    """Which assistant turns are the expert's; "last" where the row gives only one action with its state, and
+    positions among the assistant turns, from 0, where the row says which."""
     metadata: JsonObject = field(default_factory=dict)
     """Data that the verifier needs beside the messages."""
     verifier: str = ""

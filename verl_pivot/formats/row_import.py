@@ -10,6 +10,7 @@ from verl_pivot.data.files import Place, RawRow
 from verl_pivot.data.json_values import BadRowError, as_object, encode_json, type_in_words
 from verl_pivot.data.messages import check_conversation
 from verl_pivot.data.tool_schemas import parse_tools, refuse_foreign_nulls, refuse_nulls
+from verl_pivot.data.trajectories import with_expert_turns
 from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.formats.columns import decoded, join_pair
 from verl_pivot.formats.conversation import Conversation
@@ -94,9 +95,14 @@ def _as_trajectory(format: Format, row: JsonObject, place: Place, options: Impor
         verifier=verifier.name,
         verifier_options=verifier.options,
         metadata={**found.metadata, PROVENANCE: provenance},
-        expert_turns=found.expert_turns,
     )
+    if len(messages) < len(found.messages) and isinstance(found.expert_turns, tuple):
+        raise BadRowError(
+            "bad_expert_turns",
+            "expert_turns are positions of turns, and text and calls of one turn are two messages here: join them",
+        )
     ignored = frozenset(row.keys() - found.columns - _VERIFIER_COLUMNS)
+    trajectory = with_expert_turns(trajectory, found.expert_turns)
     return ParsedRow(trajectory, format.name, found.scores, len(found.messages) - len(messages), ignored)
 
 

@@ -1,9 +1,8 @@
 """Format `trl`: a prompt and the completion that an expert gave it, as TRL's trainers read them."""
 
 from collections.abc import Iterable
-from typing import Literal
 
-from verl_pivot.data.json_values import BadRowError, as_list
+from verl_pivot.data.json_values import as_list
 from verl_pivot.formats.columns import conversation, decoded, outcome, read_message, tool_list
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.registry import register_format
@@ -22,7 +21,7 @@ def read_trl(row: JsonObject) -> Conversation:
     """One prompt and its completion, as messages or as texts; `label` of unpaired preferences is the outcome.
 
     Raises:
-        BadRowError: If a message breaks the format, or it is not certain which turns are the expert's.
+        BadRowError: If a message breaks the format.
     """
     prompt = messages_of(row.get("prompt"), "prompt", Role.USER)
     completion = messages_of(row.get("completion"), "completion", Role.ASSISTANT)
@@ -44,18 +43,10 @@ def messages_of(value: Json, what: str, role: Role) -> list[Message]:
     return [read_message(item) for item in as_list(decoded(value, what), what)]
 
 
-def expert_turns(prompt: Iterable[Message], completion: Iterable[Message]) -> Literal["all", "last"]:
-    """Which assistant turns are the expert's: those of the completion alone.
-
-    Raises:
-        BadRowError: If both parts hold assistant turns, several of them in the completion.
-    """
-    has_earlier = any(message.role is Role.ASSISTANT for message in prompt)
+def expert_turns(prompt: Iterable[Message], completion: Iterable[Message]) -> Json:
+    """Which assistant turns are the expert's: those of the completion alone."""
+    num_earlier = sum(message.role is Role.ASSISTANT for message in prompt)
     num_own = sum(message.role is Role.ASSISTANT for message in completion)
-    if has_earlier and num_own > 1:
-        raise BadRowError(
-            "unclear_expert",
-            f"the prompt has assistant turns and the completion {num_own}, of which only one could be told apart; "
-            "write one row for each of them, with everything before it in the prompt",
-        )
-    return "last" if has_earlier else "all"
+    if not num_earlier:
+        return "all"
+    return "last" if num_own == 1 else list(range(num_earlier, num_earlier + num_own))

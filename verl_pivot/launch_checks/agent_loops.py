@@ -13,12 +13,16 @@ from verl_pivot.rollout.settings import parse_settings
 
 TOOL_LOOP = "pivot_tools"
 """Name of this package's agent loop with tools, which reads `pivot.rollout`, as that with a notebook does."""
+SEARCH_LOOP = "pivot_tree_search"
+_OWN_LOOPS = {"l0": NOTEBOOK_LOOP, "tree_search": SEARCH_LOOP}
+"""{method: its agent loop}; every other method with tools has TOOL_LOOP."""
 VERLS_TOOL_LOOP = "tool_agent"
 LOOPS_OF_ONE_TURN = frozenset({AGENT_NAME, "single_turn_agent"})
 _NEEDS_OWN_LOOP = {
     "grpo_roc": "keeps no record of calls, by which +method=grpo_roc resamples",
     "mcp_rl": "does not wait for the other rollouts of its prompt, with which +method=mcp_rl compares it",
     "l0": "gives steps no returns, from which +method=l0 makes advantages",
+    "tree_search": "plays the policy's own draw, among which +method=tree_search would choose",
 }
 """{method: what its training rows' agent loop must do, and others do not}"""
 LOOPS_WITHOUT_OUR_TOOLS = LOOPS_OF_ONE_TURN | {VERLS_TOOL_LOOP}
@@ -38,7 +42,7 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
     Raises:
         ConfigError: Naming the loop and the remedy.
     """
-    own_loop = NOTEBOOK_LOOP if method == "l0" else TOOL_LOOP
+    own_loop = _OWN_LOOPS.get(method, TOOL_LOOP)
     if method != "pivotrl":
         for key, files in splits.items():
             _check_names(key, files, own_loop, _lack_of_others(config, method, key))

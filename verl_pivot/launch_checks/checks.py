@@ -151,6 +151,11 @@ def _check_tasks(config: DictConfig, files: SplitSize, places: str) -> None:
             f"data.train_files: {places} has pivots, of whose rollouts the first turn alone is scored, and "
             "pivot.process needs the outcome of the whole rollout: train on tasks, or use +method=pivotrl"
         )
+    if "tree_search" in config.pivot and files.num_pivots:
+        raise ConfigError(
+            f"data.train_files: {places} has pivots, whose rollouts begin in a state that no environment is in, and "
+            "pivot.tree_search scores states: train on tasks, or use +method=pivotrl"
+        )
     if (key := config.data.prompt_key) not in files.columns:
         raise ConfigError(f"data.train_files: {places} has no column {key!r} (data.prompt_key)")
 

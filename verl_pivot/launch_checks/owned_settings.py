@@ -18,6 +18,7 @@ _PIVOTRL = "+method=pivotrl"
 _GRPO_ROC = "+method=grpo_roc"
 _L0 = "+method=l0"
 _MCP_RL = "+method=mcp_rl"
+_TREE_SEARCH = "+method=tree_search"
 _TOOLS = tuple(f"+method={each}" for each in TOOL_METHODS)
 _EVERY = (_PIVOTRL, *_TOOLS, _L0)
 _ROUTER = "+router"
@@ -26,7 +27,7 @@ _TAIL = "+tail=partial"
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _SAMPLER = "trainer.v1.sampler"
-_LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "pivot_notebook", "single_turn_agent")
+_LOOPS_WITHOUT_MULTI_TURN = ("pivot_turn", "pivot_tools", "pivot_tree_search", "pivot_notebook", "single_turn_agent")
 READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_mean", "cispo", ACTION_LOSS)
 """Policy losses that read clip_ratio_low and clip_ratio_high, and clip_ratio only where these are null."""
 
@@ -246,6 +247,20 @@ OWNED_SETTINGS = (
         effect="switches off what tells the agent loop of validation, in which groups have another size",
         remedy=f"leave it out, or name {_FROM_CLASSES}",
         misused=lambda launch, key: key if launch.value(key) is None else None,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.agent_loop_manager_class",
+        parts=(_TREE_SEARCH,),
+        effect="switches off what tells the agent loop of validation, in which nothing is searched",
+        remedy=f"leave it out, or name {_FROM_CLASSES}",
+        misused=lambda launch, key: key if launch.value(key) is None else None,
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.default_agent_loop",
+        parts=(_TREE_SEARCH,),
+        effect="chooses an agent loop that plays the policy's own draw, among which the method would choose",
+        remedy="leave it out, or call an agent loop of your own that searches pivot_tree_search",
+        misused=other_than("pivot_tree_search"),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",

@@ -125,14 +125,14 @@ VOID_SETTINGS = (
     VoidSetting(
         section=_RESAMPLING,
         names=("min_failures", "min_successes"),
-        beside="pivot.resampling.mode=paper",
+        beside="a pivot.resampling.mode other than released",
         remedy="set pivot.resampling.mode=released",
-        is_void=lambda config: bool(config.pivot.resampling.mode == "paper"),
+        is_void=lambda config: bool(config.pivot.resampling.mode != "released"),
     ),
     VoidSetting(
         section=_RESAMPLING,
         names=("seed",),
-        beside="pivot.resampling.mode=released or pivot.resampling.oversample=1, which draw nothing",
+        beside="a pivot.resampling.mode other than paper or pivot.resampling.oversample=1, which draw nothing",
         remedy="set pivot.resampling.mode=paper with pivot.resampling.oversample above 1, or "
         "pivot.resampling.equal_rewards=keep_half, which draw",
         is_void=_draws_nothing,

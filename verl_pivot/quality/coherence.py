@@ -40,7 +40,7 @@ class Coherence(TrajectoryFilter):
         messages, options = trajectory.messages, self._options
         if options.order and (finding := _bad_order(messages)):
             return finding
-        if trajectory.expert_turns == "all" and (finding := self._bad_end(messages)):
+        if trajectory.expert_turns != "last" and (finding := self._bad_end(messages)):
             return finding
         repeated = _repeated_turns(messages)
         if options.max_repeated_turns is not None and len(repeated) > options.max_repeated_turns:

@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic_sampling import DropReason
 from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty, penalty_of_record, penalty_of_steps
 from verl_pivot.resampling.sampled_rows import SampledRow
+from verl_pivot.resampling.settings import ResamplingMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ def _session(rollout_id: str) -> int:
     return int(rollout_id.rsplit("_", 1)[1])
 
 
-def group_of(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Literal["paper", "released"]) -> Group:
+def group_of(uid: str, number: int, rows: Mapping[str, SampledRow], mode: ResamplingMode) -> Group:
     """The rollouts of a prompt in the order in which they were sampled; `rows` are in the order in which they ended."""
     usable, undecided = [], []
     for id_, row in sorted(_recorded_rows(rows).items(), key=lambda item: _session(item[0])):
@@ -58,7 +58,7 @@ def _recorded_rows(rows: Mapping[str, SampledRow]) -> dict[str, SampledRow]:
     return recorded
 
 
-def _penalty(row: SampledRow, mode: Literal["paper", "released"]) -> Penalty:
+def _penalty(row: SampledRow, mode: ResamplingMode) -> Penalty:
     """Penalty of a rollout; in a notebook the cell of each step counts as a call, and not the tools that it called."""
     reward, record = row.reward, row.record
     if "undecided" not in reward or record is None:

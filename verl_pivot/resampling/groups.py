@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from verl_pivot.resampling.by_return import keep_best, keep_farthest
 from verl_pivot.resampling.dynamic_sampling import DropReason, are_equal, drop_reason_of
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.roc import draw_as_in_paper, pick_as_released
@@ -51,14 +52,19 @@ class Group:
         """[group_size] rollouts that the update sees; the draw depends on seed, step and the group's number alone."""
         penalties = [rollout.penalty.total for rollout in self.rollouts]
         keep = settings.group_size
-        if settings.mode == "paper":
-            rng = random.Random(f"{settings.seed}/{step}/{self.number}/draw")
-            chosen = draw_as_in_paper(self.scores, penalties, keep=keep, rng=rng)
-        else:
-            chosen = pick_as_released(
-                self.scores, penalties, keep=keep,
-                min_failures=settings.min_failures, min_successes=settings.min_successes,
-            )  # fmt: skip
+        match settings.mode:
+            case "paper":
+                rng = random.Random(f"{settings.seed}/{step}/{self.number}/draw")
+                chosen = draw_as_in_paper(self.scores, penalties, keep=keep, rng=rng)
+            case "released":
+                chosen = pick_as_released(
+                    self.scores, penalties, keep=keep,
+                    min_failures=settings.min_failures, min_successes=settings.min_successes,
+                )  # fmt: skip
+            case "best_of_n":
+                chosen = keep_best(self.scores, keep=keep)
+            case "farthest":
+                chosen = keep_farthest(self.scores, keep=keep)
         return [self.rollouts[index] for index in chosen]
 
 

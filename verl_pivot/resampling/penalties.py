@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from verl_pivot.data.rollout_records import CallStatus, RolloutRecord
+from verl_pivot.resampling.settings import ResamplingMode
 from verl_pivot.types import ErrorKind
 
 NO_CALLS = 0.5
@@ -59,14 +59,14 @@ def no_success_answers(successes: Sequence[Penalty]) -> bool:
     return bool(successes) and all(penalty.num_answers == 0 for penalty in successes)
 
 
-def penalty_of_record(record: RolloutRecord, mode: Literal["paper", "released"] = "paper") -> Penalty:
+def penalty_of_record(record: RolloutRecord, mode: ResamplingMode = "paper") -> Penalty:
     """The penalty of a rollout. Entries of its record for turns with neither a call nor an answer do not count.
 
     Args:
         record: The rollout's record.
-        mode: "paper" counts all turns of the policy. "released" does not count the first one, as microsoft/rStar does
-            (`rstar2_agent/down_sample/roc.py` looks for headers of turns in the response, and the first header is in
-            the prompt), so that p_format is 1 for an answer without any call.
+        mode: "released" does not count the policy's first turn, as microsoft/rStar does, so that p_format is 1 for an
+            answer without any call (`rstar2_agent/down_sample/roc.py` looks for headers of turns in the response, and
+            the first header is in the prompt). The others count all turns.
     """
     statuses = [call.status for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]
     return Penalty(

@@ -1,6 +1,6 @@
 """ResamplingSettings: the section `pivot.resampling` of the launch command, checked."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, model_validator
@@ -9,6 +9,8 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic_sampling import EqualRewards
 from verl_pivot.validation import Options, validated
 
+ResamplingMode: TypeAlias = Literal["paper", "released", "best_of_n", "farthest"]
+"""Rules by which rollouts of a group stay: two of GRPO-RoC, and two that go by the score alone (TSR)."""
 _MAX_ROUNDING = 1e-6
 """Difference from a whole number up to which a product counts as one: 1.16 * 25 is 28.999999999999996."""
 
@@ -20,7 +22,7 @@ class ResamplingSettings(Options):
     """Rollouts per prompt that the update sees: verl's `rollout.n`."""
     oversample: Annotated[float, Field(ge=1.0, allow_inf_nan=False)] = 2.0
     """Rollouts generated per prompt / group_size."""
-    mode: Literal["paper", "released"] = "paper"
+    mode: ResamplingMode = "paper"
     equal_rewards: EqualRewards = EqualRewards.REJECT
     min_failures: Annotated[int, Field(ge=0)] = 2
     """Least number of failures that stay in a group; only with mode released."""

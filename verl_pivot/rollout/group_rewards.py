@@ -21,7 +21,8 @@ from verl_pivot.rollout.meeting import Meeting, MeetingError, Membership
 from verl_pivot.types import JsonObject, Verdict
 from verl_pivot.user_code import MAX_DETAIL
 
-_MANAGER = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
+"""Key of the class that tells agent loops whether a row is for validation."""
 
 
 class GroupSizes(NamedTuple):
@@ -86,7 +87,7 @@ class GroupRewards:
         """
         if IS_VALIDATION not in row:
             raise ConfigError(
-                f"pivot.ruler cannot tell training from validation: leave out {_MANAGER}, or name a class that is "
+                f"pivot.ruler cannot tell training from validation: leave out {MANAGER_KEY}, or name a class that is "
                 "derived from that of +method=mcp_rl"
             )
         size = self._sizes.validation if row[IS_VALIDATION] else self._sizes.training

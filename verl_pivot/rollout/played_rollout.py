@@ -13,6 +13,7 @@ from verl_pivot.data.rollout_records import (
     VERDICT_FIELD,
     RolloutRecord,
     RoutingCost,
+    SearchRecord,
     StopReason,
 )
 from verl_pivot.rewards.principles import ShownTurn
@@ -75,6 +76,8 @@ class PlayedRollout:
     engine: EngineReport
     journey: RoutingCost | None
     """Waiting and moves between engines that the router counted; None if it counts nothing."""
+    searched: SearchRecord | None = None
+    """Figures of the search that chose the rollout; None if it is the policy's own draw."""
 
     @property
     def failure(self) -> str:
@@ -103,7 +106,7 @@ class PlayedRollout:
             RECORD_FIELD: record.as_dict(),
             TURN_ENDS_FIELD: tokens.turn_ends,
         }
-        if (verdict := await self._outcome(tools)) is not None:
+        if (verdict := await self.outcome(tools)) is not None:
             extra_fields[VERDICT_FIELD] = asdict(verdict)
         output = TurnRewardOutput(
             prompt_ids=tokens.prompt_ids,
@@ -163,9 +166,11 @@ class PlayedRollout:
             oldest_weights=self.engine.oldest_step,
             newest_weights=self.engine.newest_step,
             failure=self.failure,
+            search=self.searched,
         )
 
-    async def _outcome(self, tools: RolloutTools) -> Verdict | None:
+    async def outcome(self, tools: RolloutTools) -> Verdict | None:
+        """Verdict of a failure or of an environment; None leaves it to whoever gives the reward."""
         turn = read_turn(self.turns[-1].text)
         answer = Message(role=Role.ASSISTANT, content=turn.content, reasoning=turn.reasoning)
         is_bug = bool(self.observed) and self.observed[-1].is_bug

@@ -31,7 +31,18 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     }
     if turns := [tokens for record in records for tokens in record.turn_tokens]:
         metrics |= _spread("rollout/turn_tokens", turns)
-    return {**metrics, **_routing_metrics(records), **_call_metrics(records)}
+    return {**metrics, **_routing_metrics(records), **_call_metrics(records), **_search_metrics(records)}
+
+
+def _search_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+    searched = [record.search for record in records if record.search is not None]
+    if not searched:
+        return {}
+    gains = [search.gain for search in searched if search.gain is not None]
+    return {
+        **({"tree_search/gain": sum(gains) / len(gains)} if gains else {}),
+        "tree_search/extra_tokens": sum(search.extra_tokens for search in searched) / len(searched),
+    }
 
 
 def _routing_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:

@@ -11,12 +11,12 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.driven_rows import driven_rows
 from verl_pivot.rollout.group_rewards import FinishedRollout, group_rewards_of
-from verl_pivot.rollout.played_rollout import ToolLoopParts
+from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
 from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser, VerlParser
-from verl_pivot.tools.toolset import load_toolset
+from verl_pivot.tools.toolset import RolloutTools, load_toolset
 
 _Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
 """Row of a rollout, or those of one that an environment drove; an empty list for one without any sampled token."""
@@ -71,15 +71,22 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
 
     async def _finish(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> FinishedRollout:
         """Play a rollout to its end, and close its tools."""
+        async with self._opened_tools(row) as tools:
+            played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
+            return await self._finished(played, tools, row)
+
+    def _opened_tools(self, row: dict[str, Any]) -> RolloutTools:
+        """New tools of a row, to be entered."""
         settings = self._parts.settings
-        opened = load_toolset(settings.tools).open(
+        tools = load_toolset(settings.tools).open(
             row, max_calls_per_turn=settings.max_calls_per_turn, parallel_calls=settings.parallel_calls
         )
-        async with opened as tools:
-            if is_traced():
-                tools.toolbox = TracedToolbox.of(tools.toolbox)
-            played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
-            output = await played.row(self._parts, tools, row)
+        if is_traced():
+            tools.toolbox = TracedToolbox.of(tools.toolbox)
+        return tools
+
+    async def _finished(self, played: PlayedRollout, tools: RolloutTools, row: dict[str, Any]) -> FinishedRollout:
+        output = await played.row(self._parts, tools, row)
         return FinishedRollout(output, played.shown_turns, tools.toolbox.schemas)
 
     def _shown(self, played: _Played) -> str | None:

@@ -1,12 +1,13 @@
-"""Prompt -> PlayedRollout: the loop in which the policy and its tools take turns, token for token."""
+"""Prompt -> PlayedRollout: the loop in which the policy and its tools take turns, token for token, and its steps."""
 
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, RoutingCost, SearchRecord, StopReason
 from verl_pivot.engines.rendering import action_text
 from verl_pivot.rollout.conversation_tokens import prompt_tokens, with_messages, with_sampled_turn
 from verl_pivot.rollout.observations import with_opening
@@ -14,6 +15,7 @@ from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, obse
 from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn, ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_sampler import EngineReport, SampledTurn, TurnSampler
+from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
@@ -25,8 +27,44 @@ class _Context(NamedTuple):
     messages: list[JsonObject]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutSoFar:
+    """A rollout up to the end of a turn, or of the observations after it; the next turn gives another one."""
+
+    context: _Context
+    """What the next turn follows."""
+    tokens: TokenRecord
+    """Tokens up to the end of the last turn, which are those of a rollout that ends with it."""
+    messages: list[JsonObject]
+    """Messages up to the same turn."""
+    turns: tuple[PolicyTurn, ...] = ()
+    observed: tuple[ObservedTurn, ...] = ()
+    """[num_turns or num_turns - 1] observations after each turn."""
+    engine: EngineReport = field(default_factory=EngineReport)
+    deadline: float = math.inf
+    """Time of `time.monotonic` after which no turn and no call begins; infinite before the first turn."""
+    stop: StopReason | None = None
+    """Why the rollout has ended; None if it goes on."""
+
+    def played(
+        self, prompt: Sequence[JsonObject], journey: RoutingCost | None, searched: SearchRecord | None = None
+    ) -> PlayedRollout:
+        """The rollout at its end.
+
+        Args:
+            prompt: The row's prompt.
+            journey: What the router counted.
+            searched: Figures of the search that chose the rollout; None if it is the policy's own draw.
+        """
+        assert self.stop is not None, self
+        return PlayedRollout(
+            prompt_id=prompt_id(prompt), stop_reason=self.stop, tokens=self.tokens, messages=self.messages,
+            turns=[*self.turns], observed=[*self.observed], engine=self.engine, journey=journey, searched=searched,
+        )  # fmt: skip
+
+
 class ToolRollout:
-    """One rollout with tools. Its attributes never change; its state is in the local variables of `play`."""
+    """One rollout with tools. Its attributes never change; its state is a RolloutSoFar."""
 
     def __init__(self, parts: ToolLoopParts, tools: RolloutTools, sampling_params: Mapping[str, Any]) -> None:
         self._parts = parts
@@ -51,42 +89,60 @@ class ToolRollout:
         Raises:
             DataError: If the prompt is too long, or holds anything but text.
         """
-        begun = with_opening(prompt, self._form.cut_text(self._tools.opening).text)
-        context = _Context(await self._render(begun), begun)
-        tokens, messages = context
-        turns: list[PolicyTurn] = []
-        observed: list[ObservedTurn] = []
-        engine = EngineReport()
-        deadline = math.inf
-        stop: StopReason | None
+        rollout = await self.begun(prompt)
         try:
-            while True:
-                sampled = await self._sampler.sample(context.tokens.token_ids, self._budget(context.tokens), len(turns))
-                deadline = engine.deadline(deadline, sampled.report, self._limits.max_wall_seconds)
-                engine = engine.plus(sampled.report)
-                if not sampled.token_ids:
-                    stop = StopReason.ENGINE_FAILURE
-                    break
-                tokens = await with_sampled_turn(self._parts, context.tokens, sampled)
-                turns.append(await self._read_turn(sampled, len(turns), deadline))
-                messages = [*context.messages, turns[-1].message]
-                if (stop := turns[-1].stop_reason) is not None:
-                    break
-                observed.append(await self._observe(turns[-1]))
-                if observed[-1].failure:
-                    stop = StopReason.TOOL_FAILURE
-                    break
-                if (stop := observed[-1].end) is not None:
-                    break
-                context = await self._append_observations(tokens, messages, turns[-1], observed[-1].texts)
-                if (stop := self._limit_reached(context.tokens, deadline)) is not None:
-                    break
+            while rollout.stop is None:
+                rollout = await self.with_turn(rollout)
+                if rollout.stop is None:
+                    rollout = await self.with_observations(rollout, self._tools.toolbox)
         finally:
-            journey = await self._sampler.end(len(tokens.mask), engine.newest_step)
-        return PlayedRollout(
-            prompt_id=prompt_id(prompt), stop_reason=stop, tokens=tokens, messages=messages, turns=turns,
-            observed=observed, engine=engine, journey=journey,
+            journey = await self.end(rollout)
+        return rollout.played(prompt, journey)
+
+    async def begun(self, prompt: Sequence[JsonObject]) -> RolloutSoFar:
+        """The rollout before its first turn.
+
+        Raises:
+            DataError: If the prompt is too long, or holds anything but text.
+        """
+        messages = with_opening(prompt, self._form.cut_text(self._tools.opening).text)
+        tokens = await self._render(messages)
+        return RolloutSoFar(context=_Context(tokens, messages), tokens=tokens, messages=messages)
+
+    async def with_turn(self, rollout: RolloutSoFar) -> RolloutSoFar:
+        """A rollout that goes on, with one more turn of the policy."""
+        context, index = rollout.context, len(rollout.turns)
+        sampled = await self._sampler.sample(context.tokens.token_ids, self._budget(context.tokens), index)
+        deadline = rollout.engine.deadline(rollout.deadline, sampled.report, self._limits.max_wall_seconds)
+        engine = rollout.engine.plus(sampled.report)
+        if not sampled.token_ids:
+            return replace(rollout, engine=engine, deadline=deadline, stop=StopReason.ENGINE_FAILURE)
+        tokens = await with_sampled_turn(self._parts, context.tokens, sampled)
+        turn = await self._read_turn(sampled, index, deadline)
+        return replace(
+            rollout, tokens=tokens, messages=[*context.messages, turn.message], turns=(*rollout.turns, turn),
+            engine=engine, deadline=deadline, stop=turn.stop_reason,
         )  # fmt: skip
+
+    async def with_observations(self, rollout: RolloutSoFar, toolbox: Toolbox) -> RolloutSoFar:
+        """A rollout that goes on after a turn, with what the tools answer to the turn.
+
+        Args:
+            rollout: The rollout, which ends with the turn.
+            toolbox: Tools in the state after the turns before.
+        """
+        turn = rollout.turns[-1]
+        found = await self.observe(turn, toolbox)
+        rollout = replace(rollout, observed=(*rollout.observed, found))
+        stop = StopReason.TOOL_FAILURE if found.failure else found.end
+        if stop is not None:
+            return replace(rollout, stop=stop)
+        context = await self._append_observations(rollout.tokens, rollout.messages, turn, found.texts)
+        return replace(rollout, context=context, stop=self._limit_reached(context.tokens, rollout.deadline))
+
+    async def end(self, rollout: RolloutSoFar) -> RoutingCost | None:
+        """Tell the router that the rollout is over; returns what scheduling it cost."""
+        return await self._sampler.end(len(rollout.tokens.mask), rollout.engine.newest_step)
 
     async def _render(self, prompt: Sequence[JsonObject]) -> TokenRecord:
         """Tokens of the prompt, followed by the prefix of the first turn."""
@@ -135,11 +191,11 @@ class ToolRollout:
         is_answer = not calls and (tag is None or f"</{tag}>" in text)
         return self._limits.stop_after(num_turns, is_answer=is_answer, is_late=is_late)
 
-    async def _observe(self, turn: PolicyTurn) -> ObservedTurn:
+    async def observe(self, turn: PolicyTurn, toolbox: Toolbox) -> ObservedTurn:
         """Run the calls of a turn; a turn without calls gets the retry message."""
         if not turn.calls:
             return self._retry(turn)
-        return await observe(turn.calls, self._tools.toolbox, turn.index, self._form)
+        return await observe(turn.calls, toolbox, turn.index, self._form)
 
     def _retry(self, turn: PolicyTurn) -> ObservedTurn:
         """The retry message, for a turn with neither a call nor an answer; recorded as a call that failed."""

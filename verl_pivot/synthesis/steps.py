@@ -78,8 +78,10 @@ class RegisteredStep:
 
 
 _SHIPPED = {
+    "achieved": "hindsight",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
+    "fewest_calls_of_goal": "hindsight",
     "filter": "program_checks",
     "hard_path": "hard_samples",
     "hinted_pairs": "hinted_pairs",

@@ -116,6 +116,20 @@ def tool_methods(environment: type["Environment"]) -> list[Callable[..., Any]]:
     return [function for function in found if inspect.isfunction(function) and hasattr(function, _TOOL_MARK)]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AchievedTask:
+    """A task that a state solves, whatever the task was that the policy was given.
+
+    Example:
+        AchievedTask(metadata={"stock": {"tea": 3}, "wanted": {"tea": 1}}, request="Order a pack of tea.")
+    """
+
+    metadata: JsonObject
+    """Column `metadata` of a row with the task: in an environment made from it, the same calls score 1."""
+    request: str | None = None
+    """What a user says who has the task; None leaves the words to others."""
+
+
 class Environment:
     """State of one rollout, with the tools that act on it. Subclass it and name the class in a tools file.
 
@@ -165,8 +179,22 @@ class Environment:
         """
         return None
 
+    def progress(self) -> float | None:
+        """How far the state is on the way to the outcome: a number, of which a greater one is nearer; None if unknown.
+
+        States of one row are compared by it, those of other rows never. It changes nothing.
+        """
+        return None
+
+    def achieved(self) -> Sequence[AchievedTask]:
+        """Tasks that this state solves, for making tasks of rollouts that failed at theirs; it changes nothing."""
+        return ()
+
     def fork(self) -> "Environment | None":
-        """A copy with a state of its own, for the verifier `state`; without one, the calls so far are run again."""
+        """A copy with a state of its own, for the verifier `state` and for searches.
+
+        Without one, the calls so far are run again in a new environment of the row.
+        """
         return None
 
     def state(self) -> Json:

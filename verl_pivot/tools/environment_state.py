@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeAlias
 
 from verl_pivot.data.answered_calls import answered_calls
-from verl_pivot.data.json_values import BadRowError, decode_json, encode_json, equal
+from verl_pivot.data.json_values import encode_json, equal, equal_texts
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import ToolFailureError, UserCodeError
 from verl_pivot.loop_local import LoopLocal
@@ -209,7 +209,7 @@ class StateVerifier:
         for answered in answered_calls(turn.state):
             observations = await _run([answered.call], environment)
             recorded = None if answered.result is None else answered.result.content
-            if self._options.check_replay and (recorded is None or not _same_text(observations[0].text, recorded)):
+            if self._options.check_replay and (recorded is None or not equal_texts(observations[0].text, recorded)):
                 shown = f"{answered.call.name} gives {observations[0].text[:150]!r}, and {(recorded or '')[:150]!r}"
                 return broken_expert(f"the recorded calls cannot be run again: {shown} is recorded")
         return None
@@ -279,18 +279,8 @@ def _first_other(effect: ActionEffect, expert: ActionEffect) -> str | None:
     """The first result that is none of the expert's, each of which is found once; independent calls have no order."""
     wanted = [each.text for each in expert.observations]
     for given in effect.observations:
-        found = next((text for text in wanted if _same_text(given.text, text)), None)
+        found = next((text for text in wanted if equal_texts(given.text, text)), None)
         if found is None:
             return given.text
         wanted.remove(found)
     return None
-
-
-def _same_text(first: str, second: str) -> bool:
-    """Whether two results are equal, as texts or as JSON values."""
-    if first == second:
-        return True
-    try:
-        return equal(decode_json(first), decode_json(second))
-    except BadRowError:
-        return False

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import numpy
 from verl_pivot.data.json_values import decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import ConfigError, PivotError, UserCodeError
-from verl_pivot.tools.contract import CallPolicy, Environment, Observation, Tool, tool_methods
+from verl_pivot.tools.contract import AchievedTask, CallPolicy, Environment, Observation, Tool, tool_methods
 from verl_pivot.tools.functions import observe
 from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
@@ -43,6 +44,10 @@ class OpenedEnvironment(Protocol):
         """
         ...
 
+    def progress(self) -> float | None:
+        """How far the state is on the way to the outcome; None if it cannot tell."""
+        ...
+
     async def close(self) -> None:
         """Release what the environment holds; called once, however the rollout ended, also if `begin` failed."""
         ...
@@ -59,6 +64,11 @@ class EnvironmentSource(Protocol):
     @property
     def pays_by_turn(self) -> bool:
         """Whether the rewards of calls are paid on their turns."""
+        ...
+
+    @property
+    def can_branch(self) -> bool:
+        """Whether a rollout may open many environments of its row, which the same calls bring to the same state."""
         ...
 
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> OpenedEnvironment:
@@ -119,6 +129,16 @@ class EnvironmentKind:
         """Whether the class makes copies of its state by itself."""
         return self.environment.fork is not Environment.fork
 
+    @property
+    def gives_progress(self) -> bool:
+        """Whether the class says how far a state is."""
+        return self.environment.progress is not Environment.progress
+
+    @property
+    def gives_score(self) -> bool:
+        """Whether the class decides outcomes."""
+        return self.environment.score is not Environment.score
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _EnvironmentTool:
@@ -174,6 +194,40 @@ class RunningEnvironment:
         except Exception as error:  # the user's `score`, which may raise anything
             raise code_error(f"{self._place}.score", error) from error
         return _as_verdict(outcome, f"{self._place}.score")
+
+    def progress(self) -> float | None:
+        """How far the state is on the way to the outcome; None if it cannot tell.
+
+        Raises:
+            UserCodeError: If `progress` raises, or returns neither a finite number nor None.
+        """
+        try:
+            progress = self._environment.progress()
+            number = None if progress is None else float(progress)
+        except Exception as error:  # the user's `progress`, which may raise anything
+            raise code_error(f"{self._place}.progress", error) from error
+        if number is not None and not math.isfinite(number):
+            raise UserCodeError(f"{self._place}.progress returned {number}; return a finite number or None")
+        return number
+
+    def achieved(self) -> tuple[AchievedTask, ...]:
+        """Tasks that the state solves.
+
+        Raises:
+            UserCodeError: If `achieved` raises, or returns anything but tasks whose metadata JSON can hold.
+        """
+        try:
+            tasks = tuple(self._environment.achieved())
+            for task in tasks:
+                encode_json(task.metadata)
+        except Exception as error:  # the user's `achieved`, which may raise anything
+            raise code_error(f"{self._place}.achieved", error) from error
+        return tasks
+
+    @property
+    def can_fork(self) -> bool:
+        """Whether the environment makes copies of its state by itself."""
+        return type(self._environment).fork is not Environment.fork
 
     def fork(self) -> "RunningEnvironment":
         """A copy with a state of its own.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -10,15 +11,15 @@ from verl_pivot.data.tool_schemas import name_of, parse_tools, schemas_by_name
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import require
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.contract import CallPolicy, Tool
-from verl_pivot.tools.environments import EnvironmentKind, EnvironmentSource, OpenedEnvironment
+from verl_pivot.tools.contract import AchievedTask, CallPolicy, Tool
+from verl_pivot.tools.environments import EnvironmentKind, EnvironmentSource, OpenedEnvironment, RunningEnvironment
 from verl_pivot.tools.functions import BackendTool, FunctionTool
 from verl_pivot.tools.registry import known_frameworks, known_tools, make_source, make_tool
 from verl_pivot.tools.replay import ReplayTool, parse_recording
 from verl_pivot.tools.tool_server import ToolServer, ToolServerEntry
 from verl_pivot.tools.tools_file import EnvironmentEntry, FunctionEntry, RowsEntry, read_entries
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import JsonObject, Message, Verdict
+from verl_pivot.types import Json, JsonObject, Message, Verdict
 from verl_pivot.user_modules import load_object
 from verl_pivot.validation import validated
 
@@ -61,6 +62,8 @@ class Toolset:
         """Names of the tools of this package among them, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[OpenEnvironment] = []
+        self._kinds: list[EnvironmentKind] = []
+        """Environment classes among them."""
         self._schemas_of_environments: list[JsonObject] = []
         self._source: EnvironmentSource | None = None
         """Environment of another framework, whose rewards are the outcome; None if no entry names one."""
@@ -110,6 +113,7 @@ class Toolset:
         for signature in kind.signatures:
             self._claim(signature.name)
         self._schemas_of_environments += [signature.schema for signature in kind.signatures]
+        self._kinds.append(kind)
         self._environments.append(lambda metadata, row: kind.open(metadata))
 
     def _add_source(self, framework: str, options: JsonObject) -> None:
@@ -162,6 +166,35 @@ class Toolset:
                 f"{self._place}: `reward: turns` has no effect beside pivot.{section}, which gives turns rewards of "
                 "its own; write `reward: sum`"
             )
+
+    def check_search(self, *, by_progress: bool) -> None:
+        """Refuse tools whose state a search over turns cannot copy or make again, or that say nothing about it.
+
+        Args:
+            by_progress: Whether states are told apart by `progress`; else by the outcome.
+
+        Raises:
+            ConfigError: Naming the entry that is too many, or the method that is missing.
+        """
+        source = self._source
+        others = [
+            *(f"`- tool: {name}`" for name in sorted(self.built_in)),
+            *(f"`- mcp:` ({server.entry.label})" for server in self.servers),
+            *("`- tool_server:`" for _ in self._tool_servers),
+            *(["an environment of a server"] if source is not None and not source.can_branch else []),
+        ]
+        if others:
+            raise ConfigError(
+                f"{self._place} has {others[0]}, and pivot.tree_search needs tools of which each branch can have its "
+                "own: environment classes, those of Gymnasium, and functions"
+            )
+        if source is not None or any(kind.gives_progress if by_progress else kind.gives_score for kind in self._kinds):
+            return
+        method = "progress" if by_progress else "score"
+        raise ConfigError(
+            f"{self._place} has no environment with a method `{method}`, by which pivot.tree_search.scored_by="
+            f"{'progress' if by_progress else 'outcome'} chooses: write one, or set the other of progress and outcome"
+        )
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -285,6 +318,36 @@ class RolloutTools:
             if verdict is not None:
                 return verdict
         return None
+
+    def progress(self) -> float | None:
+        """How far the first environment that can tell is on the way to the outcome; None if none can."""
+        found = (environment.progress() for environment in self._environments)
+        return next((progress for progress in found if progress is not None), None)
+
+    def states(self) -> list[Json]:
+        """State of each environment of one's own, as its `state` gives it."""
+        return [each.state() for each in self._environments if isinstance(each, RunningEnvironment)]
+
+    def achieved(self) -> list[AchievedTask]:
+        """Tasks that the environments say are solved."""
+        running = (each for each in self._environments if isinstance(each, RunningEnvironment))
+        return [task for environment in running for task in environment.achieved()]
+
+    def fork(self) -> "RolloutTools | None":
+        """A copy in the same state, to be entered as the original was; None if a part of them cannot be copied.
+
+        That is a tool of no environment, an environment without `fork`, or what a tool kept in the workspace.
+        """
+        running = [each for each in self._environments if isinstance(each, RunningEnvironment) and each.can_fork]
+        known = {name_of(tool.schema) for each in running for tool in each.tools}
+        if len(running) < len(self._environments) or known != set(self.toolbox.tools) or self._servers:
+            return None
+        if not self.toolbox.workspace.is_unused:
+            return None
+        copies = [each.fork() for each in running]
+        tools = {name_of(tool.schema): tool for copy in copies for tool in copy.tools}
+        workspace = Workspace(self.toolbox.workspace.metadata)
+        return RolloutTools(replace(self.toolbox, tools=tools, workspace=workspace), [*copies])
 
 
 @cache

@@ -25,6 +25,11 @@ class Workspace:
         self._session: Session | None = None
         self._session_lock = asyncio.Lock()
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether no tool has kept anything here."""
+        return not self._states and not self._held and self._session is None
+
     def state(self, kind: Callable[[], StateT]) -> StateT:
         """This trajectory's own instance of a class, made at the first call.
 

@@ -1,0 +1,110 @@
+"""Environments that sum up what they are told, most of which go wrong in one way when calls are run again."""
+
+import itertools
+from collections.abc import Iterator
+
+from verl_pivot.tools.contract import AchievedTask, Environment, tool
+from verl_pivot.types import Json, JsonObject, Message
+
+_numbers: Iterator[int] = itertools.count()
+OPENED: list["Tally"] = []
+"""Every one that was made, for tests that count."""
+
+
+class Tally(Environment):
+    """Sums up what it is told, up to a wanted sum."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.wanted, self.told, self.num_closed = int(str(metadata.get("wanted", 3))), [0], 0
+        OPENED.append(self)
+
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number; the sum so far comes back."""
+        self.told.append(number)
+        return sum(self.told)
+
+    def state(self) -> Json:
+        return [*self.told]
+
+    def progress(self) -> float | None:
+        return -abs(self.wanted - sum(self.told))
+
+    def achieved(self) -> list[AchievedTask]:
+        return [AchievedTask(metadata={"wanted": sum(self.told)}, request=f"Reach {sum(self.told)}.")]
+
+    async def score(self, answer: Message | None) -> float:
+        return float(sum(self.told) == self.wanted)
+
+    async def close(self) -> None:
+        self.num_closed += 1
+
+
+class ForkingTally(Tally):
+    def fork(self) -> Tally:
+        copy = type(self)({"wanted": self.wanted})
+        copy.told = [*self.told]
+        return copy
+
+
+class SharingTally(ForkingTally):
+    """Its copies share their list."""
+
+    def fork(self) -> Tally:
+        copy = type(self)({"wanted": self.wanted})
+        copy.told = self.told
+        return copy
+
+
+class ForgetfulTally(ForkingTally):
+    """Its copies begin anew."""
+
+    def fork(self) -> Tally:
+        return type(self)({"wanted": self.wanted})
+
+
+class NumberedTally(Tally):
+    """Its results differ from one run to the next."""
+
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number."""
+        return next(_numbers)
+
+
+class SecretTally(Tally):
+    """Its states differ from one run to the next, and its results do not."""
+
+    def state(self) -> Json:
+        return next(_numbers)
+
+
+class MoodyTally(Tally):
+    def progress(self) -> float | None:
+        return float(next(_numbers))
+
+
+class LuckyTally(Tally):
+    async def score(self, answer: Message | None) -> float:
+        return float(next(_numbers) % 2)
+
+
+class BrokenTally(Tally):
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number."""
+        raise KeyError("number")
+
+
+class DownTally(Tally):
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number."""
+        raise ConnectionError("no database")
+
+
+class BoastfulTally(Tally):
+    """It names tasks that its states do not solve."""
+
+    def achieved(self) -> list[AchievedTask]:
+        return [AchievedTask(metadata={"wanted": sum(self.told) + 1}, request="Reach more.")]

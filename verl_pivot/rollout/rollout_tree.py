@@ -1,0 +1,157 @@
+"""RolloutTree: one rollout with tools -> the branches of its search, each with tools in a state of its own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from verl_pivot.data.json_values import equal
+from verl_pivot.data.rollout_records import SearchRecord
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
+from verl_pivot.rollout.tool_rollout import RolloutSoFar, ToolRollout
+from verl_pivot.rollout.tree_search import search, together
+from verl_pivot.rollout.tree_search_settings import ScoredBy, TreeSearchSettings
+from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.types import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Branch:
+    """A rollout up to the end of a turn with its observations, and tools in the state after it."""
+
+    rollout: RolloutSoFar
+    tools: RolloutTools
+    held: AsyncExitStack
+    """Closes the tools."""
+
+
+class SearchedRollout(NamedTuple):
+    """The rollout that a search chose, with its tools, which are open."""
+
+    played: PlayedRollout
+    tools: RolloutTools
+
+
+async def play_search(
+    parts: ToolLoopParts,
+    settings: TreeSearchSettings,
+    sampling_params: Mapping[str, Any],
+    prompt: Sequence[JsonObject],
+    open_tools: Callable[[], RolloutTools],
+    stack: AsyncExitStack,
+) -> SearchedRollout:
+    """Search for a rollout of a prompt.
+
+    Args:
+        parts: The agent loop.
+        settings: The section `pivot.tree_search`.
+        sampling_params: verl's sampling parameters.
+        prompt: The row's prompt.
+        open_tools: Makes new tools of the row, at each call.
+        stack: Closes the tools of all branches that are still open, those of the result among them.
+
+    Raises:
+        DataError: If the prompt is too long, or holds anything but text.
+        ToolFailureError: If tools cannot be opened, or answer otherwise than before when calls are run again.
+        UserCodeError: If `progress`, `score` or `fork` of an environment fails.
+    """
+    tools = open_tools()
+    held = await _held(tools, stack)
+    rollouts = ToolRollout(parts, tools, sampling_params)
+    last = await rollouts.begun(prompt)
+    tree = RolloutTree(rollouts, settings.scored_by, prompt, open_tools, stack)
+    try:
+        found = await search(tree, Branch(rollout=last, tools=tools, held=held), settings.shape)
+        last = found.node.rollout
+    finally:
+        journey = await rollouts.end(last)
+    searched = SearchRecord(gain=found.gain, extra_tokens=tree.num_sampled - last.tokens.num_sampled)
+    return SearchedRollout(last.played(prompt, journey, searched), found.node.tools)
+
+
+class RolloutTree:
+    """The tree that `search` walks. The tools of a branch are a copy of those before it, or else new ones in which the
+    calls so far are run again, and must answer as they did.
+    """
+
+    def __init__(
+        self,
+        rollouts: ToolRollout,
+        scored_by: ScoredBy,
+        prompt: Sequence[JsonObject],
+        open_tools: Callable[[], RolloutTools],
+        stack: AsyncExitStack,
+    ) -> None:
+        self._rollouts, self._scored_by, self._prompt = rollouts, scored_by, prompt
+        self._open_tools, self._stack = open_tools, stack
+        self.num_sampled = 0
+        """Tokens of all turns that were drawn."""
+
+    async def grow(self, node: Branch, number: int) -> Sequence[Branch]:
+        """Branches with one more turn, of which equal ones are one; those that the system failed only if all are."""
+        drawn = await together(self._rollouts.with_turn(node.rollout) for _ in range(number))
+        self.num_sampled += sum(each.tokens.num_sampled - node.rollout.tokens.num_sampled for each in drawn)
+        distinct = {tuple(each.tokens.token_ids): each for each in drawn}.values()
+        children = await together(self._observed(node, each) for each in distinct)
+        kept = [child for child in children if not _is_masked(child)] or children[:1]
+        for child in children:
+            if child not in kept:
+                await self.drop(child)
+        return kept
+
+    async def score(self, node: Branch) -> float | None:
+        """What the setting `scored_by` says; None also for a rollout that the system failed."""
+        if _is_masked(node):
+            return None
+        if self._scored_by is ScoredBy.PROGRESS:
+            return node.tools.progress()
+        if node.rollout.stop is None:
+            verdict = await node.tools.score(None)
+        else:
+            verdict = await node.rollout.played(self._prompt, None).outcome(node.tools)
+        return None if verdict is None else verdict.score
+
+    def is_finished(self, node: Branch) -> bool:
+        return node.rollout.stop is not None
+
+    async def drop(self, node: Branch) -> None:
+        await node.held.aclose()
+
+    async def _observed(self, node: Branch, drawn: RolloutSoFar) -> Branch:
+        """The branch of a turn, whose calls tools of its own have answered."""
+        copy = node.tools.fork()
+        tools = self._open_tools() if copy is None else copy
+        held = await _held(tools, self._stack)
+        if copy is None:
+            await self._run_again(node, tools)
+        rollout = drawn if drawn.stop is not None else await self._rollouts.with_observations(drawn, tools.toolbox)
+        return Branch(rollout=rollout, tools=tools, held=held)
+
+    async def _run_again(self, node: Branch, tools: RolloutTools) -> None:
+        """Bring new tools into the state of a node."""
+        for turn, before in zip(node.rollout.turns, node.rollout.observed, strict=True):
+            again = await self._rollouts.observe(turn, tools.toolbox)
+            if again.failure or again.texts != before.texts:
+                raise _not_replayed(again.failure or f"turn {turn.index} gave {before.texts}, and now {again.texts}")
+        if not equal([*tools.states()], [*node.tools.states()]):
+            raise _not_replayed("the results are the same, and the states of environments are not")
+
+
+async def _held(tools: RolloutTools, stack: AsyncExitStack) -> AsyncExitStack:
+    """What closes the tools, which are open now; the other stack closes it in the end."""
+    held = AsyncExitStack()
+    stack.push_async_callback(held.aclose)
+    await held.enter_async_context(tools)
+    return held
+
+
+def _is_masked(node: Branch) -> bool:
+    return node.rollout.stop is not None and node.rollout.stop.is_masked
+
+
+def _not_replayed(why: str) -> ToolFailureError:
+    return ToolFailureError(
+        f"a search runs calls again, and the tools do not replay exactly: {why:.300}; see `verl-pivot tools "
+        "check-replay`, or give the environment a method `fork`"
+    )

@@ -1,0 +1,131 @@
+"""Candidates of each turn and their scores -> the rollout that a search keeps: a beam over turns, with lookahead.
+
+Source: TSR (arXiv:2602.11767): after each of the `beam` best rollouts so far `num_candidates` turns are drawn, and the
+best `beam` of all stay; or each candidate is scored `lookahead` turns later. Here the two combine, and beam=1 is the
+second alone. Differs from the released code, whose beam keeps one candidate of each turn, scored after one step.
+
+A rollout that is chosen like this is not the policy's own draw, and nothing corrects an update for it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+NodeT = TypeVar("NodeT")
+ResultT = TypeVar("ResultT")
+
+
+class SearchTree(Protocol[NodeT]):
+    """Rollouts up to the end of a turn, as nodes whose children have one more turn."""
+
+    async def grow(self, node: NodeT, number: int) -> Sequence[NodeT]:
+        """Draw `number` turns that follow a node. Equal draws give one child; there is at least one."""
+        ...
+
+    async def score(self, node: NodeT) -> float | None:
+        """How good a node is, on one scale for unfinished and finished ones; None if nobody can tell."""
+        ...
+
+    def is_finished(self, node: NodeT) -> bool: ...
+
+    async def drop(self, node: NodeT) -> None:
+        """Release what an open node holds, which the search is done with."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchShape:
+    """Size of a search. One of one candidate, beam and lookahead each is plain sampling."""
+
+    num_candidates: int = 4
+    """Turns that are drawn after each node of the beam."""
+    beam: int = 2
+    """Nodes that stay after each turn."""
+    lookahead: int = 1
+    """Turns after which a candidate is scored, its own included."""
+
+
+class SearchResult(NamedTuple, Generic[NodeT]):
+    """The best of the finished nodes."""
+
+    node: NodeT
+    gain: float | None
+    """Mean over the turns of how much the kept nodes score above all nodes of the turn; None if nothing was scored."""
+
+
+class _Scored(NamedTuple, Generic[NodeT]):
+    node: NodeT
+    score: float | None
+
+
+async def search(tree: SearchTree[NodeT], root: NodeT, shape: SearchShape) -> SearchResult[NodeT]:
+    """Search until every node of the beam is finished. All nodes but the result have been dropped then.
+
+    Raises:
+        Exception: The first that the tree raises; what it is doing elsewhere is cancelled.
+    """
+    beam, gains = [_Scored(root, None)], list[float]()
+    while any(not tree.is_finished(each.node) for each in beam):
+        finished = [each for each in beam if tree.is_finished(each.node)]
+        parents = [each.node for each in beam if not tree.is_finished(each.node)]
+        grown = await together(tree.grow(parent, shape.num_candidates) for parent in parents)
+        children = [child for children in grown for child in children]
+        scores = await together(_value(tree, child, shape.lookahead) for child in children)
+        candidates = [*finished, *map(_Scored, children, scores)]
+        order = ranking([each.score for each in candidates])
+        beam = [candidates[number] for number in order[: shape.beam]]
+        if (gain := kept_gain([each.score for each in candidates], order[: shape.beam])) is not None:
+            gains.append(gain)
+        for node in (*parents, *(candidates[number].node for number in order[shape.beam :])):
+            await tree.drop(node)
+    for other in beam[1:]:
+        await tree.drop(other.node)
+    return SearchResult(beam[0].node, fmean(gains) if gains else None)
+
+
+async def _value(tree: SearchTree[NodeT], node: NodeT, lookahead: int) -> float | None:
+    """Score of a node, or of the one that a single draw of each further turn leads to."""
+    reached = node
+    for _ in range(lookahead - 1):
+        if tree.is_finished(reached):
+            break
+        (following,) = await tree.grow(reached, 1)
+        if reached is not node:
+            await tree.drop(reached)
+        reached = following
+    score = await tree.score(reached)
+    if reached is not node:
+        await tree.drop(reached)
+    return score
+
+
+def ranking(scores: Sequence[float | None]) -> list[int]:
+    """Positions of the scores, the greatest first; equal ones in their order, and those without a score last."""
+    return sorted(range(len(scores)), key=lambda number: _descending(scores[number]))
+
+
+def _descending(score: float | None) -> tuple[bool, float]:
+    return (score is None, 0.0 if score is None else -score)
+
+
+def kept_gain(scores: Sequence[float | None], kept: Sequence[int]) -> float | None:
+    """Mean score at the kept positions less the mean of all; scores of None do not count, and None if all are."""
+    known = [score for score in scores if score is not None]
+    of_kept = [score for number in kept if (score := scores[number]) is not None]
+    return fmean(of_kept) - fmean(known) if of_kept else None
+
+
+async def together(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
+    """Results of works that are done at once, in their order; the first that raises ends the others."""
+
+    async def result(work: Awaitable[ResultT]) -> ResultT:
+        return await work
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(result(work)) for work in works]
+    except BaseExceptionGroup as errors:  # the others of the group are of the same cause
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -1,0 +1,123 @@
+"""Tools of a row and recorded calls -> the first ReplayDifference: whether the same calls always do the same.
+
+The verifier `state`, tree search and all that checks made trajectories run calls again, and rely on it.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+from verl_pivot.data.answered_calls import AnsweredCall
+from verl_pivot.data.json_values import encode_json, equal, equal_texts
+from verl_pivot.errors import ToolFailureError, UserCodeError
+from verl_pivot.tools.tool_response import without_told_seconds
+from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.types import Json, JsonObject, ToolCall
+
+_MAX_SHOWN = 160
+"""Characters of a value that a difference shows."""
+
+
+class ReplayDifference(NamedTuple):
+    """What came out otherwise when calls were run again.
+
+    Example:
+        ReplayDifference(call=2, what="reward", first="1.0", second="0.0", where="in a second run")
+    """
+
+    call: int
+    """Number of the call after which it shows, from 0; -1 before the first call, and the number of calls at the end."""
+    what: str
+    """opening, result, error, reward, end, state, state_before, progress or score."""
+    first: str
+    second: str
+    where: str
+    """Where `second` was found: "in the recording", "in a second run" or "on copies of `fork`"."""
+
+    def __str__(self) -> str:
+        return f"{self.what} is {self.first} at first, and {self.second} {self.where}"
+
+
+_Effects = list[JsonObject]
+"""[num_calls + 2] what was found before the calls, after each, and at the end."""
+
+
+async def replay_difference(
+    open_tools: Callable[[], RolloutTools], calls: Sequence[AnsweredCall]
+) -> ReplayDifference | None:
+    """Run calls twice, and a third time on a copy for each call where there is `fork`; None if all do the same.
+
+    Compared are the first observation, results, rewards, ends, what `state` and `progress` say after each call, and the
+    score at the end; the state of an environment that a copy was made of, too. Numbers of elapsed seconds that our own
+    tools tell are left out.
+
+    Args:
+        open_tools: Makes the tools of one row, new ones at each call.
+        calls: Calls in their order, with their recorded results.
+
+    Raises:
+        ToolFailureError: If a system that the tools need fails.
+        UserCodeError: If the code of an environment or a tool fails.
+
+    Example:
+        toolset = load_toolset("tools.yaml")
+        assert await replay_difference(lambda: toolset.open(row), answered_calls(trajectory.messages)) is None
+    """
+    first = await _run(open_tools, calls)
+    for number, call in enumerate(calls):
+        result = first[number + 1]["result"]
+        if call.result is not None and not equal_texts(str(result), without_told_seconds(call.result.content)):
+            recorded = call.result.content
+            return ReplayDifference(number, "result", _shown(result), _shown(recorded), "in the recording")
+    found = _first_difference(first, await _run(open_tools, calls), "in a second run")
+    if found is None and (copied := await _run(open_tools, calls, on_copies=True)):
+        return _first_difference(first, copied, "on copies of `fork`")
+    return found
+
+
+async def _run(
+    open_tools: Callable[[], RolloutTools], calls: Sequence[AnsweredCall], *, on_copies: bool = False
+) -> _Effects:
+    """Effects of the calls, each run on a copy of what was before with `on_copies`; empty if there is no copy."""
+    async with AsyncExitStack() as stack:
+        tools = await stack.enter_async_context(open_tools())
+        effects: _Effects = [{"opening": tools.opening, "state": tools.states(), "progress": tools.progress()}]
+        for answered in calls:
+            original, state_before = tools, tools.states()
+            if on_copies:
+                copy = tools.fork()
+                if copy is None:
+                    return []
+                tools = await stack.enter_async_context(copy)
+            effect = await _effect(tools, answered.call)
+            effects.append({"state_before": original.states() if on_copies else state_before, **effect})
+        verdict = await tools.score(None)
+        score: Json = None if verdict is None else [verdict.score, verdict.reason]
+        return [*effects, {"score": score}]
+
+
+async def _effect(tools: RolloutTools, call: ToolCall) -> JsonObject:
+    (outcome,) = await tools.toolbox.run([call])
+    if outcome.observation is None:
+        raise (UserCodeError if outcome.is_bug else ToolFailureError)(outcome.failure)
+    observation = outcome.observation
+    return {
+        "result": without_told_seconds(observation.text),
+        "error": observation.error and observation.error.value,
+        "reward": observation.reward,
+        "end": observation.end and observation.end.value,
+        "state": tools.states(),
+        "progress": tools.progress(),
+    }
+
+
+def _first_difference(first: _Effects, second: _Effects, where: str) -> ReplayDifference | None:
+    for number, (before, after) in enumerate(zip(first, second, strict=True), start=-1):
+        for what, value in before.items():
+            if not equal(value, after[what]):
+                return ReplayDifference(number, what, _shown(value), _shown(after[what]), where)
+    return None
+
+
+def _shown(value: Json) -> str:
+    return encode_json(value)[:_MAX_SHOWN]
