@@ -4,13 +4,16 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 from aiohttp import web
 
 from verl_pivot.loop_local import LoopLocal
-from verl_pivot.rollout.chat_requests import ChatRefusedError, read_request
+from verl_pivot.rollout.chat_completions import read_completion
+from verl_pivot.rollout.chat_requests import ChatRefusedError, PolicyQuestion
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
+from verl_pivot.rollout.responses_api import read_response_request
 
 _MAX_BODY_BYTES = 64 << 20
 
@@ -30,7 +33,8 @@ class ModelGateway:
     def __init__(self) -> None:
         self._trajectories: dict[str, DrivenTrajectory] = {}
         app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
-        app.router.add_post("/v1/chat/completions", self._complete)
+        app.router.add_post("/v1/chat/completions", partial(self._answer, read_completion))
+        app.router.add_post("/v1/responses", partial(self._answer, read_response_request))
         app.router.add_get("/v1/models", _list_models)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
         self._starting = asyncio.Lock()
@@ -62,12 +66,16 @@ class ModelGateway:
                 self._port = int(self._runner.addresses[0][1])
             return self._port
 
-    async def _complete(self, request: web.Request) -> web.Response:
+    async def _answer(self, read: Callable[[bytes], PolicyQuestion], request: web.Request) -> web.Response:
         trajectory = self._trajectories.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
         if trajectory is None:
             text = "the key belongs to no trajectory that is under way"
             raise ChatRefusedError(text, status=401, code="invalid_api_key")
-        return _json(await trajectory.answer(read_request(await request.read())))
+        question = read(await request.read())
+        turn = await trajectory.answer(question.request)
+        if question.events is None:
+            return _json(question.answer(turn))
+        return web.Response(text=question.events(turn), content_type="text/event-stream")
 
 
 gateway: LoopLocal[ModelGateway] = LoopLocal(ModelGateway)
