@@ -15,7 +15,7 @@ from verl_pivot.rollout.chat_requests import ChatRefusedError, PolicyQuestion
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
 from verl_pivot.rollout.responses_api import read_response_request
 
-_MAX_BODY_BYTES = 64 << 20
+MAX_BODY_BYTES = 64 << 20
 
 
 class PolicyEndpoint(NamedTuple):
@@ -32,7 +32,7 @@ class ModelGateway:
 
     def __init__(self) -> None:
         self._trajectories: dict[str, DrivenTrajectory] = {}
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
         app.router.add_post("/v1/chat/completions", partial(self._answer, read_completion))
         app.router.add_post("/v1/responses", partial(self._answer, read_response_request))
         app.router.add_get("/v1/models", _list_models)
@@ -74,7 +74,7 @@ class ModelGateway:
         question = read(await request.read())
         turn = await trajectory.answer(question.request)
         if question.events is None:
-            return _json(question.answer(turn))
+            return json_answer(question.answer(turn))
         return web.Response(text=question.events(turn), content_type="text/event-stream")
 
 
@@ -83,19 +83,19 @@ gateway: LoopLocal[ModelGateway] = LoopLocal(ModelGateway)
 
 
 async def _list_models(request: web.Request) -> web.Response:
-    return _json({"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "verl-pivot"}]})
+    return json_answer({"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "verl-pivot"}]})
 
 
 @web.middleware
-async def _refusals(
+async def refusals(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Answer a refused request in OpenAI's form."""
     try:
         return await handler(request)
     except ChatRefusedError as error:
-        return _json(error.as_dict(), status=error.status)
+        return json_answer(error.as_dict(), status=error.status)
 
 
-def _json(body: object, status: int = 200) -> web.Response:
+def json_answer(body: object, status: int = 200) -> web.Response:
     return web.json_response(body, status=status)
