@@ -30,7 +30,7 @@ def check_environment(environment: ForeignEnvironment) -> None:
         raise ConfigError(f"pivot.rollout.environment: there is no Python {python!r}; give its whole path")
     if subprocess.run([python, "-c", _IS_INSTALLED], check=False).returncode:
         raise ConfigError(
-            f"pivot.rollout.environment: {python} has no verifiers; run `{python} -m pip install verifiers==0.1.14`, "
+            f"pivot.rollout.environment: {python} has no verifiers; run `{python} -m pip install verifiers`, "
             f"or give another Python as pivot.rollout.environment={{verifiers: {environment.verifiers}, python: PATH}}"
         )
 

@@ -40,12 +40,12 @@ class CommandEnvironment(Options):
 
 
 class VerifiersEnvironment(Options):
-    """An environment of verifiers (up to 0.1.14), in one process of each worker."""
+    """An environment of verifiers, in one process of each worker."""
 
     verifiers: Annotated[str, Field(min_length=1)]
-    """Name of the environment."""
+    """Name of the environment, or since verifiers 0.4 of the task set."""
     arguments: Mapping[str, Any] = {}
-    """Arguments of its `load_environment`."""
+    """Arguments of its `load_environment`, or since verifiers 0.4 the keys of `[env]`."""
     python: str = sys.executable
     """Python in which verifiers and the environment are installed."""
 
