@@ -4,10 +4,13 @@ The real one runs in the interpreter that the environment variable VERL_PIVOT_OP
 """
 
 import asyncio
+import json
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from tests.support.framework_servers import served
@@ -228,3 +231,33 @@ def test_an_address_that_does_not_answer_stops_the_launch(entry: Any, sentence: 
         add(entry)
 
     assert sentence in str(caught.value)
+
+
+async def test_actions_that_differ_from_the_frozen_ones_stop_the_launch(server: str, tmp_path: Path) -> None:
+    frozen = tmp_path / "actions.json"
+    async with aiohttp.ClientSession() as http, http.get(f"{server}/schema") as answer:
+        frozen.write_bytes(await answer.read())
+    schema = json.loads(frozen.read_text())
+    await toolset(server, frozen=str(frozen))
+
+    schema["action"]["properties"]["by"]["maximum"] = 3
+    frozen.write_text(json.dumps(schema))
+    with pytest.raises(ConfigError, match=r"are not those that .*actions\.json has frozen; `curl http"):
+        await toolset(server, frozen=str(frozen))
+    for text_, detail in (("{", "not JSON"), ("[]", "JSON object"), ("{}", "no schema of actions under `action`")):
+        frozen.write_text(text_)
+        with pytest.raises(ConfigError, match=detail):
+            await toolset(server, frozen=str(frozen))
+    with pytest.raises(ConfigError, match="holds no answer of /schema"):
+        await toolset(server, frozen=str(tmp_path / "gone.json"))
+
+
+async def test_the_order_of_arguments_is_part_of_what_is_frozen(tmp_path: Path) -> None:
+    """Chat templates write a schema in its own order."""
+    properties = {"by": {"type": "integer"}, "how": {"type": "string"}}
+    turned = {name: properties[name] for name in ("how", "by")}
+    frozen = tmp_path / "actions.json"
+    frozen.write_text(json.dumps({"action": {"type": "object", "properties": properties}}))
+    async with running(Recorded(schema={"action": {"type": "object", "properties": turned}}).app()) as url:
+        with pytest.raises(ConfigError, match="has frozen"):
+            await toolset(url, frozen=str(frozen))

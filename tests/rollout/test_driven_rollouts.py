@@ -102,8 +102,8 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
 
     assert json.loads(detail[detail.index("[[") :]) == [
         [400, "a message has content that is not "],
-        [400, "the policy in training gives one w"],
-        [400, "the policy in training gives one w"],
+        [400, "the policy in training gives one a"],
+        [400, "the policy in training gives one a"],
         [400, "there are no messages"],
         [400, "a message has the role 'function';"],
         [400, "this is no request of chat complet"],

@@ -1,14 +1,16 @@
 """Environments of verifiers: rows of their data sets, and rollouts that their process drives.
 
-The package is a stand-in at the seam of `load_environment` and `run_rollout`. The real one (0.1.14) runs in the
-interpreter that the environment variable VERL_PIVOT_VERIFIERS_PYTHON names.
+The package is a stand-in at the seam of `load_environment` and `run_rollout`. The real ones run in the interpreters
+that the environment variables VERL_PIVOT_VERIFIERS_PYTHON (0.1.14) and VERL_PIVOT_VERIFIERS_V1_PYTHON (0.4) name.
 """
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -22,6 +24,7 @@ from tests.support.paths import ROOT
 from tests.support.scripted_engine import call, make_loop
 from verl_pivot.cli import app
 from verl_pivot.configuration import configs_dir
+from verl_pivot.environments.verifiers_process import reported, shown_prompt
 from verl_pivot.environments.verifiers_rows import verifiers_rows
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
@@ -32,6 +35,10 @@ from verl_pivot.types import JsonObject
 PYTHON = os.environ.get("VERL_PIVOT_VERIFIERS_PYTHON")
 needs_verifiers = pytest.mark.skipif(
     PYTHON is None, reason="no interpreter with verifiers: set VERL_PIVOT_VERIFIERS_PYTHON"
+)
+PYTHON_OF_TASKSETS = os.environ.get("VERL_PIVOT_VERIFIERS_V1_PYTHON")
+needs_tasksets = pytest.mark.skipif(
+    PYTHON_OF_TASKSETS is None, reason="no interpreter with verifiers 0.4: set VERL_PIVOT_VERIFIERS_V1_PYTHON"
 )
 TOOLS = str(configs_dir() / "tools/python.yaml")
 ENVIRONMENT = '''
@@ -104,7 +111,7 @@ def test_rows_hold_what_the_environment_needs_to_play_them() -> None:
 
 
 def test_an_environment_that_is_not_installed_is_named_with_the_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"Could not import 'gone' environment.*pip install verifiers==0\.1\.14"):
+    with pytest.raises(ConfigError, match=r"Could not import 'gone' environment.*where verifiers and the environment"):
         examples("gone")
     with pytest.raises(ConfigError, match="nowhere/python does not start"):
         list(verifiers_rows("nowhere/python", "sums", {}))
@@ -162,7 +169,7 @@ def test_an_environment_has_a_short_and_a_long_name() -> None:
 
     assert settings("verifiers:sums") == settings({"verifiers": "sums"})
     for wrong, message in (
-        ("sums", "environment must be verifiers:NAME or {command: "),
+        ("sums", "environment must be verifiers:NAME, nemo_gym_agent:URL or {command: "),
         ({"verifiers": "sums", "command": ["a"]}, "command"),
         ({"program": ["a"]}, "command"),
     ):
@@ -184,3 +191,79 @@ def test_the_real_package_plays_its_own_rows(tmp_path: Path, monkeypatch: pytest
     assert len(rows) == 3
     assert (len(outputs), len(outputs[0].turn_ends)) == (1, 2)
     assert verdict(outputs)["score"] == 2.0
+
+
+def tasksets(**arguments: Any) -> JsonObject:
+    return {"agent": {"runtime": {"type": "subprocess"}}, "taskset": arguments}
+
+
+@pytest.fixture
+def task_set(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a task set that verifiers finds."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/support"))
+    return "verifiers_sums"
+
+
+@needs_tasksets
+def test_task_sets_of_the_real_package_give_rows(task_set: str) -> None:
+    assert PYTHON_OF_TASKSETS is not None
+    rows = list(verifiers_rows(PYTHON_OF_TASKSETS, task_set, tasksets(num=3)))
+    (first,) = verifiers_rows(PYTHON_OF_TASKSETS, task_set, tasksets(endless=True), limit=1)
+
+    assert [row["prompt"][-1]["content"] for row in rows] == ["Add 0 and 3.", "Add 1 and 3.", "Add 2 and 3."]  # type: ignore[index, call-overload]
+    assert first["prompt"][0] == {"role": "system", "content": "Be brief."}  # type: ignore[index, call-overload]
+    with pytest.raises(ConfigError, match="the task set has no end: give --limit"):
+        list(verifiers_rows(PYTHON_OF_TASKSETS, task_set, tasksets(endless=True)))
+
+
+@needs_tasksets
+async def test_task_sets_of_the_real_package_are_played(task_set: str) -> None:
+    assert PYTHON_OF_TASKSETS is not None
+    rows = list(verifiers_rows(PYTHON_OF_TASKSETS, task_set, tasksets()))
+    environment = {"verifiers": task_set, "python": PYTHON_OF_TASKSETS, "arguments": tasksets()}
+    override = f"pivot.rollout.environment={json.dumps(environment)}"
+    loops = [make_loop(script, override) for script in (["It is 4.", "It is 4."], ["It is 4.", "No, 5."])]
+    loops.append(make_loop(["It is 4."], override, "pivot.rollout.max_turns=1"))
+
+    right, wrong, limited = await asyncio.gather(*(loop.run(SAMPLING, **row_of(rows[1])) for loop in loops))
+
+    assert [len(output.turn_ends) for output in right + wrong] == [2, 2]
+    assert [verdict(outputs)["score"] for outputs in (right, wrong)] == [2.0, 0.0]
+    assert right[-1].extra_fields["scores"] == {"environment/right": 1.0, "environment/level": 1.0}
+    assert (verdict(limited)["score"], verdict(limited)["reason"]) == (0.0, "max_turns")
+
+
+def test_the_row_of_a_task_shows_its_prompt_as_messages() -> None:
+    bare: JsonObject = {"prompt": None, "system_prompt": None, "name": None, "id": None, "idx": 7}
+    parts = [{"type": "text", "text": "Look."}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    prompts = [
+        bare,
+        {**bare, "name": "chess"},
+        {**bare, "prompt": "Play.", "system_prompt": "Be brief."},
+        {**bare, "prompt": [{"role": "user", "content": parts}]},
+    ]
+
+    assert [shown_prompt(data) for data in prompts] == [
+        [{"role": "user", "content": "7"}],
+        [{"role": "user", "content": "chess"}],
+        [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Play."}],
+        [{"role": "user", "content": "Look."}],
+    ]
+
+
+def test_an_episode_that_failed_or_had_several_agents_is_an_error() -> None:
+    def trace(**others: Any) -> SimpleNamespace:
+        rewards = {"right": SimpleNamespace(score=1.0), "form": None}
+        agent = SimpleNamespace(trainable=others.pop("trainable", True))
+        return SimpleNamespace(agent=agent, reward=2.0, rewards=rewards, metrics={"level": 1.0}, errors=[], **others)
+
+    def episode(*traces: SimpleNamespace, ok: bool = True, errors: Sequence[object] = ()) -> SimpleNamespace:
+        return SimpleNamespace(traces=traces, ok=ok, errors=errors)
+
+    failure = SimpleNamespace(type="TaskError", message="no more pieces")
+    assert reported(episode(trace(), trace(trainable=False))) == {
+        "reward": 2.0,
+        "metrics": {"right": 1.0, "level": 1.0},
+    }
+    assert reported(episode(trace(), trace()))["error"].startswith("2 agents played the policy")
+    assert reported(episode(ok=False, errors=[failure])) == {"error": "TaskError: no more pieces"}

@@ -84,7 +84,7 @@ def refused(task: dict[str, Any]) -> None:
     bodies: list[dict[str, Any]] = [
         {"messages": [{"role": "user", "content": image}]},
         {"messages": [{"role": "user", "content": "a"}], "n": 2},
-        {"messages": [{"role": "user", "content": "a"}], "stream": True},
+        {"messages": [{"role": "user", "content": "a"}], "logprobs": True},
         {"messages": []},
         {"messages": [{"role": "function", "content": "a"}]},
         {"prompt": "a"},

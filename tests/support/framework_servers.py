@@ -14,24 +14,30 @@ _START_SECONDS = 120
 
 
 @contextmanager
-def served(python: str, script: str, ready: str) -> Iterator[str]:
+def served(python: str, script: str, ready: str, *arguments: str) -> Iterator[str]:
     """Address of a server that runs for the time of a test.
 
     Args:
         python: Interpreter that has the framework's package.
         script: File of tests/support that serves on the port in its first argument.
         ready: Path that answers once the server is ready.
+        arguments: Further arguments of the script.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([python, str(ROOT / "tests" / "support" / script), str(port)])
+    port = free_port()
+    process = subprocess.Popen([python, str(ROOT / "tests" / "support" / script), str(port), *arguments])
     try:
         _wait_for(f"http://127.0.0.1:{port}{ready}", process)
         yield f"http://127.0.0.1:{port}"
     finally:
         process.kill()
         process.wait()
+
+
+def free_port() -> int:
+    """A port of the loopback device at which nothing listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def _wait_for(url: str, process: "subprocess.Popen[bytes]") -> None:

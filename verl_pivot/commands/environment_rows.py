@@ -12,12 +12,14 @@ from verl_pivot.errors import ConfigError
 
 
 def environment_rows_command(
-    environment: Annotated[str, typer.Argument(help="verifiers:NAME, an environment of verifiers up to 0.1.14.")],
+    environment: Annotated[str, typer.Argument(help="verifiers:NAME, an environment or a task set of verifiers.")],
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The rows.parquet to write.")],
     python: Annotated[
         str, typer.Option(help="Python in which verifiers and the environment are installed.", show_default="this one")
     ] = sys.executable,
-    arguments: Annotated[str, typer.Option(help="Arguments of load_environment, as a JSON object.")] = "{}",
+    arguments: Annotated[
+        str, typer.Option(help="Arguments of load_environment, or verifiers 0.4's [env], as JSON.")
+    ] = "{}",
     limit: Annotated[int | None, typer.Option(min=1, help="Rows to write, from the first.")] = None,
 ) -> None:
     """Write the data set of a foreign environment as rows for training.
@@ -30,8 +32,6 @@ def environment_rows_command(
     verl-pivot environment-rows verifiers:wordle --out wordle.parquet \\
       --python environments/bin/python --arguments '{"num_train": 500}'
     """
-    from itertools import islice
-
     from verl_pivot.environments.verifiers_rows import verifiers_rows, write_rows
     from verl_pivot.planning.overrides import override_value
 
@@ -41,7 +41,7 @@ def environment_rows_command(
     refuse_overwriting(out, [])
     chosen = json_object(arguments, "--arguments")
     typer.echo(f"Loading the environment {name} ...")
-    num_rows = write_rows(islice(verifiers_rows(python, name, chosen), limit), out)
+    num_rows = write_rows(verifiers_rows(python, name, chosen, limit), out)
     typer.echo(f"Wrote {out}: {num_rows} rows.")
     setting = f"pivot.rollout.environment={{verifiers: {name}"
     if python != sys.executable:

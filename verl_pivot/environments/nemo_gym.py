@@ -5,25 +5,22 @@ to `/seed_session`, each call is a POST, and `/verify` gets the row and the resp
 """
 
 import asyncio
-import json
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import aiohttp
 from pydantic import Field
 
-from verl_pivot.data.json_values import BadRowError, as_object, decode_json, encode_json
+from verl_pivot.data.json_values import BadRowError, as_object, encode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools
+from verl_pivot.environments.nemo_gym_answers import ServerAnswer, posted, reward_of
 from verl_pivot.environments.server_address import ServerAddress
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError
-from verl_pivot.sandbox.execution import MIB
 from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.registry import register_framework
 from verl_pivot.tools.tool_response import shortened
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import EnvironmentReturn, ErrorKind, Json, JsonObject, Message, Verdict
-from verl_pivot.user_code import named
 
 _PARAMS = "responses_create_params"
 _REFUSED = {400: ErrorKind.REFUSED, 422: ErrorKind.INVALID_ARGUMENT}
@@ -84,13 +81,6 @@ class NemoGymSource:
         return NemoGymSession(self._entry, metadata, tools)
 
 
-class _Answer(NamedTuple):
-    """Answer of the server to one request."""
-
-    status: int
-    text: str
-
-
 class NemoGymSession:
     """A session with a resources server during one rollout."""
 
@@ -125,7 +115,7 @@ class NemoGymSession:
             timeout=aiohttp.ClientTimeout(total=None),
         )
         answer = await self._posted("/seed_session", self._row, self._entry.timeout_seconds)
-        self._check(answer, "/seed_session")
+        answer.check()
         return ""
 
     def progress(self) -> None:
@@ -141,7 +131,7 @@ class NemoGymSession:
         async with self._lock:  # so that the response has the calls in the order in which they were made
             answer = await self._posted(f"/{name}", arguments, None)
             if answer.status not in _REFUSED:
-                self._check(answer, f"/{name}")
+                answer.check()
             text = shortened(answer.text, self._entry.max_characters)
             number = len(self._output) // 2
             call: JsonObject = {"name": name, "arguments": encode_json(arguments), "call_id": f"call_{number}"}
@@ -156,16 +146,9 @@ class NemoGymSession:
         body = {**self._row, "response": self._response(answer)}
         try:
             verified = await self._posted("/verify", body, self._entry.verify_seconds)
-            self._check(verified, "/verify")
-            result = as_object(decode_json(verified.text), "the answer of /verify")
-        except (ToolFailureError, BadRowError) as error:
+            return EnvironmentReturn(score=reward_of(verified.read()), reason="verified")
+        except ToolFailureError as error:
             return Verdict.undecided("environment_failed", str(error)[:_MAX_DETAIL])
-        if (failure := _failure_of(result)) is not None:
-            return Verdict.undecided("environment_failed", f"{self._place}: {failure}"[:_MAX_DETAIL])
-        reward = result.get("reward")
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            return Verdict.undecided("environment_failed", f"{self._place} gave the reward {reward!r:.80}")
-        return EnvironmentReturn(score=float(reward), reason="verified")
 
     def _response(self, answer: Message | None) -> JsonObject:
         """The rollout as a response of OpenAI's Responses API."""
@@ -189,39 +172,18 @@ class NemoGymSession:
         if http is not None:
             await http.close()
 
-    async def _posted(self, path: str, body: JsonObject, seconds: float | None) -> _Answer:
+    async def _posted(self, path: str, body: JsonObject, seconds: float | None) -> ServerAnswer:
         """The answer to a POST request.
 
         Raises:
             ToolFailureError: If there is none, or not within that many seconds, or it is too large.
         """
         assert self._http is not None, "a session begins before its calls"
-        limit, read = self._entry.max_message_mib * MIB, bytearray()
+        asked = posted(self._http, self._entry.url, path, body, max_mib=self._entry.max_message_mib)
         try:
-            async with asyncio.timeout(seconds), self._http.post(f"{self._entry.url}{path}", json=body) as response:
-                async for chunk in response.content.iter_chunked(MIB):
-                    read += chunk
-                    if len(read) > limit:
-                        raise ToolFailureError(f"{self._place}{path} answered more than {limit // MIB} MiB")
+            return await asyncio.wait_for(asked, seconds)
         except TimeoutError as error:
             raise ToolFailureError(f"{self._place}{path} did not answer within {seconds:g} s") from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise ToolFailureError(f"{self._place}{path}: {named(error)}") from error
-        return _Answer(response.status, read.decode("utf-8", "replace"))
-
-    def _check(self, answer: _Answer, path: str) -> None:
-        if not 200 <= answer.status < 300:
-            text = answer.text[:_MAX_DETAIL]
-            raise ToolFailureError(f"{self._place}{path} answered with status {answer.status}: {json.dumps(text)}")
-
-
-def _failure_of(verified: JsonObject) -> str | None:
-    """What failed where the server says that its reward does not count; None if it does."""
-    if (failure := verified.get("_ng_failure_class")) is not None:
-        return str(failure)
-    if verified.get("mask_sample") is not True:
-        return None
-    return str(verified.get("failure_reason") or verified.get("failure_kind") or "mask_sample")
 
 
 class _ServerTool:

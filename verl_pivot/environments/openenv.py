@@ -8,12 +8,13 @@ import asyncio
 import json
 from collections.abc import Mapping
 from itertools import count
+from pathlib import Path
 from typing import Annotated, Any
 
 import aiohttp
 from pydantic import Field
 
-from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
+from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, encode_json
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.environments.server_address import ServerAddress
 from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, reset_options, seed_of
@@ -37,6 +38,8 @@ class OpenenvEntry(SteppedOptions, ServerAddress):
     """Seconds that a rollout waits for a session where the server says that it has no room."""
     max_message_mib: Annotated[int, Field(ge=1, le=1024)] = 16
     """Size of a message above which the session ends."""
+    frozen: Path | None = None
+    """File with an answer of `/schema`, from whose actions those of the server must not differ; None: they may."""
 
     @property
     def seconds_to_begin(self) -> float:
@@ -53,10 +56,14 @@ class OpenenvSource:
         """Read the schema of actions.
 
         Raises:
-            ConfigError: If the server cannot be reached, or its answer is no schema of an object.
+            ConfigError: If the server cannot be reached, its answer is no schema of an object, or it is not the frozen
+                one.
         """
         self._entry, self._label = entry, f"openenv:{entry.url}"
-        self._schema = entry.schema_of_step(self._label, _parameters(entry.get("/schema").get("action"), entry.url))
+        parameters = _parameters(entry.get("/schema").get("action"), f"{entry.url}/schema")
+        if entry.frozen is not None:
+            _check_frozen(entry.frozen, parameters, entry.url)
+        self._schema = entry.schema_of_step(self._label, parameters)
         self.tools, self.pays_by_turn = (self._schema,), entry.reward is RewardRule.TURNS
 
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> SteppedEnvironment:
@@ -69,14 +76,25 @@ class OpenenvSource:
         return SteppedEnvironment(_OpenenvStepper(self._entry, reset), self._entry, self._schema, self._label)
 
 
-def _parameters(schema: Json, url: str) -> JsonObject:
+def _parameters(schema: Json, place: str) -> JsonObject:
     """JSON schema of an action without `metadata`, which every action of OpenEnv may have and no policy writes."""
     if not isinstance(schema, dict):
-        raise ConfigError(f"{url}/schema gives no schema of actions under `action`, got {schema!r:.80}")
+        raise ConfigError(f"{place} gives no schema of actions under `action`, got {schema!r:.80}")
     properties = schema.get("properties")
     if not isinstance(properties, dict):
         return schema
     return {**schema, "properties": {name: each for name, each in properties.items() if name != "metadata"}}
+
+
+def _check_frozen(path: Path, parameters: JsonObject, url: str) -> None:
+    """Refuse actions that are not those of a file, since the prompts would change."""
+    remedy = f"`curl {url}/schema > {path}` freezes the actions anew"
+    try:
+        frozen = as_object(decode_json(path.read_bytes(), what="it"), "it")
+    except (OSError, BadRowError) as error:
+        raise ConfigError(f"frozen: {path} holds no answer of /schema: {error}; {remedy}") from error
+    if encode_json(_parameters(frozen.get("action"), str(path))) != encode_json(parameters):
+        raise ConfigError(f"the actions of the server {url} are not those that {path} has frozen; {remedy}")
 
 
 class _OpenenvStepper:

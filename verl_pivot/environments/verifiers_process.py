@@ -1,32 +1,131 @@
-"""An environment of verifiers (up to 0.1.14) as a process of its own Python, with which lines of JSON are exchanged.
+"""An environment of verifiers as a process of its own Python, with which lines of JSON are exchanged.
 
 It runs where verifiers is installed, and verl-pivot need not be: it imports the standard library and verifiers alone.
-`python verifiers_process.py NAME ARGUMENTS rows` prints the environment's data set, a row a line. With `play` it reads
-{"id", "task", "base_url", "api_key"} for each trajectory, many of which are under way at once, and answers
-{"id", "reward", "metrics", "error"} as each ends; {"cancel": id} ends one before.
+`python verifiers_process.py NAME ARGUMENTS rows LIMIT` prints the environment's data set, a row a line. With `play` it
+reads {"id", "task", "base_url", "api_key"} for each trajectory, many of which are under way at once, and answers
+{"id", "reward", "metrics", "error"} as each ends; {"cancel": id} ends one before. Both interfaces of verifiers are
+spoken: `load_environment` (up to 0.1.14), and since 0.4 the task sets of `verifiers.v1`.
 """
 
 import asyncio
 import functools
+import itertools
 import json
 import os
 import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TextIO
 
 MODEL = "policy"
 
 
-def main(name: str, arguments: str, mode: str) -> None:
+class LoadedEnvironment:
+    """An environment of verifiers up to 0.1.14."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        """Load it; the arguments are those of its `load_environment`."""
+        import verifiers
+
+        self._environment = verifiers.load_environment(name, **arguments)
+
+    def rows(self, limit: int | None) -> Iterator[dict[str, Any]]:
+        for row in itertools.islice(self._environment.get_dataset(), limit):
+            yield {key: value for key, value in row.items() if key in ("prompt", "answer", "info", "example_id")}
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        yield
+
+    async def play(self, task: dict[str, Any], base_url: str, key_variable: str) -> dict[str, Any]:
+        from verifiers.types import ClientConfig
+
+        client = ClientConfig(api_key_var=key_variable, api_base_url=base_url, max_retries=0)
+        output = await self._environment.run_rollout(task, client, MODEL, {})
+        if output.get("error") and not output.get("is_truncated"):
+            return {"error": str(output["error"])}
+        return {"reward": output["reward"], "metrics": output.get("metrics") or {}}
+
+
+class TasksetEnvironment:
+    """A task set of verifiers 0.4, with the environment that plays it."""
+
+    def __init__(self, name: str, arguments: dict[str, Any]) -> None:
+        """Load it; the arguments are the keys of verifiers' `[env]`, and the name is that of the task set."""
+        from verifiers.v1.utils.loaders import load_environment, resolve_env_config
+
+        taskset = {**arguments.get("taskset", {}), "id": name}
+        self._environment = load_environment(resolve_env_config({**arguments, "taskset": taskset}))
+        self._task_type = type(self._environment.taskset).task_type()
+
+    def rows(self, limit: int | None) -> Iterator[dict[str, Any]]:
+        taskset = self._environment.taskset
+        if limit is None and not taskset.bounded:
+            raise SystemExit("the task set has no end: give --limit")
+        for task in itertools.islice(taskset, limit):
+            data = task.data.model_dump(mode="json")
+            yield {"prompt": shown_prompt(data), "example_id": data["idx"], "info": data}
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        async with self._environment.serving():
+            yield
+
+    async def play(self, task: dict[str, Any], base_url: str, key_variable: str) -> dict[str, Any]:
+        from verifiers.v1 import EvalClientConfig, ModelContext, SamplingConfig
+
+        data = self._task_type.data_type().model_validate(task["info"])
+        played = self._task_type(data, self._environment.config.taskset.task)
+        client = EvalClientConfig(base_url=base_url, api_key_var=key_variable)
+        (slot,) = self._environment.slots(played)
+        context = ModelContext(client=client, model=MODEL, sampling=SamplingConfig())
+        return reported(await self._environment.run_slot(slot, context))
+
+
+def shown_prompt(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """The prompt of a task as messages of text; verifiers itself begins the conversation from the whole task."""
+    prompt = data["prompt"]
+    if prompt is None:  # the environment speaks first
+        prompt = data["name"] or data["id"] or str(data["idx"])
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
+    if data["system_prompt"]:
+        messages = [{"role": "system", "content": data["system_prompt"]}, *messages]
+    return [{"role": message["role"], "content": text_of(message["content"])} for message in messages]
+
+
+def text_of(content: Any) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.get("text") or "" for part in content)
+
+
+def reported(episode: Any) -> dict[str, Any]:
+    """The report of an episode of verifiers 0.4."""
+    played = [trace for trace in episode.traces if trace.agent.trainable]
+    if not episode.ok:
+        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+        said = f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode failed without an error"
+        return {"error": said}
+    if len(played) != 1:
+        return {"error": f"{len(played)} agents played the policy, of which one alone can be trained"}
+    (trace,) = played
+    figures = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
+    figures |= {name: value for name, value in trace.metrics.items() if value is not None}
+    return {"reward": trace.reward, "metrics": figures}
+
+
+def main(name: str, arguments: str, mode: str, limit: str = "") -> None:
     wire = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # what the environment's own code prints is no answer
     own = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [folder for folder in sys.path if folder != own]  # its files have the names of other frameworks
     import verifiers
 
-    environment = verifiers.load_environment(name, **json.loads(arguments))
+    interface = LoadedEnvironment if hasattr(verifiers, "load_environment") else TasksetEnvironment
+    environment = interface(name, json.loads(arguments))
     if mode == "rows":
-        for row in environment.get_dataset():
-            write(wire, {key: value for key, value in row.items() if key in ("prompt", "answer", "info", "example_id")})
+        for row in environment.rows(int(limit) if limit else None):
+            write(wire, row)
     else:
         asyncio.run(serve(environment, wire))
 
@@ -35,47 +134,45 @@ def write(wire: TextIO, value: dict[str, Any]) -> None:
     wire.write(json.dumps(value, default=str) + "\n")
 
 
-async def serve(environment: Any, wire: TextIO) -> None:
+async def serve(environment: LoadedEnvironment | TasksetEnvironment, wire: TextIO) -> None:
     """Play trajectories until standard input ends."""
     loop = asyncio.get_running_loop()
     running: dict[int, asyncio.Task[None]] = {}
-    while line := await loop.run_in_executor(None, sys.stdin.readline):
-        asked = json.loads(line)
-        if "cancel" in asked:
-            if asked["cancel"] in running:
-                running[asked["cancel"]].cancel()
-            continue
-        number = asked["id"]
-        running[number] = task = asyncio.create_task(answer(environment, asked, wire))
-        task.add_done_callback(functools.partial(forget, running, number))
+    async with environment.serving():
+        while line := await loop.run_in_executor(None, sys.stdin.readline):
+            asked = json.loads(line)
+            if "cancel" in asked:
+                if asked["cancel"] in running:
+                    running[asked["cancel"]].cancel()
+                continue
+            number = asked["id"]
+            running[number] = task = asyncio.create_task(answer(environment, asked, wire))
+            task.add_done_callback(functools.partial(forget, running, number))
 
 
 def forget(running: dict[int, "asyncio.Task[None]"], number: int, _: object) -> None:
     del running[number]
 
 
-async def answer(environment: Any, asked: dict[str, Any], wire: TextIO) -> None:
+async def answer(environment: LoadedEnvironment | TasksetEnvironment, asked: dict[str, Any], wire: TextIO) -> None:
     """Play one trajectory and write what came of it; nothing if it is cancelled."""
     try:
-        report = await play(environment, asked)
+        with key_in_environment(asked) as variable:
+            report = await environment.play(asked["task"], asked["base_url"], variable)
     except Exception as error:  # noqa: BLE001  whatever the environment raises, its trajectory has failed
         report = {"error": f"{type(error).__name__}: {error}"}
     write(wire, {"id": asked["id"], **report})
 
 
-async def play(environment: Any, asked: dict[str, Any]) -> dict[str, Any]:
-    from verifiers.types import ClientConfig
-
-    variable = f"VERL_PIVOT_KEY_{asked['id']}"  # verifiers takes keys from the environment's variables alone
+@contextmanager
+def key_in_environment(asked: dict[str, Any]) -> Iterator[str]:
+    """Name of an environment variable with a trajectory's key, since verifiers takes keys from variables alone."""
+    variable = f"VERL_PIVOT_KEY_{asked['id']}"
     os.environ[variable] = asked["api_key"]
     try:
-        client = ClientConfig(api_key_var=variable, api_base_url=asked["base_url"], max_retries=0)
-        output = await environment.run_rollout(asked["task"], client, MODEL, {})
+        yield variable
     finally:
         del os.environ[variable]
-    if output.get("error") and not output.get("is_truncated"):
-        return {"error": str(output["error"])}
-    return {"reward": output["reward"], "metrics": output.get("metrics") or {}}
 
 
 if __name__ == "__main__":

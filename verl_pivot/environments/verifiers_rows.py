@@ -13,25 +13,33 @@ from verl_pivot.types import Json, JsonObject
 _PROCESS = Path(__file__).with_name("verifiers_process.py")
 
 
-def verifiers_command(python: str, name: str, arguments: Mapping[str, Any], mode: str) -> list[str]:
+def verifiers_command(python: str, name: str, arguments: Mapping[str, Any], *mode: str) -> list[str]:
     """Command of an environment's process.
 
     Args:
         python: Python in which verifiers and the environment are installed.
-        name: Name of the environment.
-        arguments: Arguments of its `load_environment`.
-        mode: `rows` or `play`.
+        name: Name of the environment, or of the task set.
+        arguments: Arguments of its `load_environment`, or since verifiers 0.4 the keys of `[env]`.
+        mode: `play`, or `rows` with the number of rows if that is limited.
     """
-    return [python, str(_PROCESS), name, json.dumps(dict(arguments)), mode]
+    return [python, str(_PROCESS), name, json.dumps(dict(arguments)), *mode]
 
 
-def verifiers_rows(python: str, name: str, arguments: Mapping[str, Any]) -> Iterator[JsonObject]:
-    """Rows of an environment's data set, one at a time; arguments are those of `verifiers_command`.
+def verifiers_rows(
+    python: str, name: str, arguments: Mapping[str, Any], limit: int | None = None
+) -> Iterator[JsonObject]:
+    """Rows of an environment's data set, one at a time.
+
+    Args:
+        python: As for `verifiers_command`.
+        name: As for `verifiers_command`.
+        arguments: As for `verifiers_command`.
+        limit: Rows that are read, from the first; None reads all of them.
 
     Raises:
         ConfigError: If the process fails; the message has the last line of its standard error.
     """
-    command = verifiers_command(python, name, arguments, "rows")
+    command = verifiers_command(python, name, arguments, "rows", *([] if limit is None else [str(limit)]))
     try:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     except OSError as error:
@@ -43,7 +51,7 @@ def verifiers_rows(python: str, name: str, arguments: Mapping[str, Any]) -> Iter
         said = errors.strip().splitlines()[-1:] or ["nothing"]
         raise ConfigError(
             f"the environment {name} gives no rows, and its process says {said[0]!r}: give --python of an environment "
-            "where `pip install verifiers==0.1.14` and the environment's own package are installed"
+            "where verifiers and the environment's own package are installed"
         )
     for index, line in enumerate(output.splitlines()):
         yield _row(name, index, json.loads(line))

@@ -1,10 +1,10 @@
-"""A launch's `pivot.rollout.environment` -> an error if its program, or the package verifiers, is not there."""
+"""A launch's `pivot.rollout.environment` -> an error if its program, server, or the package verifiers is not there."""
 
 import shutil
 import subprocess
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.rollout.settings import CommandEnvironment, ForeignEnvironment
+from verl_pivot.rollout.settings import CommandEnvironment, ForeignEnvironment, NemoGymAgent
 
 _IS_INSTALLED = "import importlib.util, sys; sys.exit(importlib.util.find_spec('verifiers') is None)"
 
@@ -22,11 +22,23 @@ def check_environment(environment: ForeignEnvironment) -> None:
                 "its whole path"
             )
         return
+    if isinstance(environment, NemoGymAgent):
+        _check_agent(environment)
+        return
     python = environment.python
     if shutil.which(python) is None:
         raise ConfigError(f"pivot.rollout.environment: there is no Python {python!r}; give its whole path")
     if subprocess.run([python, "-c", _IS_INSTALLED], check=False).returncode:
         raise ConfigError(
-            f"pivot.rollout.environment: {python} has no verifiers; run `{python} -m pip install verifiers==0.1.14`, "
+            f"pivot.rollout.environment: {python} has no verifiers; run `{python} -m pip install verifiers`, "
             f"or give another Python as pivot.rollout.environment={{verifiers: {environment.verifiers}, python: PATH}}"
+        )
+
+
+def _check_agent(agent: NemoGymAgent) -> None:
+    paths = agent.address.get("/openapi.json").get("paths")
+    if not isinstance(paths, dict) or "/run" not in paths:
+        raise ConfigError(
+            f"{agent.address.url} has no /run; give the address of an agent server of NeMo Gym, not that of a "
+            "resources server or a model"
         )

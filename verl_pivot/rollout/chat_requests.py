@@ -1,18 +1,17 @@
-"""Request of OpenAI's chat completions -> messages and tools as a chat template reads them; a turn -> the answer."""
+"""Messages of a request to the gateway -> as a chat template reads them; a turn of the policy -> a message."""
 
 import json
 import secrets
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from verl_pivot.types import Json, JsonObject, ToolCall
 
 CONTEXT_FULL = "context_length_exceeded"
 """OpenAI's code for a conversation that leaves no room for an answer."""
+_TEXT_PARTS = ("text", "input_text", "output_text")
+"""Types of the parts of a message that are text, in chat completions and in responses."""
 
 
 class ChatRefusedError(Exception):
@@ -25,18 +24,6 @@ class ChatRefusedError(Exception):
     def as_dict(self) -> JsonObject:
         """Body of the answer, in OpenAI's form."""
         return {"error": {"message": str(self), "type": "invalid_request_error", "param": None, "code": self.code}}
-
-
-class _Body(msgspec.Struct):
-    """Fields of a request that are read; the trainer's own sampling parameters hold, whatever others it has."""
-
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
-    stream: bool | None = None
-    logprobs: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,68 +40,70 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """A turn of the policy, as an answer shows it."""
+    """A turn of the policy, as an answer tells it."""
 
-    content: str
-    reasoning: str | None
-    calls: tuple[ToolCall, ...]
+    message: JsonObject
+    """The turn as a message of chat completions."""
     ended: bool
     """Whether the policy ended the turn by itself; False if it was cut off."""
     num_read: int
     """Tokens that the policy read."""
     num_sampled: int
 
-    def message(self) -> JsonObject:
-        """The turn as a message of the conversation, with new ids for its calls."""
-        message: JsonObject = {"role": "assistant", "content": self.content or None}
-        if self.reasoning is not None:
-            message["reasoning_content"] = self.reasoning
-        if self.calls:
-            message["tool_calls"] = [
-                {
-                    "id": f"call_{secrets.token_hex(12)}",
-                    "type": "function",
-                    "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-                }
-                for call in self.calls
-            ]
-        return message
 
-    def answer(self, message: JsonObject) -> JsonObject:
-        """Body of the answer with this message."""
-        finished = "tool_calls" if self.calls else "stop" if self.ended else "length"
-        total = self.num_read + self.num_sampled
-        return {
-            "id": f"chatcmpl-{secrets.token_hex(12)}",
-            "object": "chat.completion",
-            "created": int(time.time()),
-            "model": "policy",
-            "choices": [{"index": 0, "message": message, "finish_reason": finished, "logprobs": None}],
-            "usage": {"prompt_tokens": self.num_read, "completion_tokens": self.num_sampled, "total_tokens": total},
-        }
+class PolicyQuestion(NamedTuple):
+    """A request to the gateway: what the policy is asked, and the form in which its turn is told."""
+
+    request: ChatRequest
+    answer: Callable[[ChatTurn], JsonObject]
+    """A turn -> the body of the answer."""
+    events: Callable[[ChatTurn], str] | None
+    """A turn -> server-sent events; None if the program asked for one body."""
 
 
-def read_request(body: bytes) -> ChatRequest:
-    """Read the body of a request.
+def turn_message(content: str, reasoning: str | None, calls: Sequence[ToolCall]) -> JsonObject:
+    """A turn as a message of chat completions, with new ids for its calls."""
+    message: JsonObject = {"role": "assistant", "content": content or None}
+    if reasoning is not None:
+        message["reasoning_content"] = reasoning
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": f"call_{secrets.token_hex(12)}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
+            for call in calls
+        ]
+    return message
+
+
+def server_sent(data: Json, event: str = "") -> str:
+    """One server-sent event."""
+    named = f"event: {event}\n" if event else ""
+    return f"{named}data: {json.dumps(data, ensure_ascii=False)}\n\n"
+
+
+def checked_request(
+    messages: Sequence[Mapping[str, Any]], tools: Sequence[JsonObject], limits: Sequence[int | None]
+) -> ChatRequest:
+    """What the policy is asked by messages of chat completions.
+
+    Args:
+        messages: The messages.
+        tools: Schemas of the tools in the OpenAI form.
+        limits: Most tokens of the answer, as far as the request says them.
 
     Raises:
-        ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
+        ChatRefusedError: If a message holds anything but text, or there is none.
     """
-    try:
-        read = msgspec.json.decode(body, type=_Body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChatRefusedError(f"this is no request of chat completions: {error}") from error
-    offered = (("n", read.n not in (None, 1)), ("stream", read.stream), ("logprobs", read.logprobs))
-    for name, is_asked in offered:
-        if is_asked:
-            raise ChatRefusedError(f"the policy in training gives one whole answer; leave `{name}` out")
-    if not read.messages:
+    if not messages:
         raise ChatRefusedError("there are no messages")
-    limits = [limit for limit in (read.max_tokens, read.max_completion_tokens) if limit is not None]
-    if limits and min(limits) < 1:
+    given = [limit for limit in limits if limit is not None]
+    if given and min(given) < 1:
         raise ChatRefusedError("max_tokens must be at least 1")
-    messages = [_message(each) for each in read.messages]
-    return ChatRequest(messages=messages, tools=list(read.tools or []), max_tokens=min(limits, default=None))
+    read = [_message(each) for each in messages]
+    return ChatRequest(messages=read, tools=list(tools), max_tokens=min(given, default=None))
 
 
 def _message(message: Mapping[str, Any]) -> JsonObject:
@@ -125,10 +114,10 @@ def _message(message: Mapping[str, Any]) -> JsonObject:
     if role not in ("system", "user", "assistant", "tool"):
         raise ChatRefusedError(f"a message has the role {role!r}; known: system, developer, user, assistant, tool")
     read: JsonObject = {"role": role, "content": _text(message.get("content"))}
-    if message.get("tool_calls"):
-        read["tool_calls"] = [_call(each) for each in message["tool_calls"]]
-    if message.get("tool_call_id"):
-        read["tool_call_id"] = message["tool_call_id"]
+    if calls := message.get("tool_calls"):
+        read["tool_calls"] = [_call(each) for each in (calls if isinstance(calls, list) else [calls])]
+    if number := message.get("tool_call_id"):
+        read["tool_call_id"] = str(number)
     return read
 
 
@@ -136,7 +125,7 @@ def _text(content: Json) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") in _TEXT_PARTS]
     if len(texts) < len(parts) or not all(isinstance(text, str) for text in texts):
         raise ChatRefusedError("a message has content that is not text, such as an image; the policy reads text alone")
     return "".join(map(str, texts))
@@ -146,7 +135,7 @@ def _call(call: Any) -> JsonObject:
     match call:
         case {"function": {"name": str(name), "arguments": str(arguments)}}:
             function: JsonObject = {"name": name, "arguments": arguments}
-            return {"id": call.get("id"), "type": "function", "function": function}
+            return {"id": str(call.get("id")), "type": "function", "function": function}
     raise ChatRefusedError("a message has a tool call without the name of a function and its arguments as text")
 
 

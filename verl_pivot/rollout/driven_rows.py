@@ -29,8 +29,15 @@ from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
 from verl_pivot.rollout.environment_process import EnvironmentReport, run_environment
 from verl_pivot.rollout.environment_worker import EnvironmentWorker
 from verl_pivot.rollout.model_gateway import PolicyEndpoint, gateway
+from verl_pivot.rollout.nemo_gym_agent import run_agent
 from verl_pivot.rollout.played_rollout import ToolLoopParts
-from verl_pivot.rollout.settings import ForeignEnvironment, VerifiersEnvironment, is_dumped
+from verl_pivot.rollout.settings import (
+    CommandEnvironment,
+    ForeignEnvironment,
+    NemoGymAgent,
+    VerifiersEnvironment,
+    is_dumped,
+)
 from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.types import EnvironmentReturn, Verdict
 
@@ -82,10 +89,10 @@ async def driven_rows(
 
 
 async def _place(environment: ForeignEnvironment) -> AbstractAsyncContextManager[None]:
-    """A place among the processes of a worker; environments of verifiers share one process."""
-    if isinstance(environment, VerifiersEnvironment):
-        return nullcontext()
-    return await _places(environment.max_processes).get()
+    """A place among the processes of a worker; other environments have none for each rollout."""
+    if isinstance(environment, CommandEnvironment):
+        return await _places(environment.max_processes).get()
+    return nullcontext()
 
 
 @cache
@@ -115,6 +122,8 @@ async def _report(
     if isinstance(environment, VerifiersEnvironment):
         worker = await _worker(environment.model_dump_json()).get()
         return await worker.play(verifiers_task(columns), endpoint, is_stuck=is_stuck)
+    if isinstance(environment, NemoGymAgent):
+        return await run_agent(environment, columns, endpoint, is_stuck=is_stuck)
     task = {"prompt": columns["raw_prompt"], **{name: columns[name] for name in _COLUMNS if name in columns}}
     return await run_environment(environment.command, task, endpoint, is_stuck=is_stuck)
 

@@ -13,7 +13,14 @@ from verl_pivot.data.actions import read_turn
 from verl_pivot.data.rollout_dumps import DumpedTurn
 from verl_pivot.data.rollout_records import RoutingCost, StopReason
 from verl_pivot.engines.rendering import action_text
-from verl_pivot.rollout.chat_requests import CONTEXT_FULL, ChatRefusedError, ChatRequest, ChatTurn, for_template
+from verl_pivot.rollout.chat_requests import (
+    CONTEXT_FULL,
+    ChatRefusedError,
+    ChatRequest,
+    ChatTurn,
+    for_template,
+    turn_message,
+)
 from verl_pivot.rollout.conversation_tokens import rendered, with_messages, with_sampled_turn
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
@@ -83,8 +90,8 @@ class DrivenTrajectory:
         """Seconds since the policy's last answer, or since the beginning; 0 while it writes one."""
         return 0.0 if self._one_at_a_time.locked() else time.monotonic() - self._last_answer
 
-    async def answer(self, request: ChatRequest) -> JsonObject:
-        """Body of the answer to a request.
+    async def answer(self, request: ChatRequest) -> ChatTurn:
+        """The policy's turn that follows the messages of a request.
 
         Raises:
             ChatRefusedError: If a limit of the rollout is reached, the engine fails, or the trajectory is over.
@@ -101,12 +108,11 @@ class DrivenTrajectory:
             if not sampled.token_ids:
                 raise self._refused(StopReason.ENGINE_FAILURE, NO_TOKENS, status=500)
             turn, text = await self._read(sampled, request, len(begun.tokens.token_ids))
-            message = turn.message()
             self.conversations = [each for each in self.conversations if each.first_turn != begun.first_turn]
             self.conversations.append(
                 DrivenConversation(
                     tokens=await with_sampled_turn(self._parts, begun.tokens, sampled),
-                    seen=[*request.messages, _as_sent_back(message)],
+                    seen=[*request.messages, _as_sent_back(turn.message)],
                     written=[*begun.written, {"role": "assistant", "content": text}],
                     tools=request.tools,
                     first_turn=begun.first_turn,
@@ -117,7 +123,7 @@ class DrivenTrajectory:
             self.conversations.sort(key=lambda each: each.first_turn)
             self.turn_tokens.append(len(sampled.token_ids))
             self._last_answer = time.monotonic()
-            return turn.answer(message)
+            return turn
 
     def _check_limits(self) -> None:
         """Raises ChatRefusedError if the rollout may have no further turn."""
@@ -179,14 +185,13 @@ class DrivenTrajectory:
         )
         read = read_turn(text)
         is_action = bool(calls) and all(isinstance(call, ToolCall) for call in calls)
-        return ChatTurn(
+        message = turn_message(
             content=read.content if is_action else text.rpartition("</think>")[2].strip(),
             reasoning=read.reasoning,
-            calls=tuple(call for call in calls if isinstance(call, ToolCall)) if is_action else (),
-            ended=ended,
-            num_read=num_read,
-            num_sampled=len(sampled.token_ids),
-        ), text
+            calls=[call for call in calls if isinstance(call, ToolCall)] if is_action else [],
+        )
+        num_sampled = len(sampled.token_ids)
+        return ChatTurn(message=message, ended=ended, num_read=num_read, num_sampled=num_sampled), text
 
     async def end(self) -> RoutingCost | None:
         """Refuse what is still asked, and tell the router that the trajectory is over."""

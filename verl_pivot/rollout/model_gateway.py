@@ -4,15 +4,18 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 from aiohttp import web
 
 from verl_pivot.loop_local import LoopLocal
-from verl_pivot.rollout.chat_requests import ChatRefusedError, read_request
+from verl_pivot.rollout.chat_completions import read_completion
+from verl_pivot.rollout.chat_requests import ChatRefusedError, PolicyQuestion
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
+from verl_pivot.rollout.responses_api import read_response_request
 
-_MAX_BODY_BYTES = 64 << 20
+MAX_BODY_BYTES = 64 << 20
 
 
 class PolicyEndpoint(NamedTuple):
@@ -29,8 +32,9 @@ class ModelGateway:
 
     def __init__(self) -> None:
         self._trajectories: dict[str, DrivenTrajectory] = {}
-        app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
-        app.router.add_post("/v1/chat/completions", self._complete)
+        app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
+        app.router.add_post("/v1/chat/completions", partial(self._answer, read_completion))
+        app.router.add_post("/v1/responses", partial(self._answer, read_response_request))
         app.router.add_get("/v1/models", _list_models)
         self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
         self._starting = asyncio.Lock()
@@ -62,12 +66,16 @@ class ModelGateway:
                 self._port = int(self._runner.addresses[0][1])
             return self._port
 
-    async def _complete(self, request: web.Request) -> web.Response:
+    async def _answer(self, read: Callable[[bytes], PolicyQuestion], request: web.Request) -> web.Response:
         trajectory = self._trajectories.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
         if trajectory is None:
             text = "the key belongs to no trajectory that is under way"
             raise ChatRefusedError(text, status=401, code="invalid_api_key")
-        return _json(await trajectory.answer(read_request(await request.read())))
+        question = read(await request.read())
+        turn = await trajectory.answer(question.request)
+        if question.events is None:
+            return json_answer(question.answer(turn))
+        return web.Response(text=question.events(turn), content_type="text/event-stream")
 
 
 gateway: LoopLocal[ModelGateway] = LoopLocal(ModelGateway)
@@ -75,19 +83,19 @@ gateway: LoopLocal[ModelGateway] = LoopLocal(ModelGateway)
 
 
 async def _list_models(request: web.Request) -> web.Response:
-    return _json({"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "verl-pivot"}]})
+    return json_answer({"object": "list", "data": [{"id": "policy", "object": "model", "owned_by": "verl-pivot"}]})
 
 
 @web.middleware
-async def _refusals(
+async def refusals(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Answer a refused request in OpenAI's form."""
     try:
         return await handler(request)
     except ChatRefusedError as error:
-        return _json(error.as_dict(), status=error.status)
+        return json_answer(error.as_dict(), status=error.status)
 
 
-def _json(body: object, status: int = 200) -> web.Response:
+def json_answer(body: object, status: int = 200) -> web.Response:
     return web.json_response(body, status=status)

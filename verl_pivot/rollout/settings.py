@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from verl_pivot.configuration import configs_dir
+from verl_pivot.environments.server_address import ServerAddress
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
@@ -39,24 +40,43 @@ class CommandEnvironment(Options):
 
 
 class VerifiersEnvironment(Options):
-    """An environment of verifiers (up to 0.1.14), in one process of each worker."""
+    """An environment of verifiers, in one process of each worker."""
 
     verifiers: Annotated[str, Field(min_length=1)]
-    """Name of the environment."""
+    """Name of the environment, or since verifiers 0.4 of the task set."""
     arguments: Mapping[str, Any] = {}
-    """Arguments of its `load_environment`."""
+    """Arguments of its `load_environment`, or since verifiers 0.4 the keys of `[env]`."""
     python: str = sys.executable
     """Python in which verifiers and the environment are installed."""
 
 
+class NemoGymAgent(Options):
+    """An agent server of NeMo Gym that runs already, on the machine of the workers."""
+
+    nemo_gym_agent: Annotated[str, Field(pattern=r"^https?://[^/]")]
+    """Address of the agent server."""
+    policy_port: Annotated[int, Field(ge=1, le=65535)] = 8790
+    """Port of 127.0.0.1 at which NeMo Gym's own configuration finds the policy."""
+    headers: Mapping[str, str] = {}
+    """{HTTP header: name of the environment variable that holds its value}"""
+
+    @property
+    def address(self) -> ServerAddress:
+        return ServerAddress(environment=self.nemo_gym_agent, headers=self.headers)
+
+
 def _environment_kind(value: object) -> str:
     """Which of the environments a setting describes."""
-    is_verifiers = isinstance(value, VerifiersEnvironment) or (isinstance(value, Mapping) and "verifiers" in value)
-    return "verifiers" if is_verifiers else "command"
+    named = value if isinstance(value, Mapping) else type(value).model_fields if isinstance(value, Options) else ()
+    return next((name for name in _DRIVERS if name in named), "command")
 
 
+_DRIVERS = ("verifiers", "nemo_gym_agent")
+"""Environments that have the short form NAME:VALUE."""
 ForeignEnvironment: TypeAlias = Annotated[
-    Annotated[CommandEnvironment, Tag("command")] | Annotated[VerifiersEnvironment, Tag("verifiers")],
+    Annotated[CommandEnvironment, Tag("command")]
+    | Annotated[VerifiersEnvironment, Tag("verifiers")]
+    | Annotated[NemoGymAgent, Tag("nemo_gym_agent")],
     Discriminator(_environment_kind),
 ]
 """An environment that drives the policy."""
@@ -95,12 +115,15 @@ class RolloutSettings(Options):
     @field_validator("environment", mode="before")
     @classmethod
     def _read_name(cls, value: object) -> object:
-        """`verifiers:NAME` is short for `{verifiers: NAME}`."""
+        """`verifiers:NAME` is short for `{verifiers: NAME}`, and so on."""
         if not isinstance(value, str):
             return value
         kind, colon, name = value.partition(":")
-        if kind != "verifiers" or not colon:
-            raise ValueError(f"environment must be verifiers:NAME or {{command: [program, ...]}}, got {value!r}")
+        if kind not in _DRIVERS or not colon:
+            raise ValueError(
+                "environment must be verifiers:NAME, nemo_gym_agent:URL or {command: [program, ...]}, got "
+                + repr(value)
+            )
         return {kind: name}
 
     @model_validator(mode="after")
