@@ -207,7 +207,7 @@ for module in sys.argv[1:]:
 
 
 def test_sglang_and_vllm_are_imported_nowhere_in_the_package() -> None:
-    """Engines are other programs, behind HTTP or behind verl's client; `local/shims` replaces parts of SGLang by name."""
+    """Engines are programs behind HTTP or behind verl's client; `local/shims` replaces parts of SGLang by name."""
     found = {
         str(path.relative_to(PACKAGE))
         for path in modules().values()

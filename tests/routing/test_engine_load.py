@@ -1,4 +1,4 @@
-"""routing.engine_load: when servers are polled, and what vLLM answers; SGLang's answers are in the router actor's tests."""
+"""routing.engine_load: when servers are polled, and what vLLM answers; SGLang is in the tests of the router's actor."""
 
 from itertools import pairwise
 

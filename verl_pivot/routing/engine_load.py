@@ -66,7 +66,7 @@ def poll_share(number: int) -> float:
     return number * _GOLDEN_SECTION % 1.0
 
 
-class _Sample(NamedTuple):
+class _MetricSample(NamedTuple):
     """One line of Prometheus' text format."""
 
     labels: Mapping[str, str]
@@ -96,10 +96,10 @@ def parse_metrics(text: str) -> EngineLoad:
     return EngineLoad(capacity=capacity, num_requests=round(sum(sample.value for sample in requests)))
 
 
-def _samples(text: str, name: str) -> Sequence[_Sample]:
+def _samples(text: str, name: str) -> Sequence[_MetricSample]:
     """[num_engines] samples of one metric; each data-parallel engine of a server has one."""
     found = re.finditer(rf"^{name}(?:\{{(.*)\}})? (\d[\d.e+-]*)$", text, re.MULTILINE | re.ASCII)
-    return [_Sample(dict(_LABEL.findall(match[1] or "")), float(match[2])) for match in found]
+    return [_MetricSample(dict(_LABEL.findall(match[1] or "")), float(match[2])) for match in found]
 
 
 async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:

@@ -14,7 +14,8 @@ from verl_pivot.smoke.methods import JUDGE_PLACE, QUESTION, TOOLS, RowKind, Smok
 from verl_pivot.smoke.rows import write_rows
 from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved, training
 
-_PROMPTS_PER_WORKER = 4
+ROLLOUTS_PER_WORKER = 16
+"""Rollouts of a step for each worker: few of them are alike by chance."""
 _MAX_PROMPT_TOKENS = 2048
 _MAX_RESPONSE_TOKENS = 512
 _DEFAULT_SERVICE = re.compile(r"http://127\.0\.0\.1:8000\b")
@@ -72,7 +73,7 @@ def compose(
         machine: What it runs on.
         services: Address of a judge and of a search service; None if the case asks neither.
     """
-    batch_size = _PROMPTS_PER_WORKER * machine.num_workers
+    batch_size = ROLLOUTS_PER_WORKER // case.group_size * machine.num_workers
     rows = write_rows(folder / "rows.parquet", case.rows, 16 * batch_size)
     tools = _write_tools(case, method, folder, services)
     lengths = [] if method == "l0" else [f"data.max_response_length={_MAX_RESPONSE_TOKENS}"]  # l0 has a window

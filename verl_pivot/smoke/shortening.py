@@ -4,13 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.composing import ROLLOUTS_PER_WORKER, SmokeMachine
 from verl_pivot.smoke.launch_script import ReplacedLaunch, replaced
 from verl_pivot.smoke.methods import CASES
 from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved
 
 MODEL = "actor_rollout_ref.model.path"
-_PROMPTS_PER_WORKER = 4
 _GROUP_SIZE = 4
 _MAX_RESPONSE_TOKENS = 1024
 _ALSO = (
@@ -58,8 +57,9 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
         ConfigError: If a word that stays has something that only a shell can tell.
     """
     method = value_of(launch, "method") or ""
-    batch_size = str(_PROMPTS_PER_WORKER * machine.num_workers)
     group_size = CASES[method].group_size if method in CASES else _GROUP_SIZE
+    num_prompts = ROLLOUTS_PER_WORKER // group_size * machine.num_workers
+    batch_size = str(num_prompts)
     others = {
         "critic.model.path": str(model),
         "critic.ppo_mini_batch_size": batch_size,
@@ -70,7 +70,7 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
         MODEL: str(model),
         **{key: value for key, value in others.items() if value_of(launch, key) is not None},
         "data.train_batch_size": batch_size,
-        "data.train_max_samples": str(16 * _PROMPTS_PER_WORKER * machine.num_workers),
+        "data.train_max_samples": str(16 * num_prompts),
         **({} if method == "l0" else {"data.max_response_length": str(_MAX_RESPONSE_TOKENS)}),  # l0 has a window
         "actor_rollout_ref.actor.ppo_mini_batch_size": batch_size,
         "actor_rollout_ref.rollout.n": str(group_size),

@@ -1,8 +1,7 @@
 """A method -> SmokeResult: its tiny policy, its launch, and whether what it logged is what a working method logs."""
 
-import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +54,7 @@ def smoke(
     with standing_in(folder) if needs_services(case) else nullcontext() as services:
         overrides = compose(method, case, folder, policy, machine, services)
         outcome = run_launch(folder, overrides, say)
-    complaint = outcome.cause or (complaint_of(case, outcome.metrics[1]) if model is None else None)
+    complaint = outcome.cause or (complaint_of(case, outcome.metrics.values()) if model is None else None)
     return _result(method, outcome, overrides, complaint)
 
 
@@ -106,18 +105,21 @@ def _result(method: str, outcome: LaunchOutcome, overrides: Sequence[str], compl
     )
 
 
-def complaint_of(case: SmokeCase, metrics: Mapping[str, float]) -> str | None:
-    """What the metrics of a step say against a method whose policy calls tools; None if nothing.
+def complaint_of(case: SmokeCase, steps: Iterable[Mapping[str, float]]) -> str | None:
+    """What the metrics say against a method whose policy calls tools; None if nothing.
 
     Args:
         case: Case of the method.
-        metrics: {metric: value} of the step.
+        steps: [num_steps] {metric: value}
     """
-    if share := metrics.get("rollout/masked_rate", 0.0):
-        reasons = [name for name, value in metrics.items() if name.startswith("rollout/stop_reason/") and value]
-        return f"{share:.0%} of the rollouts were masked, since the system failed in them: {', '.join(reasons)}"
-    if number := metrics.get("pivot/undecided_rows", 0.0):
-        return f"the rewards of {number:.0f} rollouts could not be decided"
-    if case.tools is not None and not metrics.get("rollout/calls_per_trajectory", math.nan) > 0:
+    num_calls = 0.0
+    for metrics in steps:
+        if share := metrics.get("rollout/masked_rate", 0.0):
+            reasons = [name for name, value in metrics.items() if name.startswith("rollout/stop_reason/") and value]
+            return f"{share:.0%} of the rollouts were masked, since the system failed in them: {', '.join(reasons)}"
+        if number := metrics.get("pivot/undecided_rows", 0.0):
+            return f"the rewards of {number:.0f} rollouts could not be decided"
+        num_calls += metrics.get("rollout/calls_per_trajectory", 0.0)
+    if case.tools is not None and not num_calls:
         return "no rollout called a tool, though the policy writes calls"
     return None
