@@ -23,6 +23,7 @@ def smoke_command(
         Path | None, typer.Option(help="Script with your own launch, which is made short; it is read, not run.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="GPUs, or processes that stand for them, of a launch.")] = 1,
+    rollouts: Annotated[int, typer.Option(min=8, help="Rollouts of a step for each worker.")] = 16,
     out: Annotated[Path, typer.Option(help="Folder for files and logs.")] = Path("outputs/smoke"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
@@ -44,7 +45,7 @@ def smoke_command(
     from verl_pivot.smoke.composing import this_machine
 
     results = []
-    for result in _results(methods or [], model, launch, out, this_machine(workers), _say(as_json)):
+    for result in _results(methods or [], model, launch, out, this_machine(workers, rollouts), _say(as_json)):
         results.append(result)
         if not as_json:
             _print(result)
@@ -101,6 +102,7 @@ def _as_json(result: "SmokeResult") -> dict[str, Any]:
         "complaint": result.complaint,
         "seconds": round(result.seconds, 1),
         "phases": result.phases,
+        "metrics": result.metrics,
         "overrides": list(result.overrides),
         "log": str(result.log),
     }

@@ -14,8 +14,6 @@ from verl_pivot.smoke.methods import JUDGE_PLACE, QUESTION, TOOLS, RowKind, Smok
 from verl_pivot.smoke.rows import write_rows
 from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved, training
 
-ROLLOUTS_PER_WORKER = 16
-"""Rollouts of a step for each worker: few of them are alike by chance."""
 _MAX_PROMPT_TOKENS = 2048
 _MAX_RESPONSE_TOKENS = 512
 _DEFAULT_SERVICE = re.compile(r"http://127\.0\.0\.1:8000\b")
@@ -30,6 +28,12 @@ class SmokeMachine:
     """GPUs that a launch uses, or processes that stand for them."""
     engine: str
     """`actor_rollout_ref.rollout.name`"""
+    num_rollouts: int = 16
+    """Rollouts of a step for each worker."""
+
+    def batch_size(self, group_size: int) -> int:
+        """Prompts of a step."""
+        return max(1, self.num_rollouts // group_size) * self.num_workers
 
     @property
     def overrides(self) -> list[str]:
@@ -73,7 +77,7 @@ def compose(
         machine: What it runs on.
         services: Address of a judge and of a search service; None if the case asks neither.
     """
-    batch_size = ROLLOUTS_PER_WORKER // case.group_size * machine.num_workers
+    batch_size = machine.batch_size(case.group_size)
     rows = write_rows(folder / "rows.parquet", case.rows, 16 * batch_size)
     tools = _write_tools(case, method, folder, services)
     lengths = [] if method == "l0" else [f"data.max_response_length={_MAX_RESPONSE_TOKENS}"]  # l0 has a window
@@ -119,8 +123,12 @@ def texts_of(case: SmokeCase) -> Sequence[str]:
     return [QUESTION, TOOLS, *case.turns, *shown]
 
 
-def this_machine(num_workers: int) -> SmokeMachine:
+def this_machine(num_workers: int, num_rollouts: int) -> SmokeMachine:
     """The machine that this process runs on.
+
+    Args:
+        num_workers: GPUs that a launch uses, or processes that stand for them.
+        num_rollouts: Rollouts of a step for each of them.
 
     Raises:
         ConfigError: If it has fewer GPUs than workers, or no rollout engine.
@@ -130,4 +138,6 @@ def this_machine(num_workers: int) -> SmokeMachine:
         raise ConfigError(f"--workers {num_workers}: this machine has {num_found} GPUs")
     if engine is None or (engine != "sglang" and not num_found):
         raise ConfigError("SGLang is not installed: pip install --no-deps -r requirements/sglang.txt")
-    return SmokeMachine(has_accelerator=num_found > 0, num_workers=num_workers, engine=engine)
+    return SmokeMachine(
+        has_accelerator=num_found > 0, num_workers=num_workers, engine=engine, num_rollouts=num_rollouts
+    )

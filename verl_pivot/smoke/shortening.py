@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.smoke.composing import ROLLOUTS_PER_WORKER, SmokeMachine
+from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.launch_script import ReplacedLaunch, replaced
 from verl_pivot.smoke.methods import CASES
 from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved
@@ -58,7 +58,7 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
     """
     method = value_of(launch, "method") or ""
     group_size = CASES[method].group_size if method in CASES else _GROUP_SIZE
-    num_prompts = ROLLOUTS_PER_WORKER // group_size * machine.num_workers
+    num_prompts = machine.batch_size(group_size)
     batch_size = str(num_prompts)
     others = {
         "critic.model.path": str(model),

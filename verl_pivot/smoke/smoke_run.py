@@ -26,6 +26,8 @@ class SmokeResult:
     """Wall time of the launch."""
     phases: Mapping[str, float]
     """{phase: seconds}, in their order."""
+    metrics: Mapping[str, float]
+    """{metric: value} of the last step; empty if there was none."""
     overrides: Sequence[str]
     log: Path
 
@@ -100,6 +102,7 @@ def _result(method: str, outcome: LaunchOutcome, overrides: Sequence[str], compl
         complaint=complaint,
         seconds=outcome.seconds,
         phases=outcome.phases,
+        metrics=outcome.metrics[max(outcome.metrics)] if outcome.metrics else {},
         overrides=tuple(overrides),
         log=outcome.log,
     )
