@@ -123,7 +123,7 @@ def texts_of(case: SmokeCase) -> Sequence[str]:
     return [QUESTION, TOOLS, *case.turns, *shown]
 
 
-def this_machine(num_workers: int, num_rollouts: int) -> SmokeMachine:
+def this_machine(num_workers: int, num_rollouts: int = 16) -> SmokeMachine:
     """The machine that this process runs on.
 
     Args:
