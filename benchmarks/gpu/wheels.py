@@ -76,7 +76,9 @@ def split(wheels: Iterable[Path], out: Path, piece_bytes: int = PIECE_BYTES) -> 
         piece_bytes: Size of each piece but the last.
     """
     out.mkdir(parents=True, exist_ok=True)
-    manifest, pieces, piece = [], [], b""
+    manifest: list[dict[str, object]] = []
+    pieces: list[Path] = []
+    piece = b""
     for wheel in sorted(wheels):
         content = wheel.read_bytes()
         manifest.append({"name": wheel.name, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()})

@@ -64,6 +64,23 @@ def test_a_launch_behind_other_words_is_found_and_ends_where_the_command_does(tm
     assert launch(tmp_path, script) == ("a=1",)
 
 
+def test_a_variable_that_only_some_runs_assign_keeps_its_name_and_is_not_guessed(tmp_path: Path) -> None:
+    script = """
+A=1
+B=1
+C=1
+if [ -z "$X" ]; then
+  A=2
+fi
+[ -z "$Y" ] && B=2
+for i in 1 2; do C=$i; done
+D=4  # don't read this, nor "that
+python -m verl.trainer.main_ppo a=$A b=$B c=$C d=$D e=x#y
+"""
+
+    assert launch(tmp_path, script) == ("a=$A", "b=$B", "c=$C", "d=4", "e=x#y")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

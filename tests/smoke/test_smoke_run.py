@@ -1,14 +1,16 @@
 """Cases of the methods, and what is said of the metrics that a launch logged."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.hooks import HOOKS
+from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.methods import CASES, case_of
-from verl_pivot.smoke.smoke_run import complaint_of
+from verl_pivot.smoke.smoke_run import complaint_of, smoke
 from verl_pivot.smoke.trial_launch import missing_of_steps
 
 FINE = {"critic/score/mean": 0.5, "actor/pg_loss": 0.0, "actor/grad_norm": 0.1, "rollout/calls_per_trajectory": 0.3}
@@ -67,3 +69,11 @@ def test_a_launch_that_ends_well_must_have_learnt_from_numbers(
     metrics: dict[int, dict[str, float]], said: str | None
 ) -> None:
     assert missing_of_steps(metrics) == said
+
+
+def test_a_folder_that_no_smoke_made_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "pivotrl").mkdir()
+    machine = SmokeMachine(has_accelerator=False, num_workers=1, engine="sglang")
+
+    with pytest.raises(ConfigError, match="exists and is not the folder of an earlier smoke: give another --out"):
+        smoke("pivotrl", tmp_path / "pivotrl", machine, None, print)

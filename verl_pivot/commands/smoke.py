@@ -1,7 +1,8 @@
 """`verl-pivot smoke`: two steps of the stock trainer with each method, on what this machine has."""
 
 import json
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +44,9 @@ def smoke_command(
       verl-pivot smoke grpo_roc --model Qwen/Qwen3-8B --workers 8
     """
     from verl_pivot.smoke.composing import this_machine
+    from verl_pivot.smoke.tiny_model import without_progress_bars
 
+    without_progress_bars()
     results = []
     for result in _results(methods or [], model, launch, out, this_machine(workers, rollouts), _say(as_json)):
         results.append(result)
@@ -92,7 +95,8 @@ def _say(as_json: bool) -> Callable[[str], None]:
 def _print(result: "SmokeResult") -> None:
     what = "works" if result.complaint is None else f"FAILS: {result.complaint}"
     typer.echo(f"{result.method}: {what} ({result.seconds:.0f} s; log {result.log})")
-    typer.echo("  " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in result.phases.items()))
+    if result.phases:
+        typer.echo("  " + ", ".join(f"{phase} {seconds:.1f} s" for phase, seconds in result.phases.items()))
 
 
 def _as_json(result: "SmokeResult") -> dict[str, Any]:
@@ -101,11 +105,16 @@ def _as_json(result: "SmokeResult") -> dict[str, Any]:
         "works": result.complaint is None,
         "complaint": result.complaint,
         "seconds": round(result.seconds, 1),
-        "phases": result.phases,
-        "metrics": result.metrics,
+        "phases": _finite(result.phases),
+        "metrics": _finite(result.metrics),
         "overrides": list(result.overrides),
         "log": str(result.log),
     }
+
+
+def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
+    """The values as JSON has them, which knows no NaN."""
+    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def _failed_checks() -> list[dict[str, str]]:

@@ -14,6 +14,9 @@ _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL | re.ASCII)
 _ARRAY = re.compile(r"^[ \t]*(?:declare -a )?([A-Za-z_]\w*)(\+?)=\(((?:[^()'\"]|'[^']*'|\"[^\"]*\")*)\)", re.MULTILINE)
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*])|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})", re.ASCII)
 _UNKNOWN = re.compile(r"\$\(|`")
+_QUOTED_OR_COMMENT = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<![^\s;])#[^\n]*", re.DOTALL)
+_BEGINS = frozenset(("if", "case", "for", "while", "until"))
+_BLOCK_ENDS = frozenset(("fi", "esac", "done"))
 _ENDS = frozenset((";", "&&", "||", "|", "&", ">", ">>", "<", "&>", "|&", "done", "fi"))
 _LETTERS_OF_ENDS = ";&|<>"
 _ARRAY_WORD = re.compile(r"\$\{(\w+)\[[@*]\]\}|\$[@*]|\$\{[@*]\}", re.ASCII)
@@ -42,7 +45,7 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
     """The overrides of the launch of verl in a script, which is read and not run.
 
     Variables have the values that the script gives them by plain assignments, or else those of the environment. What
-    only a shell can tell, such as $(hostname), stays in the words as it stands.
+    only a shell can tell, such as $(hostname) or a variable that is assigned within an `if`, stays as it stands.
 
     Args:
         script: A shell script, or a file with the command alone.
@@ -51,22 +54,21 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
     Raises:
         ConfigError: If the script holds no launch of verl, or several, or a quote without its end.
     """
-    text = script.read_text(errors="replace").replace("\\\n", " ")
+    text = _without_comments(script.read_text(errors="replace").replace("\\\n", " "))
     arrays: dict[str, list[str]] = {}
     for name, added, body in _ARRAY.findall(text):
         arrays[name] = [*(arrays.get(name, []) if added else []), *_split(script, body)]
-    variables, launches = dict(environment), []
+    variables, launches, depth = dict(environment), [], 0
     for line in _ARRAY.sub("", text).splitlines():
         words = _split(script, line)
-        for word in words:
-            found = _ASSIGNMENT.fullmatch(word)
-            if found is None and word not in ("export", "local", "declare"):
-                break
-            if found is not None:
-                before = variables.get(found[1], "") if found[2] else ""
-                variables[found[1]] = before + _filled(found[3], variables)
+        begun = depth + sum(word in _BEGINS for word in words)
+        depth = begun - sum(word in _BLOCK_ENDS for word in words)
         if MODULE in words:
-            launches.append(_launch(words[words.index(MODULE) + 1 :], arrays, variables))
+            place = words.index(MODULE)
+            _assign(words[:place], variables, is_certain=True)
+            launches.append(_launch(words[place + 1 :], arrays, variables))
+        else:
+            _assign(words, variables, is_certain=begun == 0)
     if len(launches) != 1:
         raise ConfigError(
             f"{script} holds {len(launches) or 'no'} launches of {MODULE}: give a script, or a file, with one"
@@ -74,9 +76,27 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
     return launches[0]
 
 
+def _without_comments(text: str) -> str:
+    return _QUOTED_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], text)
+
+
+def _assign(words: Sequence[str], variables: dict[str, str], *, is_certain: bool) -> None:
+    """Take over the assignments of a command; a variable that only some runs of the script assign has no value then."""
+    is_leading = is_certain
+    for word in words:
+        found = _ASSIGNMENT.fullmatch(word)
+        if found is None:
+            is_leading &= word in ("export", "local", "declare", "readonly")
+        elif is_leading:
+            before = variables.get(found[1], "") if found[2] else ""
+            variables[found[1]] = before + _filled(found[3], variables)
+        else:
+            variables[found[1]] = f"${found[1]}"
+
+
 def _split(script: Path, text: str) -> list[str]:
     lexer = shlex.shlex(text, posix=True, punctuation_chars=_LETTERS_OF_ENDS)
-    lexer.whitespace_split = True
+    lexer.whitespace_split, lexer.commenters = True, ""
     try:
         return list(lexer)
     except ValueError as error:

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import ConfigError
-from verl_pivot.types import JsonObject
+from verl_pivot.types import Json
 
 TOOLS = '''
 def add(a: int, b: int) -> str:
@@ -61,10 +61,9 @@ class SmokeCase:
     """Further overrides; places in them are filled in."""
 
 
-def call(name: str, **arguments: object) -> str:
+def call(name: str, **arguments: Json) -> str:
     """A turn with one call in the Hermes format."""
-    body: JsonObject = {"name": name, "arguments": dict(arguments)}  # type: ignore[dict-item]
-    return f"<tool_call>\n{encode_json(body)}\n</tool_call>"
+    return f"<tool_call>\n{encode_json({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 _CELL = call("jupyter_code", code="print(1 + 2)")

@@ -14,6 +14,8 @@ from verl_pivot.smoke.stand_ins import standing_in
 from verl_pivot.smoke.tiny_model import write_like, write_writing_model
 from verl_pivot.smoke.trial_launch import LaunchOutcome, run_launch
 
+_STAMP = ".smoke"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeResult:
@@ -87,12 +89,17 @@ def smoke_launch(
 
 
 def _emptied(folder: Path) -> Path:
-    from transformers.utils.logging import disable_progress_bar
+    """A folder for a smoke, without what an earlier one left in it.
 
-    disable_progress_bar()
+    Raises:
+        ConfigError: If it holds something else.
+    """
     folder = folder.absolute()
+    if folder.exists() and not (folder / _STAMP).is_file():
+        raise ConfigError(f"{folder} exists and is not the folder of an earlier smoke: give another --out")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    (folder / _STAMP).touch()
     return folder
 
 

@@ -115,6 +115,13 @@ def assert_finite(model: Any) -> None:
     assert [name for name, values in named if not values.isfinite().all()] == []
 
 
+def without_progress_bars() -> None:
+    """Make transformers print no bar while it reads and writes checkpoints."""
+    from transformers.utils.logging import disable_progress_bar
+
+    disable_progress_bar()
+
+
 def write_writing_model(folder: Path, *, turns: Sequence[str], corpus: Sequence[str]) -> Path:
     """Write a checkpoint that writes one of the turns, each as likely, after whatever it read, and ends its turn then.
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.local.console_log import logged_steps
 from verl_pivot.local.supervision import fork_supervised
 from verl_pivot.local.trial_report import LOG_NAME, TrialReport
@@ -81,7 +82,7 @@ def run_launch(
     supervisor = fork_supervised(printed)
     if supervisor is None:
         os.chdir(place or folder)
-        os.execv(sys.executable, words)
+        os.execve(sys.executable, words, {**os.environ, **no_proxy_for_loopback(os.environ)})
     began, report = time.monotonic(), TrialReport()
     is_local = "+local=cpu" in overrides  # such a launch writes its log itself, and prints a summary of it
     read = log if is_local else printed
