@@ -101,7 +101,7 @@ bench-tail: .venv/ready
 	$(BIN)/python -m benchmarks.bench_tail
 
 gpu: .venv/ready
-	$(BIN)/python -m benchmarks.gpu stages
+	$(BIN)/python -m benchmarks.gpu
 
 lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --upgrade --no-annotate --custom-compile-command "make lock" \

@@ -1,8 +1,9 @@
 """Pinned requirements and an environment -> the wheels that it lacks; wheels -> smaller ones, and pieces of 60 MB.
 
-The standard library alone, so that `missing` runs on a bare machine.
+The standard library alone, so that it runs on a bare machine: `python benchmarks/gpu/wheels.py --help`.
 """
 
+import argparse
 import hashlib
 import json
 import re
@@ -132,3 +133,32 @@ class _Stream:
             self._left += piece
         taken, self._left = self._left[:number], self._left[number:]
         return taken
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser(description="Wheels for a machine without a network.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    lacking = commands.add_parser("missing", help="print the requirements that this environment lacks")
+    lacking.add_argument("requirements", type=Path, nargs="?", default=Path("requirements/sglang.txt"))
+    cutting = commands.add_parser("pieces", help="make wheels smaller, and cut them into pieces of 60 MB")
+    cutting.add_argument("wheels", type=Path)
+    cutting.add_argument("--out", type=Path, default=Path("outputs/gpu/carried"))
+    cutting.add_argument("--architecture", type=int, default=90, help="GPU architecture, 90 for sm_90")
+    joining = commands.add_parser("join", help="put the pieces together again")
+    joining.add_argument("pieces", type=Path)
+    joining.add_argument("--out", type=Path, default=Path("wheels"))
+    given = parser.parse_args()
+    match given.command:
+        case "missing":
+            print("\n".join(missing(given.requirements)))
+        case "pieces":
+            smaller = [trim(wheel, given.out / "wheels", given.architecture) for wheel in given.wheels.glob("*.whl")]
+            pieces = split(smaller, given.out / "pieces")
+            print(f"{sum(wheel.stat().st_size for wheel in smaller) / 1e6:.0f} MB in {len(pieces)} pieces")
+        case "join":
+            print(f"{len(join(given.pieces, given.out))} wheels in {given.out}")
+
+
+if __name__ == "__main__":
+    main()
