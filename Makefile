@@ -17,7 +17,7 @@
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
-#   make gpu          the stages of benchmarks/gpu that are not recorded yet, on a machine with a GPU
+#   make gpu          the stages of benchmarks/gpu that are not recorded yet, with the python of a machine with a GPU
 #   make bench-tail       simulated trainings whose steps leave their slowest rollouts for later
 
 PYTHON ?= python3.11
@@ -100,8 +100,8 @@ bench-router: .venv/ready
 bench-tail: .venv/ready
 	$(BIN)/python -m benchmarks.bench_tail
 
-gpu: .venv/ready
-	$(BIN)/python -m benchmarks.gpu
+gpu:
+	python -m benchmarks.gpu
 
 lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --upgrade --no-annotate --custom-compile-command "make lock" \

@@ -8,7 +8,7 @@ import pytest
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.hooks import HOOKS
-from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.composing import SmokeMachine, compose
 from verl_pivot.smoke.methods import CASES, case_of
 from verl_pivot.smoke.smoke_run import complaint_of, smoke
 from verl_pivot.smoke.trial_launch import missing_of_steps
@@ -77,3 +77,20 @@ def test_a_folder_that_no_smoke_made_is_not_emptied(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="exists and is not the folder of an earlier smoke: give another --out"):
         smoke("pivotrl", tmp_path / "pivotrl", machine, None, print)
+
+
+def test_paths_with_spaces_reach_hydra_whole(tmp_path: Path) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    folder, machine = tmp_path / "my runs, a=b", SmokeMachine(has_accelerator=False, num_workers=1, engine="sglang")
+    folder.mkdir()
+
+    words = compose("mcp_rl", CASES["mcp_rl"], folder, folder / "model", machine, "http://127.0.0.1:1")
+
+    parsed = OverridesParser.create().parse_overrides([word for word in words if not word.startswith("+")])
+    values = {each.key_or_group: each.value() for each in parsed}
+    assert values["data.train_files"] == str(folder / "rows.parquet")
+    assert values["pivot.rollout.tools"] == str(folder / "tools.yaml")
+    assert values["actor_rollout_ref.model.path"] == str(folder / "model")
+    assert values["pivot.ruler.base_url"] == "http://127.0.0.1:1/v1"
+    assert (values["data.train_batch_size"], values["actor_rollout_ref.rollout.n"]) == (4, 4)

@@ -10,6 +10,7 @@ from verl_pivot.configuration import configs_dir
 from verl_pivot.engines.installed import installed_engine
 from verl_pivot.errors import ConfigError
 from verl_pivot.local.environment import num_accelerators
+from verl_pivot.planning.overrides import override_value
 from verl_pivot.smoke.methods import JUDGE_PLACE, QUESTION, TOOLS, RowKind, SmokeCase, ToolsKind
 from verl_pivot.smoke.rows import write_rows
 from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved, training
@@ -89,8 +90,8 @@ def compose(
         f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
         f"data.max_prompt_length={_MAX_PROMPT_TOKENS}",
         *lengths,
-        *([] if case.rows is RowKind.PIVOTS else [f"data.val_files={rows}"]),
-        *([] if tools is None else [f"pivot.rollout.tools={tools}"]),
+        *([] if case.rows is RowKind.PIVOTS else [f"data.val_files={override_value(str(rows))}"]),
+        *([] if tools is None else [f"pivot.rollout.tools={override_value(str(tools))}"]),
         *(override.replace(JUDGE_PLACE, f"{services}/v1") for override in case.overrides),
         *(f"{key}={value}" for key, value in nothing_saved(folder).items()),
     ]

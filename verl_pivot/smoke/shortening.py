@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.planning.overrides import override_value
 from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.launch_script import ReplacedLaunch, replaced
 from verl_pivot.smoke.methods import CASES
@@ -61,13 +62,13 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
     num_prompts = machine.batch_size(group_size)
     batch_size = str(num_prompts)
     others = {
-        "critic.model.path": str(model),
+        "critic.model.path": override_value(str(model)),
         "critic.ppo_mini_batch_size": batch_size,
         **dict.fromkeys(_ALSO[2:6], "1"),
         **({} if machine.has_accelerator else {_ALSO[6]: machine.engine}),
     }
     values = {
-        MODEL: str(model),
+        MODEL: override_value(str(model)),
         **{key: value for key, value in others.items() if value_of(launch, key) is not None},
         "data.train_batch_size": batch_size,
         "data.train_max_samples": str(16 * num_prompts),

@@ -12,6 +12,7 @@ from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.local.console_log import logged_steps
 from verl_pivot.local.supervision import fork_supervised
 from verl_pivot.local.trial_report import LOG_NAME, TrialReport
+from verl_pivot.planning.overrides import override_value
 
 NUM_STEPS = 2
 MODULE = "verl.trainer.main_ppo"
@@ -38,9 +39,9 @@ def training(model: Path, rows: Path, *, batch_size: int, n: int, num_steps: int
     """Overrides of a tiny training; the caller adds those of the method and of the machine."""
     micro = "micro_batch_size_per_gpu"
     return [
-        f"data.train_files={rows}",
+        f"data.train_files={override_value(str(rows))}",
         f"data.train_batch_size={batch_size}",
-        f"actor_rollout_ref.model.path={model}",
+        f"actor_rollout_ref.model.path={override_value(str(model))}",
         f"actor_rollout_ref.rollout.n={n}",
         f"actor_rollout_ref.actor.ppo_{micro}=1",
         f"actor_rollout_ref.rollout.log_prob_{micro}=1",
@@ -57,8 +58,8 @@ def nothing_saved(folder: Path) -> dict[str, str]:
         "trainer.save_freq": "-1",
         "trainer.resume_mode": "disable",
         "trainer.logger": "[console]",
-        "trainer.default_local_dir": str(folder / "checkpoints"),
-        "trainer.rollout_data_dir": str(folder / "rollouts"),
+        "trainer.default_local_dir": override_value(str(folder / "checkpoints")),
+        "trainer.rollout_data_dir": override_value(str(folder / "rollouts")),
     }
 
 
@@ -78,7 +79,7 @@ def run_launch(
     """
     printed, log = folder / _PRINTED, folder / "run" / LOG_NAME
     printed.touch()
-    words = [sys.executable, "-m", MODULE, *overrides, f"hydra.run.dir={folder / 'run'}"]
+    words = [sys.executable, "-m", MODULE, *overrides, f"hydra.run.dir={override_value(str(log.parent))}"]
     supervisor = fork_supervised(printed)
     if supervisor is None:
         os.chdir(place or folder)
