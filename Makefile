@@ -17,6 +17,7 @@
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
+#   make gpu          the stages of benchmarks/gpu that are not recorded yet, with the python of a machine with a GPU
 #   make bench-tail       simulated trainings whose steps leave their slowest rollouts for later
 
 PYTHON ?= python3.11
@@ -28,7 +29,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail lock clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -98,6 +99,9 @@ bench-router: .venv/ready
 
 bench-tail: .venv/ready
 	$(BIN)/python -m benchmarks.bench_tail
+
+gpu:
+	python -m benchmarks.gpu
 
 lock: .venv/ready
 	$(BIN)/uv pip compile --quiet --upgrade --no-annotate --custom-compile-command "make lock" \

@@ -87,8 +87,9 @@ def make_workload(
     sampling: Sampling,
     concurrency: int,
     num_words: int = 20,
+    model: Path | None = None,
 ) -> Workload:
-    model = write_model(folder / "model", corpus=[" ".join(WORDS)])
+    model = model or write_model(folder / "model", corpus=[" ".join(WORDS)])
     renderer = PromptRenderer(str(model))
     every_turn = tuple(
         turn for i in range(num_trajectories) for turn in turns(make_trajectory(i, num_turns, num_words))
@@ -218,15 +219,17 @@ def main(
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sample.")] = 32,
     concurrency: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once.")] = 16,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
+    model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny model by default.")] = None,
     server_flags: Annotated[str, typer.Option(help="Flags of SGLang, such as '--max-total-tokens 4096'.")] = "",
 ) -> None:
-    """Print tokens/s of the profile and of SGLang's own benchmark, on one server of a tiny model."""
+    """Print tokens/s of the profile and of SGLang's own benchmark, on one server."""
     console = Console()
     with tempfile.TemporaryDirectory() as name, console.status("making the model") as status:
         folder, sampling = Path(name), Sampling(max_new_tokens=new_tokens)
         work = make_workload(
-            folder, num_trajectories=trajectories, num_turns=turns_each, sampling=sampling, concurrency=concurrency
-        )
+            folder, num_trajectories=trajectories, num_turns=turns_each, sampling=sampling, concurrency=concurrency,
+            model=model,
+        )  # fmt: skip
         status.stop()
         flags = (*NEVER_END, *shlex.split(server_flags))
         with sglang_server(work.settings.model, log=folder / "log", extra_flags=flags, console=console) as url:

@@ -9,6 +9,7 @@ FOLDERS = {
     "": "What every stage shares, and the entry points for verl, Hydra and the shell",
     "commands": "One file per command of `verl-pivot`",
     "diagnosis": "What `verl-pivot doctor` looks at",
+    "smoke": "Two steps of the stock trainer with a tiny policy, for `verl-pivot smoke`",
     "data": "Files, JSON, messages, turns, trajectories and the rows that verl reads",
     "formats": "Rows of other formats -> Trajectory",
     "quality": "Filters of trajectories",

@@ -39,6 +39,7 @@ LAUNCHES = (
     "tests/routing/test_router_actor.py",
     "tests/resampling/test_roc_replay_buffer.py",
     "tests/commands/test_doctor.py",
+    "tests/smoke/test_smoke_training.py",
 )
 """Files that start the stock trainer, SGLang or Ray: each of them wants both cores, so one process takes them all."""
 

@@ -23,7 +23,7 @@ from verl_pivot.sandbox.service.backend import BackendSettings
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
-WITH_VERL = OF_VERL | {"huggingface_hub", "omegaconf", "packaging", "transformers"}
+WITH_VERL = OF_VERL | {"huggingface_hub", "omegaconf", "packaging", "tokenizers", "transformers"}
 """Modules that verl's own requirements bring, those of hydra-core and transformers too."""
 
 

@@ -61,7 +61,7 @@ ROOMS = (
         "resampling",
         "runs",
     ),
-    *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "interrupts", "cli", "start"),
+    *("launch_checks", "launch", "plugin", "templates", "diagnosis", "smoke", "commands", "interrupts", "cli", "start"),
 )
 """Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
 ADAPTERS = {
@@ -101,6 +101,7 @@ ADAPTERS = {
     "routing/server_memory.py",
     "sandbox/cluster/ray_supervisor.py",
     "sandbox/ray_discovery.py",
+    "smoke/tiny_model.py",
     "tools/search_encoder.py",
 }
 """The files that import verl, torch or ray, also those that do so inside of a function."""
@@ -204,6 +205,17 @@ for module in sys.argv[1:]:
     if found := {"torch", "ray", "verl", "sglang", "transformers"} & set(sys.modules):
         sys.exit(f"{module} imports {found}")
 """
+
+
+def test_sglang_and_vllm_are_imported_nowhere_in_the_package() -> None:
+    """Engines are programs behind HTTP or behind verl's client; `local/shims` replaces parts of SGLang by name."""
+    found = {
+        str(path.relative_to(PACKAGE))
+        for path in modules().values()
+        if {"sglang", "vllm"} & {name.split(".")[0] for name in imported(path)}
+    }
+
+    assert found == set()
 
 
 def test_pure_modules_import_neither_torch_nor_ray_nor_verl() -> None:

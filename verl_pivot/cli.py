@@ -28,6 +28,7 @@ from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.score import score_command
 from verl_pivot.commands.search import search_app
 from verl_pivot.commands.select import select_command
+from verl_pivot.commands.smoke import smoke_command
 from verl_pivot.commands.synthesize import synthesize_command
 from verl_pivot.commands.tools import tools_app
 from verl_pivot.errors import PivotError
@@ -95,6 +96,7 @@ def _main(
 
 _COMMANDS: dict[str, Callable[..., object]] = {
     "doctor": doctor_command,
+    "smoke": smoke_command,
     "init": init_command,
     "plan": plan_command,
     "import": import_command,

@@ -9,6 +9,7 @@ import pyarrow.parquet
 
 from examples.grpo_roc.problems import make_problem
 from examples.grpo_roc.transcripts import TOOLS
+from examples.machine import machine_overrides
 from examples.quickstart.training import Training
 from verl_pivot.types import JsonObject
 
@@ -57,7 +58,8 @@ class Arm(Training):
     @property
     def command(self) -> list[str]:
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=grpo_roc", "+local=cpu", "pivot.trial_steps=null"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=grpo_roc"),
+            *machine_overrides(),
             *ARMS[self.name],
             "pivot.resampling.equal_rewards=keep",  # so that all arms make updates of one size
             f"pivot.rollout.tools={TOOLS}",

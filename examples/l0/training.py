@@ -6,6 +6,7 @@ from typing import Literal, NamedTuple
 
 from examples.evaluated_training import EvaluatedTraining
 from examples.l0.transcripts import MAX_CONTEXT_TOKENS, MAX_STEP_TOKENS, MAX_STEPS
+from examples.machine import machine_overrides
 
 MAX_PROMPT_TOKENS = MAX_CONTEXT_TOKENS - MAX_STEP_TOKENS
 """Tokens before the first step of a stretch, of which the policy's own Notepad may be any part."""
@@ -49,7 +50,8 @@ class Arm(EvaluatedTraining):
     @property
     def command(self) -> list[str]:
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=l0", "+local=cpu", "pivot.trial_steps=null"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=l0"),
+            *machine_overrides(),
             *ARMS[self.name].overrides,
             f"pivot.rollout.tools={self.tools}",
             f"pivot.notebook.max_context_tokens={MAX_CONTEXT_TOKENS}",

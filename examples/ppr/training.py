@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from examples.evaluated_training import EvaluatedTraining
+from examples.machine import machine_overrides
 from examples.ppr.serving import MODEL_NAME
 from examples.ppr.transcripts import MAX_TURNS
 
@@ -85,8 +86,8 @@ class Arm(EvaluatedTraining):
     @property
     def command(self) -> list[str]:
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=ppr", "+tool_format=search_r1", "+local=cpu"),
-            "pivot.trial_steps=null",
+            *("python", "-m", "verl.trainer.main_ppo", "+method=ppr", "+tool_format=search_r1"),
+            *machine_overrides(),
             *self._judge,
             f"pivot.rollout.tools={self.tools}",
             f"pivot.rollout.max_turns={MAX_TURNS}",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from examples.machine import machine_overrides
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS
 from verl_pivot.engines.server import tied_to_parent
 from verl_pivot.local.console_log import logged_steps
@@ -38,9 +39,10 @@ class Training:
 
     @property
     def command(self) -> list[str]:
-        """The command that a user types; on a machine with GPUs without `+local=cpu` and the small sizes."""
+        """The command that a user types, with small sizes."""
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu", "pivot.trial_steps=null"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl"),
+            *machine_overrides(),
             f"data.max_response_length={MAX_NEW_TOKENS}",
             f"actor_rollout_ref.ref.log_prob_{self._micro_batch}",
             *self.sizes,

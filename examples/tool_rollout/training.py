@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
+from examples.machine import machine_overrides
 from examples.quickstart.policy import MAX_NEW_TOKENS
 from examples.quickstart.tasks import make_task
 from examples.quickstart.training import Training
@@ -45,7 +46,8 @@ class ToolTraining(Training):
     @property
     def command(self) -> list[str]:
         return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=tool_rollout", "+local=cpu", "pivot.trial_steps=null"),
+            *("python", "-m", "verl.trainer.main_ppo", "+method=tool_rollout"),
+            *machine_overrides(),
             f"pivot.rollout.tools={TOOLS}",
             f"pivot.rollout.max_turns={MAX_TURNS}",
             f"pivot.rollout.max_turn_tokens={MAX_NEW_TOKENS}",

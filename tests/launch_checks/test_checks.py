@@ -52,7 +52,7 @@ def composed(*overrides: str, method: str = "pivotrl") -> DictConfig:
             "ppo_trainer",
             overrides=[
                 f"+method={method}", "data.train_files=pivots.parquet", "data.val_files=pivots.validation.parquet",
-                "actor_rollout_ref.model.path=model", "trainer.logger=console",
+                "actor_rollout_ref.model.path=model", "actor_rollout_ref.rollout.name=sglang", "trainer.logger=console",
                 "actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}", *overrides,
             ],
         )  # fmt: skip

@@ -65,7 +65,8 @@ def check_file(pivots: str, model: Path, *overrides: str) -> None:
     config = composed(
         [
             "+method=pivotrl", f"data.train_files={pivots}", "data.val_files=pivots.validation.parquet",
-            f"actor_rollout_ref.model.path={model}", "trainer.logger=console", *overrides,
+            f"actor_rollout_ref.model.path={model}", "actor_rollout_ref.rollout.name=sglang", "trainer.logger=console",
+            *overrides,
         ]
     )  # fmt: skip
     check_launch(config, {"method": "pivotrl"})

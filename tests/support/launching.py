@@ -7,6 +7,9 @@ from pathlib import Path
 
 from verl_pivot.local.console_log import logged_steps
 from verl_pivot.local.trial_report import LOG_NAME
+from verl_pivot.smoke.trial_launch import training
+
+__all__ = ("LAUNCH_SECONDS", "MINIMAL", "cli", "launch", "step_metrics", "training")
 
 LAUNCH_SECONDS = 700.0
 """Time limit of one launch, which takes 80 seconds on two idle cores; its tests have `pytest.mark.timeout` above it."""
@@ -36,22 +39,6 @@ def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECOND
     logs = [run / LOG_NAME for run in launches.glob("*") if run not in earlier]
     log = "".join(path.read_text(errors="replace") for path in logs if path.exists())
     return subprocess.CompletedProcess(result.args, result.returncode, stdout=log, stderr=result.stdout)
-
-
-def training(model: Path, pivots: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
-    """Overrides of a tiny training; the caller adds those of the method and of the machine."""
-    micro = "micro_batch_size_per_gpu"
-    return [
-        f"data.train_files={pivots}",
-        f"data.train_batch_size={batch_size}",
-        f"actor_rollout_ref.model.path={model}",
-        f"actor_rollout_ref.rollout.n={n}",
-        f"actor_rollout_ref.actor.ppo_{micro}=1",
-        f"actor_rollout_ref.rollout.log_prob_{micro}=1",
-        f"actor_rollout_ref.ref.log_prob_{micro}=1",
-        f"trainer.total_training_steps={num_steps}",
-        "trainer.project_name=tests",
-    ]
 
 
 def step_metrics(output: str) -> dict[int, dict[str, float]]:

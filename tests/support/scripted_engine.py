@@ -84,7 +84,7 @@ def rollout_config(model: Path, *overrides: str, method: str = "tool_rollout") -
 @cache
 def _composed(method: str, groups: tuple[str, ...]) -> DictConfig:
     with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", [f"+method={method}", *groups])
+        return compose("ppo_trainer", [f"+method={method}", *groups, "actor_rollout_ref.rollout.name=sglang"])
 
 
 @cache

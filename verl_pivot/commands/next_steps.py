@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from verl_pivot.engines.engine import Sampling
+from verl_pivot.engines.installed import ENGINES, installed_engine
 from verl_pivot.planning.overrides import override_value
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         **({"pivot.verifier_modules": list(verifier_modules)} if verifier_modules else {}),
         "actor_rollout_ref.model.path": profile.model,
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
+        "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
     }
     words = ["+method=pivotrl", *(f"{key}={override_value(value)}" for key, value in overrides.items())]
     return next_command(words, ("python", "-m", "verl.trainer.main_ppo"))

@@ -32,6 +32,8 @@ def check_verl_names(config: DictConfig) -> None:
         from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     _check(config, "trainer.v1.trainer_mode", TRAINER_REGISTRY)
+    if OmegaConf.is_missing(config.actor_rollout_ref.rollout, "name"):
+        raise ConfigError("add the rollout engine to the command: actor_rollout_ref.rollout.name=sglang, or vllm")
     _check(config, "actor_rollout_ref.rollout.name", RolloutReplicaRegistry._registry)
     if _has_other_library(config.actor_rollout_ref.model.external_lib):
         return

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
@@ -76,7 +76,8 @@ def report(supervisor: SupervisedProgram, log: Path) -> int | str:
         def tick() -> None:
             seconds = time.monotonic() - began
             status.update(f"{progress.doing}: {seconds:.0f} s")
-            _print_new(file, progress, seconds)
+            for said in progress.read_new(file, seconds):
+                print(said, flush=True)
 
         try:
             code = supervisor.follow(tick)
@@ -91,11 +92,3 @@ def report(supervisor: SupervisedProgram, log: Path) -> int | str:
         return 0
     print(f"{seconds:5.0f} s  failed; the full log is {shown}", flush=True)
     return progress.failure(code)
-
-
-def _print_new(file: BinaryIO, progress: TrialReport, seconds: float) -> None:
-    """Print what the lines say that were added to the log since the last call."""
-    while (line := file.readline()).endswith(b"\n"):
-        if said := progress.read(line.decode(errors="replace"), seconds):
-            print(said, flush=True)
-    file.seek(-len(line), os.SEEK_CUR)

@@ -1,7 +1,9 @@
 """Lines of a launch's log -> the few lines that a trial with `+local=cpu` prints."""
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
 
 from verl_pivot.local.console_log import LoggedStep, logged_steps
 
@@ -50,6 +52,8 @@ class TrialReport:
         self._num_phases = 0
         self._num_steps: int | None = None
         self._tail: list[str] = []
+        self.moments: dict[str, float] = {}
+        """{phase: seconds after the launch began at which it ended}, in their order."""
 
     @property
     def doing(self) -> str:
@@ -67,8 +71,20 @@ class TrialReport:
         self._tail = [*self._tail[-39:], line]
         if match := _NUM_STEPS.search(line):
             self._num_steps = int(match[1])
-        said = self._phase(line) or self._step(line)
+        said = self._phase(line, seconds) or self._step(line)
         return said and f"{seconds:5.0f} s  {said}"
+
+    def read_new(self, log: BinaryIO, seconds: float) -> Iterator[str]:
+        """What to print after the whole lines that a log has behind the file's position, which moves behind them.
+
+        Args:
+            log: The open log.
+            seconds: Seconds since the launch began.
+        """
+        while (line := log.readline()).endswith(b"\n"):
+            if said := self.read(line.decode(errors="replace"), seconds):
+                yield said
+        log.seek(-len(line), os.SEEK_CUR)
 
     def failure(self, exit_code: int = 1) -> str:
         """One line with the cause of a launch that failed: the last error that its log names.
@@ -84,10 +100,11 @@ class TrialReport:
         own = [line for line in causes if line.startswith("verl-pivot: ")]
         return own[-1] if own else f"verl-pivot: the launch failed: {causes[-1]}"
 
-    def _phase(self, line: str) -> str | None:
+    def _phase(self, line: str, seconds: float) -> str | None:
         for number in range(self._num_phases, len(_PHASES)):
             pattern, said = _PHASES[number]
             if match := pattern.search(line):
+                self.moments[_NEXT[number]] = seconds
                 self._num_phases = number + 1
                 return said.format(*match.groups())
         return None

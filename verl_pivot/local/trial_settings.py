@@ -19,6 +19,7 @@ _SETTINGS: dict[str, Any] = {
     "trainer.n_gpus_per_node": 1,
     "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 1,
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size": 1,
+    "actor_rollout_ref.rollout.name": "sglang",
     "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
     "actor_rollout_ref.rollout.pipeline_model_parallel_size": 1,
     "actor_rollout_ref.rollout.data_parallel_size": 1,

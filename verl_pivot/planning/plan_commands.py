@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_pivot.data.json_values import encode_json
+from verl_pivot.engines.installed import ENGINES, installed_engine
 from verl_pivot.planning.lengths import Lengths
 from verl_pivot.planning.overrides import override_value
 from verl_pivot.types import JsonObject
@@ -147,6 +148,7 @@ def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -
         "actor_rollout_ref.model.path": override_value(request.model),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(_TOKENS_PER_GPU, longest),
+        "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
         "actor_rollout_ref.rollout.n": shape.group_size,
         "actor_rollout_ref.rollout.tensor_model_parallel_size": shape.tensor_parallel_size,
         "trainer.n_gpus_per_node": shape.num_gpus,

@@ -1,6 +1,9 @@
-"""Address of an SGLang server -> EngineLoad: its KV capacity, its requests and how many it runs at once."""
+"""Address of a server of SGLang or vLLM -> EngineLoad: its KV capacity, its requests and how many it runs at once."""
 
-from typing import Annotated
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Annotated, NamedTuple
 
 import aiohttp
 from pydantic import BaseModel, Field, ValidationError
@@ -10,6 +13,7 @@ from verl_pivot.validation import first_problem
 
 _GOLDEN_SECTION = (5**0.5 - 1) / 2
 """Part of a period between the polls of two servers: its multiples spread any number of servers evenly."""
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"', re.ASCII)
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
@@ -62,8 +66,44 @@ def poll_share(number: int) -> float:
     return number * _GOLDEN_SECTION % 1.0
 
 
+class _MetricSample(NamedTuple):
+    """One line of Prometheus' text format."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+def parse_metrics(text: str) -> EngineLoad:
+    """Load of a vLLM server, from what its `/metrics` says; vLLM does not say there how many requests it runs at once.
+
+    Args:
+        text: The metrics in Prometheus' text format.
+
+    Raises:
+        EngineError: If they are not those of vLLM, or it keeps no statistics.
+    """
+    caches = _samples(text, "vllm:cache_config_info")
+    requests = [*_samples(text, "vllm:num_requests_running"), *_samples(text, "vllm:num_requests_waiting")]
+    if not caches or not requests:
+        raise EngineError(
+            "no vllm:cache_config_info and vllm:num_requests_running are in them; vLLM keeps them with "
+            "actor_rollout_ref.rollout.disable_log_stats=False"
+        )
+    sizes = [cache.labels.get(name, "") for cache in caches for name in ("num_gpu_blocks", "block_size")]
+    if not all(size.isdecimal() for size in sizes):
+        raise EngineError(f"vllm:cache_config_info has num_gpu_blocks={sizes[0]!r} and block_size={sizes[1]!r}")
+    capacity = sum(int(blocks) * int(size) for blocks, size in zip(sizes[::2], sizes[1::2], strict=True))
+    return EngineLoad(capacity=capacity, num_requests=round(sum(sample.value for sample in requests)))
+
+
+def _samples(text: str, name: str) -> Sequence[_MetricSample]:
+    """[num_engines] samples of one metric; each data-parallel engine of a server has one."""
+    found = re.finditer(rf"^{name}(?:\{{(.*)\}})? (\d[\d.e+-]*)$", text, re.MULTILINE | re.ASCII)
+    return [_MetricSample(dict(_LABEL.findall(match[1] or "")), float(match[2])) for match in found]
+
+
 async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
-    """Read a server's load from its `/v1/loads`, which costs no generation.
+    """Read a server's load from SGLang's `/v1/loads` or vLLM's `/metrics`, which costs no generation.
 
     Args:
         session: HTTP session; its timeout applies.
@@ -74,12 +114,21 @@ async def read_load(session: aiohttp.ClientSession, address: str) -> EngineLoad:
     """
     url = f"http://{address}/v1/loads"
     try:
-        async with session.get(url, params={"include": "core,disagg"}, raise_for_status=True) as response:
-            ranks = _LoadsResponse.model_validate_json(await response.read()).loads
+        async with session.get(url, params={"include": "core,disagg"}) as response:
+            if response.status != HTTPStatus.NOT_FOUND:
+                response.raise_for_status()
+                return _sglang_load(await response.read())
+        url = f"http://{address}/metrics"
+        async with session.get(url, raise_for_status=True) as response:
+            return parse_metrics(await response.text())
     except ValidationError as error:
         raise EngineError(f"{url} does not report a load: {first_problem(error)}") from error
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (aiohttp.ClientError, TimeoutError, OSError, EngineError) as error:
         raise EngineError(f"{url} does not report a load: {type(error).__name__}: {error}") from error
+
+
+def _sglang_load(answer: bytes) -> EngineLoad:
+    ranks = _LoadsResponse.model_validate_json(answer).loads
     max_running = [rank.max_running_requests for rank in ranks if rank.max_running_requests is not None]
     return EngineLoad(
         capacity=sum(rank.max_total_num_tokens for rank in ranks),

@@ -1,0 +1,34 @@
+"""`python -m benchmarks.gpu --help`: the stages that are measured on a machine with a GPU."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.gpu.stages import STAGE_SECONDS, STAGES, filled
+
+
+def main(
+    number: Annotated[list[int] | None, typer.Argument(help="Stages; by default those not recorded yet.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results, of earlier visits too.")] = Path("outputs/gpu"),
+    seconds: Annotated[float, typer.Option(min=1.0, help="Limit of one stage.")] = STAGE_SECONDS,
+    dry: Annotated[bool, typer.Option("--dry", help="Print the commands and run nothing.")] = False,
+) -> None:
+    """Run the stages, each of which leaves its results behind."""
+    if unknown := set(number or ()) - {stage.number for stage in STAGES}:
+        raise typer.BadParameter(f"there is no stage {min(unknown)}; known: 1 to {len(STAGES)}")
+    chosen = [stage for stage in STAGES if not number or stage.number in number]
+    if dry:
+        for stage in chosen:
+            typer.echo(f"{stage.number}. {stage.title}")
+            for command in stage.commands:
+                typer.echo(f"   python -m {' '.join(filled(command, out))}")
+        return
+    from benchmarks.gpu.visit import visit
+
+    for each, record in visit(chosen, out.absolute(), seconds=seconds).items():
+        typer.echo(f"{each}. {record['title']}: exit codes {record['exit_codes']}, {record['seconds']} s")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,132 @@
+"""benchmarks/gpu on a machine without a GPU: its commands exist, wheels get smaller and arrive whole, stages resume."""
+
+import ast
+import zipfile
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.stages import STAGES, Stage, filled
+from benchmarks.gpu.visit import recorded, visit
+from benchmarks.gpu.wheels import is_needed, join, missing, split, trim
+
+COMMANDS = [command for stage in STAGES for command in stage.commands]
+
+
+def options_of(command: tuple[str, ...]) -> set[str]:
+    """Options that a program of a stage takes, by the parameters of its function."""
+    module, *words = command
+    if module == "verl_pivot.cli":
+        from verl_pivot.cli import app as cli
+
+        found = typer.main.get_command(cli).commands[words[0]]  # type: ignore[attr-defined]
+        return {option for parameter in found.params for option in parameter.opts}
+    if module == "examples.quickstart":
+        module = "examples.quickstart.run"
+    spec = find_spec(module)
+    assert spec is not None, module
+    assert spec.origin is not None, module
+    nodes = ast.walk(ast.parse(Path(spec.origin).read_text()))
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    return {f"--{each.arg.replace('_', '-')}" for function in functions for each in function.args.args}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_of_a_stage_takes_its_options(command: tuple[str, ...]) -> None:
+    given = {word.partition("=")[0] for word in command[1:] if word.startswith("--") and " " not in word}
+
+    assert given <= options_of(command)
+
+
+def test_a_dry_run_prints_every_command_of_every_stage() -> None:
+    app = typer.Typer()
+    app.command()(main)
+    done = CliRunner().invoke(app, ["--dry", "--out", "results"])
+
+    assert done.exit_code == 0
+    assert [line.partition(".")[0] for line in done.stdout.splitlines() if line[0].isdigit()] == list("1234567")
+    for command in COMMANDS:
+        assert f"python -m {' '.join(filled(command, Path('results')))}" in done.stdout
+
+
+def test_each_stage_leaves_its_record_and_is_not_run_again(tmp_path: Path) -> None:
+    one = Stage(number=1, title="versions", commands=(("platform",), ("no_such_module",)))
+    two = Stage(
+        number=2, title="sleep", commands=(("timeit", "-n1", "-r1", "import time; time.sleep(60)"), ("platform",))
+    )
+
+    visit([one], tmp_path)
+    first = recorded(tmp_path)
+    visit([one, two], tmp_path, seconds=2.0)
+
+    assert first["1"]["exit_codes"] == [0, 1]
+    assert "No module named no_such_module" in (tmp_path / "stage-1.log").read_text()
+    assert recorded(tmp_path)["1"] == first["1"]
+    ended, not_begun = recorded(tmp_path)["2"]["exit_codes"]  # type: ignore[misc]
+    assert str(ended).startswith("ended after ")
+    assert not_begun == "not begun: the stage's time was over"
+
+
+def test_missing_names_what_is_absent_or_of_another_version(tmp_path: Path) -> None:
+    from importlib.metadata import version
+
+    pins = f"# a comment\ntyper=={version('typer')}\nno-such-package==1.0\nrich==0.0.1  # pinned\n"
+    (tmp_path / "pins.txt").write_text(pins)
+
+    assert missing(tmp_path / "pins.txt") == ["no-such-package==1.0", "rich==0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [
+        ("sgl_kernel/sm90/common_ops.abi3.so", True),
+        ("sgl_kernel/sm100/common_ops.abi3.so", False),
+        ("flashinfer/data/kernel_sm_90a.cubin", True),
+        ("flashinfer/data/kernel_sm_120.cubin", False),
+        ("flashinfer/data/include/page.cuh", False),
+        ("torch/tests/test_it.py", False),
+        ("small/smooth.py", True),
+        ("sgl_kernel-0.4.dist-info/METADATA", True),
+    ],
+)
+def test_a_wheel_keeps_what_runs_on_one_architecture(name: str, needed: bool) -> None:
+    assert is_needed(name, 90) is needed
+
+
+def make_wheel(path: Path) -> Path:
+    names = ["k/sm90/ops.so", "k/sm100/ops.so", "k/include/a.h", "k-1.dist-info/RECORD"]
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name in names[:-1]:
+            wheel.writestr(name, name * 100)
+        wheel.writestr(names[-1], "".join(f"{name},sha256=x,1\n" for name in names))
+    return path
+
+
+def test_wheels_arrive_whole_in_pieces_and_their_record_fits_what_is_left(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    wheels = [make_wheel(tmp_path / "in" / f"{name}-1-py3-none-any.whl") for name in ("a", "b")]
+    smaller = [trim(wheel, tmp_path / "smaller", 90) for wheel in wheels]
+
+    pieces = split(smaller, tmp_path / "pieces", piece_bytes=300)
+    arrived = join(tmp_path / "pieces", tmp_path / "out")
+
+    assert [piece.stat().st_size for piece in pieces[:-1]] == [300] * (len(pieces) - 1)
+    assert [wheel.read_bytes() for wheel in arrived] == [wheel.read_bytes() for wheel in smaller]
+    with zipfile.ZipFile(arrived[0]) as wheel:
+        assert sorted(wheel.namelist()) == ["k-1.dist-info/RECORD", "k/sm90/ops.so"]
+        assert wheel.read("k-1.dist-info/RECORD").decode().split() == [
+            "k/sm90/ops.so,sha256=x,1",
+            "k-1.dist-info/RECORD,sha256=x,1",
+        ]
+
+
+def test_a_piece_that_is_lost_on_the_way_is_noticed(tmp_path: Path) -> None:
+    pieces = split([make_wheel(tmp_path / "a-1-py3-none-any.whl")], tmp_path / "pieces", piece_bytes=300)
+    pieces[1].unlink()
+
+    with pytest.raises(ValueError, match="did not arrive whole: carry all pieces of"):
+        join(tmp_path / "pieces", tmp_path / "out")

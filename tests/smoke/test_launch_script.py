@@ -1,0 +1,148 @@
+"""Launches of users in shell scripts, which are read and not run, and what is replaced in them."""
+
+from pathlib import Path
+
+import pytest
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.launch_script import launch_of
+from verl_pivot.smoke.shortening import shortened, with_method
+
+CPU = SmokeMachine(has_accelerator=False, num_workers=1, engine="sglang")
+GPUS = SmokeMachine(has_accelerator=True, num_workers=8, engine="vllm")
+
+
+def launch(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
+    (folder / "train.sh").write_text(text)
+    return launch_of(folder / "train.sh", environment)
+
+
+def test_a_script_in_the_form_of_verls_examples_gives_its_overrides(tmp_path: Path) -> None:
+    """Arrays, variables with defaults, a line in several parts, and words behind the launch."""
+    script = r"""
+#!/usr/bin/env bash
+set -xeuo pipefail
+MODEL_PATH=${MODEL_PATH:-Qwen/Qwen3-8B}
+export NNODES=2
+rollout_n=16   # per prompt
+DATA=(
+    data.train_files="$HOME/data/gsm8k/train.parquet"  # rows
+    data.train_batch_size=1024
+)
+DATA+=(
+    'data.val_files=${data.train_files}'
+)
+python3 -m verl.trainer.main_ppo \
+    "${DATA[@]}" \
+    actor_rollout_ref.model.path=$MODEL_PATH \
+    actor_rollout_ref.rollout.n=${rollout_n} \
+    trainer.logger='["console","wandb"]' \
+    trainer.nnodes=$NNODES "$@" 2>&1 | tee train.log
+"""
+
+    assert launch(tmp_path, script, HOME="/home/me") == (
+        "data.train_files=/home/me/data/gsm8k/train.parquet",
+        "data.train_batch_size=1024",
+        "data.val_files=${data.train_files}",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-8B",
+        "actor_rollout_ref.rollout.n=16",
+        'trainer.logger=["console","wandb"]',
+        "trainer.nnodes=2",
+    )
+
+
+def test_the_environment_comes_before_a_default_and_an_assignment_before_the_environment(tmp_path: Path) -> None:
+    script = "A=${A:-1}\nB=2\nX=1 python -m verl.trainer.main_ppo a=$A b=$B\n"
+
+    assert launch(tmp_path, script, A="7", B="7") == ("a=7", "b=2")
+
+
+def test_a_launch_behind_other_words_is_found_and_ends_where_the_command_does(tmp_path: Path) -> None:
+    script = "cd /tmp && ray job submit --address=$A -- python3 -m verl.trainer.main_ppo a=1 > log 2>&1 && echo b=1\n"
+
+    assert launch(tmp_path, script) == ("a=1",)
+
+
+def test_a_variable_that_only_some_runs_assign_keeps_its_name_and_is_not_guessed(tmp_path: Path) -> None:
+    script = """
+A=1
+B=1
+C=1
+if [ -z "$X" ]; then
+  A=2
+fi
+[ -z "$Y" ] && B=2
+for i in 1 2; do C=$i; done
+D=4  # don't read this, nor "that
+python -m verl.trainer.main_ppo a=$A b=$B c=$C d=$D e=x#y
+"""
+
+    assert launch(tmp_path, script) == ("a=$A", "b=$B", "c=$C", "d=4", "e=x#y")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("echo hello\n", "holds no launches of verl.trainer.main_ppo"),
+        ("python -m verl.trainer.main_ppo a=1\npython -m verl.trainer.main_ppo a=2\n", "holds 2 launches"),
+        ("python -m verl.trainer.main_ppo a='1\n", "cannot be read as a shell script: No closing quotation"),
+    ],
+)
+def test_a_script_without_one_launch_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=said):
+        launch(tmp_path, text)
+
+
+@pytest.mark.parametrize("word", ["data.seed=$(date +%s)", "data.seed=`date`", "data.seed=$SEED"])
+def test_what_only_a_shell_can_tell_is_refused_unless_it_is_replaced(word: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="which only a shell can tell: write its value into the file"):
+        shortened((word,), tmp_path, tmp_path / "model", CPU)
+
+    shortened((word.replace("data.seed", "trainer.default_local_dir"),), tmp_path, tmp_path / "model", CPU)
+
+
+def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -> None:
+    words = (
+        "+method=grpo_roc", "+stage=rstar2_1", "data.train_files=a.parquet", "data.train_batch_size=512",
+        "actor_rollout_ref.model.path=big", "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=16",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=4", "algorithm.gamma=0.9", "trainer.save_freq=20",
+        "trainer.logger=[console]", "trainer.n_gpus_per_node=8",
+    )  # fmt: skip
+
+    short = shortened(words, tmp_path, tmp_path / "model", GPUS)
+
+    kept = ("+method=grpo_roc", "+stage=rstar2_1", "data.train_files=a.parquet",
+            "actor_rollout_ref.rollout.name=vllm", "algorithm.gamma=0.9")  # fmt: skip
+    assert short.overrides[:5] == kept
+    assert {str(each) for each in short.replacements} == {
+        f"actor_rollout_ref.model.path: big -> {tmp_path}/model",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 -> 1",
+        "data.train_batch_size: 512 -> 32",
+        "data.train_max_samples: - -> 512",
+        "data.max_response_length: - -> 1024",
+        "actor_rollout_ref.actor.ppo_mini_batch_size: - -> 32",
+        "actor_rollout_ref.rollout.n: 16 -> 4",
+        "trainer.total_training_steps: - -> 2",
+        "trainer.val_before_train: - -> False",
+        "trainer.test_freq: - -> -1",
+        "trainer.save_freq: 20 -> -1",
+        "trainer.resume_mode: - -> disable",
+        f"trainer.default_local_dir: - -> {tmp_path}/checkpoints",
+        f"trainer.rollout_data_dir: - -> {tmp_path}/rollouts",
+        "trainer.nnodes: - -> 1",
+    }
+
+
+def test_on_a_cpu_the_engine_is_the_one_that_runs_there(tmp_path: Path) -> None:
+    short = shortened(("actor_rollout_ref.rollout.name=vllm",), tmp_path, tmp_path / "model", CPU)
+
+    assert "actor_rollout_ref.rollout.name=sglang" in short.overrides
+    assert {"+local=cpu", "pivot.trial_steps=null", "ray_kwargs.ray_init.num_gpus=1"} <= set(short.overrides)
+
+
+def test_a_method_beside_another_one_of_the_launch_is_refused() -> None:
+    assert with_method(("a=1",), "l0") == ("a=1", "+method=l0")
+    assert with_method(("+method=l0",), "l0") == ("+method=l0",)
+    with pytest.raises(ConfigError, match=r"the launch has \+method=ppr: leave out l0, or change the script"):
+        with_method(("+method=ppr",), "l0")

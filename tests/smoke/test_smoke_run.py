@@ -1,0 +1,96 @@
+"""Cases of the methods, and what is said of the metrics that a launch logged."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+from verl_pivot.configuration import configs_dir
+from verl_pivot.errors import ConfigError
+from verl_pivot.hooks import HOOKS
+from verl_pivot.smoke.composing import SmokeMachine, compose
+from verl_pivot.smoke.methods import CASES, case_of
+from verl_pivot.smoke.smoke_run import complaint_of, smoke
+from verl_pivot.smoke.trial_launch import missing_of_steps
+
+FINE = {"critic/score/mean": 0.5, "actor/pg_loss": 0.0, "actor/grad_norm": 0.1, "rollout/calls_per_trajectory": 0.3}
+
+
+def test_every_method_has_a_case() -> None:
+    assert set(CASES) == {path.stem for path in (configs_dir() / "method").glob("*.yaml")}
+    assert set(CASES) <= {method for hook in HOOKS for method in hook.needed_by}
+
+
+def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match="there is no method 'pivotlr'; known: grpo_roc, l0, "):
+        case_of("pivotlr")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({}, None),
+        ({"rollout/calls_per_trajectory": 0.0}, "no rollout called a tool, though the policy writes calls"),
+        ({"pivot/undecided_rows": 3.0}, "the rewards of 3 rollouts could not be decided"),
+        (
+            {
+                "rollout/masked_rate": 0.25,
+                "rollout/stop_reason/tool_failure": 0.25,
+                "rollout/stop_reason/answered": 0.0,
+            },
+            "25% of the rollouts were masked, since the system failed in them: rollout/stop_reason/tool_failure",
+        ),
+    ],
+)
+def test_a_complaint_names_what_the_system_got_wrong(changes: dict[str, float], complaint: str | None) -> None:
+    assert complaint_of(CASES["torl"], [{**FINE, **changes}]) == complaint
+
+
+def test_calls_in_one_of_the_steps_are_enough_and_single_turns_need_none() -> None:
+    idle = FINE | {"rollout/calls_per_trajectory": 0.0}
+
+    assert complaint_of(CASES["torl"], [idle, FINE]) is None
+    assert complaint_of(CASES["pivotrl"], [idle]) is None
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({1: FINE, 2: FINE}, None),
+        ({1: FINE}, "the launch ended well, but logged the steps [1] in place of 2 steps"),
+        (
+            {1: FINE, 2: FINE | {"actor/grad_norm": math.nan}},
+            "step 2 has actor/grad_norm=nan, which is no number to learn from",
+        ),
+        ({1: FINE, 2: {"critic/score/mean": 0.5}}, "step 2 has actor/pg_loss=None, which is no number to learn from"),
+    ],
+)
+def test_a_launch_that_ends_well_must_have_learnt_from_numbers(
+    metrics: dict[int, dict[str, float]], said: str | None
+) -> None:
+    assert missing_of_steps(metrics) == said
+
+
+def test_a_folder_that_no_smoke_made_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "pivotrl").mkdir()
+    machine = SmokeMachine(has_accelerator=False, num_workers=1, engine="sglang")
+
+    with pytest.raises(ConfigError, match="exists and is not the folder of an earlier smoke: give another --out"):
+        smoke("pivotrl", tmp_path / "pivotrl", machine, None, print)
+
+
+def test_paths_with_spaces_reach_hydra_whole(tmp_path: Path) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    folder, machine = tmp_path / "my runs, a=b", SmokeMachine(has_accelerator=False, num_workers=1, engine="sglang")
+    folder.mkdir()
+
+    words = compose("mcp_rl", CASES["mcp_rl"], folder, folder / "model", machine, "http://127.0.0.1:1")
+
+    parsed = OverridesParser.create().parse_overrides([word for word in words if not word.startswith("+")])
+    values = {each.key_or_group: each.value() for each in parsed}
+    assert values["data.train_files"] == str(folder / "rows.parquet")
+    assert values["pivot.rollout.tools"] == str(folder / "tools.yaml")
+    assert values["actor_rollout_ref.model.path"] == str(folder / "model")
+    assert values["pivot.ruler.base_url"] == "http://127.0.0.1:1/v1"
+    assert (values["data.train_batch_size"], values["actor_rollout_ref.rollout.n"]) == (4, 4)

@@ -1,0 +1,88 @@
+"""The launch of a user -> a short one of the same kind: a tiny model, few rows, two steps, nothing saved."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.planning.overrides import override_value
+from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.launch_script import ReplacedLaunch, replaced
+from verl_pivot.smoke.methods import CASES
+from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved
+
+MODEL = "actor_rollout_ref.model.path"
+_GROUP_SIZE = 4
+_MAX_RESPONSE_TOKENS = 1024
+_ALSO = (
+    "critic.model.path",
+    "critic.ppo_mini_batch_size",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "actor_rollout_ref.rollout.data_parallel_size",
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.rollout.name",
+)
+"""Keys that are replaced only where the launch names them."""
+
+
+def value_of(launch: Sequence[str], key: str) -> str | None:
+    """The last value that a launch gives a key; None if it gives none."""
+    values = [word.partition("=")[2] for word in launch if word.lstrip("+").partition("=")[0] == key]
+    return values[-1] if values else None
+
+
+def with_method(launch: Sequence[str], method: str | None) -> tuple[str, ...]:
+    """The launch with a method that was asked for beside it.
+
+    Raises:
+        ConfigError: If the launch has another method.
+    """
+    own = value_of(launch, "method")
+    if method is None or method == own:
+        return tuple(launch)
+    if own is not None:
+        raise ConfigError(f"the launch has +method={own}: leave out {method}, or change the script")
+    return (*launch, f"+method={method}")
+
+
+def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMachine) -> ReplacedLaunch:
+    """The short launch, with what was replaced.
+
+    Args:
+        launch: Overrides of the user's launch.
+        folder: Folder for everything that it writes.
+        model: The tiny model.
+        machine: What it runs on.
+
+    Raises:
+        ConfigError: If a word that stays has something that only a shell can tell.
+    """
+    method = value_of(launch, "method") or ""
+    group_size = CASES[method].group_size if method in CASES else _GROUP_SIZE
+    num_prompts = machine.batch_size(group_size)
+    batch_size = str(num_prompts)
+    others = {
+        "critic.model.path": override_value(str(model)),
+        "critic.ppo_mini_batch_size": batch_size,
+        **dict.fromkeys(_ALSO[2:6], "1"),
+        **({} if machine.has_accelerator else {_ALSO[6]: machine.engine}),
+    }
+    values = {
+        MODEL: override_value(str(model)),
+        **{key: value for key, value in others.items() if value_of(launch, key) is not None},
+        "data.train_batch_size": batch_size,
+        "data.train_max_samples": str(16 * num_prompts),
+        **({} if method == "l0" else {"data.max_response_length": str(_MAX_RESPONSE_TOKENS)}),  # l0 has a window
+        "actor_rollout_ref.actor.ppo_mini_batch_size": batch_size,
+        "actor_rollout_ref.rollout.n": str(group_size),
+        "trainer.total_training_steps": str(NUM_STEPS),
+        **nothing_saved(folder),
+        "trainer.nnodes": "1",
+        "trainer.n_gpus_per_node": str(machine.num_workers),
+        **({} if machine.has_accelerator else _on_a_cpu(machine)),
+    }
+    return replaced(launch, values)
+
+
+def _on_a_cpu(machine: SmokeMachine) -> dict[str, str]:
+    return {"+local": "cpu", "pivot.trial_steps": "null", "ray_kwargs.ray_init.num_gpus": str(machine.num_workers)}

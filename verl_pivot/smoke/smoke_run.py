@@ -1,0 +1,135 @@
+"""A method -> SmokeResult: its tiny policy, its launch, and whether what it logged is what a working method logs."""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.smoke.composing import SmokeMachine, compose, needs_services, texts_of
+from verl_pivot.smoke.methods import SmokeCase, case_of
+from verl_pivot.smoke.shortening import MODEL, shortened, value_of
+from verl_pivot.smoke.stand_ins import standing_in
+from verl_pivot.smoke.tiny_model import write_like, write_writing_model
+from verl_pivot.smoke.trial_launch import LaunchOutcome, run_launch
+
+_STAMP = ".smoke"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeResult:
+    """What two steps of a method showed."""
+
+    method: str
+    complaint: str | None
+    """Why the method does not work here; None: it works."""
+    seconds: float
+    """Wall time of the launch."""
+    phases: Mapping[str, float]
+    """{phase: seconds}, in their order."""
+    metrics: Mapping[str, float]
+    """{metric: value} of the last step; empty if there was none."""
+    overrides: Sequence[str]
+    log: Path
+
+
+def smoke(
+    method: str, folder: Path, machine: SmokeMachine, model: str | None, say: Callable[[str], None]
+) -> SmokeResult:
+    """Run two steps of a method.
+
+    Args:
+        method: Name of the method.
+        folder: Folder for its files; emptied first.
+        machine: What it runs on.
+        model: Checkpoint whose architecture and tokenizer the policy takes; None: the tiny one that calls tools.
+        say: Called with each line about what happens.
+
+    Raises:
+        ConfigError: If the model cannot be read.
+    """
+    case, folder = case_of(method), _emptied(folder)
+    say(f"{method}: writing the policy and its rows")
+    if model is None:
+        policy = write_writing_model(folder / "model", turns=case.turns, corpus=texts_of(case))
+    else:
+        policy = write_like(model, folder / "model")
+    with standing_in(folder) if needs_services(case) else nullcontext() as services:
+        overrides = compose(method, case, folder, policy, machine, services)
+        outcome = run_launch(folder, overrides, say)
+    complaint = outcome.cause or (complaint_of(case, outcome.metrics.values()) if model is None else None)
+    return _result(method, outcome, overrides, complaint)
+
+
+def smoke_launch(
+    launch: Sequence[str], folder: Path, machine: SmokeMachine, model: str | None, say: Callable[[str], None]
+) -> SmokeResult:
+    """Run two steps of a user's launch, with a tiny model of the same architecture.
+
+    Args:
+        launch: Overrides of the launch.
+        folder: Folder for its files; emptied first.
+        machine: What it runs on.
+        model: Checkpoint whose architecture and tokenizer the policy takes; None: the one that the launch names.
+        say: Called with each line about what happens.
+
+    Raises:
+        ConfigError: If the launch names no model, or it cannot be read.
+    """
+    source, folder = model or value_of(launch, MODEL), _emptied(folder)
+    if source is None:
+        raise ConfigError(f"the launch has no {MODEL}: add it, or give --model")
+    short = shortened(launch, folder, folder / "model", machine)
+    for replacement in short.replacements:
+        say(f"  {replacement}")
+    write_like(source, folder / "model")
+    outcome = run_launch(folder, short.overrides, say, place=Path.cwd())
+    return _result(value_of(launch, "method") or "verl", outcome, short.overrides, outcome.cause)
+
+
+def _emptied(folder: Path) -> Path:
+    """A folder for a smoke, without what an earlier one left in it.
+
+    Raises:
+        ConfigError: If it holds something else.
+    """
+    folder = folder.absolute()
+    if folder.exists() and not (folder / _STAMP).is_file():
+        raise ConfigError(f"{folder} exists and is not the folder of an earlier smoke: give another --out")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / _STAMP).touch()
+    return folder
+
+
+def _result(method: str, outcome: LaunchOutcome, overrides: Sequence[str], complaint: str | None) -> SmokeResult:
+    return SmokeResult(
+        method=method,
+        complaint=complaint,
+        seconds=outcome.seconds,
+        phases=outcome.phases,
+        metrics=outcome.metrics[max(outcome.metrics)] if outcome.metrics else {},
+        overrides=tuple(overrides),
+        log=outcome.log,
+    )
+
+
+def complaint_of(case: SmokeCase, steps: Iterable[Mapping[str, float]]) -> str | None:
+    """What the metrics say against a method whose policy calls tools; None if nothing.
+
+    Args:
+        case: Case of the method.
+        steps: [num_steps] {metric: value}
+    """
+    num_calls = 0.0
+    for metrics in steps:
+        if share := metrics.get("rollout/masked_rate", 0.0):
+            reasons = [name for name, value in metrics.items() if name.startswith("rollout/stop_reason/") and value]
+            return f"{share:.0%} of the rollouts were masked, since the system failed in them: {', '.join(reasons)}"
+        if number := metrics.get("pivot/undecided_rows", 0.0):
+            return f"the rewards of {number:.0f} rollouts could not be decided"
+        num_calls += metrics.get("rollout/calls_per_trajectory", 0.0)
+    if case.tools is not None and not num_calls:
+        return "no rollout called a tool, though the policy writes calls"
+    return None
