@@ -1,4 +1,4 @@
-"""Writes docs/cli.md, the help of every command, from the commands themselves. `python docs/reference.py` calls it."""
+"""Writes docs/cli.md, the help of every command, from the commands themselves; docs/reference.py calls it."""
 
 import re
 from pathlib import Path
@@ -11,8 +11,8 @@ from verl_pivot.cli import app
 ROOT = Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Command line
 
-Every command with its options, written by `python docs/reference.py` from the help of the commands. Each prints an error
-that you can correct as one sentence and exits with code 1; after Ctrl-C the code is 130.
+Every command with its options, written by `python docs/reference.py` from the help of the commands. Each prints an
+error that you can correct as one sentence and exits with code 1; after Ctrl-C the code is 130.
 """
 EXAMPLES = re.compile(r"^Examples?:(.*?)(?=^\*\*Usage\*\*)", re.MULTILINE | re.DOTALL)
 

@@ -1,10 +1,10 @@
-"""Writes docs/options.md: options of verifiers, filters and tools, from their models. `python docs/reference.py` calls it."""
+"""Writes docs/options.md: options of verifiers, filters and tools, from their models; docs/reference.py calls it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from options import options_of, table
+from option_tables import options_of, table
 from pydantic import BaseModel
 
 from verl_pivot.quality.registry import filter_options, known_filters
@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Options
 
 What rows, rules files and tools files may say about a verifier, a filter or a tool, written by
-`python docs/reference.py` from the models that check it. An option without a default must be given. An unknown option is
-refused with the known ones. Entries of tools files that are no built-in tools stand in the [Reference](api.md#a-tool).
+`python docs/reference.py` from the models that check it. An option without a default must be given. An unknown option
+is refused with the known ones. Entries of tools files that are no built-in tools stand in the
+[Reference](api.md#a-tool).
 """
 
 

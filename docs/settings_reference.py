@@ -5,11 +5,12 @@
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
-from options import Option, code, options_of, prose, row
+from option_tables import Option, code, options_of, prose, row
 
 from verl_pivot.data.curriculum import CurriculumOptions
 from verl_pivot.objective.settings import OBJECTIVES
@@ -54,8 +55,8 @@ happens to it: `key=value` changes one that the configs have, and `+key=value` a
 
 ## Settings of this package
 
-The default is that of the first config that the last column names; behind the others stands their value where it differs.
-A value such as `${data.seed}` follows another key.
+The default is that of the first config that the last column names; behind the others stands their value where it
+differs. A value such as `${data.seed}` follows another key.
 """
 OF_VERL = """
 ## Settings of verl that a config makes
@@ -81,7 +82,14 @@ def page() -> str:
     """
     lines = [INTRODUCTION]
     for section, options in by_section().items():
-        lines += [f"### `{section}`", "", "| key | type | default | meaning | set by |", "|---|---|---|---|---|", *options, ""]
+        lines += [
+            f"### `{section}`",
+            "",
+            "| key | type | default | meaning | set by |",
+            "|---|---|---|---|---|",
+            *options,
+            "",
+        ]
     return "\n".join([*lines, OF_VERL.lstrip(), *of_verl()]).rstrip() + "\n"
 
 
@@ -103,7 +111,9 @@ def row_of(option: Option) -> str:
     places = {path: key for path, keys in all_keys().items() for key in keys if key.name == option.key}
     meaning = prose(next((key.comment for key in places.values() if key.comment), option.meaning))
     if not meaning:
-        raise ValueError(f"{option.key} has no meaning: write a comment beside it in configs/, or a text under its field")
+        raise ValueError(
+            f"{option.key} has no meaning: write a comment beside it in configs/, or a text under its field"
+        )
     default = next((key.value for key in places.values()), option.default)
     set_by = [_link(path) + (f" {code(key.value)}" if key.value != default else "") for path, key in places.items()]
     return row(f"`{option.key}`", option.type, code(default), meaning, ", ".join(set_by))
@@ -120,7 +130,9 @@ def own_keys() -> list[Option]:
         options += options_of(model, section)
     known = {option.key for option in options}
     written = {key.name for keys in all_keys().values() for key in keys if key.name.startswith("pivot.")}
-    if unknown := sorted(key for key in written if not any(key == each or key.startswith(f"{each}.") for each in known)):
+    if unknown := sorted(
+        key for key in written if not any(key == each or key.startswith(f"{each}.") for each in known)
+    ):
         raise ValueError(f"configs/ set keys that no model holds: {', '.join(unknown)}")
     return options
 
@@ -137,6 +149,7 @@ def of_verl() -> Iterator[str]:
         yield ""
 
 
+@cache
 def all_keys() -> dict[Path, list[Key]]:
     """{config: its keys}, the configs that others build on first."""
     paths = [path for group in GROUPS for path in sorted((CONFIGS / group).glob("*.yaml"))]
