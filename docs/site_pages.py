@@ -32,7 +32,7 @@ def linked_files() -> Iterator[Path]:
 def collect(target: Path = TARGET) -> None:
     """Write the folder anew."""
     shutil.rmtree(target, ignore_errors=True)
-    for path in {*pages(), *linked_files()}:
+    for path in {*pages(), *linked_files(), ROOT / "docs" / "site.css"}:
         place = target / path.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, place)
