@@ -3,6 +3,7 @@
 #   make test         formatting, types and the whole test suite; half an hour on two cores
 #   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
+#   make docs         the documentation as a site, in outputs/site
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
 #   make bench-neighbours honest programs beside one hostile program, for each known attack; 5 minutes
@@ -29,7 +30,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail gpu lock clean
+.PHONY: quickstart test check soak lint docs bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -47,6 +48,12 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# With -q mkdocs would count no warnings.
+docs: .venv/ready
+	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/site_pages.py
+	.venv/docs/bin/mkdocs build --strict
 
 bench-sandbox: .venv/ready
 	mkdir -p outputs
@@ -108,7 +115,7 @@ lock: .venv/ready
 		--python-version 3.12 --python-platform x86_64-manylinux_2_34 --override requirements/overrides.txt \
 		--extra data --extra sandbox --extra verifiers requirements/sglang.in pyproject.toml -o requirements/sglang.txt
 
-.venv/ready: requirements/cpu.txt pyproject.toml
+.venv/ready: requirements/cpu.txt requirements/docs.txt pyproject.toml
 	sh requirements/install.sh $(PYTHON)
 	touch $@
 

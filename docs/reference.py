@@ -87,10 +87,22 @@ def file_list() -> str:
 
 if __name__ == "__main__":
     import api_reference
+    import cli_reference
+    import compatibility_reference
     import llms
+    import options_reference
+    import settings_reference
     import verl_settings
 
-    api_reference.write()
-    verl_settings.write()
-    llms.write()
+    modules = (
+        api_reference,
+        cli_reference,
+        compatibility_reference,
+        options_reference,
+        settings_reference,
+        verl_settings,
+    )
+    for module in modules:
+        module.write()
     (ROOT / "docs" / "files.md").write_text(file_list())
+    llms.write()

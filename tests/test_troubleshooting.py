@@ -3,6 +3,9 @@
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 
 from tests.support.paths import ROOT
 
@@ -10,8 +13,9 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 
 
 def messages_of_the_page() -> list[str]:
-    """Messages in the first column of the tables, without the code marks around them."""
-    return re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    """Our messages in the first column of the tables, without the code marks around them."""
+    cells = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+    return [cell for cell in cells if not cell.endswith(".py")]
 
 
 def texts_of(node: ast.AST) -> Iterator[str]:
@@ -32,6 +36,23 @@ def test_every_message_of_the_page_stands_in_the_source() -> None:
 
     assert len(messages) >= 30
     assert [message for message in messages if not any(message in text for text in texts)] == []
+
+
+@cache
+def texts_of_file(name: str) -> frozenset[str]:
+    """Texts of a file of another package, such as "verl/utils/config.py"."""
+    package, _, rest = name.partition("/")
+    spec = find_spec(package)
+    assert spec is not None
+    assert spec.submodule_search_locations, name
+    return frozenset(texts_of(ast.parse((Path(spec.submodule_search_locations[0]) / rest).read_text())))
+
+
+def test_every_message_of_verl_ray_and_sglang_stands_in_the_file_that_is_named() -> None:
+    rows = re.findall(r"^\| `([a-z]+/[^`]+\.py)` \| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
+
+    assert {name.partition("/")[0] for name, _ in rows} == {"ray", "sglang", "transformers", "verl"}
+    assert [row for row in rows if not any(row[1] in text for text in texts_of_file(row[0]))] == []
 
 
 def test_no_message_is_explained_twice() -> None:

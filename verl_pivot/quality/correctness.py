@@ -17,6 +17,7 @@ class CorrectnessOptions(FilterOptions):
     without_tools: Literal["drop", "keep"] = "drop"
     """What to do with a trajectory that has calls but no tool schemas to check them by."""
     check_arguments: bool = True
+    """Whether the arguments of every call must fit the tool's schema."""
     unnamed_arguments: Literal["drop", "keep"] = "drop"
     """What to do about arguments that `properties` does not name; JSON schema itself allows them by default."""
     check_results: bool = True

@@ -27,8 +27,11 @@ class Shares(FilterOptions):
     """Share of the trajectories in each class; the shares add up to 1."""
 
     easy: float = Field(default=0.3, ge=0.0, le=1.0)
+    """Share of the trajectories that are easy."""
     medium: float = Field(default=0.5, ge=0.0, le=1.0)
+    """Share of the trajectories that are in neither of the other classes."""
     hard: float = Field(default=0.2, ge=0.0, le=1.0)
+    """Share of the trajectories that are hard."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -55,9 +58,11 @@ class DifficultyOptions(FilterOptions):
     hard_from_turns: int = Field(default=12, ge=1)
     """Number of assistant turns from which on a trajectory is hard, by the measure num_turns."""
     shares: Shares = Shares()
+    """Shares of easy, medium and hard trajectories that are wanted; they add up to 1."""
     drop: bool = True
     """False only reports the shares and drops nothing."""
     seed: int = 0
+    """Seed of the draw of those that stay."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -31,6 +31,7 @@ class DiversityOptions(FilterOptions):
     merge_repeats: bool = True
     """Whether calls of one tool in a row count as one."""
     seed: int = 0
+    """Seed of the draw of those that stay."""
 
 
 @register_filter("diversity", options=DiversityOptions)

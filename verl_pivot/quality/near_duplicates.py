@@ -36,6 +36,7 @@ class NearDuplicatesOptions(FilterOptions):
     num_permutations: int = Field(default=64, ge=16, le=1024)
     """Hashes per trajectory, of 4 bytes each; the estimate's standard error is at most 0.5 / sqrt(num_permutations)."""
     seed: int = Field(default=1, ge=0, lt=2**32)
+    """Seed of the hashes."""
 
 
 @register_filter("near_duplicates", options=NearDuplicatesOptions)

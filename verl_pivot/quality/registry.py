@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias, TypeVar
 
+from pydantic import BaseModel
+
 from verl_pivot.quality.contract import DatasetFilter, FilterOptions, TrajectoryFilter
 from verl_pivot.registry import Registry
 from verl_pivot.types import JsonObject
@@ -52,6 +54,15 @@ def make_filter(name: str, options: JsonObject) -> Filter:
 def known_filters() -> tuple[str, ...]:
     """Every name that rules can use, in alphabetical order."""
     return _filters.names
+
+
+def filter_options(name: str) -> type[BaseModel] | None:
+    """Type of a filter's options.
+
+    Raises:
+        ConfigError: If no filter has that name.
+    """
+    return _filters.find(name).options
 
 
 def load_filter_modules(modules: Iterable[str]) -> None:

@@ -31,6 +31,7 @@ class ProcessScoreOptions(Options):
     turn: str
     """Text of the turn that the judge is asked about, which must hold every quotation."""
     form: Form = "principles"
+    """How the judge was told to answer."""
     principles: tuple[Principle, ...] = ()
     """What the judge was told to go by; needed in the form `principles`."""
     max_added: Annotated[int, Field(ge=0, le=10)] = 0

@@ -49,16 +49,22 @@ class StepWeights(Options):
     """Weights of the parts of a trajectory's reward."""
 
     answer: Weight = 0.8
+    """Weight of the answer's score, which the last step gets."""
     format: Weight = 0.1
+    """Weight of the share of steps with the right form."""
     execution: Weight = 0.1
+    """Weight of the share of steps whose cell ran."""
 
 
 class AnswerWeights(Options):
     """Weights of the scores of an answer."""
 
     em: Weight = 0.9
+    """Weight of the exact match."""
     has_answer: Weight = 0.1
+    """Weight of having answered at all."""
     f1: Weight = 0.0
+    """Weight of the overlap of words."""
 
 
 class StepRule(Options):

@@ -52,6 +52,7 @@ class CodeToolOptions(Options):
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
     """Seconds that one call may run."""
     memory_mib: Annotated[int, Field(ge=16)] = 1024
+    """Memory of the code, in MiB."""
     max_characters: Annotated[int, Field(ge=16)] = 4096
     """Most characters of stdout and of stderr each; `pivot.rollout.max_observation_tokens` limits the text further."""
     tell_seconds: bool = True

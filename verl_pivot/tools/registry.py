@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
 from verl_pivot.registry import Registry
 from verl_pivot.tools.contract import Tool
 from verl_pivot.tools.environments import EnvironmentSource
@@ -57,6 +59,15 @@ def make_tool(name: str, options: JsonObject) -> Tool:
 def known_tools() -> tuple[str, ...]:
     """Names of all built-in tools, in alphabetical order."""
     return _tools.names
+
+
+def tool_options(name: str) -> type[BaseModel] | None:
+    """Type of a tool's options.
+
+    Raises:
+        ConfigError: If there is no such tool.
+    """
+    return _tools.find(name).options
 
 
 def register_framework(name: str, *, options: type[Options]) -> Callable[[SourceMakerT], SourceMakerT]:

@@ -27,6 +27,7 @@ class SqlToolOptions(Options):
     """Options of `- tool: sql`."""
 
     dialect: Literal["sqlite", "duckdb"] = "sqlite"
+    """Database that runs the queries."""
     folder: Path | None = None
     """Folder of the databases that rows name in metadata.database; None: rows bring metadata.script instead."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0

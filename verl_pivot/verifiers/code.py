@@ -52,6 +52,7 @@ class CodeOptions(Options):
     language: str = "python"
     """Language of the program, one that the sandbox has; see `verl-pivot sandbox serve --languages`."""
     tests: tuple[IoTest, ...] = ()
+    """Inputs, each with the output that is right."""
     asserts: tuple[str, ...] = ()
     """Asserts for a Python program, such as `assert f(2) == [4]`; code_asserts.py says what an assert may hold."""
     test_file: str = ""

@@ -72,12 +72,14 @@ class FirstDecidedOptions(Options):
     """Options of the verifier `first_decided`."""
 
     verifiers: Annotated[tuple[FirstDecidedPart, ...], Field(min_length=1, max_length=100)]
+    """Verifiers that are asked in this order, until one has decided."""
 
 
 class WeightedOptions(Options):
     """Options of the verifier `weighted`."""
 
     verifiers: Annotated[tuple[WeightedPart, ...], Field(min_length=1, max_length=100)]
+    """Verifiers whose scores are put together."""
     rule: Literal["mean", "min", "product"] = "mean"
     """
     mean: the mean by weight.

@@ -58,9 +58,13 @@ class ConstraintsOptions(Options):
     choice: str | None = None
     """The right one of the choices; None for the one that the expert's action names."""
     words: CountRange | None = None
+    """Number of words."""
     sentences: CountRange | None = None
+    """Number of sentences."""
     paragraphs: CountRange | None = None
+    """Number of paragraphs."""
     bullets: CountRange | None = None
+    """Number of bullet points."""
     placeholders: CountRange | None = None
     """Number of placeholders such as [address]."""
     capital_words: CountRange | None = None
@@ -72,10 +76,13 @@ class ConstraintsOptions(Options):
     forbidden_words: tuple[str, ...] = ()
     """Words or phrases that do not."""
     starts_with: str = ""
+    """Text that it begins with."""
     ends_with: str = ""
+    """Text that it ends with."""
     letter_case: Literal["lower", "upper"] | None = None
     """Case of all letters."""
     has_no_commas: bool = False
+    """Whether no comma may stand in the text."""
     has_title: bool = False
     """Whether a title must stand in the text as <<title>>."""
     is_quoted: bool = False

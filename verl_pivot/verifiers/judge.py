@@ -28,6 +28,7 @@ class JudgeOptions(Options):
     base_url: str
     """URL of an OpenAI-compatible endpoint, such as http://localhost:30000/v1."""
     model: str
+    """Name of the model on that endpoint."""
     api_key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the endpoint's key."""
     kind: Literal["equivalence", "rubric", "checklist"] = "equivalence"
@@ -45,9 +46,11 @@ class JudgeOptions(Options):
     max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Most requests of one process at a time."""
     requests_per_minute: Annotated[float, Field(gt=0.0)] = 6000.0
+    """Most requests of one process in a minute."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 4
     """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
+    """Seconds for one answer."""
     max_tokens: Annotated[int, Field(ge=16)] = 1024
     """Tokens of the judge's longest answer."""
     answer_format: AnswerFormat = "json_schema"

@@ -127,8 +127,17 @@ def parsed_options(name: str, options: JsonObject) -> BaseModel | None:
         ConfigError: If no verifier has the name, or the verifier does not take these options.
     """
     check_verifier(name, options)
-    model = _verifiers.find(name).options
+    model = verifier_options(name)
     return None if model is None else model.model_validate(options)
+
+
+def verifier_options(name: str) -> type[BaseModel] | None:
+    """Type of a verifier's options; None for a verifier that takes none.
+
+    Raises:
+        ConfigError: If no verifier has the name.
+    """
+    return _verifiers.find(name).options
 
 
 def known_verifiers() -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class SearchQueryOptions(Options):
     corpus: Path | None = None
     """File of JSON lines, one document each, with its text in "text" or "contents"; other lines are left out."""
     num_documents: Annotated[int, Field(ge=1, le=100)] = 3
+    """Best documents of each query that are compared, with mode documents."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

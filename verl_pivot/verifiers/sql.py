@@ -38,6 +38,7 @@ class SqlOptions(Options):
     """Options of the verifier `sql`. Databases are given as files, as scripts that make them, or both."""
 
     dialect: Literal["sqlite", "duckdb"] = "sqlite"
+    """Database that runs the queries."""
     databases: tuple[Path, ...] = ()
     """Database files, at most 8 MiB together, on the machine that the verifier runs on."""
     scripts: tuple[str, ...] = ()
