@@ -59,6 +59,7 @@ ROOMS = (
         "playing",
         "resampling",
         "runs",
+        "inspect",
     ),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "commands", "interrupts", "cli", "start"),
 )
