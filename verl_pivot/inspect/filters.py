@@ -2,10 +2,13 @@
 
 from typing import Any, Literal, NamedTuple, get_args
 
-import duckdb
 import msgspec
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.extras import extra
+
+with extra("data"):
+    import duckdb
 
 SortColumn = Literal[
     "id", "run", "part", "step", "score", "reason", "detail", "left_out", "stop_reason", "error_kinds", "tools",

@@ -3,9 +3,9 @@
 The texts stay in the dumps, and are read there by their place (`opened.py`).
 """
 
-import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,66 +13,24 @@ import msgspec
 import pyarrow
 import pyarrow.compute
 
-from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.extras import extra
+from verl_pivot.errors import DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.rollout_rows import BadLine, RolloutRow, RowReader
+from verl_pivot.inspect.rollout_table import RolloutTable, RowOrigin
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.runs.growing_lines import GrowingLines
 from verl_pivot.runs.metrics import MetricSeries
 from verl_pivot.runs.run import DumpFile, TrainingRun
 from verl_pivot.types import JsonObject
 
-with extra("data"):
-    import duckdb
-
-MAX_SECONDS = 5.0
-"""Seconds after which a query is ended."""
+MAX_WORDS_SECONDS = 20.0
+"""Seconds after which looking for words is given up."""
 _READING_SECONDS = 0.2
 """Seconds after which a call of `refresh` reads no further chunk, so that what was read is shown."""
 _FACETS = ("reason", "left_out", "stop_reason", "error_kinds", "data_source", "part")
+_MAX_SHOWN_GROUP = 200
 _MAX_VALUES = 50
 """Most frequent values of a column that filters offer."""
-_TYPES = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
-_PLACE_COLUMNS = {
-    "id": pyarrow.uint32(),
-    "run": pyarrow.int64(),
-    "part": pyarrow.string(),
-    "file": pyarrow.int64(),
-    "group_number": pyarrow.uint32(),
-}
-
-
-def _column_types() -> dict[str, pyarrow.DataType]:
-    """{column: its type}; types of RolloutRow are a plain one, or that or None."""
-    of_rows = {}
-    for name, kind in RolloutRow.__annotations__.items():
-        plain = next(each for each in getattr(kind, "__args__", (kind,)) if each in _TYPES)
-        of_rows[name] = _TYPES[plain]
-    return {**_PLACE_COLUMNS, **of_rows}
-
-
-_SCHEMA = pyarrow.schema(list(_column_types().items()))
-_SQL_TYPES = {
-    pyarrow.uint32(): "UINTEGER",
-    pyarrow.int64(): "BIGINT",
-    pyarrow.float64(): "DOUBLE",
-    pyarrow.string(): "VARCHAR",
-    pyarrow.bool_(): "BOOLEAN",
-}
-COLUMNS = tuple(_SCHEMA.names)
-"""Columns of the table `rollouts`, which a condition may use."""
-LIMITS = {
-    "enable_external_access": False,
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-    "python_enable_replacements": False,
-    "temp_directory": "",
-    "memory_limit": "2GB",
-    "threads": 2,
-    "lock_configuration": True,
-}
-"""Settings under which a condition of the user's reaches neither files nor Python nor the network."""
 
 
 class OrderedRollouts(NamedTuple):
@@ -114,6 +72,20 @@ class RolloutPlace(msgspec.Struct, frozen=True):
     line: int
 
 
+class _FileState(NamedTuple):
+    """What changes when a file is written or replaced."""
+
+    number: int
+    size: int
+    changed: int
+    """Nanoseconds since 1970."""
+
+    @classmethod
+    def of(cls, path: Path) -> "_FileState":
+        status = path.stat()
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
 class _ReadFile:
     """One dump that is read as it grows."""
 
@@ -123,7 +95,8 @@ class _ReadFile:
         self.groups: dict[str, int] = {}
         """{name of a group: its number}"""
         self.is_all = False
-        self.size = -1
+        self.state: _FileState | None = None
+        """State of the file when it was read last."""
         self.bad_lines: list[BadLine] = []
 
 
@@ -140,12 +113,10 @@ class RunIndex:
         self.metrics = [MetricSeries() for _ in runs]
         self.generation = 0
         """Number of changes so far."""
-        self._database = duckdb.connect(config=LIMITS)
-        columns = ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in _SCHEMA)
-        self._database.execute(f"CREATE TABLE rollouts ({columns})")
+        self._table = RolloutTable()
         self._files: dict[tuple[int, Path], _ReadFile] = {}
         self._by_number: list[_ReadFile] = []
-        self._next_id = self._next_group = 0
+        self._next_group = 0
         self._failures: dict[str, str] = {}
 
     # ---- reading
@@ -154,7 +125,7 @@ class RunIndex:
         """Read a part of what is new; whether there is more to read at once."""
         is_changed = False
         for run, series in zip(self.runs, self.metrics, strict=True):
-            is_changed |= self._guarded(run.metrics, series.read)
+            is_changed |= self._guarded(run.metrics, partial(series.read, run.metrics))
         for number, run in enumerate(self.runs):
             for dump in run.dumps:
                 if (number, dump.path) not in self._files:
@@ -165,7 +136,7 @@ class RunIndex:
         for file in filter(self._is_unread, self._by_number):
             if time.monotonic() > end:
                 break
-            is_changed |= self._guarded(file.dump.path, lambda _, file=file: self._read(file))
+            is_changed |= self._guarded(file.dump.path, partial(self._read, file))
         self.generation += is_changed
         return self.num_unread > 0
 
@@ -193,11 +164,11 @@ class RunIndex:
                 )
         return found
 
-    def _guarded(self, path: Path | None, read: Callable[[Any], bool]) -> bool:
+    def _guarded(self, path: Path | None, read: Callable[[], bool]) -> bool:
         """Whether reading changed anything; a file that cannot be read becomes a problem until it can."""
         key = str(path)
         try:
-            is_changed = read(path)
+            is_changed = read()
         except OSError as error:
             sentence = f"{path} cannot be read: {error.strerror}; what was read before is still shown"
             is_new = self._failures.get(key) != sentence
@@ -208,44 +179,25 @@ class RunIndex:
     @staticmethod
     def _is_unread(file: _ReadFile) -> bool:
         try:
-            return not file.is_all or file.dump.path.stat().st_size != file.size
+            return not file.is_all or _FileState.of(file.dump.path) != file.state
         except OSError:  # removed: what was read stays until it comes back
             return False
 
     def _read(self, file: _ReadFile) -> bool:
-        file.size = file.dump.path.stat().st_size
+        file.state = _FileState.of(file.dump.path)
         file.is_all = True  # until it is known better, so that a file that cannot be read is not tried for ever
         lines, is_replaced, file.is_all = file.lines.read()
         if is_replaced:
-            self._database.cursor().execute("DELETE FROM rollouts WHERE file = ?", [file.number])
+            self._table.remove(file.number)
             file.bad_lines.clear()
             file.rows = RowReader()
         rows: list[RolloutRow] = []
         for row in file.rows.read(lines, is_all=file.is_all):
             (file.bad_lines if isinstance(row, BadLine) else rows).append(row)  # type: ignore[arg-type]
         if rows:
-            self._insert(file, rows)
+            origin = RowOrigin(file.run, file.dump.part.value, file.number, file.dump.step)
+            self._table.add(origin, rows, [self._group_number(file, row.group_name) for row in rows])
         return is_replaced or bool(lines)
-
-    def _insert(self, file: _ReadFile, rows: list[RolloutRow]) -> None:
-        number, groups = len(rows), [self._group_number(file, row.group_name) for row in rows]
-        columns = [
-            range(self._next_id, self._next_id + number),
-            [file.run] * number,
-            [file.dump.part.value] * number,
-            [file.number] * number,
-            groups,
-            *zip(*rows, strict=True),
-        ]
-        self._next_id += number
-        arrays = [pyarrow.array(column, field.type) for column, field in zip(columns, _SCHEMA, strict=True)]
-        cursor = self._database.cursor()
-        cursor.register("new_rows", pyarrow.table(arrays, schema=_SCHEMA))
-        cursor.execute(
-            "INSERT INTO rollouts SELECT * REPLACE (coalesce(step, CAST(? AS BIGINT)) AS step) FROM new_rows",
-            [file.dump.step],
-        )
-        cursor.unregister("new_rows")
 
     def _group_number(self, file: _ReadFile, name: str | None) -> int:
         """Number of a group of the dump; a rollout without a group is alone in one."""
@@ -267,7 +219,7 @@ class RunIndex:
         where, values = wanted.sql()
         if wanted.words:
             where, values = "id IN (SELECT unnest(?::UINTEGER[]))", [self._with_words(where, values, wanted.words)]
-        columns = self._query(
+        columns = self._table.ask(
             f"SELECT id, group_number, score, kept FROM rollouts WHERE {where} ORDER BY {order.sql()}", *values
         )
         return OrderedRollouts(
@@ -278,20 +230,20 @@ class RunIndex:
         )
 
     def _with_words(self, where: str, values: Sequence[Any], words: str) -> list[int]:
-        found = self._query(
+        found = self._table.ask(
             f"SELECT id, file, byte_offset, num_bytes FROM rollouts WHERE {where} ORDER BY file, byte_offset", *values
         )
         columns = (found[name].to_pylist() for name in found.column_names)
         places = [RowPlace(each, self.dump(file).path, *place) for each, file, *place in zip(*columns, strict=True)]
-        return rows_with_words(places, words, MAX_SECONDS)
+        return rows_with_words(places, words, MAX_WORDS_SECONDS)
 
     def rows(self, ids: Sequence[int]) -> list[ListedRollout]:
         """[num_found] rollouts by their ids; one that was replaced meanwhile is not among them."""
         return self._rows("id IN (SELECT unnest(?::UINTEGER[])) ORDER BY id", list(ids))
 
     def group(self, group_number: int) -> list[ListedRollout]:
-        """[group_size] rollouts of a group."""
-        return self._rows("group_number = ? ORDER BY id", group_number)
+        """[group_size, at most 200] rollouts of a group."""
+        return self._rows(f"group_number = ? ORDER BY id LIMIT {_MAX_SHOWN_GROUP}", group_number)
 
     def find(self, place: RolloutPlace) -> ListedRollout:
         """The rollout at a place.
@@ -310,7 +262,7 @@ class RunIndex:
     def facets(self) -> dict[str, list[JsonObject]]:
         """{column: its most frequent values, each with its `count`}, for filters."""
         return {
-            name: self._query(
+            name: self._table.ask(
                 f"SELECT {name} AS value, count(*) AS count FROM rollouts WHERE {name} <> '' "
                 f"GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {_MAX_VALUES}"
             ).to_pylist()
@@ -319,12 +271,12 @@ class RunIndex:
 
     def steps(self) -> list[int]:
         """[num_steps] steps that have rollouts."""
-        found = self._query("SELECT DISTINCT step FROM rollouts WHERE step IS NOT NULL ORDER BY 1")
+        found = self._table.ask("SELECT DISTINCT step FROM rollouts WHERE step IS NOT NULL ORDER BY 1")
         return [int(step) for step in found["step"].to_pylist()]
 
     @property
     def num_rollouts(self) -> int:
-        return int(self._query("SELECT count(*) AS number FROM rollouts")["number"][0].as_py())
+        return int(self._table.ask("SELECT count(*) AS number FROM rollouts")["number"][0].as_py())
 
     def dump(self, file: int) -> DumpFile:
         """The dump with a number of the column `file`."""
@@ -337,24 +289,8 @@ class RunIndex:
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
     def _rows(self, where: str, *values: Any) -> list[ListedRollout]:
-        found = self._query(f"SELECT * FROM rollouts WHERE {where}", *values)
+        found = self._table.ask(f"SELECT * FROM rollouts WHERE {where}", *values)
         rows = []
         for number, run, part, file, group, *row in zip(*found.to_pydict().values(), strict=True):
             rows.append(ListedRollout(number, run, part, file, self.file_name(file), group, RolloutRow(*row)))
         return rows
-
-    def _query(self, query: str, *values: Any) -> pyarrow.Table:
-        cursor = self._database.cursor()
-        timer = threading.Timer(MAX_SECONDS, cursor.interrupt)
-        timer.start()
-        try:
-            return cursor.sql(query, params=list(values)).to_arrow_table()
-        except duckdb.InterruptException as error:
-            raise ConfigError(
-                f"the condition takes longer than {MAX_SECONDS:g} s: write one that looks at less"
-            ) from error
-        except duckdb.Error as error:
-            raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
-        finally:
-            timer.cancel()
-            cursor.close()

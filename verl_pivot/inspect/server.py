@@ -21,7 +21,8 @@ from verl_pivot import __version__
 from verl_pivot.errors import PivotError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.opened import open_rollout
-from verl_pivot.inspect.queries import COLUMNS, RolloutPlace, RunIndex
+from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.rollout_table import COLUMNS
 from verl_pivot.inspect.texts import RowPlace
 from verl_pivot.runs.run import differing_settings
 from verl_pivot.tools.http_service import UnanswerableRequestError, make_app

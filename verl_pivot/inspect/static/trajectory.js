@@ -69,8 +69,7 @@ class Trajectory {
   strip() {
     const { group, row } = this.opened;
     if (group.length < 2) return el("p", { class: "strip" });
-    const shown = group.slice(0, 200);
-    const links = shown.map((each) =>
+    const links = group.map((each) =>
       el(
         "a",
         {
@@ -82,7 +81,7 @@ class Trajectory {
         each.score === null ? "?" : number(each.score),
       ),
     );
-    const more = group.length > shown.length ? ` and ${number(group.length - shown.length)} more` : "";
+    const more = group.length >= 200 ? " and perhaps more" : "";
     return el("nav", { class: "strip", "aria-label": "Group" }, el("span", {}, "Group"), links, more);
   }
 
