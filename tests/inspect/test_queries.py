@@ -177,7 +177,7 @@ def test_what_is_no_rollout_is_said_and_the_rest_is_shown(tmp_path: Path) -> Non
         b"[1]\n",
         b'{"uid": "nan_0_0", "score": NaN, "step": 1, "turns": "none", "reason": 7}\n',
         b'{"uid": "huge_0_0", "score": 1e999, "turn_index": 99999999999999999999999}\n',
-        b'{"uid": "lone \\ud800_0_0", "score": 0.5}\n',
+        b'{"uid": "lone \\ud800_0_0", "score": 0.5, "calls": [{"name": "\\udfff"}]}\n',
         b'{"uid": "latin\xff_0_0"}\n',
         b"[" * 100_000 + b"\n",
         b"{}\n",
@@ -187,6 +187,7 @@ def test_what_is_no_rollout_is_said_and_the_rest_is_shown(tmp_path: Path) -> Non
 
     assert uids(index) == ["nan_0_0", "huge_0_0", "lone \\ud800_0_0", None, "good_0_0"]
     assert [each.row.step for each in index.rows(range(9))] == [1, 7, 7, 7, 1]
+    assert [each.row.tools for each in index.rows(range(9))] == ["", "", "\\udfff", "", ""]
     (problem,) = index.problems
     assert "1.jsonl" not in problem
     assert "7.jsonl: 4 lines are no rollouts, and left out; the first one is line 1 (" in problem

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from verl_pivot.runs.growing_lines import PlacedLine
+from verl_pivot.types import Json
 
 _MAX_DETAIL = 200
 """Characters of an explanation that the list has; the whole one is shown with its rollout."""
@@ -149,19 +150,25 @@ def _decoded(text: bytes) -> _ListedLine:
     return _ListedLine(**dict(_usable(fields)))
 
 
-def _usable(fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The fields that have a type of ours, without lone surrogates and numbers that are not finite."""
+def _usable(fields: dict[str, Json]) -> Iterator[tuple[str, Any]]:
+    """The fields that have a type of ours."""
     for field in _FIELDS:
-        value = fields.get(field.name)
-        if isinstance(value, float) and not math.isfinite(value):
-            continue
-        if isinstance(value, str):
-            value = value.encode(errors="backslashreplace").decode()
-        if value is not None:
+        if (value := _plain(fields.get(field.name))) is not None:
             try:
                 yield field.name, msgspec.convert(value, field.type)
             except msgspec.ValidationError:
                 continue
+
+
+def _plain(value: Json) -> Json:
+    """The value with escapes for lone surrogates, which no column can hold, and None for NaN and infinity."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _row(parts: list[_Part]) -> RolloutRow:

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import hmac
 import json
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from ipaddress import ip_address
@@ -27,6 +28,8 @@ from verl_pivot.inspect.texts import RowPlace
 from verl_pivot.runs.run import differing_settings
 from verl_pivot.tools.http_service import UnanswerableRequestError, make_app
 from verl_pivot.types import JsonObject
+
+logger = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -63,6 +66,7 @@ class InspectPage:
         self._is_loopback = _is_loopback(host)
         self._is_changed = asyncio.Condition()
         self._is_open = True
+        self._stopped: list[str] = []
 
     def app(self) -> web.Application:
         """The web application, to be run by one event loop."""
@@ -118,9 +122,16 @@ class InspectPage:
 
     async def _following(self, app: web.Application) -> AsyncIterator[None]:
         following = asyncio.create_task(self._follow())
+        following.add_done_callback(self._note_end)
         yield
         following.cancel()
         await asyncio.wait([following])
+
+    def _note_end(self, following: "asyncio.Task[None]") -> None:
+        """Say that nothing is followed any more, should a bug of ours have ended it."""
+        if not following.cancelled() and (error := following.exception()) is not None:
+            logger.error("reading has stopped", exc_info=error)
+            self._stopped = ["reading has stopped with the error that the terminal shows: what was read is still here"]
 
     async def _follow(self) -> None:
         while True:
@@ -182,7 +193,7 @@ class InspectPage:
             "num_rollouts": index.num_rollouts,
             "num_files": index.num_files,
             "num_unread": index.num_unread,
-            "problems": index.problems,
+            "problems": [*self._stopped, *index.problems],
             "facets": index.facets(),
             "rollout_steps": index.steps(),
             "columns": COLUMNS,
