@@ -115,7 +115,7 @@ def wait_until(page: "Page", expression: str) -> None:
     """Wait for an expression of the page; playwright's own waiting evaluates text in it, which the policy forbids."""
     end = time.monotonic() + 15.0
     while not page.evaluate(expression):
-        assert time.monotonic() < end, expression
+        assert time.monotonic() < end, f"{expression} at {page.url}: {page.evaluate('document.body.innerText')}"
         page.wait_for_timeout(20)
 
 
@@ -277,7 +277,9 @@ def test_curves_are_read_by_arrow_keys_and_lead_to_the_rollouts_of_a_step(page: 
     assert curve.locator("figcaption").inner_text() == "critic/score/mean 0.2 at step 2"
     press(page, "Enter")
     wait_until(page, "document.querySelector('.count')?.innerText.startsWith('12 of 46')")
-    press(page, "r /")
+    press(page, "r")
+    page.wait_for_selector(".curve")
+    press(page, "/")
     page.keyboard.type("timing")
     wait_until(page, "document.querySelectorAll('.curve').length === 1")
     assert "metrics=timing" in page.url

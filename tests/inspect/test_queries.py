@@ -4,15 +4,19 @@ import json
 import os
 import threading
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.types import ErrorKind
 
 
@@ -76,6 +80,8 @@ def test_each_rollout_is_listed_with_its_values(index: RunIndex) -> None:
         ({"words": "SEVEN"}, ["a_1_0"]),
         ({"words": "5."}, ["a_0_0"]),
         ({"words": "It is", "step": 2}, []),
+        ({"words": "even", "score_from": 0.5}, ["b_0_0"]),
+        ({"words": "It is", "score_to": 0.0}, []),
         ({"condition": "num_turns > 1 OR left_out = 'undecided' -- mine"}, ["a_0_0", "c_0_0"]),
         ({"condition": "score < 1 OR TRUE", "step": 2}, ["c_0_0"]),
     ],
@@ -237,3 +243,29 @@ def test_queries_and_reading_go_on_at_the_same_time(tmp_path: Path) -> None:
         thread.join()
 
     assert (failures, index.num_rollouts) == ([], 500)
+
+
+@given(
+    st.lists(st.tuples(st.text('ab\u00e9C \\"\n', max_size=6), st.booleans())),
+    st.text("abcC\u00c9 \n", min_size=1, max_size=4),
+)
+def test_words_are_found_in_the_rollouts_that_are_asked_for_and_in_no_other(
+    rollouts: list[tuple[str, bool]], words: str
+) -> None:
+    with TemporaryDirectory() as name:
+        path = Path(name) / "1.jsonl"
+        places, lines = [], b""
+        for number, (text, is_asked) in enumerate(rollouts):
+            line = json.dumps({"text": text * 3, "abc": 1}).encode()
+            if is_asked:
+                places.append(RowPlace(number, path, len(lines), len(line)))
+            lines += line + b"\n"
+        path.write_bytes(lines)
+
+        found = rows_with_words(places, words, 5.0)
+
+    assert found == [
+        number
+        for number, (text, is_asked) in enumerate(rollouts)
+        if is_asked and words.casefold() in (text * 3).casefold()
+    ]

@@ -105,11 +105,12 @@ def _candidates(data: mmap.mmap, places: list[RowPlace], words: str) -> Iterator
         begin, last = batch[0].byte_offset, batch[-1]
         text = data[begin : last.byte_offset + last.num_bytes].lower()
         offsets = [place.byte_offset - begin for place in batch]
-        at = text.find(part)
+        index, at = -1, text.find(part)
         while at >= 0:
-            index = bisect_right(offsets, at) - 1
-            yield batch[index]
-            at = text.find(part, offsets[index] + batch[index].num_bytes)
+            index = bisect_right(offsets, at, lo=index + 1) - 1
+            if at < offsets[index] + batch[index].num_bytes:  # else it stands in a rollout that is not asked for
+                yield batch[index]
+            at = text.find(part, offsets[index + 1]) if index + 1 < len(batch) else -1
 
 
 def _batches(places: list[RowPlace]) -> Iterator[list[RowPlace]]:

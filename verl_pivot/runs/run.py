@@ -72,7 +72,7 @@ class TrainingRun:
     @cached_property
     def settings(self) -> dict[str, str]:
         """{key with dots: value as JSON} of the configuration."""
-        return dict(_flattened(self.config, ""))
+        return dict(_flattened(self.config, "")) if self.config else {}
 
     @cached_property
     def method(self) -> str | None:

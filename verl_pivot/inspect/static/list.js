@@ -15,8 +15,9 @@ export async function list(params, generation) {
   if (known.key === key && known.generation >= generation) return known;
   if (asking?.key !== key) {
     const answer = get("ordered", listed(params)).then((body) => {
-      known = { ...body, key, ids: numbers(body.ids), groups: numbers(body.groups) };
-      return known;
+      const found = { ...body, key, ids: numbers(body.ids), groups: numbers(body.groups) };
+      if (asking?.answer === answer) known = found; // else another list was asked for meanwhile
+      return found;
     });
     asking = { key, answer };
     answer.finally(() => (asking = asking?.answer === answer ? null : asking)).catch(() => {});

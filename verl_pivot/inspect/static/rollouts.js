@@ -73,7 +73,7 @@ class Table {
       if (at >= 0) this.at = at;
     }
     this.show();
-    this.grid.focus({ preventScroll: true });
+    if (!this.filters.contains(document.activeElement)) this.grid.focus({ preventScroll: true });
   }
 
   /** Take over what the server has read since. */
