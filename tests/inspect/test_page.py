@@ -15,6 +15,8 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
+pytestmark = pytest.mark.heavy
+
 SELECTED = ".row.selected"
 SCRIPT = "<script>document.title = 'pwned'; window.pwned = 1</script>"
 HOSTILE = {
