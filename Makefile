@@ -15,6 +15,7 @@
 #   make bench-notebook   tokens that an update forwards with each layout of L0's rows, and 256 notebooks at once
 #   make bench-mcp        a call of an MCP server's tool beside the SDK's client, first calls, and leaks
 #   make bench-gateway    a request of a program that drives the policy, alone and with 256 conversations at once
+#   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
@@ -30,7 +31,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint docs bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail gpu lock clean
+.PHONY: quickstart test check soak lint docs bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -91,6 +92,9 @@ bench-search: .venv/ready
 bench-notebook: .venv/ready
 	$(BIN)/python -m benchmarks.bench_notebook_rows
 	$(BIN)/python -m verl_pivot.cli sandbox bench --only notebooks
+
+bench-inspect: .venv/ready
+	$(BIN)/python -m benchmarks.bench_inspect
 
 bench-judge: .venv/ready
 	$(BIN)/python -m benchmarks.bench_judge

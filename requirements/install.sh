@@ -27,6 +27,18 @@ if ! command -v bwrap >/dev/null 2>&1; then
     fi
 fi
 
+# Tests of pages need a browser; they skip without it.
+if ! command -v chromium-headless-shell >/dev/null 2>&1; then
+    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
+        echo "installing chromium-headless-shell, 90 MB ..."
+        apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null 2>&1 ||
+            echo "no package chromium-headless-shell here: tests of pages will be skipped" >&2
+    else
+        echo "chromium-headless-shell is missing, so that tests of pages will be skipped; install it with:" \
+            "sudo apt-get install -y --no-install-recommends chromium-headless-shell" >&2
+    fi
+fi
+
 echo "building .venv with Python $("$python" -c "$version"): about 200 pinned packages, two to three minutes ..."
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r requirements/cpu.txt

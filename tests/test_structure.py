@@ -60,6 +60,7 @@ ROOMS = (
         "synthesis",
         "resampling",
         "runs",
+        "inspect",
     ),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "smoke", "commands", "interrupts", "cli", "start"),
 )

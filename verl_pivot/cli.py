@@ -15,6 +15,7 @@ from verl_pivot.commands.hard_set import hard_set_command
 from verl_pivot.commands.import_trajectories import import_command
 from verl_pivot.commands.index import index_command
 from verl_pivot.commands.init import init_command
+from verl_pivot.commands.inspect_run import inspect_command
 from verl_pivot.commands.judge import judge_app
 from verl_pivot.commands.mcp import mcp_app
 from verl_pivot.commands.next_stage import next_stage_command
@@ -112,6 +113,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "environment-rows": environment_rows_command,
     "next-stage": next_stage_command,
     "hard-set": hard_set_command,
+    "inspect": inspect_command,
 }
 
 for _name, _function in _COMMANDS.items():  # the first line whole: typer cuts it at the width of the terminal

@@ -1,0 +1,165 @@
+"""What `verl-pivot inspect` takes for many rollouts: first screen, filters, a rollout, words, memory, keys.
+
+Run by `make bench-inspect`, or with other sizes by `python -m benchmarks.bench_inspect --help`. The command runs as a
+user starts it and is asked over HTTP; keys are pressed in Chromium where it is installed.
+"""
+
+import json
+import os
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any
+
+import httpx
+import psutil
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tests.support.dumped_runs import make_line, write_run
+from verl_pivot.sandbox.bench.processes import status_bytes
+
+WORDS = ("search", "brewery", "founded", "year", "town", "born", "answer", "tool", "call", "result", "the", "of", "is")
+
+
+def main(
+    rollouts: Annotated[int, typer.Option(min=100, help="Rollouts of the run.")] = 100_000,
+    per_step: Annotated[int, typer.Option(min=10, help="Rollouts of a step.")] = 1_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Times that each question is asked; medians are shown.")] = 11,
+    keys: Annotated[int, typer.Option(min=0, help="Keys pressed in Chromium; 0 leaves it out.")] = 1_000,
+) -> None:
+    """Print seconds and memory for a run of generated rollouts."""
+    table = Table(title=f"verl-pivot inspect, {rollouts:,} rollouts")
+    table.add_column("what")
+    table.add_column("measured", justify="right")
+    with TemporaryDirectory() as name:
+        folder = write_run(Path(name) / "run", {})
+        size = generate(folder, rollouts, per_step)
+        table.add_row("dumps", f"{size / 1e6:,.0f} MB")
+        began = time.perf_counter()
+        with inspecting(folder) as (url, process):
+            table.add_row("address printed", f"{time.perf_counter() - began:.2f} s")
+            ask = asking(url)
+            while not ask("ordered")["ids"]:
+                time.sleep(0.01)
+            ask("rows", ids=",".join(map(str, range(50))))
+            table.add_row(
+                "first 50 rollouts listed, from the start of the command", f"{time.perf_counter() - began:.2f} s"
+            )
+            while ask("run")["num_unread"]:
+                time.sleep(0.1)
+            used = psutil.Process(process.pid).cpu_times()
+            table.add_row(
+                "all rollouts listed", f"{time.perf_counter() - began:.2f} s, {used.user + used.system:.2f} s of CPU"
+            )
+            for what, question in questions(ask, rollouts).items():
+                table.add_row(what, f"{median_ms(repeats, question):.0f} ms")
+            table.add_row(
+                "a word that few rollouts hold", f"{median_ms(1, lambda: ask('ordered', words='zebra')):.0f} ms"
+            )
+            table.add_row("peak of memory", f"{status_bytes(process.pid, 'VmHWM') / 2**20:.0f} MiB")
+            if keys and shutil.which("chromium-headless-shell"):
+                table.add_row(*scrolled(url, keys))
+    Console().print(table)
+
+
+def generate(folder: Path, number: int, per_step: int) -> int:
+    """Write dumps of rollouts of 1 to 4 turns, and give their bytes."""
+    draw, size = random.Random(0), 0
+    for step in range(1, number // per_step + 1):
+        lines = []
+        for at in range(per_step):
+            texts = [" ".join(draw.choices(WORDS, k=60)) for _ in range(draw.randint(1, 4))]
+            seen = [[" ".join(draw.choices(WORDS, k=40))] for _ in texts]
+            texts[0] += " zebra" if draw.random() < 1e-4 else ""
+            score = draw.choice([0.0, 1.0])
+            lines.append(make_line(f"g{step}-{at // 8}_{at % 8}_0", score, texts, observations=seen, step=step))
+        write_run(folder, {step: lines})
+        size += sum(map(len, lines))
+    return size
+
+
+@contextmanager
+def inspecting(folder: Path) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
+    """The command on a run: its address, and its process."""
+    command = [sys.executable, "-m", "verl_pivot.cli", "inspect", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        found = re.search(r"http://\S+", process.stdout.readline())
+        assert found is not None
+        try:
+            yield found.group(), process
+        finally:
+            process.terminate()
+
+
+def asking(url: str) -> Callable[..., Any]:
+    """A function that asks the server, such as ask("rows", ids="1,2")."""
+    base, token = url.split("/?token=")
+    client = httpx.Client(base_url=base, headers={"X-Inspect-Token": token}, timeout=60.0)
+
+    def ask(path: str, **query: str) -> Any:
+        answer = client.get(f"/api/{path}", params=query)
+        answer.raise_for_status()
+        return json.loads(answer.content)
+
+    return ask
+
+
+def questions(ask: Callable[..., Any], number: int) -> dict[str, Callable[[], object]]:
+    ids = ",".join(str(number // 2 + at) for at in range(120))
+    place = {"run": "0", "file": "rollouts/pivot/1.jsonl", "line": "7"}
+    return {
+        "next page of 120": lambda: ask("rows", ids=ids),
+        "list, filtered and sorted": lambda: ask(
+            "ordered", score_to="0.5", sort="sampled_tokens", is_descending="true"
+        ),
+        "list by a condition in SQL": lambda: ask("ordered", condition="num_turns > 2 AND score < 1"),
+        "a rollout opened": lambda: ask("rollout", **place),
+    }
+
+
+def median_ms(number: int, question: Callable[[], object]) -> float:
+    spent = []
+    for _ in range(number):
+        began = time.perf_counter()
+        question()
+        spent.append(1000 * (time.perf_counter() - began))
+    return statistics.median(spent)
+
+
+def scrolled(url: str, keys: int) -> tuple[str, str]:
+    """Frames while a key is held down in the list of rollouts, and the elements in the page."""
+    from playwright.sync_api import sync_playwright
+
+    frames = "window.frames_ = []; const each = (now) => { frames_.push(now); requestAnimationFrame(each) }; each(0)"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium-headless-shell"), args=["--no-sandbox"] if os.getuid() == 0 else []
+        )
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(f"{url}#/rollouts")
+        page.wait_for_selector(".row.selected .cell.number")
+        page.evaluate(frames)
+        for _ in range(keys):
+            page.keyboard.press("j")
+        times = page.evaluate("frames_.slice(1)")
+        nodes = page.evaluate("document.querySelectorAll('*').length")
+        at = page.locator(".row.selected").get_attribute("aria-rowindex")
+        browser.close()
+    late = statistics.fmean(after - before > 34 for before, after in pairwise(times))
+    return f"{keys} lines by key, to line {int(at or 0) - 1}", f"{100 * late:.1f} % of frames late, {nodes} elements"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,115 @@
+"""runs.run and runs.metrics: what lies in a run's folder is found, whatever parts of it there are."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.dumped_runs import make_line, write_run
+from verl_pivot.errors import DataError
+from verl_pivot.runs.metrics import MetricSeries
+from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings
+
+CONFIG = """
+trainer: {project_name: shop, experiment_name: first, rollout_data_dir: null, validation_data_dir: %s}
+algorithm: {gamma: %s}
+data: {train_files: [a.parquet]}
+"""
+
+
+def configure(folder: Path, gamma: float = 1.0, validation: str = "null") -> TrainingRun:
+    (folder / ".hydra").mkdir(parents=True, exist_ok=True)
+    (folder / ".hydra" / "config.yaml").write_text(CONFIG % (validation, gamma))
+    return TrainingRun(folder)
+
+
+def test_dumps_are_found_by_part_and_step(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", {10: [make_line()], 9: [make_line()]})
+    write_run(tmp_path / "elsewhere", {4: [make_line()]})
+    run = configure(folder, validation=str(tmp_path / "elsewhere" / "rollouts"))
+    (folder / "rollouts" / "10.jsonl").write_text("{}")  # verl's own beside ours
+    (folder / "rollouts" / "pivot" / "11.jsonl.unfinished").touch()
+
+    found = [(dump.part, dump.step, dump.path.parent.name) for dump in run.dumps]
+
+    assert found == [
+        (RunPart.TRAINING, 9, "pivot"), (RunPart.TRAINING, 10, "pivot"), (RunPart.VALIDATION, 4, "pivot"),
+    ]  # fmt: skip
+    assert [dump.step for dump in TrainingRun(folder / "rollouts").dumps] == [9, 10]
+    assert [dump.step for dump in TrainingRun(folder / "rollouts" / "pivot").dumps] == [9, 10]
+    assert [dump.step for dump in TrainingRun(folder / "rollouts" / "pivot" / "9.jsonl").dumps] == [9]
+
+
+def test_verls_own_dumps_are_found_where_there_are_none_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "rollouts").mkdir()
+    (tmp_path / "rollouts" / "3.jsonl").write_text("{}")
+
+    assert [(dump.step, dump.path.name) for dump in TrainingRun(tmp_path).dumps] == [(3, "3.jsonl")]
+
+
+def test_settings_that_differ_are_named_with_both_values(tmp_path: Path) -> None:
+    runs = {"a": configure(tmp_path / "a", 1.0), "b": configure(tmp_path / "b", 0.9)}
+
+    assert differing_settings(runs) == {"algorithm.gamma": ["1.0", "0.9"]}
+    assert runs["a"].settings["data.train_files"] == '["a.parquet"]'
+
+
+def test_checkpoints_and_the_method_are_those_in_the_folder(tmp_path: Path) -> None:
+    for name in ("global_step_10", "global_step_5", "global_step_x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "verl_pivot_run.json").write_text('{"method": "ppr"}')
+
+    assert (TrainingRun(tmp_path).checkpoints, TrainingRun(tmp_path).method) == ([5, 10], "ppr")
+
+
+def test_a_folder_that_is_no_run_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"holds neither .* give the folder of a run"):
+        TrainingRun(tmp_path).check()
+    with pytest.raises(DataError, match=r"there is no .*/none: give the folder of a run"):
+        TrainingRun(tmp_path / "none").check()
+
+
+def test_a_broken_configuration_hides_nothing_else(tmp_path: Path) -> None:
+    run = configure(write_run(tmp_path, {1: [make_line()]}))
+    (tmp_path / ".hydra" / "config.yaml").write_text("trainer: [")
+
+    run.check()
+    assert (run.config, len(run.dumps)) == ({}, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "metrics.jsonl",
+            [{"step": 1.0, "a/b": 0.5}, {"step": 2.0, "a/b": float("nan"), "c": 1}, {"step": 2, "a/b": 3}],
+        ),
+        ("shop/first.jsonl", [{"step": 1, "data": {"a/b": 0.5}}, {"step": 2, "data": {"a/b": 3, "c": 1, "d": "text"}}]),
+    ],
+)
+def test_metrics_are_read_from_either_logger(tmp_path: Path, name: str, lines: list[dict[str, object]]) -> None:
+    run = configure(tmp_path)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("".join(json.dumps(line) + "\n" for line in lines) + "no JSON\n")
+    series = MetricSeries()
+
+    assert series.read(run.metrics)
+    assert not series.read(run.metrics)
+    assert (series.names, series.steps, series.num_unreadable) == (["a/b", "c"], [1, 2], 1)
+    assert (series.points("a/b"), series.points("c"), series.points("none")) == ([(1, 0.5), (2, 3.0)], [(2, 1.0)], [])
+
+
+def test_metrics_are_read_from_a_console_log_while_it_grows(tmp_path: Path) -> None:
+    log = tmp_path / "launch.log"
+    log.write_text(
+        "\x1b[36m(TaskRunner pid=7)\x1b[0m step:1 - actor/lr:0.1 - critic/score/mean:np.float64(0.5)\nstep:2 - ac"
+    )
+    run, series = TrainingRun(tmp_path), MetricSeries()
+    series.read(run.metrics)
+    assert series.points("critic/score/mean") == [(1, 0.5)]
+
+    with log.open("a") as file:
+        file.write("tor/lr:0.2 - critic/score/mean:nan\n")
+    series.read(run.metrics)
+
+    assert (series.points("actor/lr"), series.points("critic/score/mean")) == ([(1, 0.1), (2, 0.2)], [(1, 0.5)])

@@ -1,0 +1,137 @@
+"""Place of a rollout -> OpenedRollout: its prompt and its turns with their texts, read from the dump."""
+
+import json
+import mmap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from verl_pivot.data.rollout_dumps import FOLDER
+from verl_pivot.inspect.texts import RowPlace, read_lines
+from verl_pivot.rewards.process_record import process_record
+from verl_pivot.types import Json, JsonObject
+
+_SHOWN_BESIDE = frozenset({"turns", "calls", "prompt", "input", "output"})
+"""Fields of a line that are shown in the conversation, not in the table of fields."""
+
+
+class OpenedTurn(msgspec.Struct, kw_only=True):
+    """One turn of the policy, and what came of it."""
+
+    text: str
+    num_tokens: int | None = None
+    ended: bool | None = None
+    """Whether the policy ended the turn by itself."""
+    observations: list[str] = []
+    calls: list[JsonObject] = []
+    """[num_calls] fields of each call's record."""
+    step: JsonObject | None = None
+    """What came of the turn in a notebook."""
+    reward: float | None = None
+    """Reward of the turn alone; None if turns have none of their own."""
+
+
+class OpenedRollout(msgspec.Struct, kw_only=True):
+    """One rollout with its texts."""
+
+    prompt: list[JsonObject] = []
+    """[num_messages] messages with `role` and `content`; one message without a role where verl's dump has the text."""
+    turns: list[OpenedTurn]
+    fields: JsonObject
+    """All other fields of its last line."""
+
+
+def open_rollout(place: RowPlace, group_name: str | None) -> OpenedRollout:
+    """The rollout at a place.
+
+    Args:
+        place: Where its lines lie.
+        group_name: Group by which verl's own dump of the step names the rollouts of the same prompt.
+
+    Raises:
+        DataError: If the dump cannot be read, or was replaced since it was listed.
+    """
+    lines = read_lines(place)
+    last = next((line for line in reversed(lines) if "stop_reason" in line), lines[-1])
+    fields = {name: value for name, value in last.items() if name not in _SHOWN_BESIDE}
+    if "turns" not in last and isinstance(last.get("output"), str):  # a line of verl's own
+        return OpenedRollout(
+            prompt=_text_prompt(last.get("input")), turns=[OpenedTurn(text=str(last["output"]))], fields=fields
+        )
+    turns = [_turn(turn) for line in lines for turn in _objects(line.get("turns"))]
+    for call in _objects(last.get("calls")):
+        number = call.get("turn")
+        if isinstance(number, int) and 0 <= number < len(turns):
+            turns[number].calls.append(call)
+    for turn, reward in zip(turns, _turn_rewards(last, turns), strict=False):
+        turn.reward = reward
+    return OpenedRollout(prompt=_text_prompt(_input_of_verl(place.path, group_name)), turns=turns, fields=fields)
+
+
+def _turn(fields: JsonObject) -> OpenedTurn:
+    tokens, step, observations = fields.get("num_tokens"), fields.get("step"), fields.get("observations")
+    return OpenedTurn(
+        text=_as_text(fields.get("text")),
+        num_tokens=tokens if isinstance(tokens, int) else None,
+        ended=ended if isinstance(ended := fields.get("ended"), bool) else None,
+        observations=[_as_text(each) for each in observations] if isinstance(observations, list) else [],
+        step=step if isinstance(step, dict) else None,
+    )
+
+
+def _turn_rewards(fields: JsonObject, turns: Sequence[OpenedTurn]) -> Sequence[float | None]:
+    """[num_turns] rewards of a judge of turns, else returns of steps, else sums of an environment's rewards."""
+    if (judged := _judged_rewards(fields.get("reward_info"))) is not None:
+        return judged
+    return [_number(turn.step.get("step_return")) if turn.step else _paid(turn.calls) for turn in turns]
+
+
+def _judged_rewards(reward_info: Json) -> Sequence[float] | None:
+    try:
+        record = process_record(reward_info) if isinstance(reward_info, dict) else None
+    except (msgspec.DecodeError, TypeError):  # the user's own reward function may use the name for something else
+        return None
+    return None if record is None else record.rewards
+
+
+def _paid(calls: Sequence[JsonObject]) -> float | None:
+    rewards = [reward for call in calls if (reward := _number(call.get("reward"))) is not None]
+    return sum(rewards) if rewards else None
+
+
+def _number(value: Json) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _as_text(value: Json) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _objects(value: Json) -> Iterator[dict[str, Any]]:
+    yield from (each for each in (value if isinstance(value, list) else ()) if isinstance(each, dict))
+
+
+def _text_prompt(text: Json) -> list[JsonObject]:
+    return [{"role": None, "content": text}] if isinstance(text, str) else []
+
+
+def _input_of_verl(path: Path, group_name: str | None) -> str | None:
+    """The prompt of a group as text, from verl's own dump of the step; None if it is not there."""
+    if group_name is None or path.parent.name != FOLDER:
+        return None
+    try:
+        with (
+            (path.parent.parent / path.name).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            at = data.find(b'"uid": ' + json.dumps(f"{group_name}_")[:-1].encode())
+            if at < 0:
+                return None
+            end = data.find(b"\n", at)
+            line = json.loads(data[data.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(data)])
+    except (OSError, ValueError, RecursionError):  # the prompt is an addition, which a dump of verl's may lack
+        return None
+    text = line.get("input") if isinstance(line, dict) else None
+    return text if isinstance(text, str) else None

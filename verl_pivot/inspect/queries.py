@@ -1,0 +1,296 @@
+"""Runs -> their rollouts by filter and order, from a DuckDB of narrow rows that follows the dumps as they grow.
+
+The texts stay in the dumps, and are read there by their place (`opened.py`).
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow
+import pyarrow.compute
+
+from verl_pivot.errors import DataError
+from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
+from verl_pivot.inspect.rollout_rows import BadLine, RolloutRow, RowReader
+from verl_pivot.inspect.rollout_table import RolloutTable, RowOrigin
+from verl_pivot.inspect.texts import RowPlace, rows_with_words
+from verl_pivot.runs.growing_lines import GrowingLines
+from verl_pivot.runs.metrics import MetricSeries
+from verl_pivot.runs.run import DumpFile, TrainingRun
+from verl_pivot.types import JsonObject
+
+MAX_WORDS_SECONDS = 20.0
+"""Seconds after which looking for words is given up."""
+_READING_SECONDS = 0.2
+"""Seconds after which a call of `refresh` reads no further chunk, so that what was read is shown."""
+_FACETS = ("reason", "left_out", "stop_reason", "error_kinds", "data_source", "part")
+_MAX_SHOWN_GROUP = 200
+_MAX_VALUES = 50
+"""Most frequent values of a column that filters offer."""
+
+
+class OrderedRollouts(NamedTuple):
+    """Rollouts that a filter leaves, in their order."""
+
+    ids: bytes
+    """[num_rollouts] ids, 4 bytes each in the machine's order."""
+    groups: bytes
+    """[num_rollouts] numbers of their groups, likewise."""
+    mean_score: float | None
+    num_kept: int
+
+
+class ListedRollout(NamedTuple):
+    """A rollout with its place among all that were read."""
+
+    id: int
+    run: int
+    """Number of its run, from 0."""
+    part: str
+    file: int
+    """Number of its dump."""
+    file_name: str
+    """Path of its dump below the run's folder."""
+    group_number: int
+    row: RolloutRow
+
+    def as_dict(self) -> JsonObject:
+        """All values by their names, without nesting."""
+        return {**{name: value for name, value in self._asdict().items() if name != "row"}, **self.row._asdict()}
+
+
+class RolloutPlace(msgspec.Struct, frozen=True):
+    """Where a rollout lies, which finds it again in another session."""
+
+    run: int
+    file: str
+    """Path of its dump below the run's folder."""
+    line: int
+
+
+class _FileState(NamedTuple):
+    """What changes when a file is written or replaced."""
+
+    number: int
+    size: int
+    changed: int
+    """Nanoseconds since 1970."""
+
+    @classmethod
+    def of(cls, path: Path) -> "_FileState":
+        status = path.stat()
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class _ReadFile:
+    """One dump that is read as it grows."""
+
+    def __init__(self, number: int, run: int, dump: DumpFile) -> None:
+        self.number, self.run, self.dump = number, run, dump
+        self.lines, self.rows = GrowingLines(dump.path), RowReader()
+        self.groups: dict[str, int] = {}
+        """{name of a group: its number}"""
+        self.is_all = False
+        self.state: _FileState | None = None
+        """State of the file when it was read last."""
+        self.bad_lines: list[BadLine] = []
+
+
+class RunIndex:
+    """Rollouts and metrics of one run or several, as they are at present."""
+
+    def __init__(self, runs: Sequence[TrainingRun]) -> None:
+        """Read nothing yet.
+
+        Args:
+            runs: [num_runs] what is looked at.
+        """
+        self.runs = tuple(runs)
+        self.metrics = [MetricSeries() for _ in runs]
+        self.generation = 0
+        """Number of changes so far."""
+        self._table = RolloutTable()
+        self._files: dict[tuple[int, Path], _ReadFile] = {}
+        self._by_number: list[_ReadFile] = []
+        self._next_group = 0
+        self._failures: dict[str, str] = {}
+
+    # ---- reading
+
+    def refresh(self) -> bool:
+        """Read a part of what is new; whether there is more to read at once."""
+        is_changed = False
+        for run, series in zip(self.runs, self.metrics, strict=True):
+            is_changed |= self._guarded(run.metrics, partial(series.read, run.metrics))
+        for number, run in enumerate(self.runs):
+            for dump in run.dumps:
+                if (number, dump.path) not in self._files:
+                    read_file = _ReadFile(len(self._by_number), number, dump)
+                    self._files[number, dump.path] = read_file
+                    self._by_number.append(read_file)
+        end = time.monotonic() + _READING_SECONDS
+        for file in filter(self._is_unread, self._by_number):
+            if time.monotonic() > end:
+                break
+            is_changed |= self._guarded(file.dump.path, partial(self._read, file))
+        self.generation += is_changed
+        return self.num_unread > 0
+
+    @property
+    def num_unread(self) -> int:
+        """Dumps that were not read to their present end."""
+        return sum(map(self._is_unread, self._by_number))
+
+    @property
+    def num_files(self) -> int:
+        return len(self._by_number)
+
+    @property
+    def problems(self) -> list[str]:
+        """Sentences about what could not be read."""
+        found = list(self._failures.values())
+        for run, series in zip(self.runs, self.metrics, strict=True):
+            if series.num_unreadable:
+                found.append(f"{run.metrics}: {series.num_unreadable} lines are no metrics of a step, and left out")
+        for file in self._by_number:
+            if bad := file.bad_lines:
+                found.append(
+                    f"{file.dump.path}: {len(bad)} lines are no rollouts, and left out; the first one is line "
+                    f"{bad[0].number} ({bad[0].why})"
+                )
+        return found
+
+    def _guarded(self, path: Path | None, read: Callable[[], bool]) -> bool:
+        """Whether reading changed anything; a file that cannot be read becomes a problem until it can."""
+        key = str(path)
+        try:
+            is_changed = read()
+        except OSError as error:
+            sentence = f"{path} cannot be read: {error.strerror}; what was read before is still shown"
+            is_new = self._failures.get(key) != sentence
+            self._failures[key] = sentence
+            return is_new
+        return self._failures.pop(key, None) is not None or is_changed
+
+    @staticmethod
+    def _is_unread(file: _ReadFile) -> bool:
+        try:
+            return not file.is_all or _FileState.of(file.dump.path) != file.state
+        except OSError:  # removed: what was read stays until it comes back
+            return False
+
+    def _read(self, file: _ReadFile) -> bool:
+        file.state = _FileState.of(file.dump.path)
+        file.is_all = True  # until it is known better, so that a file that cannot be read is not tried for ever
+        lines, is_replaced, file.is_all = file.lines.read()
+        if is_replaced:
+            self._table.remove(file.number)
+            file.bad_lines.clear()
+            file.rows = RowReader()
+        rows: list[RolloutRow] = []
+        for row in file.rows.read(lines, is_all=file.is_all):
+            (file.bad_lines if isinstance(row, BadLine) else rows).append(row)  # type: ignore[arg-type]
+        if rows:
+            origin = RowOrigin(file.run, file.dump.part.value, file.number, file.dump.step)
+            self._table.add(origin, rows, [self._group_number(file, row.group_name) for row in rows])
+        return is_replaced or bool(lines)
+
+    def _group_number(self, file: _ReadFile, name: str | None) -> int:
+        """Number of a group of the dump; a rollout without a group is alone in one."""
+        if name is None or name not in file.groups:
+            self._next_group += 1
+            if name is None:
+                return self._next_group
+            file.groups[name] = self._next_group
+        return file.groups[name]
+
+    # ---- asking
+
+    def ordered(self, wanted: RolloutFilter, order: RolloutOrder) -> OrderedRollouts:
+        """Rollouts that the filter leaves.
+
+        Raises:
+            ConfigError: If the condition is none, or takes too long.
+        """
+        where, values = wanted.sql()
+        if wanted.words:
+            where, values = "id IN (SELECT unnest(?::UINTEGER[]))", [self._with_words(where, values, wanted.words)]
+        columns = self._table.ask(
+            f"SELECT id, group_number, score, kept FROM rollouts WHERE {where} ORDER BY {order.sql()}", *values
+        )
+        return OrderedRollouts(
+            columns["id"].to_numpy().tobytes(),
+            columns["group_number"].to_numpy().tobytes(),
+            pyarrow.compute.mean(columns["score"]).as_py(),
+            pyarrow.compute.sum(columns["kept"]).as_py() or 0,
+        )
+
+    def _with_words(self, where: str, values: Sequence[Any], words: str) -> list[int]:
+        found = self._table.ask(
+            f"SELECT id, file, byte_offset, num_bytes FROM rollouts WHERE {where} ORDER BY file, byte_offset", *values
+        )
+        columns = (found[name].to_pylist() for name in found.column_names)
+        places = [RowPlace(each, self.dump(file).path, *place) for each, file, *place in zip(*columns, strict=True)]
+        return rows_with_words(places, words, MAX_WORDS_SECONDS)
+
+    def rows(self, ids: Sequence[int]) -> list[ListedRollout]:
+        """[num_found] rollouts by their ids; one that was replaced meanwhile is not among them."""
+        return self._rows("id IN (SELECT unnest(?::UINTEGER[])) ORDER BY id", list(ids))
+
+    def group(self, group_number: int) -> list[ListedRollout]:
+        """[group_size, at most 200] rollouts of a group."""
+        return self._rows(f"group_number = ? ORDER BY id LIMIT {_MAX_SHOWN_GROUP}", group_number)
+
+    def find(self, place: RolloutPlace) -> ListedRollout:
+        """The rollout at a place.
+
+        Raises:
+            DataError: If there is none.
+        """
+        for file in self._by_number:
+            if file.run == place.run and self.file_name(file.number) == place.file:
+                for row in self._rows("file = ? AND line = ?", file.number, place.line):
+                    return row
+        raise DataError(
+            f"{place.file} has no rollout at line {place.line}: it was not read yet, or its step was sampled anew"
+        )
+
+    def facets(self) -> dict[str, list[JsonObject]]:
+        """{column: its most frequent values, each with its `count`}, for filters."""
+        return {
+            name: self._table.ask(
+                f"SELECT {name} AS value, count(*) AS count FROM rollouts WHERE {name} <> '' "
+                f"GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {_MAX_VALUES}"
+            ).to_pylist()
+            for name in _FACETS
+        }
+
+    def steps(self) -> list[int]:
+        """[num_steps] steps that have rollouts."""
+        found = self._table.ask("SELECT DISTINCT step FROM rollouts WHERE step IS NOT NULL ORDER BY 1")
+        return [int(step) for step in found["step"].to_pylist()]
+
+    @property
+    def num_rollouts(self) -> int:
+        return int(self._table.ask("SELECT count(*) AS number FROM rollouts")["number"][0].as_py())
+
+    def dump(self, file: int) -> DumpFile:
+        """The dump with a number of the column `file`."""
+        return self._by_number[file].dump
+
+    def file_name(self, file: int) -> str:
+        read_file = self._by_number[file]
+        folder = self.runs[read_file.run].folder
+        path = read_file.dump.path
+        return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+    def _rows(self, where: str, *values: Any) -> list[ListedRollout]:
+        found = self._table.ask(f"SELECT * FROM rollouts WHERE {where}", *values)
+        rows = []
+        for number, run, part, file, group, *row in zip(*found.to_pydict().values(), strict=True):
+            rows.append(ListedRollout(number, run, part, file, self.file_name(file), group, RolloutRow(*row)))
+        return rows

@@ -1,0 +1,122 @@
+"""RolloutRow -> the table `rollouts` in a DuckDB of this process, which conditions may ask, but not leave."""
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import pyarrow
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.extras import extra
+from verl_pivot.inspect.rollout_rows import RolloutRow
+
+with extra("data"):
+    import duckdb
+
+MAX_SECONDS = 5.0
+"""Seconds after which a query is ended."""
+LIMITS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": False,
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "python_enable_replacements": False,
+    "temp_directory": "",
+    "memory_limit": "2GB",
+    "threads": 2,
+    "lock_configuration": True,
+}
+"""Settings under which a condition of the user's reaches neither files nor Python nor the network."""
+
+
+class RowOrigin(NamedTuple):
+    """What the rows of one insertion share."""
+
+    run: int
+    """Number of the run, from 0."""
+    part: str
+    file: int
+    """Number of the dump."""
+    step: int | None
+    """Step of rows that name none."""
+
+
+_ARROW_TYPES = {int: pyarrow.int64(), float: pyarrow.float64(), str: pyarrow.string(), bool: pyarrow.bool_()}
+_SQL_TYPES = {
+    pyarrow.uint32(): "UINTEGER",
+    pyarrow.int64(): "BIGINT",
+    pyarrow.float64(): "DOUBLE",
+    pyarrow.string(): "VARCHAR",
+    pyarrow.bool_(): "BOOLEAN",
+}
+
+
+def _schema() -> pyarrow.Schema:
+    """Columns of the table: the place of a row among all, and its values, of a plain type, or of that and None."""
+    columns = {"id": pyarrow.uint32(), "run": pyarrow.int64(), "part": pyarrow.string(), "file": pyarrow.int64()}
+    columns["group_number"] = pyarrow.uint32()
+    for name, kind in RolloutRow.__annotations__.items():
+        plain = next(each for each in getattr(kind, "__args__", (kind,)) if each in _ARROW_TYPES)
+        columns[name] = _ARROW_TYPES[plain]
+    return pyarrow.schema(list(columns.items()))
+
+
+_SCHEMA = _schema()
+COLUMNS: tuple[str, ...] = tuple(_SCHEMA.names)
+"""Columns of the table, which a condition may use."""
+
+
+class RolloutTable:
+    """The table; each call may come from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._database = duckdb.connect(config=LIMITS)
+        columns = ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in _SCHEMA)
+        self._database.execute(f"CREATE TABLE rollouts ({columns})")
+        self._next_id = 0
+
+    def add(self, origin: RowOrigin, rows: Sequence[RolloutRow], groups: Sequence[int]) -> None:
+        """Add rows, whose ids go on from those before.
+
+        Args:
+            origin: Where they come from.
+            rows: [num_rows]
+            groups: [num_rows] numbers of their groups.
+        """
+        number = len(rows)
+        ids = range(self._next_id, self._next_id + number)
+        shared = ([value] * number for value in origin[:-1])
+        columns = zip([ids, *shared, groups, *zip(*rows, strict=True)], _SCHEMA, strict=True)
+        table = pyarrow.table([pyarrow.array(values, field.type) for values, field in columns], schema=_SCHEMA)
+        with self._database.cursor() as cursor:
+            cursor.register("new_rows", table)
+            cursor.execute(
+                "INSERT INTO rollouts SELECT * REPLACE (coalesce(step, CAST(? AS BIGINT)) AS step) FROM new_rows",
+                [origin.step],
+            )
+            cursor.unregister("new_rows")
+        self._next_id += number
+
+    def remove(self, file: int) -> None:
+        """Take away the rows of a dump."""
+        with self._database.cursor() as cursor:
+            cursor.execute("DELETE FROM rollouts WHERE file = ?", [file])
+
+    def ask(self, query: str, *values: Any) -> pyarrow.Table:
+        """The answer to a query.
+
+        Raises:
+            ConfigError: If its condition, which the user gave, is none, or takes too long.
+        """
+        with self._database.cursor() as cursor:
+            timer = threading.Timer(MAX_SECONDS, cursor.interrupt)
+            timer.start()
+            try:
+                return cursor.sql(query, params=list(values)).to_arrow_table()
+            except duckdb.InterruptException as error:
+                raise ConfigError(
+                    f"the condition takes longer than {MAX_SECONDS:g} s: write one that looks at less"
+                ) from error
+            except duckdb.Error as error:
+                raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
+            finally:
+                timer.cancel()

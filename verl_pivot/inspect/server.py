@@ -1,0 +1,283 @@
+"""RunIndex -> the page of `verl-pivot inspect`: its files, and what they ask for, over HTTP on loopback.
+
+Every request must name a host that this server has, so that no other site's name leads here, and every request for
+data the token of the address.
+"""
+
+import asyncio
+import base64
+import hmac
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from verl_pivot import __version__
+from verl_pivot.errors import PivotError
+from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
+from verl_pivot.inspect.opened import open_rollout
+from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.rollout_table import COLUMNS
+from verl_pivot.inspect.texts import RowPlace
+from verl_pivot.runs.run import differing_settings
+from verl_pivot.tools.http_service import UnanswerableRequestError, make_app
+from verl_pivot.types import JsonObject
+
+logger = logging.getLogger(__name__)
+
+STATIC = Path(__file__).parent / "static"
+_SECONDS_BETWEEN_LOOKS = 1.0
+"""Seconds after which files are looked at again."""
+_SECONDS_BETWEEN_SIGNS = 15.0
+"""Seconds after which a browser that nothing new was sent to is sent a comment, so that a closed one is noticed."""
+_MAX_ROWS = 500
+"""Rows that one request may ask for."""
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_TOKEN_HEADER = "X-Inspect-Token"
+
+
+class InspectPage:
+    """The page over one index."""
+
+    def __init__(self, index: RunIndex, *, token: str, host: str) -> None:
+        """Read nothing yet.
+
+        Args:
+            index: What is looked at.
+            token: What requests for data must carry.
+            host: Address that the server listens on.
+        """
+        self._index, self._token, self._host = index, token, host
+        self._is_loopback = _is_loopback(host)
+        self._is_changed = asyncio.Condition()
+        self._is_open = True
+        self._stopped: list[str] = []
+
+    def app(self) -> web.Application:
+        """The web application, to be run by one event loop."""
+        app = make_app()
+        app.middlewares.append(self._guard)
+        app.on_response_prepare.append(_add_headers)
+        for path, answer in (
+            ("/api/run", self._run),
+            ("/api/metrics", self._metrics),
+            ("/api/ordered", self._ordered),
+            ("/api/rows", self._rows),
+            ("/api/find", self._find),
+            ("/api/rollout", self._rollout),
+        ):
+            app.router.add_get(path, _in_thread(answer))
+        app.router.add_get("/api/events", self._events)
+        app.router.add_get("/", _file("index.html"))
+        for file in STATIC.iterdir():
+            app.router.add_get(f"/{file.name}", _file(file.name))
+        app.cleanup_ctx.append(self._following)
+        app.on_shutdown.append(self._end_events)
+        return app
+
+    # ---- who may ask
+
+    @web.middleware
+    async def _guard(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        if not self._is_own_host(request.url.host):
+            raise UnanswerableRequestError(
+                f"this server is not {request.host}: open the address that verl-pivot inspect printed", 403
+            )
+        if request.path.startswith("/api/"):
+            given = request.headers.get(_TOKEN_HEADER) or request.query.get("token", "")
+            if not hmac.compare_digest(given.encode(), self._token.encode()):
+                raise UnanswerableRequestError(
+                    "the address lacks the token: open the one that verl-pivot inspect printed", 403
+                )
+        return await handler(request)
+
+    def _is_own_host(self, name: str | None) -> bool:
+        """Whether a name cannot be one that somebody else's name server led here: loopback, an address, or --host."""
+        if name in ("localhost", self._host):
+            return True
+        try:
+            named = ip_address(name or "")
+        except ValueError:
+            return False
+        return named.is_loopback or not self._is_loopback
+
+    # ---- following
+
+    async def _following(self, app: web.Application) -> AsyncIterator[None]:
+        following = asyncio.create_task(self._follow())
+        following.add_done_callback(self._note_end)
+        yield
+        following.cancel()
+        await asyncio.wait([following])
+
+    def _note_end(self, following: "asyncio.Task[None]") -> None:
+        """Say that nothing is followed any more, should a bug of ours have ended it."""
+        if not following.cancelled() and (error := following.exception()) is not None:
+            logger.error("reading has stopped", exc_info=error)
+            self._stopped = ["reading has stopped with the error that the terminal shows: what was read is still here"]
+
+    async def _follow(self) -> None:
+        while True:
+            before = self._index.generation
+            is_more = await asyncio.to_thread(self._index.refresh)
+            if self._index.generation != before:
+                await self._tell()
+            await asyncio.sleep(0 if is_more else _SECONDS_BETWEEN_LOOKS)
+
+    async def _tell(self) -> None:
+        async with self._is_changed:
+            self._is_changed.notify_all()
+
+    async def _end_events(self, app: web.Application) -> None:
+        """Let open answers end, for which the server would wait."""
+        self._is_open = False
+        await self._tell()
+
+    async def _events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events: the number of the change, whenever something is new."""
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        told = -1
+        try:
+            while self._is_open:
+                if self._index.generation != told:
+                    told = self._index.generation
+                    await response.write(f"data: {told}\n\n".encode())
+                else:
+                    await response.write(b": still here\n\n")
+                async with self._is_changed:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(self._is_changed.wait(), _SECONDS_BETWEEN_SIGNS)
+        except ConnectionResetError:  # the browser was closed
+            pass
+        return response
+
+    # ---- answers
+
+    def _run(self, query: JsonObject) -> object:
+        index = self._index
+        names = _distinct([run.name for run in index.runs])
+        return {
+            "version": __version__,
+            "generation": index.generation,
+            "runs": [
+                {
+                    "name": name,
+                    "path": str(run.path),
+                    "method": run.method,
+                    "checkpoints": run.checkpoints,
+                    "metrics": series.names,
+                    "steps": series.steps,
+                    "settings": run.settings,
+                }
+                for name, run, series in zip(names, index.runs, index.metrics, strict=True)
+            ],
+            "differences": differing_settings(dict(zip(names, index.runs, strict=True))),
+            "num_rollouts": index.num_rollouts,
+            "num_files": index.num_files,
+            "num_unread": index.num_unread,
+            "problems": [*self._stopped, *index.problems],
+            "facets": index.facets(),
+            "rollout_steps": index.steps(),
+            "columns": COLUMNS,
+        }
+
+    def _metrics(self, query: JsonObject) -> object:
+        """[num_runs] {metric: points} of the metrics that are asked for, with commas between their names."""
+        names = str(query.get("names", "")).split(",")
+        return [{name: series.points(name) for name in names} for series in self._index.metrics]
+
+    def _ordered(self, query: JsonObject) -> object:
+        order = _converted({key: query.pop(key) for key in ("sort", "is_descending") if key in query}, RolloutOrder)
+        found = self._index.ordered(_converted(query, RolloutFilter), order)
+        return {
+            "generation": self._index.generation,
+            "ids": base64.b64encode(found.ids).decode(),
+            "groups": base64.b64encode(found.groups).decode(),
+            "mean_score": found.mean_score,
+            "num_kept": found.num_kept,
+        }
+
+    def _rows(self, query: JsonObject) -> object:
+        ids = _converted(str(query.get("ids", "")).split(",")[:_MAX_ROWS], list[int])
+        return [each.as_dict() for each in self._index.rows(ids)]
+
+    def _find(self, query: JsonObject) -> object:
+        return self._index.find(_converted(query, RolloutPlace)).as_dict()
+
+    def _rollout(self, query: JsonObject) -> object:
+        found = self._index.find(_converted(query, RolloutPlace))
+        place = RowPlace(found.id, self._index.dump(found.file).path, found.row.byte_offset, found.row.num_bytes)
+        return {
+            "row": found.as_dict(),
+            "group": [each.as_dict() for each in self._index.group(found.group_number)],
+            **msgspec.structs.asdict(open_rollout(place, found.row.group_name)),
+        }
+
+
+def _in_thread(answer: Callable[[JsonObject], object]) -> Callable[[web.Request], Awaitable[web.Response]]:
+    """A handler that answers in a thread, since a query may take a second."""
+
+    async def handler(request: web.Request) -> web.Response:
+        query: JsonObject = {key: value for key, value in request.query.items() if key != "token"}
+        try:
+            body = await asyncio.to_thread(
+                lambda: json.dumps(answer(query), default=msgspec.to_builtins, allow_nan=False)
+            )
+        except PivotError as error:
+            raise UnanswerableRequestError(str(error)) from error
+        return web.Response(text=body, content_type="application/json")
+
+    return handler
+
+
+def _converted(values: Any, form: Any) -> Any:
+    """The values of a query as a type of ours.
+
+    Raises:
+        UnanswerableRequestError: If they are none.
+    """
+    try:
+        return msgspec.convert(values, form, strict=False)
+    except msgspec.ValidationError as error:
+        raise UnanswerableRequestError(f"the address asks for what there is not: {error}") from error
+
+
+def _file(name: str) -> Callable[[web.Request], Awaitable[web.FileResponse]]:
+    async def handler(request: web.Request) -> web.FileResponse:
+        return web.FileResponse(STATIC / name)
+
+    return handler
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers.update(_HEADERS)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _distinct(names: list[str]) -> list[str]:
+    """The names, with a number where two runs have the same."""
+    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, start=1)]

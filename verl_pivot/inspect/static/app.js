@@ -1,0 +1,136 @@
+// The page: the view that the address names, keys, and what is new.
+
+import { get, onNews } from "./api.js";
+import { el, number } from "./dom.js";
+import { go, note, place } from "./place.js";
+import { marked } from "./list.js";
+import { showComparison } from "./compare.js";
+import { showRollouts } from "./rollouts.js";
+import { showRollout } from "./trajectory.js";
+import { showRun } from "./run.js";
+
+const VIEWS = { run: showRun, rollouts: showRollouts, rollout: showRollout, compare: showComparison };
+const SECONDS_BETWEEN_LOOKS = 1;
+
+const KEYS = [
+  ["j, k", "next and previous rollout, in the list and in a trajectory"],
+  ["n, p", "next and previous group"],
+  ["[, ]", "rollouts of the step before and after"],
+  ["Enter", "open the rollout"],
+  ["Esc", "back to the list"],
+  ["x", "mark the rollout, or take its mark away"],
+  ["c", "compare the two marked ones"],
+  ["/", "look for words"],
+  ["r, l", "the run, the list of rollouts"],
+  ["Home, End, Page Up, Page Down", "in the list"],
+  ["?", "these keys"],
+];
+
+const main = document.getElementById("main");
+const message = document.getElementById("message");
+const help = document.getElementById("help");
+
+let info = null;
+let view = null;
+let drawing = 0;
+
+async function show() {
+  const mine = ++drawing;
+  const before = document.activeElement;
+  const focused = before?.matches?.(".filters select") ? before.name : null;
+  view?.leave();
+  view = null;
+  hideMessage();
+  const { view: name, params } = place();
+  for (const each of ["run", "rollouts"]) {
+    const link = document.getElementById(`to-${each}`);
+    if (name.startsWith(each === "run" ? "run" : "rollout")) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  try {
+    info ??= await get("run");
+    const shown = await (VIEWS[name] ?? showRun)(main, params, info);
+    if (mine !== drawing) return shown.leave();
+    view = shown;
+    if (focused) main.querySelector(`.filters [name="${focused}"]`)?.focus();
+    document.title = `${main.querySelector("h1")?.textContent ?? ""} - verl-pivot inspect`;
+  } catch (error) {
+    if (mine === drawing) tell(error);
+  }
+}
+
+function tell(error) {
+  message.textContent = error.message;
+  message.hidden = false;
+  if (!main.querySelector("h1")) main.replaceChildren(el("h1", {}, "verl-pivot inspect"));
+}
+
+function hideMessage() {
+  message.hidden = true;
+}
+
+// ---- what is new
+
+let isLooking = false;
+let isStale = false;
+
+async function look() {
+  if (isLooking) return void (isStale = true);
+  isLooking = true;
+  try {
+    do {
+      isStale = false;
+      info = await get("run");
+      document.getElementById("reading").textContent = info.num_unread
+        ? `reading: ${number(info.num_files - info.num_unread)} of ${number(info.num_files)} dumps, ${number(info.num_rollouts)} rollouts`
+        : "";
+      await view?.refresh(info);
+      await new Promise((resolve) => setTimeout(resolve, 1000 * SECONDS_BETWEEN_LOOKS));
+    } while (isStale);
+  } catch (error) {
+    tell(error);
+  } finally {
+    isLooking = false;
+  }
+}
+
+// ---- keys
+
+function isTyping(target) {
+  return target.matches?.("input, select, textarea") ?? false;
+}
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
+  if (isTyping(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  const actions = {
+    "?": () => help.showModal(),
+    "/": () => (document.getElementById("words") ?? go("rollouts"))?.focus?.(),
+    c: compare,
+    r: () => go("run"),
+    l: () => go("rollouts"),
+  };
+  const isUsed = view?.key(event) || (actions[event.key] ? (actions[event.key](), true) : false);
+  if (isUsed) event.preventDefault();
+});
+
+function compare() {
+  const [a, b] = marked();
+  if (b === undefined) return tell(new Error("mark two rollouts with x before comparing them with c"));
+  const { place: _, ...params } = place().params;
+  return go("compare", { ...params, a, b });
+}
+
+document.getElementById("help-button").addEventListener("click", () => help.showModal());
+document.getElementById("help-keys").append(...KEYS.flatMap(([keys, what]) => [el("dt", {}, el("kbd", {}, keys)), el("dd", {}, what)]));
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+window.addEventListener("hashchange", show);
+if (!location.hash) note("run", {});
+await show();
+onNews(look);

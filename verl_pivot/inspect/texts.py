@@ -1,0 +1,149 @@
+"""Places of rollouts in dumps -> their lines as JSON objects, and those that hold words."""
+
+import json
+import math
+import mmap
+import re
+import time
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.types import Json, JsonObject
+
+_SCANNED_BYTES = 16 << 20
+"""Bytes that are in lower case at a time."""
+_FEWEST_LETTERS = 3
+"""Letters that a part of the words must have for looking for it in the bytes."""
+
+
+class RowPlace(NamedTuple):
+    """Where the lines of a rollout lie."""
+
+    id: int
+    path: Path
+    byte_offset: int
+    num_bytes: int
+
+
+def read_lines(place: RowPlace) -> list[JsonObject]:
+    """[num_parts] the lines of a rollout, with None for numbers that JSON does not have.
+
+    Raises:
+        DataError: If they cannot be read, or the dump was replaced.
+    """
+    try:
+        with place.path.open("rb") as file:
+            file.seek(place.byte_offset)
+            return _parsed(file.read(place.num_bytes))
+    except OSError as error:
+        raise DataError(
+            f"{place.path} cannot be read: {error.strerror}; its rollouts are listed, but not shown"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place.path} was replaced since it was read: wait until it is read anew") from error
+
+
+def _parsed(data: bytes) -> list[JsonObject]:
+    lines = [
+        json.loads(line, parse_constant=lambda _: None, parse_float=_finite)
+        for line in data.split(b"\n")
+        if line.strip()
+    ]
+    if not lines or not all(isinstance(line, dict) for line in lines):
+        raise ValueError("no JSON objects")
+    return lines
+
+
+def _finite(text: str) -> float | None:
+    """The number, or None for one such as 1e999, which Python reads as infinite."""
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+def rows_with_words(places: Sequence[RowPlace], words: str, max_seconds: float) -> list[int]:
+    """Ids of the rollouts that hold the words in one of their texts, without regard to upper and lower case.
+
+    Args:
+        places: The rollouts to look at, by file and offset.
+        words: What a text holds, as it stands.
+        max_seconds: Seconds after which looking is given up.
+
+    Raises:
+        ConfigError: If it takes longer.
+        DataError: If a dump cannot be read.
+    """
+    end = time.monotonic() + max_seconds
+    found = []
+    for path, of_file in groupby(places, key=lambda place: place.path):
+        try:
+            with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+                for place in _candidates(data, list(of_file), words):
+                    if time.monotonic() > end:
+                        raise ConfigError(
+                            f"looking for words takes longer than {max_seconds:g} s: narrow the list by a filter before"
+                        )
+                    if _holds(data[place.byte_offset : place.byte_offset + place.num_bytes], words.casefold()):
+                        found.append(place.id)
+        except OSError as error:
+            raise DataError(f"{path} cannot be read: {error.strerror}; leave its step out with a filter") from error
+    return found
+
+
+def _candidates(data: mmap.mmap, places: list[RowPlace], words: str) -> Iterator[RowPlace]:
+    """Rollouts whose bytes hold the longest part of the words that JSON writes as it is."""
+    part = max(re.findall(r"[A-Za-z0-9 ]+", words), key=len, default="").lower().encode()
+    if len(part) < _FEWEST_LETTERS:
+        yield from places
+        return
+    for batch in _batches(places):
+        begin, last = batch[0].byte_offset, batch[-1]
+        text = data[begin : last.byte_offset + last.num_bytes].lower()
+        offsets = [place.byte_offset - begin for place in batch]
+        index, at = -1, text.find(part)
+        while at >= 0:
+            index = bisect_right(offsets, at, lo=index + 1) - 1
+            if at < offsets[index] + batch[index].num_bytes:  # else it stands in a rollout that is not asked for
+                yield batch[index]
+            at = text.find(part, offsets[index + 1]) if index + 1 < len(batch) else -1
+
+
+def _batches(places: list[RowPlace]) -> Iterator[list[RowPlace]]:
+    """Neighbouring rollouts whose lines are read at once."""
+    batch: list[RowPlace] = []
+    for place in places:
+        if batch and place.byte_offset + place.num_bytes - batch[0].byte_offset > _SCANNED_BYTES:
+            yield batch
+            batch = []
+        batch.append(place)
+    if batch:
+        yield batch
+
+
+def _holds(data: bytes, folded: str) -> bool:
+    try:
+        lines: list[Json] = [msgspec.json.decode(line) for line in data.split(b"\n") if line.strip()]
+    except msgspec.DecodeError:
+        try:
+            lines = [*_parsed(data)]
+        except (ValueError, RecursionError):  # no longer what it was when it was listed
+            return False
+    return any(folded in text.casefold() for line in lines for text in _texts(line))
+
+
+def _texts(value: Json) -> Iterator[str]:
+    """Every text of a JSON value, but no key."""
+    left = [value]
+    while left:
+        each = left.pop()
+        if isinstance(each, str):
+            yield each
+        elif isinstance(each, dict):
+            left.extend(each.values())
+        elif isinstance(each, list):
+            left.extend(each)

@@ -1,0 +1,84 @@
+"""File of lines that a training may still be writing -> its whole lines, each call from where the last one ended."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+CHUNK_BYTES = 16 << 20
+"""Bytes that one call reads; a longer line is read whole."""
+
+
+class PlacedLine(NamedTuple):
+    """One line and where it lies."""
+
+    number: int
+    """From 1."""
+    offset: int
+    """Bytes of the file before it."""
+    text: bytes
+    """Without its line break."""
+
+
+class NewLines(NamedTuple):
+    """What a file has that was not read yet."""
+
+    lines: list[PlacedLine]
+    """Without blank lines."""
+    is_replaced: bool
+    """Whether the file is another one than before, so that all lines that were read from it are void."""
+    is_all: bool
+    """Whether the file has no more whole lines at present."""
+
+
+class GrowingLines:
+    """Reader of one file; a last line without a line break waits until it has one, or is a whole JSON object."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offset = self._num_lines = 0
+        self._identity: int | None = None
+        self._lacks_break = False
+        """Whether the last line was read before its line break was written."""
+
+    def read(self) -> NewLines:
+        """The next lines.
+
+        Raises:
+            OSError: If the file cannot be read.
+        """
+        with self.path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            is_known = self._identity in (None, status.st_ino) and status.st_size >= self._offset
+            if not is_known:
+                self._offset, self._num_lines, self._lacks_break = 0, 0, False
+            self._identity = status.st_ino
+            file.seek(self._offset)
+            data = file.read(CHUNK_BYTES)
+            while b"\n" not in data and (more := file.read(CHUNK_BYTES)):
+                data += more
+        if self._lacks_break and data.startswith(b"\n"):
+            self._offset, data = self._offset + 1, data[1:]
+        is_all = self._offset + len(data) >= status.st_size
+        end = data.rfind(b"\n") + 1
+        self._lacks_break = is_all and _is_object(data[end:])
+        return NewLines(list(self._placed(data if self._lacks_break else data[:end])), not is_known, is_all)
+
+    def _placed(self, data: bytes) -> Iterator[PlacedLine]:
+        for text in data.removesuffix(b"\n").split(b"\n") if data else ():
+            self._num_lines += 1
+            if stripped := text.strip():
+                yield PlacedLine(self._num_lines, self._offset, stripped)
+            self._offset += len(text) + 1
+        if data and not data.endswith(b"\n"):
+            self._offset -= 1
+
+
+def _is_object(text: bytes) -> bool:
+    if not text.rstrip().endswith(b"}"):
+        return False
+    try:
+        return isinstance(json.loads(text), dict)
+    except (ValueError, RecursionError):
+        return False

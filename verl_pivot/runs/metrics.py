@@ -1,0 +1,78 @@
+"""Metrics of a run, as a logger writes them -> series over the steps, which grow with the file."""
+
+import json
+import math
+from pathlib import Path
+
+from verl_pivot.local.console_log import logged_steps
+from verl_pivot.runs.growing_lines import GrowingLines, PlacedLine
+
+
+class MetricSeries:
+    """All metrics of one run."""
+
+    def __init__(self) -> None:
+        self._reader: GrowingLines | None = None
+        self._steps: dict[int, dict[str, float]] = {}
+        self.num_unreadable = 0
+        """Lines that are no JSON with a step."""
+
+    @property
+    def names(self) -> list[str]:
+        return sorted({name for metrics in self._steps.values() for name in metrics})
+
+    @property
+    def steps(self) -> list[int]:
+        return sorted(self._steps)
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """[num_points] steps that have the metric as a finite number, with its value; a repeated step counts once."""
+        found = [(step, self._steps[step].get(name)) for step in self.steps]
+        return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
+
+    def read(self, path: Path | None) -> bool:
+        """Read what is new; whether anything was.
+
+        Args:
+            path: The file, as `TrainingRun.metrics` names it; None if there is none yet.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        if path is None:
+            return False
+        if self._reader is None or self._reader.path != path:
+            self._reader = GrowingLines(path)
+            self._clear()
+        is_changed, is_all = False, False
+        while not is_all:
+            lines, is_replaced, is_all = self._reader.read()
+            if is_replaced:
+                self._clear()
+            for line in lines:
+                self._add(line, is_console=path.suffix == ".log")
+            is_changed |= is_replaced or bool(lines)
+        return is_changed
+
+    def _clear(self) -> None:
+        self._steps.clear()
+        self.num_unreadable = 0
+
+    def _add(self, line: PlacedLine, *, is_console: bool) -> None:
+        if is_console:
+            for logged in logged_steps(line.text.decode(errors="replace")):
+                self._steps.setdefault(logged.number, {}).update(logged.metrics)
+            return
+        try:
+            fields = json.loads(line.text)
+            step = int(fields["step"])
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+            self.num_unreadable += 1
+            return
+        values = fields["data"] if isinstance(fields.get("data"), dict) else fields  # verl's logger nests them
+        numbers = {name: float(value) for name, value in values.items() if _is_number(value) and name != "step"}
+        self._steps.setdefault(step, {}).update(numbers)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300

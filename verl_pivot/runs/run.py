@@ -1,0 +1,167 @@
+"""Folder of a training, or a dump -> TrainingRun: its configuration, metrics, dumps of rollouts and checkpoints."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from verl_pivot.data.rollout_dumps import FOLDER
+from verl_pivot.errors import DataError
+from verl_pivot.types import Json, JsonObject
+
+_FOLDERS = (FOLDER, "tools")
+"""Folders of our dumps beside verl's own; `tools` is that of earlier versions."""
+
+
+class RunPart(StrEnum):
+    """What a rollout was sampled for."""
+
+    TRAINING = "training"
+    VALIDATION = "validation"
+
+
+_PART_FOLDERS = {
+    RunPart.TRAINING: ("rollouts", "rollout_data_dir"),
+    RunPart.VALIDATION: ("validation", "validation_data_dir"),
+}
+"""{part: the folder's usual name within that of the run, and verl's key in `trainer` that sets it}"""
+
+
+class DumpFile(NamedTuple):
+    """One dump of rollouts."""
+
+    path: Path
+    part: RunPart
+    step: int | None
+    """Training step; None if the file's name is no number."""
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """Files of one training, found as they are at the time of asking.
+
+    Example:
+        TrainingRun(Path("outputs/run"))
+    """
+
+    path: Path
+    """Folder of the run, of `trainer.rollout_data_dir` or of dumps, or one dump."""
+
+    @property
+    def name(self) -> str:
+        return self.path.name or str(self.path)
+
+    @property
+    def folder(self) -> Path:
+        return self.path if self.path.is_dir() else self.path.parent
+
+    @cached_property
+    def config(self) -> JsonObject:
+        """Configuration that Hydra wrote for the launch; empty if it is not there or cannot be read."""
+        try:
+            found = yaml.load((self.folder / ".hydra" / "config.yaml").read_text(), Loader=_LOADER)
+        except (OSError, ValueError, yaml.YAMLError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def settings(self) -> dict[str, str]:
+        """{key with dots: value as JSON} of the configuration."""
+        return dict(_flattened(self.config, "")) if self.config else {}
+
+    @cached_property
+    def method(self) -> str | None:
+        """Method that the launch recorded beside its checkpoints."""
+        try:
+            record = json.loads((self.folder / "verl_pivot_run.json").read_text())
+        except (OSError, ValueError):
+            return None
+        method = record.get("method") if isinstance(record, dict) else None
+        return method if isinstance(method, str) else None
+
+    @property
+    def checkpoints(self) -> list[int]:
+        """[num_checkpoints] steps of the checkpoints that are there."""
+        names = [path.name.removeprefix("global_step_") for path in self.folder.glob("global_step_*")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    @property
+    def dumps(self) -> list[DumpFile]:
+        """[num_files] dumps by part and step: ours, or verl's own where there are none of ours."""
+        if not self.path.is_dir():
+            return [_dump(self.path, RunPart.TRAINING)]
+        of_parts = {part: self._dumps_of(part) for part in RunPart}
+        if not any(of_parts.values()):
+            return [_dump(path, RunPart.TRAINING) for path in dumps_beside(self.path)]
+        return [_dump(path, part) for part, paths in of_parts.items() for path in paths]
+
+    def _dumps_of(self, part: RunPart) -> list[Path]:
+        name, key = _PART_FOLDERS[part]
+        configured = self._trainer.get(key)
+        folders = [self.folder / name, *([Path(configured)] if isinstance(configured, str) and configured else [])]
+        return next((paths for folder in folders if (paths := dumps_beside(folder))), [])
+
+    @property
+    def metrics(self) -> Path | None:
+        """File of the metrics: `metrics.jsonl`, that of verl's `file` logger, or a log of the console."""
+        project, experiment = self._trainer.get("project_name"), self._trainer.get("experiment_name")
+        names = ("metrics.jsonl", f"{project}/{experiment}.jsonl", "launch.log", "main_ppo.log", "train.log")
+        return next((path for name in names if (path := self.folder / name).is_file()), None)
+
+    @property
+    def _trainer(self) -> Mapping[str, Json]:
+        trainer = self.config.get("trainer")
+        return trainer if isinstance(trainer, dict) else {}
+
+    def check(self) -> None:
+        """Look whether there is anything to see.
+
+        Raises:
+            DataError: If there is no such file or folder, or the folder is that of no run.
+        """
+        if not self.path.exists():
+            raise DataError(f"there is no {self.path}: give the folder of a run, or a dump of rollouts")
+        if not (self.config or self.metrics or self.dumps):
+            raise DataError(
+                f"{self.path} holds neither Hydra's configuration nor metrics nor dumps of rollouts: give the folder "
+                "of a run, or of its trainer.rollout_data_dir"
+            )
+
+
+def dumps_beside(folder: Path) -> list[Path]:
+    """[num_steps] dumps of `trainer.rollout_data_dir`, or of the folder of dumps within it, by their step.
+
+    Ours come before those of earlier versions, and before verl's own.
+    """
+    for candidate in (*(folder / name for name in _FOLDERS), folder):
+        if paths := [path for path in candidate.glob("*.jsonl") if path.stem.isdecimal()]:
+            return sorted(paths, key=lambda path: int(path.stem))
+    return []
+
+
+def differing_settings(runs: Mapping[str, TrainingRun]) -> dict[str, list[str | None]]:
+    """{key: [num_runs] values} of the settings that are not the same in all runs; None where a run has no such key."""
+    keys = sorted({key for run in runs.values() for key in run.settings})
+    found = {key: [run.settings.get(key) for run in runs.values()] for key in keys}
+    return {key: values for key, values in found.items() if len(set(values)) > 1}
+
+
+def _dump(path: Path, part: RunPart) -> DumpFile:
+    return DumpFile(path, part, int(path.stem) if path.stem.isdecimal() else None)
+
+
+def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for name, each in value.items():
+            yield from _flattened(each, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, json.dumps(value, default=str)
+
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""libyaml's loader where PyYAML was built with it: ten times as fast."""
