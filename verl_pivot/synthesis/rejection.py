@@ -59,7 +59,7 @@ def pass_rate(num_solved: int, num_played: int, stop_at: int | None) -> float | 
 
 
 @make_step("rollouts", options=RepeatedRollouts)
-class Rollouts:
+class TaskRollouts:
     """Plays a task several times: a draft for each rollout, of which those that did not solve it are rejected."""
 
     def __init__(self, options: RepeatedRollouts) -> None:
