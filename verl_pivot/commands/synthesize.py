@@ -71,8 +71,8 @@ def synthesize_command(
     Examples:
       verl-pivot synthesize rejection --tasks tasks.parquet --tools tools.yaml \\
           --openai http://gpu1:8000 --out synthetic/
-      verl-pivot synthesize my-recipe.yaml --tasks tasks.parquet --program clerk.py:answer \\
-          --tools shop.py:Shop --out synthetic/ --plan
+      verl-pivot synthesize my-recipe.yaml --tasks tasks.parquet --plan \\
+          --program clerk.py:answer --tools shop.py:Shop --out synthetic/
     """
     from verl_pivot.engines.retries import Retries
     from verl_pivot.synthesis.budget import BudgetLimits

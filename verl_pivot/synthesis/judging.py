@@ -103,7 +103,7 @@ class JudgeCheckOptions(Options):
     criterion: str = Field(min_length=1)
     """What a trajectory has to fulfil, such as "The request is natural and has one answer."."""
     roles: tuple[str, ...] = Field(default=_THREE, min_length=1)
-    """Who plays each judge; a role that stands several times is asked with several seeds."""
+    """Roles of the judges; a role that stands several times is asked with several seeds."""
     max_tokens: int = Field(default=1024, ge=16)
 
 

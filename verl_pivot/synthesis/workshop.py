@@ -74,7 +74,7 @@ class Workshop:
         return seed_of(self.recipe_seed, self.item, self.step, *numbers)
 
     def writer(self, role: str = WRITER) -> Writer:
-        """Who plays a role.
+        """The writer that plays a role.
 
         Raises:
             ConfigError: If nobody does.

@@ -44,7 +44,7 @@ class WriterQuestion:
 
 
 class Writer(Protocol):
-    """Who answers questions, each by itself: the same question gets the same answer, whatever was asked before.
+    """Model or function that answers questions, each by itself: an equal question gets an equal answer at any time.
 
     `EndpointWriter` asks a model, `ProgramWriter` calls a function of the user.
     """

@@ -20,7 +20,7 @@ from verl_pivot.validation import Options, validated
 
 
 class WriterSettings(Options):
-    """Who plays one role: a model behind an endpoint, one that SGLang serves for the run, or a function.
+    """Writer of one role: a model behind an endpoint, one that SGLang serves for the run, or a function.
 
     Example:
         WriterSettings(openai="http://gpu1:8000", model="qwen", answer_format="json_schema")
