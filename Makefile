@@ -17,6 +17,7 @@
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
+#   make bench-synthesis  model calls per second and core of `synthesize`, its memory at a million drafts, and tool graphs
 #   make bench-tail       simulated trainings whose steps leave their slowest rollouts for later
 
 PYTHON ?= python3.11
@@ -28,7 +29,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-tail lock clean
+.PHONY: quickstart test check soak lint bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-judge bench-resampling bench-router bench-synthesis bench-tail lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -76,6 +77,10 @@ bench-mcp: .venv/ready
 
 bench-gateway: .venv/ready
 	$(BIN)/python -m benchmarks.bench_gateway
+
+bench-synthesis: .venv/ready
+	$(BIN)/python -m benchmarks.bench_synthesis
+	$(BIN)/python -m benchmarks.bench_tool_graph
 
 bench-search: .venv/ready
 	$(BIN)/python -m benchmarks.bench_search

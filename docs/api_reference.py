@@ -83,6 +83,17 @@ SECTIONS = (
         },
     ),
     Section(
+        "A step of synthesis",
+        "`verl-pivot synthesize --step-module` loads it. [Synthesis](synthesis.md) describes those that exist.",
+        {
+            "synthesis/steps.py": "MakeStep CheckStep ChooseStep PreparedStep make_step check_step choose_step",
+            "synthesis/drafts.py": "Draft StepTrace",
+            "synthesis/workshop.py": "Workshop Inputs",
+            "synthesis/writer.py": "WriterQuestion",
+            "synthesis/writer_settings.py": "WriterSettings",
+        },
+    ),
+    Section(
         "A routing policy",
         "What [Routing](routing.md) compares; `verl_pivot/routing/settings.py` has their names.",
         {"routing/routing_policy.py": "RoutingPolicy TurnRequest TurnRelease ConversationEnd Placement"},

@@ -24,6 +24,7 @@ FOLDERS = {
     "environments": "Environments of other frameworks, which the policy steps by calling tools",
     "rollout": "verl's agent loops: one turn, or many with tools",
     "playing": "Conversations of a model or a person with tools, without a trainer",
+    "synthesis": "Tasks, trajectories and writers -> new ones, made and checked",
     "advantages": "Returns of steps -> advantages, and the estimator that verl calls",
     "rewards": "Verdict -> reward, for verl; facts of steps -> returns",
     "objective": "The policy loss of PivotRL, and the settings of verl that `pivot.objective` stands for",

@@ -135,6 +135,7 @@ PURE = (
     "verl_pivot.playing.running",
     "verl_pivot.playing.human_player",
     "verl_pivot.playing.notebook_play",
+    "verl_pivot.synthesis.running",
     "verl_pivot.commands.play_display",
     "verl_pivot.planning.plan",
     "verl_pivot.planning.trial",

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.rejection import FewestCallsOptions, RolloutsOptions, fewest_calls, pass_rate
+from verl_pivot.synthesis.rejection import FewestCallsOptions, RepeatedRollouts, fewest_calls, pass_rate
 from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
 
@@ -35,9 +35,9 @@ def test_no_rollout_has_no_pass_rate() -> None:
 
 def test_stopping_needs_two_successes_and_as_many_rollouts() -> None:
     with pytest.raises(ValueError, match="greater than or equal to 2"):
-        RolloutsOptions(stop_at=1)
+        RepeatedRollouts(stop_at=1)
     with pytest.raises(ValueError, match="stop_at must not exceed num, which is 8, got 9"):
-        RolloutsOptions(stop_at=9)
+        RepeatedRollouts(stop_at=9)
 
 
 def solved(name: str, *calls: str) -> Draft:

@@ -41,7 +41,7 @@ class _AnswerPlace(NamedTuple):
     length: int
 
 
-class _Places:
+class _PlaceTable:
     """{key: place} with 130 bytes for each, so that memory holds a million: digests of keys, and numbers for places."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class AnswerCache:
             ConfigError: If the folder cannot be read or written, or its file system has no locks.
         """
         self._folder = folder
-        self._places = _Places()
+        self._places = _PlaceTable()
         self._others: dict[str, _OtherFile] = {}
         self._failures: dict[str, list[str]] = defaultdict(list)
         self._size = 0

@@ -112,7 +112,7 @@ def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
+class _RecipeEntry:
     """One item of the list."""
 
     place: str
@@ -121,8 +121,8 @@ class _Entry:
     options: dict[str, object]
 
 
-def _entries(content: list[object], path: Path) -> list[_Entry]:
-    entries: list[_Entry] = []
+def _entries(content: list[object], path: Path) -> list[_RecipeEntry]:
+    entries: list[_RecipeEntry] = []
     for number, item in enumerate(content, start=1):
         place = f"{path}, step {number}"
         pair = {item: None} if isinstance(item, str) else item
@@ -134,11 +134,11 @@ def _entries(content: list[object], path: Path) -> list[_Entry]:
         if not isinstance(name, str) or not isinstance(options, dict | None):
             raise ConfigError(f"{place}: the options of {name} must be names with values, got {type_in_words(options)}")
         count = sum(each.name == name for each in entries) + 1
-        entries.append(_Entry(place, name if count == 1 else f"{name} {count}", name, dict(options or {})))
+        entries.append(_RecipeEntry(place, name if count == 1 else f"{name} {count}", name, dict(options or {})))
     return entries
 
 
-def _changed(entries: list[_Entry], changes: Mapping[str, object]) -> list[_Entry]:
+def _changed(entries: list[_RecipeEntry], changes: Mapping[str, object]) -> list[_RecipeEntry]:
     """The entries with the options of `--set`, which must name a step of the recipe."""
     by_label = {entry.label: entry for entry in entries}
     for key, value in changes.items():
@@ -149,7 +149,7 @@ def _changed(entries: list[_Entry], changes: Mapping[str, object]) -> list[_Entr
     return entries
 
 
-def _recipe(path: Path, entries: list[_Entry], modules: Iterable[str]) -> Recipe:
+def _recipe(path: Path, entries: list[_RecipeEntry], modules: Iterable[str]) -> Recipe:
     first, *rest = entries
     if first.name not in _SOURCES:
         raise ConfigError(f"{first.place}: a recipe begins with its items, {', '.join(ItemSource)}, got {first.name!r}")
@@ -173,13 +173,13 @@ def _recipe(path: Path, entries: list[_Entry], modules: Iterable[str]) -> Recipe
     return Recipe(name=path.stem, source=source, num_numbered=num, steps=steps, filters=filters, content=content)
 
 
-def _filters(entry: _Entry, modules: Iterable[str]) -> FilterRules:
+def _filters(entry: _RecipeEntry, modules: Iterable[str]) -> FilterRules:
     if entry.options.keys() != {"rules"}:
         raise ConfigError(f"{entry.place}: quality takes rules, a list of filters, got {sorted(entry.options)}")
     return parse_rules(entry.options["rules"], entry.place, modules)
 
 
-def _step(entry: _Entry) -> RecipeStep:
+def _step(entry: _RecipeEntry) -> RecipeStep:
     if entry.name == _QUALITY:
         raise ConfigError(f"{entry.place}: quality filters all trajectories, so that it stands last")
     if entry.name in _SOURCES:

@@ -23,7 +23,7 @@ from verl_pivot.validation import Options
 _NUM_CALLS = "num_calls"
 
 
-class RolloutsOptions(RolloutOptions):
+class RepeatedRollouts(RolloutOptions):
     num: int = Field(default=8, ge=1)
     """Most rollouts of a task (n)."""
     stop_at: int | None = Field(default=None, ge=2)
@@ -58,11 +58,11 @@ def pass_rate(num_solved: int, num_played: int, stop_at: int | None) -> float | 
     return num_solved / num_played
 
 
-@make_step("rollouts", options=RolloutsOptions)
+@make_step("rollouts", options=RepeatedRollouts)
 class Rollouts:
     """Plays a task several times: a draft for each rollout, of which those that did not solve it are rejected."""
 
-    def __init__(self, options: RolloutsOptions) -> None:
+    def __init__(self, options: RepeatedRollouts) -> None:
         self._options = options
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
