@@ -19,9 +19,9 @@
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
-#   make bench-synthesis  model calls per second and core of `synthesize`, and its memory at a million drafts
-#   make gpu          the stages of benchmarks/gpu that are not recorded yet, with the python of a machine with a GPU
+#   make bench-synthesis  model calls per second and core of `synthesize`, its memory at a million drafts, and tool graphs
 #   make bench-tail       simulated trainings whose steps leave their slowest rollouts for later
+#   make gpu              the stages of benchmarks/gpu that are not recorded yet, with the python of a machine with a GPU
 
 PYTHON ?= python3.11
 BIN := .venv/bin
@@ -89,6 +89,7 @@ bench-gateway: .venv/ready
 
 bench-synthesis: .venv/ready
 	$(BIN)/python -m benchmarks.bench_synthesis
+	$(BIN)/python -m benchmarks.bench_tool_graph
 
 bench-search: .venv/ready
 	$(BIN)/python -m benchmarks.bench_search

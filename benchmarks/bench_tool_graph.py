@@ -1,7 +1,7 @@
 """Seconds of a graph over many tools, of paths in it, and of the data flow in many recorded conversations.
 
-Run by `python -m benchmarks.bench_tool_graph`; for other sizes see its --help. The tools are made up: each takes three of
-the names that there are, and its result has five of them.
+Run by `make bench-synthesis`, or by `python -m benchmarks.bench_tool_graph`; --help has its sizes. The tools are made
+up: each takes three of the names that there are, and its result has five of them.
 """
 
 import random

@@ -1,6 +1,7 @@
 """Answer of a writer that calls tools -> its turn as an action, or what is wrong with it."""
 
 from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.types import Malformed, Message
@@ -20,4 +21,8 @@ def read_action(answer: ChatAnswer) -> Message | Malformed:
         return unreadable
     if not turn.calls and not turn.content.strip():
         return Malformed(reason="empty_message", detail="neither a call nor text")
+    try:
+        encode_json(turn.message.as_dict())
+    except BadRowError as error:  # NaN, half of a surrogate pair, or nested too deeply
+        return Malformed(reason="malformed_message", detail=str(error))
     return turn.message

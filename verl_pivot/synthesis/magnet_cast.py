@@ -38,6 +38,7 @@ USER, CALLER_ROLE, TOOLS = "user", "caller", "tools"
 
 _NOT_A_WORD = re.compile(r"[\W\d_]|[a-z][A-Z]")
 """What a tool's name has if it cannot stand in a sentence by chance."""
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 DrawnT = TypeVar("DrawnT")
 FormT = TypeVar("FormT", bound=BaseModel)
 
@@ -141,7 +142,7 @@ class Cast:
             if isinstance(said, Malformed):
                 return said
             text = said.text.strip()
-            if not text or without_chat_tokens(text) != text:
+            if not text or not _is_plain(text):
                 return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {text!r}")
             if named := [name for name in self._telling_names if name.casefold() in text.casefold()]:
                 return Malformed(reason="request_names_tool", detail=f"the user knows no {named[0]}: {text!r}")
@@ -177,8 +178,11 @@ class Cast:
             written = await self._ask_for(ToolResult, prompt, TOOLS, k)
             if isinstance(written, Malformed):
                 return written
-            text = written.result if isinstance(written.result, str) else encode_json(written.result)
-            if without_chat_tokens(text) != text:
+            try:
+                text = written.result if isinstance(written.result, str) else encode_json(written.result)
+            except BadRowError as error:
+                return Malformed(reason="bad_result", detail=str(error))
+            if not _is_plain(text):
                 return Malformed(reason="bad_result", detail=f"markers of the chat in it: {text!r}")
             return _missing_field(text, fields) or text
 
@@ -212,6 +216,11 @@ class Cast:
             problem = drawn
         assert problem is not None, "there is at least one attempt"
         raise BadRowError(problem.reason, problem.detail)
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text has neither markers of a chat template nor half of a surrogate pair, which no model can read."""
+    return without_chat_tokens(text) == text and not _HALF_PAIR.search(text)
 
 
 def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:
