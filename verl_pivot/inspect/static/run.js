@@ -63,7 +63,7 @@ class RunView {
     this.shown.textContent = all.length
       ? `${shown.length} of ${all.length} metrics${names.length > shown.length ? `; ${names.length} names hold this` : ""}`
       : "There are no metrics yet: they are read from metrics.jsonl, the file of verl's file logger, or a console log.";
-    const key = (this.asked = shown.join(","));
+    const key = (this.asked = shown.join("\n"));
     const points = shown.length ? await get("metrics", { names: key }) : [];
     if (key !== this.asked || points.length !== (shown.length ? info.runs.length : 0)) return;
     const focused = document.activeElement?.dataset?.metric;
