@@ -81,7 +81,7 @@ class RunView {
           `: ${run.method ? `method ${visible(run.method)}, ` : ""}${run.steps.length ? `steps ${run.steps[0]} to ${run.steps.at(-1)}` : "no metrics"}`,
           run.checkpoints.length ? `, checkpoints of ${run.checkpoints.join(", ")}` : "",
           `. ${visible(run.path)}`)),
-      el("p", {}, el("a", { href: "#/rollouts" }, `${number(info.num_rollouts)} rollouts`), ` in ${number(info.num_files)} dumps`),
+      el("p", {}, el("a", { href: "#/rollouts" }, `${number(info.num_rollouts)} rollouts`), ` in ${info.num_files === 1 ? "one dump" : `${number(info.num_files)} dumps`}`),
     );
     this.problems.replaceChildren(...info.problems.map((each) => el("p", { class: "problem" }, visible(each))));
   }
