@@ -108,7 +108,7 @@ class TrainingRun:
 
     @property
     def metrics(self) -> Path | None:
-        """File of the metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or the console's log."""
+        """File of the metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or the console's."""
         project, experiment = self._trainer.get("project_name"), self._trainer.get("experiment_name")
         names = ("metrics.jsonl", f"{project}/{experiment}.jsonl", "launch.log", "main_ppo.log", "train.log")
         return next((path for name in names if (path := self.folder / name).is_file() and path.stat().st_size), None)
