@@ -55,6 +55,7 @@ LONGEST = (
     "tests/local/test_supervision.py",
     "tests/launch_checks/test_void_settings.py",
     "tests/routing/test_place_desk.py",
+    "tests/inspect/test_page.py",
 )
 """Files that take longest among the others: begun last, one of them would keep every other process waiting."""
 

@@ -320,4 +320,5 @@ def test_a_training_that_goes_on_is_followed_without_losing_the_row(browser: "Br
         wait_until(page, "document.querySelector('.count').innerText.startsWith('5 rollouts')")
 
         assert at(page) == 4
+        assert page.locator("[name=reason] option").all_inner_texts() == ["all", "wrong_value (4)", "accepted (1)"]
         page.close()

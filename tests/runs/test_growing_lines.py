@@ -37,7 +37,7 @@ def test_a_file_that_is_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     assert reader.read() == NewLines([PlacedLine(1, 0, b"{}")], True, True)
 
 
-@given(st.lists(st.text("a\r\u2028\x85 {}", max_size=4)), st.lists(st.integers(0, 60)))
+@given(st.lists(st.text("a\r\u2028\x85 ", max_size=4)), st.lists(st.integers(0, 60)))
 def test_lines_are_those_between_newlines_wherever_the_writer_pauses(texts: list[str], pauses: list[int]) -> None:
     import tempfile
 

@@ -100,6 +100,7 @@ def test_metrics_are_read_from_either_logger(tmp_path: Path, name: str, lines: l
 
 
 def test_metrics_are_read_from_a_console_log_while_it_grows(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").touch()
     log = tmp_path / "launch.log"
     log.write_text(
         "\x1b[36m(TaskRunner pid=7)\x1b[0m step:1 - actor/lr:0.1 - critic/score/mean:np.float64(0.5)\nstep:2 - ac"

@@ -200,8 +200,8 @@ class InspectPage:
         }
 
     def _metrics(self, query: JsonObject) -> object:
-        """[num_runs] {metric: points} of the metrics that are asked for, with commas between their names."""
-        names = str(query.get("names", "")).split(",")
+        """[num_runs] {metric: points} of the metrics that are asked for, a line for each name."""
+        names = str(query.get("names", "")).split("\n")
         return [{name: series.points(name) for name in names} for series in self._index.metrics]
 
     def _ordered(self, query: JsonObject) -> object:

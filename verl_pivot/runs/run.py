@@ -108,10 +108,10 @@ class TrainingRun:
 
     @property
     def metrics(self) -> Path | None:
-        """File of the metrics: `metrics.jsonl`, that of verl's `file` logger, or a log of the console."""
+        """File of the metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or the console's."""
         project, experiment = self._trainer.get("project_name"), self._trainer.get("experiment_name")
         names = ("metrics.jsonl", f"{project}/{experiment}.jsonl", "launch.log", "main_ppo.log", "train.log")
-        return next((path for name in names if (path := self.folder / name).is_file()), None)
+        return next((path for name in names if (path := self.folder / name).is_file() and path.stat().st_size), None)
 
     @property
     def _trainer(self) -> Mapping[str, Json]:

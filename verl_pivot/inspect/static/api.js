@@ -12,7 +12,7 @@ export async function get(path, query = {}, signal = undefined) {
     if (error.name === "AbortError") throw error;
     throw new Error("verl-pivot inspect does not answer any more: start it again, and open the address that it prints");
   }
-  const body = await answer.json();
+  const body = await answer.json().catch(() => ({})); // what is refused before our code sees it is no JSON
   if (!answer.ok) throw new Error(body.detail ?? `the server answers ${answer.status}`);
   return body;
 }

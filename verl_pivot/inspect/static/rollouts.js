@@ -58,6 +58,7 @@ class Table {
       this.scroller,
     );
     this.filters = filterForm(params, info);
+    this.offered = offered(info);
     main.replaceChildren(el("h1", {}, "Rollouts"), this.filters, this.count, this.grid);
     this.drawHead();
     this.resizing = new ResizeObserver(() => this.draw());
@@ -79,6 +80,7 @@ class Table {
   /** Take over what the server has read since. */
   async refresh(info) {
     this.info = info;
+    this.offerNewValues();
     const before = this.list?.ids[this.at];
     this.list = await rollouts.list(this.params, info.generation);
     const after = before === undefined ? -1 : this.list.ids.indexOf(before);
@@ -91,6 +93,15 @@ class Table {
     this.height = Math.min(length * ROW, TALLEST);
     this.spacer.style.height = `${Math.max(this.height, ROW)}px`;
     this.draw();
+  }
+
+  /** Let filters offer values that are new, unless somebody is at them. */
+  offerNewValues() {
+    if (this.offered === offered(this.info) || this.filters.contains(document.activeElement)) return;
+    this.offered = offered(this.info);
+    const form = filterForm(this.params, this.info);
+    this.filters.replaceWith(form);
+    this.filters = form;
   }
 
   drawHead() {
@@ -277,6 +288,9 @@ function cellClass(column, row) {
   }
   return classes.join(" ");
 }
+
+/** What filters offer, as one text. */
+const offered = (info) => JSON.stringify(info.facets);
 
 function filterForm(params, info) {
   const form = el("form", { class: "filters", role: "search", "aria-label": "Filters" });

@@ -63,7 +63,7 @@ class RunView {
     this.shown.textContent = all.length
       ? `${shown.length} of ${all.length} metrics${names.length > shown.length ? `; ${names.length} names hold this` : ""}`
       : "There are no metrics yet: they are read from metrics.jsonl, the file of verl's file logger, or a console log.";
-    const key = (this.asked = shown.join(","));
+    const key = (this.asked = shown.join("\n"));
     const points = shown.length ? await get("metrics", { names: key }) : [];
     if (key !== this.asked || points.length !== (shown.length ? info.runs.length : 0)) return;
     const focused = document.activeElement?.dataset?.metric;
@@ -81,7 +81,7 @@ class RunView {
           `: ${run.method ? `method ${visible(run.method)}, ` : ""}${run.steps.length ? `steps ${run.steps[0]} to ${run.steps.at(-1)}` : "no metrics"}`,
           run.checkpoints.length ? `, checkpoints of ${run.checkpoints.join(", ")}` : "",
           `. ${visible(run.path)}`)),
-      el("p", {}, el("a", { href: "#/rollouts" }, `${number(info.num_rollouts)} rollouts`), ` in ${number(info.num_files)} dumps`),
+      el("p", {}, el("a", { href: "#/rollouts" }, `${number(info.num_rollouts)} rollouts`), ` in ${info.num_files === 1 ? "one dump" : `${number(info.num_files)} dumps`}`),
     );
     this.problems.replaceChildren(...info.problems.map((each) => el("p", { class: "problem" }, visible(each))));
   }

@@ -6,6 +6,7 @@ import { address, go, listed, nameOf, note, parsed } from "./place.js";
 import * as rollouts from "./list.js";
 
 const TURNS_AT_ONCE = 40;
+const NO_PROMPT = "The prompt is in no file: it stands in verl's own dump, which has the groups that the update saw.";
 
 export async function showRollout(main, params, info) {
   const view = new Trajectory(main, params);
@@ -46,7 +47,7 @@ class Trajectory {
       outcome(row, fields),
       this.strip(),
       facts(row, fields, this.links()),
-      ...(prompt.length ? [promptBox(prompt)] : []),
+      prompt.length ? promptBox(prompt) : el("p", { class: "count" }, NO_PROMPT),
       this.turns,
     );
     this.numShown = 0;
