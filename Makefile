@@ -53,6 +53,7 @@ lint: .venv/ready
 
 # With -q mkdocs would count no warnings.
 docs: .venv/ready
+	@[ -x .venv/docs/bin/mkdocs ] || { echo "mkdocs is not installed: sh requirements/install.sh" >&2; exit 1; }
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/site_pages.py
 	.venv/docs/bin/mkdocs build --strict

@@ -133,7 +133,10 @@ def own_keys() -> list[Option]:
     if unknown := sorted(
         key for key in written if not any(key == each or key.startswith(f"{each}.") for each in known)
     ):
-        raise ValueError(f"configs/ set keys that no model holds: {', '.join(unknown)}")
+        raise ValueError(
+            f"configs/ set {', '.join(unknown)}, which no model holds: add the model of the section to MODELS, or "
+            "mend the key"
+        )
     return options
 
 

@@ -48,7 +48,8 @@ echo "building .venv with Python $("$python" -c "$version"): about 200 pinned pa
 echo "building .venv/docs: 25 small packages and the icons of a theme, 88 MB ..."
 [ -x .venv/docs/bin/python ] || "$python" -m venv --without-pip .venv/docs
 .venv/bin/python -m pip --python .venv/docs/bin/python install --quiet --disable-pip-version-check --no-deps \
-    --no-compile -r requirements/docs.txt
+    --no-compile -r requirements/docs.txt ||
+    echo "the packages of the site are missing: make docs needs them, and its test is skipped" >&2
 
 # Where the package index serves torch's CUDA build only, its libraries are missing after --no-deps.
 if ! .venv/bin/python -c 'import torch' 2>/dev/null; then

@@ -53,7 +53,7 @@ def test_a_key_that_no_model_holds_ends_the_generator(monkeypatch: pytest.Monkey
     keys = {Path("x.yaml"): list(settings.keys_of("pivot:\n  rollout:\n    max_turn: 3\n"))}
 
     monkeypatch.setattr(settings, "all_keys", lambda: keys)
-    with pytest.raises(ValueError, match=r"no model holds: pivot\.rollout\.max_turn$"):
+    with pytest.raises(ValueError, match=r"^configs/ set pivot\.rollout\.max_turn, which no model holds: add"):
         settings.own_keys()
 
 
