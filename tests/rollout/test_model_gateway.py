@@ -207,3 +207,35 @@ async def test_ids_of_calls_may_have_any_shape() -> None:
             {"role": "tool", "tool_call_id": [1], "content": "0"},
         ]
         assert (await whole_completion(client, messages=messages))["content"] == "One."
+
+
+@pytest.mark.parametrize("form", ["completions", "streamed completions", "responses", "streamed responses"])
+async def test_half_of_a_surrogate_pair_in_a_call_is_a_question_mark(form: str) -> None:
+    """Otherwise a policy could end its rollout without a reward, since no body can hold it."""
+    half = '<tool_call>\n{"name": "add\\ud800", "arguments": {"a": "\\udfff", "b": "\\ud83d\\ude00"}}\n</tool_call>'
+    messages = [{"role": "user", "content": "Add."}]
+    async with conversation([half, "One."]) as (client, _):
+        if "completions" in form:
+            tools = [{"type": "function", "function": ADD}]
+            said = await LOOPS[form][1](client, messages=messages, tools=tools)  # type: ignore[operator]
+            function = said["tool_calls"][0]["function"]
+            written = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": "\\ud800"}'}}
+            again = [*messages, said, {"role": "assistant", "tool_calls": [written]}]
+            await whole_completion(client, messages=again, tools=tools)
+            found = (function["name"], function["arguments"])
+        else:
+            ask = LOOPS[form][1]
+            answer = await ask(client, input=messages, tools=[{"type": "function", **ADD}])  # type: ignore[operator]
+            found = (answer.output[0].name, answer.output[0].arguments)
+
+    assert found == ("add?", '{"a": "?", "b": "\N{GRINNING FACE}"}')
+
+
+async def test_messages_that_end_with_one_of_the_policys_begin_a_row_of_their_own() -> None:
+    async with conversation(["One.", "Two."]) as (client, trajectory):
+        begun = [{"role": "user", "content": "Count."}]
+        begun.append(await whole_completion(client, messages=begun))
+        more = [{"role": "user", "content": "Go on."}, {"role": "assistant", "content": "I had:"}]
+        await whole_completion(client, messages=[*begun, *more])
+
+    assert [len(each.turns) for each in trajectory.conversations] == [1, 1]

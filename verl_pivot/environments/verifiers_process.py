@@ -99,11 +99,11 @@ def text_of(content: Any) -> str:
     return "".join(part.get("text") or "" for part in content)
 
 
-def reported(episode: Any) -> dict[str, Any]:
+def reported(finished: Any) -> dict[str, Any]:
     """The report of an episode of verifiers 0.4."""
-    played = [trace for trace in episode.traces if trace.agent.trainable]
-    if not episode.ok:
-        errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
+    played = [trace for trace in finished.traces if trace.agent.trainable]
+    if not finished.ok:
+        errors = [*finished.errors, *(error for trace in finished.traces for error in trace.errors)]
         said = f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode failed without an error"
         return {"error": said}
     if len(played) != 1:

@@ -21,7 +21,7 @@ class _StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class _Body(msgspec.Struct):
+class _CompletionBody(msgspec.Struct):
     """Fields of a request that are read; the trainer's own sampling parameters hold, whatever others it has."""
 
     messages: list[dict[str, Any]]
@@ -41,7 +41,7 @@ def read_completion(body: bytes) -> PolicyQuestion:
         ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
     """
     try:
-        read = msgspec.json.decode(body, type=_Body)
+        read = msgspec.json.decode(body, type=_CompletionBody)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ChatRefusedError(f"this is no request of chat completions: {error}") from error
     for name, is_asked in (("n", read.n not in (None, 1)), ("logprobs", read.logprobs)):

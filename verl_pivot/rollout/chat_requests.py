@@ -71,11 +71,19 @@ def turn_message(content: str, reasoning: str | None, calls: Sequence[ToolCall])
             {
                 "id": f"call_{secrets.token_hex(12)}",
                 "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+                "function": {
+                    "name": _sendable(call.name),
+                    "arguments": _sendable(json.dumps(call.arguments, ensure_ascii=False)),
+                },
             }
             for call in calls
         ]
     return message
+
+
+def _sendable(text: str) -> str:
+    """A text in which halves of surrogate pairs, which JSON of a call may hold and no body may, are question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def server_sent(data: Json, event: str = "") -> str:
@@ -158,7 +166,7 @@ def _with_object(call: Any, names: dict[Json, Json]) -> JsonObject:
     function = call["function"]
     names[call["id"]] = function["name"]
     try:
-        arguments = json.loads(function["arguments"])
+        arguments = json.loads(_sendable(json.dumps(json.loads(function["arguments"]), ensure_ascii=False)))
     except (ValueError, RecursionError) as error:
         raise ChatRefusedError(f"the arguments of a tool call are not JSON: {error}") from error
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}

@@ -46,10 +46,9 @@ class DrivenConversation:
     """[num_turns] texts of the policy, each with those that it read afterwards."""
 
     def is_continued_by(self, request: ChatRequest) -> bool:
-        begun = request.messages[: len(self.seen)]
-        return (
-            self.may_go_on and request.tools == self.tools and begun == self.seen and len(request.messages) > len(begun)
-        )
+        begun, added = request.messages[: len(self.seen)], request.messages[len(self.seen) :]
+        can_be_added = bool(added) and added[-1]["role"] != "assistant"  # behind which verl begins no turn
+        return self.may_go_on and request.tools == self.tools and begun == self.seen and can_be_added
 
 
 class DrivenTrajectory:

@@ -17,7 +17,7 @@ METADATA_KEY: Final = "verl_pivot_trajectory"
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d{1,5}/v1 sk-[\w-]+", re.ASCII)
 
 
-class _Body(msgspec.Struct):
+class _RelayedBody(msgspec.Struct):
     """What is read of a request."""
 
     metadata: dict[str, Any] | None = None
@@ -73,7 +73,7 @@ class PolicyRelay:
         assert self._http is not None, "a server that listens has it"
         body = await request.read()
         base_url, key = _address(body)
-        headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {key}"}
         url = f"{base_url}{request.path.removeprefix('/v1')}"
         try:
             async with self._http.post(url, data=body, headers=headers) as answer:
@@ -87,7 +87,7 @@ class PolicyRelay:
 def _address(body: bytes) -> list[str]:
     """Base URL and key of the trajectory that a request belongs to."""
     try:
-        metadata = msgspec.json.decode(body, type=_Body).metadata or {}
+        metadata = msgspec.json.decode(body, type=_RelayedBody).metadata or {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ChatRefusedError(f"this is no request to a model: {error}") from error
     address = metadata.get(METADATA_KEY)

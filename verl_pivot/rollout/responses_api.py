@@ -19,7 +19,7 @@ from verl_pivot.rollout.chat_requests import (
 from verl_pivot.types import Json, JsonObject
 
 
-class _Body(msgspec.Struct):
+class _ResponsesBody(msgspec.Struct):
     """Fields of a request that are read; the trainer's own sampling parameters hold, whatever others it has."""
 
     input: str | list[dict[str, Any]]
@@ -44,7 +44,7 @@ def read_response_request(body: bytes) -> PolicyQuestion:
         ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
     """
     try:
-        read = msgspec.json.decode(body, type=_Body)
+        read = msgspec.json.decode(body, type=_ResponsesBody)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ChatRefusedError(f"this is no request of responses: {error}") from error
     for name in ("previous_response_id", "conversation", "prompt"):
@@ -67,7 +67,7 @@ def _tool(tool: JsonObject) -> JsonObject:
     return {"type": "function", "function": function}
 
 
-def _messages(read: _Body) -> list[dict[str, Any]]:
+def _messages(read: _ResponsesBody) -> list[dict[str, Any]]:
     """Messages of chat completions: the items of one turn of the policy become one message, without its reasoning."""
     messages: list[dict[str, Any]] = []
     if read.instructions is not None:
@@ -93,7 +93,7 @@ def _messages(read: _Body) -> list[dict[str, Any]]:
     return messages
 
 
-def _answer(read: _Body, turn: ChatTurn) -> JsonObject:
+def _answer(read: _ResponsesBody, turn: ChatTurn) -> JsonObject:
     incomplete: Json = None if turn.ended else {"reason": "max_output_tokens"}
     usage: JsonObject = {
         "input_tokens": turn.num_read,
@@ -156,7 +156,7 @@ def _items(turn: ChatTurn) -> list[Json]:
     return items
 
 
-def _events(read: _Body, turn: ChatTurn) -> str:
+def _events(read: _ResponsesBody, turn: ChatTurn) -> str:
     """The whole turn as one piece for each item, between the response's beginning and its end."""
     response = _answer(read, turn)
     begun: JsonObject = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
