@@ -442,7 +442,7 @@ def test_a_group_that_could_not_be_compared_stops_the_launch(overrides: tuple[st
 
 
 def search_tools(folder: Path, *entries: str) -> str:
-    (folder / "tools.yaml").write_text("".join(f"- {entry}\n" for entry in entries))
+    (folder / "tools.yaml").write_text("".join(f"- {entry}\n" for entry in entries) or "[]\n")
     return f"pivot.rollout.tools={folder / 'tools.yaml'}"
 
 

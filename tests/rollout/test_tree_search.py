@@ -110,7 +110,7 @@ def make_search(
     script: Sequence[Said | str], folder: Path, *overrides: str, tally: str = "Tally", **client: Any
 ) -> Any:
     file = folder / "tools.yaml"
-    file.write_text(f"- environment: tests.support.tallies:{tally}\n")
+    file.write_text(f"- environment: {tally if ':' in tally else f'tests.support.tallies:{tally}'}\n")
     OPENED.clear()
     config = rollout_config(
         scripted_model(), f"pivot.rollout.tools={file}", "pivot.tree_search.num_candidates=2", *overrides,
@@ -201,6 +201,20 @@ async def test_by_outcome_only_a_state_that_solves_the_task_counts(tmp_path: Pat
     assert [each.arguments for each in record.calls] == [{"number": 3}]
     assert record.search is not None
     assert record.search.gain == 0.25
+
+
+async def test_an_environment_of_gymnasium_is_searched_by_its_rewards_so_far(tmp_path: Path) -> None:
+    script = [call("step", action=number) for number in (1, 2, 0, 1)]
+
+    output = await play(
+        make_search(script, tmp_path, BEAM_1, tally="gymnasium:tests.support.gym_environments:CountTo-v0")
+    )
+
+    record = parse_record(output.extra_fields["rollout"])
+    assert [each.arguments for each in record.calls] == [{"action": 2}, {"action": 1}]
+    assert (record.stop_reason, output.extra_fields["verdict"]["score"]) == (StopReason.ENVIRONMENT_TERMINATED, 3.0)
+    assert record.search is not None
+    assert record.search.gain == 0.5
 
 
 async def test_equal_draws_are_one_candidate(tmp_path: Path) -> None:

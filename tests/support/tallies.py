@@ -108,3 +108,13 @@ class BoastfulTally(Tally):
 
     def achieved(self) -> list[AchievedTask]:
         return [AchievedTask(metadata={"wanted": sum(self.told) + 1}, request="Reach more.")]
+
+
+class LostTally(Tally):
+    """What it says of its state is nothing that it may say."""
+
+    def progress(self) -> float | None:
+        return float("nan")
+
+    def achieved(self) -> list[AchievedTask]:
+        return [{"wanted": 1}]  # type: ignore[list-item]

@@ -98,6 +98,14 @@ async def test_progress_and_achieved_tasks_are_those_of_the_state() -> None:
         assert tools.achieved() == [AchievedTask(metadata={"wanted": 5}, request="Reach 5.")]
 
 
+async def test_what_an_environment_must_not_say_of_its_state_is_an_error_of_its_code() -> None:
+    async with toolset_of("LostTally").open({}) as tools:
+        with pytest.raises(UserCodeError, match=r"LostTally\.progress returned nan; return a finite number or None"):
+            tools.progress()
+        with pytest.raises(UserCodeError, match=r"LostTally\.achieved raised AttributeError"):
+            tools.achieved()
+
+
 async def test_a_copy_of_the_tools_goes_its_own_way() -> None:
     one, two = ToolCall(name="tell", arguments={"number": 1}), ToolCall(name="tell", arguments={"number": 2})
     async with toolset_of("ForkingTally").open({}) as tools:
