@@ -81,6 +81,19 @@ python -m verl.trainer.main_ppo a=$A b=$B c=$C d=$D e=x#y
     assert launch(tmp_path, script) == ("a=$A", "b=$B", "c=$C", "d=4", "e=x#y")
 
 
+def test_an_array_to_which_only_some_runs_add_is_not_guessed(tmp_path: Path) -> None:
+    script = """
+echo done
+MORE=(a=1)
+if [ -n "$X" ]; then
+  MORE+=(b=2)
+fi
+python -m verl.trainer.main_ppo "${MORE[@]}" c=3
+"""
+
+    assert launch(tmp_path, script) == ("a=1", "${MORE[@]}", "c=3")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
