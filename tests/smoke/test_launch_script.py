@@ -136,6 +136,7 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
         "data.max_response_length: - -> 1024",
         "actor_rollout_ref.actor.ppo_mini_batch_size: - -> 32",
         "actor_rollout_ref.rollout.n: 16 -> 4",
+        "pivot.resampling.equal_rewards: - -> keep",
         "trainer.total_training_steps: - -> 2",
         "trainer.val_before_train: - -> False",
         "trainer.test_freq: - -> -1",
