@@ -81,6 +81,19 @@ python -m verl.trainer.main_ppo a=$A b=$B c=$C d=$D e=x#y
     assert launch(tmp_path, script) == ("a=$A", "b=$B", "c=$C", "d=4", "e=x#y")
 
 
+def test_an_array_to_which_only_some_runs_add_is_not_guessed(tmp_path: Path) -> None:
+    script = """
+echo done
+MORE=(a=1)
+if [ -n "$X" ]; then
+  MORE+=(b=2)
+fi
+python -m verl.trainer.main_ppo "${MORE[@]}" c=3
+"""
+
+    assert launch(tmp_path, script) == ("a=1", "${MORE[@]}", "c=3")
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -123,6 +136,7 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
         "data.max_response_length: - -> 1024",
         "actor_rollout_ref.actor.ppo_mini_batch_size: - -> 32",
         "actor_rollout_ref.rollout.n: 16 -> 4",
+        "pivot.resampling.equal_rewards: - -> keep",
         "trainer.total_training_steps: - -> 2",
         "trainer.val_before_train: - -> False",
         "trainer.test_freq: - -> -1",

@@ -15,8 +15,7 @@ _ARRAY = re.compile(r"^[ \t]*(?:declare -a )?([A-Za-z_]\w*)(\+?)=\(((?:[^()'\"]|
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*])|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})", re.ASCII)
 _UNKNOWN = re.compile(r"\$\(|`")
 _QUOTED_OR_COMMENT = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<![^\s;])#[^\n]*", re.DOTALL)
-_BEGINS = frozenset(("if", "case", "for", "while", "until"))
-_BLOCK_ENDS = frozenset(("fi", "esac", "done"))
+_BLOCK = re.compile(r"(?:^|[;\n])[ \t]*(?:(if|case|for|while|until)|fi|esac|done)\b")
 _ENDS = frozenset((";", "&&", "||", "|", "&", ">", ">>", "<", "&>", "|&", "done", "fi"))
 _LETTERS_OF_ENDS = ";&|<>"
 _ARRAY_WORD = re.compile(r"\$\{(\w+)\[[@*]\]\}|\$[@*]|\$\{[@*]\}", re.ASCII)
@@ -56,19 +55,20 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
     """
     text = _without_comments(script.read_text(errors="replace").replace("\\\n", " "))
     arrays: dict[str, list[str]] = {}
-    for name, added, body in _ARRAY.findall(text):
-        arrays[name] = [*(arrays.get(name, []) if added else []), *_split(script, body)]
+    for found in _ARRAY.finditer(text):
+        name, added, body = found.groups()
+        words = _split(script, body) if _depth(text[: found.start()]) == 0 else [f"${{{name}[@]}}"]
+        arrays[name] = [*(arrays.get(name, []) if added else []), *words]
     variables, launches, depth = dict(environment), [], 0
     for line in _ARRAY.sub("", text).splitlines():
         words = _split(script, line)
-        begun = depth + sum(word in _BEGINS for word in words)
-        depth = begun - sum(word in _BLOCK_ENDS for word in words)
         if MODULE in words:
             place = words.index(MODULE)
             _assign(words[:place], variables, is_certain=True)
             launches.append(_launch(words[place + 1 :], arrays, variables))
         else:
-            _assign(words, variables, is_certain=begun == 0)
+            _assign(words, variables, is_certain=depth == 0)
+        depth += _depth(line)
     if len(launches) != 1:
         raise ConfigError(
             f"{script} holds {len(launches) or 'no'} launches of {MODULE}: give a script, or a file, with one"
@@ -78,6 +78,11 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
 
 def _without_comments(text: str) -> str:
     return _QUOTED_OR_COMMENT.sub(lambda found: "" if found[0].startswith("#") else found[0], text)
+
+
+def _depth(text: str) -> int:
+    """Blocks that a text begins and does not end, less those that it only ends."""
+    return sum(1 if begun else -1 for begun in _BLOCK.findall(text))
 
 
 def _assign(words: Sequence[str], variables: dict[str, str], *, is_certain: bool) -> None:

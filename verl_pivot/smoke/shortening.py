@@ -23,6 +23,8 @@ _ALSO = (
     "actor_rollout_ref.rollout.name",
 )
 """Keys that are replaced only where the launch names them."""
+_RESAMPLED = ("grpo_roc", "l0")
+"""Methods that leave out groups of equal rewards, of which a policy with random weights has no others."""
 
 
 def value_of(launch: Sequence[str], key: str) -> str | None:
@@ -75,6 +77,7 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
         **({} if method == "l0" else {"data.max_response_length": str(_MAX_RESPONSE_TOKENS)}),  # l0 has a window
         "actor_rollout_ref.actor.ppo_mini_batch_size": batch_size,
         "actor_rollout_ref.rollout.n": str(group_size),
+        **({"pivot.resampling.equal_rewards": "keep"} if method in _RESAMPLED else {}),
         "trainer.total_training_steps": str(NUM_STEPS),
         **nothing_saved(folder),
         "trainer.nnodes": "1",
