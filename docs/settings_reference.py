@@ -19,6 +19,7 @@ from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings
+from verl_pivot.rollout.tree_search_settings import TreeSearchSettings
 from verl_pivot.routing.settings import RouterSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +34,7 @@ MODELS = {
     "pivot.process": ProcessSettings,
     "pivot.ruler": RulerSettings,
     "pivot.router": RouterSettings,
+    "pivot.tree_search": TreeSearchSettings,
 }
 WITHOUT_MODEL = {
     "pivot.verifier_modules": "list of text",
