@@ -64,7 +64,7 @@ def composed(*overrides: str) -> DictConfig:
 def test_a_check_that_breaks_stops_the_launch_which_hydra_would_start_with_a_warning(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    config = composed("+method=pivotrl", "ray_kwargs=null")
+    config = composed("+method=pivotrl", "actor_rollout_ref.rollout.name=sglang", "ray_kwargs=null")
 
     with pytest.raises(SystemExit, match="verl-pivot: the check of this launch failed, see above, so that nothing was"):
         LaunchCheck().on_job_start(config)

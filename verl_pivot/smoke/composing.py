@@ -11,7 +11,7 @@ from verl_pivot.engines.installed import installed_engine
 from verl_pivot.errors import ConfigError
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.planning.overrides import override_value
-from verl_pivot.smoke.methods import JUDGE_PLACE, QUESTION, TOOLS, RowKind, SmokeCase, ToolsKind
+from verl_pivot.smoke.methods import ENVIRONMENT, JUDGE_PLACE, QUESTION, TOOLS, RowKind, SmokeCase, ToolsKind
 from verl_pivot.smoke.rows import write_rows
 from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved, training
 
@@ -104,6 +104,9 @@ def _write_tools(case: SmokeCase, method: str, folder: Path, services: str | Non
         case ToolsKind.FUNCTION:
             (folder / "tools.py").write_text(TOOLS)
             path.write_text(f"- function: {folder / 'tools.py'}:add\n")
+        case ToolsKind.ENVIRONMENT:
+            (folder / "adder.py").write_text(ENVIRONMENT)
+            path.write_text(f"- environment: {folder / 'adder.py'}:Adder\n")
         case ToolsKind.SEARCH:
             name = "research" if method == "research" else "search_r1"
             shipped = (configs_dir() / "tools" / f"{name}.yaml").read_text()
@@ -121,7 +124,7 @@ def needs_services(case: SmokeCase) -> bool:
 def texts_of(case: SmokeCase) -> Sequence[str]:
     """What a policy reads and writes, for a tokenizer."""
     shown = [path.read_text() for path in sorted((configs_dir() / "tools").glob("*.yaml"))]
-    return [QUESTION, TOOLS, *case.turns, *shown]
+    return [QUESTION, TOOLS, ENVIRONMENT, *case.turns, *shown]
 
 
 def this_machine(num_workers: int, num_rollouts: int = 16) -> SmokeMachine:

@@ -14,6 +14,30 @@ def add(a: int, b: int) -> str:
     return str(a + b)
 '''
 """A module with the tool that cases without a sandbox call."""
+ENVIRONMENT = '''
+from verl_pivot.tools.contract import Environment, tool
+
+
+class Adder(Environment):
+    def __init__(self, metadata):
+        self.sums = []
+
+    @tool
+    def add(self, a: int, b: int) -> int:
+        """The sum of two numbers."""
+        self.sums.append(a + b)
+        return self.sums[-1]
+
+    def state(self):
+        return self.sums
+
+    def progress(self):
+        return float(len(self.sums))
+
+    async def score(self, answer):
+        return float("3" in (answer.content if answer else ""))
+'''
+"""A module with the environment of cases that search."""
 QUESTION = "Add 1 and 2."
 JUDGE_PLACE = "{judge}"
 """Stands in overrides for the address of a judge."""
@@ -41,6 +65,8 @@ class ToolsKind(StrEnum):
     """The one that the method names."""
     FUNCTION = "function"
     """One function."""
+    ENVIRONMENT = "environment"
+    """One environment, which scores the rollout."""
     SEARCH = "search"
     """The one that the method names, with the address of a search service of the smoke."""
 
@@ -81,6 +107,7 @@ _PAID_BY_SEARCH = (
 CASES: Mapping[str, SmokeCase] = {
     "pivotrl": SmokeCase(turns=(_ADD, call("add", a=1, b=3)), rows=RowKind.PIVOTS),
     "tool_rollout": SmokeCase(turns=(_CELL, "#### 3", "#### 4"), rows=RowKind.SUMS, tools=ToolsKind.SHIPPED),
+    "tree_search": SmokeCase(turns=(_ADD, "It is 3.", "It is 4."), rows=RowKind.BARE, tools=ToolsKind.ENVIRONMENT),
     "grpo_roc": SmokeCase(
         turns=(_CELL, "<answer>#### 3</answer>", "#### 4"), rows=RowKind.SUMS, tools=ToolsKind.SHIPPED
     ),
