@@ -8,6 +8,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, response_format
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, PivotError, QuestionRefusedError, UserCodeError
@@ -170,6 +171,10 @@ class ProgramWriter:
             raise UserCodeError(
                 f"program {self.name} returned {given!r:.80}; return a text, or a message of the assistant as a dict"
             )
+        try:
+            encode_json(message)
+        except BadRowError as error:
+            raise UserCodeError(f"program {self.name} returned {given!r:.80}: {error}") from error
         return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
 
     async def close(self) -> None:
