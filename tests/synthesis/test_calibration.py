@@ -63,6 +63,18 @@ def follows(question: WriterQuestion) -> Any:
     return told(2) if len(results) == 1 else "I give up."
 
 
+def repeats(question: WriterQuestion) -> Any:
+    """It begins with the expert's first turn again, word by word, and gives up then."""
+    if not question.tools:
+        return THOUGHT
+    match [each["content"] for each in question.messages if each["role"] == "tool"]:
+        case ["0"]:
+            return {**told(0), "content": "Now 0."}
+        case ["0", "0"]:
+            return "I give up."
+    return wander(question)
+
+
 def is_silent(question: WriterQuestion) -> Any:
     """No token, as of a system that fails."""
     return ""
@@ -231,6 +243,13 @@ def test_an_environment_that_does_not_replay_costs_no_question(tmp_path: Path, t
 
     assert report.rejected == {"replay": {reason: 1}}
     assert report.asked == {}
+
+
+def test_what_the_policy_repeats_on_its_detour_is_no_reason_to_reject_it(tmp_path: Path) -> None:
+    synthesized(tmp_path, make_expert(0, 1, 2, 3), policy="repeats")
+
+    (trajectory,) = read_trajectories(tmp_path / "out" / "trajectories.jsonl")
+    assert [message[1] for message in shown(trajectory) if len(message) > 1] == [0, 0, 1, 2, 3]
 
 
 def deviation(turn: int, before: float, value: float) -> Deviation:

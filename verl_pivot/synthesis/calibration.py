@@ -58,8 +58,6 @@ class _GuidedTask:
     row: JsonObject
     trajectory: Trajectory
     prompt: tuple[Message, ...]
-    num_prompt_turns: int
-    """Assistant turns in the prompt."""
     turns: tuple[Message, ...]
     """[num_turns] the expert's actions after the prompt."""
     candidates: dict[int, Turn]
@@ -89,16 +87,17 @@ class Calibrated:
             return [draft.rejected(task.reason, task.detail)]
         if problem := _problem(await self._play_given(task, task.turns, workshop), task, len(task.turns)):
             return [draft.rejected("expert_fails", problem)]
-        probed = await all_at_once(self._probed(task, number, workshop) for number in task.candidates)
-        before = {str(number): each.value_before for number, each in zip(task.candidates, probed, strict=True)}
-        draft = draft.with_values(values_before=before)  # type: ignore[arg-type]  # numbers by texts are JSON
-        if all(value is None for value in before.values()):
+        probed = [await self._probed(task, number, workshop) for number in task.candidates]
+        before = [each.value_before for each in probed]
+        indices = (str(turn.index) for turn in task.candidates.values())
+        draft = draft.with_values(values_before=dict(zip(indices, before, strict=True)))
+        if all(value is None for value in before):
             return [draft.rejected("undecided", "no continuation of the policy has an outcome")]
         found = [each.deviation for each in probed if each.deviation is not None]
         worst = worst_deviations(found, options.max_per_trajectory)
         if not worst:
             return [
-                draft.rejected("no_deviation", f"{len(found)} failures begin with another action, none loses value")
+                draft.rejected("no_deviation", f"{len(found)} turns have a failure that differs, and none costs value")
             ]
         return [await self._made(draft.made(number), task, each, workshop) for number, each in enumerate(worst)]
 
@@ -133,7 +132,7 @@ class Calibrated:
 
     async def _made(self, draft: Draft, task: _GuidedTask, deviation: Deviation, workshop: Workshop) -> Draft:
         """The draft with the trajectory that comes back from a deviation, or why there is none."""
-        index = task.num_prompt_turns + deviation.turn
+        index = task.candidates[deviation.turn].index
         draft = draft.with_values(turn=index, value_before=deviation.value_before, value=deviation.value)
         given = recovering_turns(task.turns, deviation)
         played = await self._play_given(task, given, workshop)
@@ -196,7 +195,6 @@ def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
         },
         trajectory=trajectory,
         prompt=prompt,
-        num_prompt_turns=num_prompt_turns,
         turns=taken,
         candidates=candidates,
     )
@@ -227,7 +225,7 @@ def _first_action(played: PlayedProblem, num_given: int) -> Message | None:
     if played.outcome.is_masked or played.outcome.passed is not False or len(played.played.turns) <= num_given:
         return None
     turn = played.played.turns[num_given]
-    return turn.message if turn.is_readable and turn.calls else None
+    return turn.message if turn.ended and turn.is_readable and turn.calls else None
 
 
 async def _is_other(action: Message, turn: Turn) -> bool:
