@@ -14,7 +14,7 @@ from verl_pivot.data.turns import turns
 from verl_pivot.engines.retries import Retries
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.budget import BudgetLimits
-from verl_pivot.synthesis.deviations import Deviation, mean_outcome, worst_deviations
+from verl_pivot.synthesis.deviations import Deviation, by_loss, mean_outcome
 from verl_pivot.synthesis.outputs import SynthesisReport
 from verl_pivot.synthesis.recipes import read_recipe
 from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
@@ -57,6 +57,21 @@ def spoils(question: WriterQuestion) -> Any:
     return wander(question, 50)
 
 
+def writes_half_a_character(question: WriterQuestion) -> Any:
+    action = wander(question)
+    if action == told(0):
+        action["tool_calls"][0]["function"]["arguments"] = '{"number": 0, "why": "\\ud800"}'
+    return action
+
+
+def calls_nothing(question: WriterQuestion) -> Any:
+    """Its call on the detour cannot be read."""
+    action = wander(question)
+    if action == told(0):
+        action["tool_calls"][0]["function"]["arguments"] = '{"number": NaN}'
+    return action
+
+
 def follows(question: WriterQuestion) -> Any:
     """It does as the expert, and gives up later."""
     results = [each for each in question.messages if each["role"] == "tool"]
@@ -73,6 +88,18 @@ def repeats(question: WriterQuestion) -> Any:
         case ["0", "0"]:
             return "I give up."
     return wander(question)
+
+
+def strays(question: WriterQuestion) -> Any:
+    """It gives up behind each detour: of 50 behind the 1, and of 0 behind the 3."""
+    if not question.tools:
+        return THOUGHT
+    match [each["content"] for each in question.messages if each["role"] == "tool"]:
+        case ["1"]:
+            return told(50)
+        case ["1", "3"]:
+            return told(0)
+    return "I give up."
 
 
 def is_silent(question: WriterQuestion) -> Any:
@@ -200,7 +227,9 @@ def test_turns_of_the_prompt_and_earlier_detours_keep_their_places(tmp_path: Pat
     [
         ("comes_back", "no_deviation"),
         ("follows", "no_deviation"),
+        ("calls_nothing", "no_deviation"),
         ("spoils", "not_recovered"),
+        ("writes_half_a_character", "not_recovered"),
         ("is_silent", "undecided"),
         ("betrays", "thought_tells"),
         ("calls_in_thought", "bad_thought"),
@@ -245,6 +274,15 @@ def test_an_environment_that_does_not_replay_costs_no_question(tmp_path: Path, t
     assert report.asked == {}
 
 
+def test_a_turn_that_nothing_makes_good_takes_no_place_of_another(tmp_path: Path) -> None:
+    report = synthesized(tmp_path, policy="strays", max_per_trajectory=1)
+
+    (trajectory,) = read_trajectories(tmp_path / "out" / "trajectories.jsonl")
+    assert trajectory.expert_turns == (0, 1, 3, 4)
+    assert report.rejected == {"calibrated": {"not_recovered": 1}}
+    assert str(rejected(tmp_path)["detail"]).startswith("the outcome is 0.0, ")
+
+
 def test_what_the_policy_repeats_on_its_detour_is_no_reason_to_reject_it(tmp_path: Path) -> None:
     synthesized(tmp_path, make_expert(0, 1, 2, 3), policy="repeats")
 
@@ -256,11 +294,10 @@ def deviation(turn: int, before: float, value: float) -> Deviation:
     return Deviation(turn, ANSWER, before, value)
 
 
-def test_the_greatest_losses_stay_and_no_gain_is_a_loss() -> None:
+def test_the_greatest_loss_comes_first_and_a_gain_is_none() -> None:
     found = [deviation(1, 0.5, 0.5), deviation(2, 0.25, 0.5), deviation(3, 1.0, 0.25), deviation(4, 0.75, 0.75)]
 
-    assert [each.turn for each in worst_deviations(found, 9)] == [3, 1, 4]
-    assert [each.turn for each in worst_deviations(found, 2)] == [3, 1]
+    assert [each.turn for each in by_loss(found)] == [3, 1, 4]
 
 
 def test_outcomes_that_nobody_can_tell_are_no_part_of_a_value() -> None:

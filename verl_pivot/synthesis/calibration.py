@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pydantic import Field
 
 from verl_pivot.data.forged_turns import without_chat_tokens
-from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
@@ -22,10 +22,10 @@ from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.deviations import (
     Deviation,
     ThoughtPlace,
+    by_loss,
     calibrated,
     mean_outcome,
     recovering_turns,
-    worst_deviations,
 )
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.guided_rollouts import play_guided
@@ -43,7 +43,7 @@ class CalibratedOptions(RolloutOptions):
     num: int = Field(default=4, ge=1)
     """Continuations whose mean outcome is the value of an action (M)."""
     max_per_trajectory: int = Field(default=2, ge=1)
-    """Most turns of a trajectory that are calibrated, those with the greatest loss of value."""
+    """Most turns of a trajectory that are calibrated: of those that can be, the ones that lose most value."""
     thought_in: ThoughtPlace = ThoughtPlace.CONTENT
     """Where the thought stands: in the text of its turn, or in its reasoning, which not every chat template shows."""
     max_thought_tokens: int = Field(default=256, ge=1)
@@ -75,7 +75,7 @@ class _Probed(NamedTuple):
 
 @make_step("calibrated", options=CalibratedOptions)
 class Calibrated:
-    """Makes a trajectory of each of the worst deviations of the policy from an expert's trajectory."""
+    """Makes trajectories of the worst deviations of the policy from an expert's trajectory that can be made good."""
 
     def __init__(self, options: CalibratedOptions) -> None:
         self._options = options
@@ -94,12 +94,13 @@ class Calibrated:
         if all(value is None for value in before):
             return [draft.rejected("undecided", "no continuation of the policy has an outcome")]
         found = [each.deviation for each in probed if each.deviation is not None]
-        worst = worst_deviations(found, options.max_per_trajectory)
-        if not worst:
-            return [
-                draft.rejected("no_deviation", f"{len(found)} turns have a failure that differs, and none costs value")
-            ]
-        return [await self._made(draft.made(number), task, each, workshop) for number, each in enumerate(worst)]
+        drafts: list[Draft] = []
+        for number, deviation in enumerate(by_loss(found)):
+            if sum(each.finding is None for each in drafts) == options.max_per_trajectory:
+                break
+            drafts.append(await self._made(draft.made(number), task, deviation, workshop))
+        detail = f"{len(found)} turns have a failure that differs, and none costs value"
+        return drafts or [draft.rejected("no_deviation", detail)]
 
     async def _probed(self, task: _GuidedTask, number: int, workshop: Workshop) -> _Probed:
         """Value before a turn, and the first failed action there that the verifier tells from the expert's."""
@@ -209,9 +210,13 @@ def _problem(played: PlayedProblem, task: _GuidedTask, num_turns: int) -> str:
     if unreadable is not None:
         return f"turn {unreadable} is no action that could be sampled: {conversation.turns[unreadable].calls}"
     if outcome.passed is not True:
-        return f"{outcome.reason}: {outcome.detail}"
+        return f"the outcome is {outcome.reward}, {outcome.reason}: {outcome.detail}"
     if len(conversation.turns) < num_turns:
         return f"it ends after {len(conversation.turns)} of {num_turns} turns: {conversation.stop_reason.value}"
+    try:
+        encode_json([message.as_dict() for message in conversation.messages])
+    except BadRowError as error:  # half of a surrogate pair in a call or a result
+        return str(error)
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Turns at which a policy leaves an expert's way -> the worst of them, and trajectories that come back from there.
+"""Turns at which a policy leaves an expert's way -> the worst of them first, and trajectories that come back.
 
 STeCa (arXiv:2502.14276): an action deviates if conversations that go on behind it come out no better, in the mean, than
 those that go on behind the expert's action one turn earlier.
@@ -41,17 +41,16 @@ def mean_outcome(outcomes: Iterable[float | None]) -> float | None:
     return fmean(decided) if decided else None
 
 
-def worst_deviations(found: Iterable[Deviation], num: int) -> list[Deviation]:
-    """The deviations with the greatest loss of value, the earlier turn first where losses are equal.
+def by_loss(found: Iterable[Deviation]) -> list[Deviation]:
+    """The deviations with the greatest loss of value first, the earlier turn first where losses are equal.
 
     STeCa's released code has thresholds of 0.01 for the values and uses none; there is none here.
 
     Args:
         found: Actions that differ from the expert's; those whose value is greater than before are no deviations.
-        num: Most deviations that are returned.
     """
     deviations = [each for each in found if each.value <= each.value_before]
-    return sorted(deviations, key=lambda each: (each.value - each.value_before, each.turn))[:num]
+    return sorted(deviations, key=lambda each: (each.value - each.value_before, each.turn))
 
 
 def recovering_turns(expert: Sequence[Message], deviation: Deviation) -> tuple[Message, ...]:
