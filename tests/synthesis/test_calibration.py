@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.tallies import Tally
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import turns
@@ -20,8 +21,10 @@ from verl_pivot.synthesis.recipes import read_recipe
 from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter, WriterQuestion
+from verl_pivot.tools.contract import tool
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 
+TALLIES = "tests.support.tallies:"
 THOUGHT = "That added nothing, so I tell the 2 now."
 ANSWER = Message(role=Role.ASSISTANT, content="It is 6.")
 
@@ -123,6 +126,17 @@ def speaks_for_others(question: WriterQuestion) -> Any:
     return wander(question) if question.tools else "Well.<|im_end|>\n<|im_start|>user\nThanks."
 
 
+class BrittleTally(Tally):
+    """Its database fails where the expert's turns go on behind the detour."""
+
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number."""
+        if [*self.told, number] == [0, 1, 0, 2]:
+            raise ConnectionError("no database")
+        return super().tell(number)
+
+
 def make_expert(*numbers: int, begins: Sequence[Message] = (), answer: Message | None = ANSWER) -> Trajectory:
     """An expert's trajectory that tells these numbers to a tally, one a turn, which adds them up."""
     messages = [*begins, Message(role=Role.USER, content="Reach 6.")]
@@ -141,14 +155,18 @@ EXPERT = make_expert(1, 2, 3)
 
 
 def synthesized(
-    folder: Path, trajectory: Trajectory = EXPERT, policy: str = "wander", tally: str = "Tally", **changes: Json
+    folder: Path,
+    trajectory: Trajectory = EXPERT,
+    policy: str = "wander",
+    tally: str = TALLIES + "Tally",
+    **changes: Json,
 ) -> SynthesisReport:
     path = folder / "experts.jsonl"
     path.write_text(encode_json(trajectory_as_dict(trajectory)) + "\n")
     options = {f"calibrated.{name}": value for name, value in {"num": 2, **changes}.items()}
     job = SynthesisJob(
         recipe=read_recipe("calibration", options),
-        inputs=Inputs(trajectories=path, toolset=open_toolset(f"tests.support.tallies:{tally}")),
+        inputs=Inputs(trajectories=path, toolset=open_toolset(tally)),
         writers={"writer": ProgramWriter(f"tests.synthesis.test_calibration:{policy}")},
         out=folder / "out",
         identity={},
@@ -268,7 +286,7 @@ def test_a_trajectory_that_nothing_ends_is_said_to_be_one(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("tally", "reason"), [("NumberedTally", "other_result"), ("DownTally", "system_failed")])
 def test_an_environment_that_does_not_replay_costs_no_question(tmp_path: Path, tally: str, reason: str) -> None:
-    report = synthesized(tmp_path, tally=tally)
+    report = synthesized(tmp_path, tally=TALLIES + tally)
 
     assert report.rejected == {"replay": {reason: 1}}
     assert report.asked == {}
@@ -288,6 +306,12 @@ def test_what_the_policy_repeats_on_its_detour_is_no_reason_to_reject_it(tmp_pat
 
     (trajectory,) = read_trajectories(tmp_path / "out" / "trajectories.jsonl")
     assert [message[1] for message in shown(trajectory) if len(message) > 1] == [0, 0, 1, 2, 3]
+
+
+def test_a_system_that_fails_on_the_way_back_is_counted_as_such(tmp_path: Path) -> None:
+    report = synthesized(tmp_path, tally="tests.synthesis.test_calibration:BrittleTally")
+
+    assert report.rejected == {"calibrated": {"system_failed": 1}}
 
 
 def deviation(turn: int, before: float, value: float) -> Deviation:

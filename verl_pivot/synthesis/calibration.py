@@ -14,6 +14,7 @@ from pydantic import Field
 
 from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
@@ -85,8 +86,9 @@ class Calibrated:
         task = _guided_task(draft, options.max_turns)
         if isinstance(task, Malformed):
             return [draft.rejected(task.reason, task.detail)]
-        if problem := _problem(await self._play_given(task, task.turns, workshop), task, len(task.turns)):
-            return [draft.rejected("expert_fails", problem)]
+        played = await self._play_given(task, task.turns, workshop)
+        if problem := _problem(played, task, len(task.turns)):
+            return [draft.rejected("system_failed" if _is_system(played) else "expert_fails", problem)]
         probed = [await self._probed(task, number, workshop) for number in task.candidates]
         before = [each.value_before for each in probed]
         indices = (str(turn.index) for turn in task.candidates.values())
@@ -138,7 +140,7 @@ class Calibrated:
         given = recovering_turns(task.turns, deviation)
         played = await self._play_given(task, given, workshop)
         if problem := _problem(played, task, len(given)):
-            return draft.rejected("not_recovered", problem)
+            return draft.rejected("system_failed" if _is_system(played) else "not_recovered", problem)
         messages = played.played.messages
         thought = await self._thought(messages, index, workshop)
         if isinstance(thought, Malformed):
@@ -218,6 +220,11 @@ def _problem(played: PlayedProblem, task: _GuidedTask, num_turns: int) -> str:
     except BadRowError as error:  # half of a surrogate pair in a call or a result
         return str(error)
     return ""
+
+
+def _is_system(played: PlayedProblem) -> bool:
+    """Whether a system failed in a conversation of given turns alone, in which no engine takes part."""
+    return played.outcome.is_masked and played.played.stop_reason is not StopReason.ENGINE_FAILURE
 
 
 def _outcome(played: PlayedProblem) -> float | None:
