@@ -79,6 +79,7 @@ class RegisteredStep:
 
 _SHIPPED = {
     "achieved": "hindsight",
+    "calibrated": "calibration",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
     "fewest_calls_of_goal": "hindsight",

@@ -1,0 +1,259 @@
+"""Calibration: an expert's trajectory -> trajectories in which a policy leaves its way, notices it, and comes back.
+
+STeCa (arXiv:2502.14276, `data_collection/data_cali_alfworld.py`) plays a policy from each prefix of an expert's
+trajectory. In its code, actions differ if the cosine of their embeddings is below 0.95, and nothing is run again. Here
+the row's verifier tells the actions apart, and each trajectory is run to an outcome of 1.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from pydantic import Field
+
+from verl_pivot.data.forged_turns import without_chat_tokens
+from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.data.rollout_records import StopReason
+from verl_pivot.data.turns import turns
+from verl_pivot.playing.endpoint_player import sent_message
+from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.deviations import (
+    Deviation,
+    ThoughtPlace,
+    by_loss,
+    calibrated,
+    mean_outcome,
+    recovering_turns,
+)
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.guided_rollouts import play_guided
+from verl_pivot.synthesis.rollouts import RolloutOptions
+from verl_pivot.synthesis.steps import make_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.types import JsonObject, Malformed, Message, Role, Trajectory, Turn
+from verl_pivot.verifiers.scoring import score_message
+
+_TELLS = re.compile(r"\bexperts?\b", re.IGNORECASE)
+
+
+class CalibratedOptions(RolloutOptions):
+    num: int = Field(default=4, ge=1)
+    """Continuations whose mean outcome is the value of an action (M)."""
+    max_per_trajectory: int = Field(default=2, ge=1)
+    """Most turns of a trajectory that are calibrated: of those that can be, the ones that lose most value."""
+    thought_in: ThoughtPlace = ThoughtPlace.CONTENT
+    """Where the thought stands: in the text of its turn, or in its reasoning, which not every chat template shows."""
+    max_thought_tokens: int = Field(default=256, ge=1)
+    """Tokens of a thought that the writer writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _GuidedTask:
+    """An expert's trajectory as a task, whose first turns the expert takes."""
+
+    id: str
+    row: JsonObject
+    trajectory: Trajectory
+    prompt: tuple[Message, ...]
+    turns: tuple[Message, ...]
+    """[num_turns] the expert's actions after the prompt."""
+    candidates: dict[int, Turn]
+    """{index among `turns`: the turn} of those that follow another turn of the expert."""
+
+
+class _Probed(NamedTuple):
+    """What the continuations from one turn on came to."""
+
+    value_before: float | None
+    """None if no continuation has an outcome."""
+    deviation: Deviation | None
+    """An action of a failed one that is not the expert's, with its value; None if there is none."""
+
+
+@make_step("calibrated", options=CalibratedOptions)
+class Calibrated:
+    """Makes trajectories of the worst deviations of the policy from an expert's trajectory that can be made good."""
+
+    def __init__(self, options: CalibratedOptions) -> None:
+        self._options = options
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        options = self._options
+        task = _guided_task(draft, options.max_turns)
+        if isinstance(task, Malformed):
+            return [draft.rejected(task.reason, task.detail)]
+        played = await self._play_given(task, task.turns, workshop)
+        if problem := _problem(played, task, len(task.turns)):
+            return [draft.rejected("system_failed" if _is_system(played) else "expert_fails", problem)]
+        probed = [await self._probed(task, number, workshop) for number in task.candidates]
+        before = [each.value_before for each in probed]
+        indices = (str(turn.index) for turn in task.candidates.values())
+        draft = draft.with_values(values_before=dict(zip(indices, before, strict=True)))
+        if all(value is None for value in before):
+            return [draft.rejected("undecided", "no continuation of the policy has an outcome")]
+        found = [each.deviation for each in probed if each.deviation is not None]
+        drafts: list[Draft] = []
+        for number, deviation in enumerate(by_loss(found)):
+            if sum(each.finding is None for each in drafts) == options.max_per_trajectory:
+                break
+            drafts.append(await self._made(draft.made(number), task, deviation, workshop))
+        detail = f"{len(found)} turns have a failure that differs, and none costs value"
+        return drafts or [draft.rejected("no_deviation", detail)]
+
+    async def _probed(self, task: _GuidedTask, number: int, workshop: Workshop) -> _Probed:
+        """Value before a turn, and the first failed action there that the verifier tells from the expert's."""
+        given = task.turns[:number]
+        before = await self._continued(task, given, 2 * number, workshop)
+        value_before = mean_outcome(map(_outcome, before))
+        if value_before is None:
+            return _Probed(None, None)
+        for played in before:
+            action = _first_action(played, number)
+            if action is None or not await _is_other(action, task.candidates[number]):
+                continue
+            # Drawn anew: the conversation that the action is from was chosen because it failed.
+            value = mean_outcome(map(_outcome, await self._continued(task, (*given, action), 2 * number + 1, workshop)))
+            return _Probed(value_before, None if value is None else Deviation(number, action, value_before, value))
+        return _Probed(value_before, None)
+
+    async def _continued(
+        self, task: _GuidedTask, given: Sequence[Message], series: int, workshop: Workshop
+    ) -> list[PlayedProblem]:
+        """[num] conversations in which the policy goes on behind the given turns; seeds differ between series."""
+        num = self._options.num
+        return await all_at_once(
+            play_guided(task.row, given, workshop, self._options, name=task.id, number=series * num + k)
+            for k in range(num)
+        )
+
+    async def _play_given(self, task: _GuidedTask, given: Sequence[Message], workshop: Workshop) -> PlayedProblem:
+        return await play_guided(task.row, given, workshop, self._options, name=task.id, policy_goes_on=False)
+
+    async def _made(self, draft: Draft, task: _GuidedTask, deviation: Deviation, workshop: Workshop) -> Draft:
+        """The draft with the trajectory that comes back from a deviation, or why there is none."""
+        index = task.candidates[deviation.turn].index
+        draft = draft.with_values(turn=index, value_before=deviation.value_before, value=deviation.value)
+        given = recovering_turns(task.turns, deviation)
+        played = await self._play_given(task, given, workshop)
+        if problem := _problem(played, task, len(given)):
+            return draft.rejected("system_failed" if _is_system(played) else "not_recovered", problem)
+        messages = played.played.messages
+        thought = await self._thought(messages, index, workshop)
+        if isinstance(thought, Malformed):
+            return draft.rejected(thought.reason, thought.detail)
+        made = calibrated(task.trajectory, messages, index, thought, self._options.thought_in, id=draft.id)
+        return replace(draft, trajectory=made)
+
+    async def _thought(self, messages: Sequence[Message], index: int, workshop: Workshop) -> str | Malformed:
+        """What the assistant thinks of its turn `index` when it sees the result, by the writer."""
+        question = WriterQuestion(
+            messages=({"role": "user", "content": _thought_question(messages, index)},),
+            seed=workshop.seed(index),
+            max_tokens=self._options.max_thought_tokens,
+        )
+        action = read_action(await workshop.answer(question))
+        if isinstance(action, Malformed):
+            return action
+        text = action.content.strip()
+        if action.tool_calls or not text or without_chat_tokens(text) != text:
+            return Malformed(reason="bad_thought", detail=f"a call, no text, or markers of the chat in it: {text!r}")
+        if found := _TELLS.search(text):
+            return Malformed(
+                reason="thought_tells", detail=f"{found[0]!r} is nothing that the assistant knows: {text!r}"
+            )
+        return text
+
+
+def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
+    """The task of a trajectory, or why it cannot be played."""
+    trajectory = draft.trajectory
+    if trajectory is None or trajectory.passed is False:
+        return Malformed(reason="not_passed", detail="calibration is about trajectories that solve their task")
+    messages = trajectory.messages
+    begin = max((number for number, each in enumerate(messages, start=1) if each.role is Role.USER), default=0)
+    prompt = messages[:begin]
+    if not prompt or any(message.tool_calls for message in prompt):
+        return Malformed(reason="several_requests", detail="the calls must follow the last message of the user")
+    taken = tuple(message for message in messages[begin:] if message.role is Role.ASSISTANT)
+    num_prompt_turns = sum(message.role is Role.ASSISTANT for message in prompt)
+    by_index = {turn.index - num_prompt_turns: turn for turn in turns(trajectory)}
+    candidates = {
+        number: by_index[number] for number in range(1, len(taken)) if {number - 1, number} <= by_index.keys()
+    }
+    if not candidates:
+        return Malformed(reason="too_few_turns", detail="no turn of the expert follows another one of its own")
+    if len(taken) >= max_turns:
+        detail = f"with the deviation it has {len(taken) + 1} turns, and max_turns is {max_turns}"
+        return Malformed(reason="too_many_turns", detail=detail)
+    return _GuidedTask(
+        id=draft.item,
+        row={
+            "metadata": encode_json(trajectory.metadata),
+            **(draft.task or {}),
+            "prompt": [message.as_dict() for message in prompt],
+        },
+        trajectory=trajectory,
+        prompt=prompt,
+        turns=taken,
+        candidates=candidates,
+    )
+
+
+def _problem(played: PlayedProblem, task: _GuidedTask, num_turns: int) -> str:
+    """Why a conversation of given turns alone does not solve the task; "" if it does."""
+    conversation, outcome = played.played, played.outcome
+    if conversation.messages[: conversation.num_prompt_messages] != task.prompt:
+        return "the environment adds to the prompt what the trajectory's prompt holds already"
+    unreadable = next((number for number, turn in enumerate(conversation.turns) if not turn.is_readable), None)
+    if unreadable is not None:
+        return f"turn {unreadable} is no action that could be sampled: {conversation.turns[unreadable].calls}"
+    if outcome.passed is not True:
+        return f"the outcome is {outcome.reward}, {outcome.reason}: {outcome.detail}"
+    if len(conversation.turns) < num_turns:
+        return f"it ends after {len(conversation.turns)} of {num_turns} turns: {conversation.stop_reason.value}"
+    try:
+        encode_json([message.as_dict() for message in conversation.messages])
+    except BadRowError as error:  # half of a surrogate pair in a call or a result
+        return str(error)
+    return ""
+
+
+def _is_system(played: PlayedProblem) -> bool:
+    """Whether a system failed in a conversation of given turns alone, in which no engine takes part."""
+    return played.outcome.is_masked and played.played.stop_reason is not StopReason.ENGINE_FAILURE
+
+
+def _outcome(played: PlayedProblem) -> float | None:
+    """The outcome as a draw; None if the system failed, or nobody could tell."""
+    return None if played.outcome.is_masked else played.outcome.reward
+
+
+def _first_action(played: PlayedProblem, num_given: int) -> Message | None:
+    """The policy's first action in a conversation that failed, if it makes calls that can be run."""
+    if played.outcome.is_masked or played.outcome.passed is not False or len(played.played.turns) <= num_given:
+        return None
+    turn = played.played.turns[num_given]
+    return turn.message if turn.ended and turn.is_readable and turn.calls else None
+
+
+async def _is_other(action: Message, turn: Turn) -> bool:
+    """Whether the verifier tells an action from the expert's; what it cannot decide is no deviation."""
+    verdict = await score_message(action, turn)
+    return verdict.score is not None and verdict.score < 1.0
+
+
+def _thought_question(messages: Sequence[Message], index: int) -> str:
+    starts = [number for number, message in enumerate(messages) if message.role is Role.ASSISTANT]
+    shown = "\n".join(encode_json(sent_message(message)) for message in messages[: starts[index + 1]])
+    return (
+        "A conversation of a user with an assistant that has tools, one message a line:\n"
+        f"{shown}\n\nThe assistant's last turn was a mistake. Its next turn, which is right, is:\n"
+        f"{encode_json(sent_message(messages[starts[index + 1]]))}\n\n"
+        "Write what the assistant thinks before that next turn: from the result, that its last turn did not help and "
+        "why, and what it does instead. Write in the first person, in one to three sentences, with nothing that the "
+        "conversation does not say, and without a call. Answer with the thought alone."
+    )

@@ -1,0 +1,78 @@
+"""Turns that are given and a policy -> a rollout that takes these turns first, and in which the policy then goes on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.errors import QuestionRefusedError
+from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.synthesis.rollouts import POLICY, RolloutOptions, play_task
+from verl_pivot.synthesis.workshop import Spending, Workshop
+from verl_pivot.synthesis.writer import Writer, WriterQuestion
+from verl_pivot.types import JsonObject, Message, Role
+
+
+@dataclass(slots=True, kw_only=True)
+class _GuidedGate:
+    """Gate of one rollout that answers the first questions itself; they cost nothing, and no cache keeps them."""
+
+    turns: Sequence[Message]
+    num_before: int
+    """Assistant messages in the prompt."""
+    policy: Workshop | None
+    """Has the policy that goes on; None if nobody does."""
+    num_prompt_tokens: int | None = None
+    """Tokens before the policy's first turn, which are no part of its response; None before that."""
+
+    async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
+        number = sum(each["role"] == Role.ASSISTANT for each in question.messages) - self.num_before
+        if number < len(self.turns):
+            message = self.turns[number].as_dict()
+            return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
+        if self.policy is None:
+            raise QuestionRefusedError("nothing ends the conversation after the last of the given turns")
+        answer = await self.policy.answer(question, POLICY)
+        if self.num_prompt_tokens is None:
+            self.num_prompt_tokens = answer.num_prompt_tokens
+        return replace(answer, num_prompt_tokens=max(0, answer.num_prompt_tokens - self.num_prompt_tokens))
+
+
+async def play_guided(
+    task: JsonObject,
+    turns: Sequence[Message],
+    workshop: Workshop,
+    options: RolloutOptions,
+    *,
+    name: str,
+    number: int = 0,
+    policy_goes_on: bool = True,
+) -> PlayedProblem:
+    """Play one conversation whose first turns are given: their calls are run, and their results are read anew.
+
+    `max_response_tokens` counts what follows the given turns, and `max_turns` counts all turns.
+
+    Args:
+        task: Columns of a row as training reads them.
+        turns: Actions from the first one on. Ids of their calls are replaced, so that no two calls share one.
+        workshop: Has the tools and the policy.
+        options: How it is played.
+        name: Id of the task.
+        number: Number of the rollout, for the seeds of the policy's turns.
+        policy_goes_on: Whether the policy takes the turns behind them. Without it the last of the given turns must end
+            the conversation, which is masked else.
+
+    Raises:
+        ConfigError: If there are no tools, or nothing decides the outcome.
+        DataError: If the row has no prompt, or no tool can run what it brings.
+        UserCodeError: If the code of the environment fails.
+        EngineError: If the endpoint cannot be reached or keeps failing.
+    """
+    prompt = task["prompt"]
+    assert isinstance(prompt, list), name
+    gate = _GuidedGate(
+        turns=[replace(turn, tool_calls=tuple(replace(call, id=None) for call in turn.tool_calls)) for turn in turns],
+        num_before=sum(isinstance(each, dict) and each["role"] == Role.ASSISTANT for each in prompt),
+        policy=workshop if policy_goes_on else None,
+    )
+    guided = replace(workshop, gate=gate, spending=Spending())
+    return await play_task(task, guided, options, name=name, number=number)
