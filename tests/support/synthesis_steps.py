@@ -54,6 +54,23 @@ def digit(options: DigitOptions) -> CheckStep:
     return check
 
 
+class HalvesOptions(Options):
+    refuses: bool = False
+    """Whether a check tells the half character, in place of a draft that has it."""
+
+
+@make_step("halves", options=HalvesOptions)
+def halves(options: HalvesOptions) -> MakeStep:
+    """Half of a surrogate pair, as a policy may write it as an escape, which no UTF-8 file can hold."""
+
+    async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        if options.refuses:
+            return [draft.made(0).rejected("wrong_value", "\ud800")]
+        return [draft.made(0, values={"text": "\ud800"}), draft.made(1)]
+
+    return make
+
+
 class LargestOptions(Options):
     pass
 

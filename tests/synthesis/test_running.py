@@ -112,3 +112,18 @@ def test_a_budget_of_nothing_makes_nothing_and_says_so(tmp_path: Path) -> None:
 
     assert report.rejected == {"copies": {"out_of_budget": NUM_ITEMS}}
     assert report.examples == {"out_of_budget": "0: all 0 calls are spent"}
+
+
+def test_a_draft_that_no_line_can_hold_is_rejected_alone(tmp_path: Path) -> None:
+    report = made(tmp_path, "- halves\n")
+
+    assert report.rejected == {"halves": {"not_json": NUM_ITEMS}}
+    assert report.num_kept == NUM_ITEMS
+    assert lines(tmp_path / "out" / "rejected.jsonl")[0]["id"] == "0/0"
+
+
+def test_a_detail_with_half_a_character_is_written_as_an_escape(tmp_path: Path) -> None:
+    report = made(tmp_path, "- halves: {refuses: true}\n")
+
+    assert report.rejected == {"halves": {"wrong_value": NUM_ITEMS}}
+    assert lines(tmp_path / "out" / "rejected.jsonl")[0]["detail"] == "\\ud800"

@@ -86,9 +86,10 @@ class Draft:
 
         Args:
             reason: Short code in snake_case, which the report counts.
-            detail: Explanation for people; a long one loses its middle.
+            detail: Explanation for people; a long one loses its middle, and half characters are written as escapes.
         """
-        return replace(self, finding=Finding(reason=reason, detail=shortened(detail)))
+        told = shortened(detail.encode(errors="backslashreplace").decode())
+        return replace(self, finding=Finding(reason=reason, detail=told))
 
     def with_values(self, **values: Any) -> "Draft":
         """This draft with more values."""

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
-from verl_pivot.data.json_values import BadRowError
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.errors import DataError, OutOfBudgetError, QuestionRefusedError, UserCodeError
 from verl_pivot.playing.running import all_at_once
-from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace
+from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict
 from verl_pivot.synthesis.recipes import Recipe, RecipeStep
 from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep
 from verl_pivot.synthesis.workshop import Gate, Inputs, Workshop
@@ -87,7 +87,7 @@ class ItemRunner:
         except (OutOfBudgetError, QuestionRefusedError, DataError) as error:
             made = [draft.rejected(_reason(error), str(error))]
         trace = _trace(step, draft.id, workshop, verdict)
-        return [replace(each, traces=(*draft.traces, trace)) for each in made]
+        return [replace(_as_line(each, draft), traces=(*draft.traces, trace)) for each in made]
 
     async def _choose(self, step: RecipeStep, drafts: Sequence[Draft]) -> list[Draft]:
         """The drafts in their order, those that a step does not keep as rejected."""
@@ -110,6 +110,15 @@ class ItemRunner:
         found = [kept.get(each.id) or each.rejected("not_chosen", f"others of {group} were kept") for each in rivals]
         trace = _trace(step, group, workshop, None)
         return [replace(each, traces=(*each.traces, trace)) for each in found]
+
+
+def _as_line(made: Draft, source: Draft) -> Draft:
+    """A draft that a step made, or what it was made from, rejected, if no line of JSON can hold the draft."""
+    try:
+        encode_json(draft_as_dict(made))
+    except BadRowError as error:
+        return replace(source, id=made.id).rejected(error.reason, str(error))
+    return made
 
 
 def _checked(draft: Draft, verdict: Verdict) -> Draft:
