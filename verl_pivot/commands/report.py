@@ -71,7 +71,11 @@ def report_command(
         unfinished.write_text(text, encoding="utf-8")
     for problem in report.problems:
         typer.echo(problem, err=True)
-    typer.echo(f"Wrote {out}: {len(runs)} runs, {index.num_rollouts:,} rollouts read.")
+    typer.echo(f"Wrote {out}: {_several(len(runs), 'run')}, {_several(index.num_rollouts, 'rollout')}.")
+
+
+def _several(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _check_out(out: Path, runs: list[Path], *, as_json: bool) -> None:

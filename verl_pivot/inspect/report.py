@@ -217,12 +217,9 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     Example:
         run_names([Path("seed-0/grpo"), Path("seed-1/grpo")])  # ["seed-0/grpo", "seed-1/grpo"]
     """
-    resolved = [path.resolve() for path in paths]
-    for length in range(1, max(len(path.parts) for path in resolved)):
-        names = ["/".join(path.parts[-length:]) for path in resolved]
-        if len(set(names)) == len(names):
-            return names
-    return [str(path) for path in resolved]
+    parts = [path.resolve().parts[1:] for path in paths]
+    ends = ([each[-length:] for each in parts] for length in range(1, max(map(len, parts)) + 1))
+    return ["/".join(each) for each in next((found for found in ends if len(set(found)) == len(found)), parts)]
 
 
 def versions(run: TrainingRun) -> dict[str, str]:

@@ -195,7 +195,7 @@ def _prompts(report: TrainingReport) -> Iterable[str]:
     if compared:
         yield (
             f"<p>Score minus that of {bounded_html(first, 300)}, mean over the prompts that both have, with a 95 % "
-            "interval of a paired bootstrap over prompts. Another seed of the same run may change more than it says.</p>"
+            "interval of a paired bootstrap over prompts. Another seed may change more than the interval says.</p>"
         )
         yield _table(
             ["run", "rollouts of", "steps", "prompts", "score", "score of the first", "difference", "95 % interval",
@@ -253,7 +253,7 @@ def _outcome_table(caption: str, runs: Sequence[ReportedRun], found: Sequence[Ou
         for each in found
         if each.others
     ]  # fmt: skip
-    head = ["", "run", *(f"{'step' if len(each) == 1 else 'steps'} {_span(each)}" for each in stretches), "all"]
+    head = ["step", "run", *map(_span, stretches), "all"]
     return _table(head, rows, caption=caption, max_bytes=_OUTCOME_BYTES)
 
 
