@@ -18,7 +18,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.inspect.html_text import as_html, bounded_html
 from verl_pivot.inspect.queries import RunIndex
 from verl_pivot.inspect.report import MAX_VALUES, TrainingReport, make_report, open_chosen, run_names
-from verl_pivot.inspect.report_drawing import Point, draw, number, thinned
+from verl_pivot.inspect.report_drawing import Point, draw, short_number, thinned
 from verl_pivot.inspect.report_page import FIRST_METRICS, report_page
 from verl_pivot.inspect.server import STATIC
 from verl_pivot.runs.run import RunPart, TrainingRun
@@ -157,6 +157,29 @@ def test_runs_are_named_by_the_shortest_ends_that_differ() -> None:
     assert run_names([Path("/a"), Path("/b/a")]) == ["a", "b/a"]
 
 
+def test_values_of_secrets_are_not_in_a_report(tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        write_scores(folder, {"a": [0.0]})
+        (folder / ".hydra").mkdir()
+        settings = {
+            "judge": {"api_key": f"sk-1{folder.name}", "password": None, "prompt_key": "prompt", "max_tokens": 5},
+            "tools": [{"url": "http://shop", "auth_token": f'sk-2"{folder.name}'}],
+        }
+        (folder / ".hydra" / "config.yaml").write_text(json.dumps(settings))
+    report = report_of(*folders)
+
+    assert report.runs[0].settings == {
+        "judge.api_key": '"(not shown)"',
+        "judge.password": "null",
+        "judge.prompt_key": '"prompt"',
+        "judge.max_tokens": "5",
+        "tools": '[{"url": "http://shop", "auth_token": "(not shown)"}]',
+    }
+    assert set(report.differing_settings) == {"judge.api_key", "tools"}
+    assert "sk-" not in report.as_json() + page_of(*folders)
+
+
 # ---- several runs
 
 
@@ -168,7 +191,29 @@ def test_a_difference_is_told_on_the_prompts_that_both_have(tmp_path: Path) -> N
     assert (found.run, found.part, found.steps) == (1, RunPart.TRAINING, [1])
     assert (found.num_shared, found.num_paired, found.num_higher, found.num_lower) == (2, 2, 2, 0)
     assert (found.first_mean, found.mean, found.difference) == (0.25, 0.75, 0.5)
-    assert (found.low, found.high) == (0.5, 0.5)  # both prompts gain the same, so that each draw does
+    assert (found.low, found.high) == (None, None)
+    assert "<td>too few prompts</td>" in page_of(first, second)
+
+
+def test_an_interval_is_told_from_ten_prompts_on(tmp_path: Path) -> None:
+    first = write_scores(tmp_path / "first", {f"p{number}": [0.0] for number in range(10)})
+    second = write_scores(tmp_path / "second", {f"p{number}": [0.5] for number in range(10)})
+    (found,) = report_of(first, second).differences
+
+    assert (found.difference, found.low, found.high) == (0.5, 0.5, 0.5)  # all gain the same, and so does every draw
+
+
+def test_validation_is_compared_in_the_last_step_that_both_have(tmp_path: Path) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder, late in zip(folders, (0.0, 1.0), strict=True):
+        for step, score in {1: 0.5, 2: late}.items():
+            write_scores(folder, {"a": [score]}, step=step)
+        (folder / "rollouts").rename(folder / "validation")
+    write_scores(folders[0], {"a": [1.0]}, step=9)
+    report = report_of(*folders)
+
+    assert [(each.part, each.steps, each.difference) for each in report.differences] == [(RunPart.VALIDATION, [2], 1.0)]
+    assert [part.num_kept for part in report.runs[0].parts] == [1, None]
 
 
 def test_only_steps_that_both_runs_have_are_compared(tmp_path: Path) -> None:
@@ -189,6 +234,15 @@ def test_runs_that_share_no_prompts_say_so(tmp_path: Path) -> None:
     assert "two and one share no prompts with a score in training." in page_of(first, second)
     assert "three and one have no step of training in common, so that no prompts are compared." in page_of(first, third)
     assert "The runs have no rollouts of the same part of training" in page_of(first, fourth)
+
+
+def test_dumps_that_name_no_prompts_are_said_to(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        (folder / "rollouts").mkdir(parents=True)
+        (folder / "rollouts" / "1.jsonl").write_text('{"uid": "a_0_0", "input": "2+3", "output": "5", "score": 1.0}\n')
+
+    assert "share no prompts with a score in training: dumps of verl's own do not name" in page_of(*folders)
 
 
 # ---- the page
@@ -366,7 +420,7 @@ def test_thinned_points_keep_the_extremes_and_their_order(values: list[float], m
     [(None, ""), (0.0, "0"), (1234567, "1,234,567"), (0.123456, "0.1235"), (0.00000512, "5.12e-06"), (2e300, "2e+300")],
 )
 def test_numbers_are_short(value: float | None, text: str) -> None:
-    assert number(value) == text
+    assert short_number(value) == text
 
 
 def test_a_drawing_puts_the_least_and_the_greatest_value_at_its_edges() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from verl_pivot.statistics import paired_difference
 
 MAX_VALUES = 12
 """Most frequent reasons, ends or kinds of errors of a run's part that are counted each; all others are one number."""
+MIN_PAIRED = 10
+"""Fewest prompts with which an interval is told; that of a bootstrap over fewer is too narrow."""
 MAX_PAIRED = 2_000
 """Prompts of which a difference is told; the bootstrap takes 10,000 numbers for each."""
 _MAX_VALUE = 80
@@ -30,6 +33,13 @@ _COUNTED = {
     "left out": "left_out",
 }
 """{what is counted over the steps: its column}"""
+_SECRET = re.compile(
+    r"(?:^|[._])(?:(?:api|access|secret|private|auth|hf)_?(?:key|token)|password|secret)$|(?:^|\.)token$", re.IGNORECASE
+)
+"""End of the key of a setting that holds a secret."""
+_FIELD = re.compile(r'"(\w+)": "(?:[^"\\]|\\.)+"')
+"""Field of an object within a value in JSON, whose value is a text that is not empty."""
+_HIDDEN = '"(not shown)"'
 _IS_DECIDED = "isfinite(score) AND coalesce(stop_reason, '') NOT IN ('tool_failure', 'engine_failure')"
 """Condition of the rollouts that say something about the policy."""
 
@@ -46,7 +56,7 @@ class PartSummary(msgspec.Struct, frozen=True, kw_only=True):
     num_masked: int
     """Rollouts that failed through the system's fault."""
     num_kept: int | None
-    """Rollouts that the update saw; None if the dumps do not say."""
+    """Rollouts that the update saw; None of validation, and if the dumps do not say."""
     mean_score: float | None
     mean_tokens: float | None
     """Tokens that the policy sampled per rollout."""
@@ -66,7 +76,7 @@ class ReportedRun(msgspec.Struct, frozen=True, kw_only=True):
     """{package: version} of those that the run's files name."""
     checkpoints: list[int]
     settings: dict[str, str]
-    """{key with dots: value as JSON}"""
+    """{key with dots: value as JSON}, without values of secrets"""
     metrics: dict[str, list[tuple[int, float]]]
     """{metric: [num_points] step and value}"""
     parts: list[PartSummary]
@@ -104,7 +114,7 @@ class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
     mean: float | None = None
     difference: float | None = None
     low: float | None = None
-    """Lower end of the 95 % interval of a bootstrap over prompts."""
+    """Lower end of the 95 % interval of a bootstrap over prompts; None if fewer than 10 prompts are compared."""
     high: float | None = None
 
 
@@ -171,7 +181,7 @@ def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
             method=run.method,
             versions=versions(run),
             checkpoints=run.checkpoints,
-            settings=run.settings,
+            settings={key: _without_secret(key, value) for key, value in run.settings.items()},
             metrics={metric: points for metric in series.names if (points := series.points(metric))},
             parts=parts,
         )
@@ -193,7 +203,10 @@ def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
     return TrainingReport(
         version=__version__,
         runs=runs,
-        differing_settings=differing_settings(dict(zip(names, index.runs, strict=True))),
+        differing_settings={
+            key: [None if value is None else _without_secret(key, value) for value in values]
+            for key, values in differing_settings(dict(zip(names, index.runs, strict=True))).items()
+        },
         outcomes=_outcomes(index),
         differences=differences,
         rollouts=[each for number in range(len(runs)) for each in _chosen(index, number, num_rollouts)],
@@ -220,6 +233,13 @@ def run_names(paths: Sequence[Path]) -> list[str]:
     parts = [path.resolve().parts[1:] for path in paths]
     ends = ([each[-length:] for each in parts] for length in range(1, max(map(len, parts)) + 1))
     return ["/".join(each) for each in next((found for found in ends if len(set(found)) == len(found)), parts)]
+
+
+def _without_secret(key: str, value: str) -> str:
+    """The value of a setting, as JSON, with a note in place of it or its fields where they are given secrets."""
+    if _SECRET.search(key) and value not in ("null", '""'):
+        return _HIDDEN
+    return _FIELD.sub(lambda field: f'"{field[1]}": {_HIDDEN}' if _SECRET.search(field[1]) else field[0], value)
 
 
 def versions(run: TrainingRun) -> dict[str, str]:
@@ -266,7 +286,7 @@ def _summaries(index: RunIndex) -> list[list[PartSummary]]:
                 num_prompts=num_prompts,
                 num_undecided=num_undecided,
                 num_masked=num_masked,
-                num_kept=num_kept,
+                num_kept=num_kept if part == RunPart.TRAINING else None,
                 mean_score=mean_score,
                 mean_tokens=mean_tokens,
                 mean_calls=mean_calls or 0.0,
@@ -334,27 +354,19 @@ def _difference(index: RunIndex, part: RunPart, run: int) -> PromptDifference:
         first_mean=_finite(sum(first) / len(first)),
         mean=_finite(sum(own) / len(own)),
         difference=_finite(value),
-        low=_finite(interval.low),
-        high=_finite(interval.high),
+        low=_finite(interval.low) if len(own) >= MIN_PAIRED else None,
+        high=_finite(interval.high) if len(own) >= MIN_PAIRED else None,
     )
 
 
 def _chosen(index: RunIndex, run: int, num_rollouts: int) -> list[ChosenRollout]:
     """The worst and the best rollouts of different prompts, late ones first; those of training if there are any."""
-    parts = [part for part in RunPart if _num_decided(index, run, part)]
-    if not parts or not num_rollouts:
-        return []
-    worst = _ranked(index, run, parts[0], "score, step DESC NULLS LAST, num_errors DESC, id", num_rollouts)
-    best = _ranked(index, run, parts[0], "score DESC, step DESC NULLS LAST, num_errors, id", num_rollouts)
-    lowest = worst[0].score
-    return [*worst, *(msgspec.structs.replace(each, is_best=True) for each in best if each.score > lowest)]
-
-
-def _num_decided(index: RunIndex, run: int, part: RunPart) -> int:
-    ((number,),) = _rows(
-        index, f"SELECT count(*) FROM rollouts WHERE run = ? AND part = ? AND {_IS_DECIDED}", run, part.value
-    )
-    return int(number)
+    for part in RunPart:
+        if worst := _ranked(index, run, part, "score, step DESC NULLS LAST, num_errors DESC, id", num_rollouts):
+            best = _ranked(index, run, part, "score DESC, step DESC NULLS LAST, num_errors, id", num_rollouts)
+            above = [each for each in best if each.score > worst[0].score]
+            return [*worst, *(msgspec.structs.replace(each, is_best=True) for each in above)]
+    return []
 
 
 def _ranked(index: RunIndex, run: int, part: RunPart, order: str, number: int) -> list[ChosenRollout]:

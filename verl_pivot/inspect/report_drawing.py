@@ -29,23 +29,23 @@ def draw(title: str, series: Sequence[Sequence[Point]]) -> str:
     every = [point for points in series for point in points]
     low, high = min(point.value for point in every), max(point.value for point in every)
     begin, end = min(point.step for point in every), max(point.step for point in every)
-    about = f"{title}, steps {begin} to {end}, least {number(low)}, greatest {number(high)}"
+    about = f"{title}, steps {begin} to {end}, least {short_number(low)}, greatest {short_number(high)}"
     if low == high:
         margin = abs(low) / 2 or 0.5
         edges, low, high = [low], low - margin, high + margin
     else:
         edges = [low, high]
 
+    def height(value: float) -> float:
+        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
+
     def place(point: Point) -> str:
         x = _LEFT + (point.step - begin) / ((end - begin) or 1) * (_WIDTH - _LEFT - _RIGHT)
         return f"{x:.1f},{height(point.value):.1f}"
 
-    def height(value: float) -> float:
-        return _HEIGHT - _BOTTOM - (value - low) / (high - low) * (_HEIGHT - _TOP - _BOTTOM)
-
     lines = [
         f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{height(edge):.1f}" y2="{height(edge):.1f}"/>'
-        f'<text x="{_LEFT - 4}" y="{height(edge) + 4:.1f}" text-anchor="end">{number(edge)}</text>'
+        f'<text x="{_LEFT - 4}" y="{height(edge) + 4:.1f}" text-anchor="end">{short_number(edge)}</text>'
         for edge in edges
     ]
     for run, points in enumerate(series):
@@ -91,7 +91,7 @@ def colour(run: int) -> str:
     return f"run-{run % NUM_COLOURS}{dashes}"
 
 
-def number(value: float | None) -> str:
+def short_number(value: float | None) -> str:
     """A number for people: at most four digits that count; nothing for none."""
     if value is None:
         return ""

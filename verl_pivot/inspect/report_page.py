@@ -18,7 +18,7 @@ from verl_pivot.inspect.report import (
     ReportedRun,
     TrainingReport,
 )
-from verl_pivot.inspect.report_drawing import Point, colour, draw, number
+from verl_pivot.inspect.report_drawing import Point, colour, draw, short_number
 from verl_pivot.runs.run import RunPart
 from verl_pivot.types import JsonObject
 
@@ -44,18 +44,17 @@ _MAX_TURNS = 20
 _MAX_OF_TURN = 3
 """Calls of a turn that are shown, and texts that the policy read after it."""
 _MAX_TEXT_BYTES = 4_000
-_NOT_GIVEN = "null"
 _PARTS = {RunPart.TRAINING: "training", RunPart.VALIDATION: "validation"}
 _TITLES = {
-    "reason": "Reasons of verdicts",
-    "end": "Ends of rollouts",
-    "error kind": "Kinds of the policy's mistakes in calls",
-    "left out": "Why the update did not see rollouts",
+    "reason": "reasons of verdicts",
+    "end": "ends of rollouts",
+    "error kind": "rollouts with mistakes of the policy in calls, by their kinds",
+    "left out": "reasons for which the update did not see rollouts",
 }
 
 
 def report_page(report: TrainingReport, open_chosen: Callable[[ChosenRollout], OpenedRollout | str]) -> str:
-    """The file's text, whose only characters beyond text and markup are those that can be seen.
+    """The text of the file.
 
     Args:
         report: The numbers.
@@ -95,30 +94,30 @@ def _runs(runs: Sequence[ReportedRun]) -> Iterable[str]:
         ["run", "method", "checkpoints", "versions", "folder"],
         [
             [
-                _named(number_, run),
+                _named(number, run),
                 _cell(run.method or ""),
                 _cell(", ".join(map(str, run.checkpoints))),
                 _cell(", ".join(f"{package} {version}" for package, version in run.versions.items())),
                 _cell(run.path),
             ]
-            for number_, run in enumerate(runs)
+            for number, run in enumerate(runs)
         ],
     )
     yield from _seeds(runs)
-    parts = [(number_, run, part) for number_, run in enumerate(runs) for part in run.parts]
+    parts = [(number, run, part) for number, run in enumerate(runs) for part in run.parts]
     if not parts:
         yield "<p>There are no rollouts: a launch writes them with trainer.rollout_data_dir.</p>"
         return
     yield _table(
         ["run", "rollouts of", "steps", "rollouts", "prompts", "mean score", "undecided", "system failed",
          "seen by the update", "tokens sampled", "calls"],
-        [[_named(number_, run), *_summary(part)] for number_, run, part in parts],
+        [[_named(number, run), *_summary(part)] for number, run, part in parts],
     )  # fmt: skip
 
 
 def _seeds(runs: Sequence[ReportedRun]) -> Iterable[str]:
     """Settings of a seed that a run gives, of data, rollouts and the like."""
-    given = {key for run in runs for key, value in run.settings.items() if key.endswith("seed") and value != _NOT_GIVEN}
+    given = {key for run in runs for key, value in run.settings.items() if key.endswith("seed") and value != "null"}
     if given:
         rows = [[_head_cell(key), *(_cell(run.settings.get(key, "")) for run in runs)] for key in sorted(given)]
         yield _table(["seed", *(run.name for run in runs)], rows)
@@ -129,13 +128,13 @@ def _summary(part: PartSummary) -> Iterable[str]:
     yield f"<td>{_span(sorted(part.scores))}</td>"
     for value in (part.num_rollouts, part.num_prompts, part.mean_score, part.num_undecided, part.num_masked,
                   part.num_kept, part.mean_tokens, part.mean_calls):  # fmt: skip
-        yield _number_cell(value)
+        yield _numbercell(value)
 
 
 def _metrics(runs: Sequence[ReportedRun]) -> Iterable[str]:
     yield "<h2>Metrics</h2>"
     if len(runs) > 1:
-        yield f"<p>{' &nbsp; '.join(_key(number_, run) for number_, run in enumerate(runs))}</p>"
+        yield f"<p>{' &nbsp; '.join(_key(number, run) for number, run in enumerate(runs))}</p>"
     drawings = list(_drawings(runs))
     if drawings:
         yield f'<div class="curves">{"".join(drawings)}</div>'
@@ -176,8 +175,8 @@ def _course(points: Sequence[tuple[int, float]] | None) -> str:
     if not points:
         return "<td></td>"
     values = [value for _, value in points]
-    text = f"{number(values[0])} to {number(values[-1])} ({number(min(values))} to {number(max(values))})"
-    return f"<td>{number(values[0]) if len(set(values)) == 1 else text}</td>"
+    first, last, least, greatest = map(short_number, (values[0], values[-1], min(values), max(values)))
+    return f"<td>{first}</td>" if least == greatest else f"<td>{first} to {last} ({least} to {greatest})</td>"
 
 
 # ---- comparisons
@@ -207,19 +206,28 @@ def _prompts(report: TrainingReport) -> Iterable[str]:
         if not each.steps:
             yield f"<p>{names} have no step of {_PARTS[each.part]} in common, so that no prompts are compared.</p>"
         elif not each.num_shared:
-            yield f"<p>{names} share no prompts with a score in {_PARTS[each.part]}.</p>"
+            yield f"<p>{names} share no prompts with a score in {_PARTS[each.part]}{_why_none(report, each)}.</p>"
         elif each.num_paired < each.num_shared:
             yield f"<p>{names} share {each.num_shared:,} prompts; {each.num_paired:,} of them are compared.</p>"
+
+
+def _why_none(report: TrainingReport, difference: PromptDifference) -> str:
+    parts = [part for run in (0, difference.run) for part in report.runs[run].parts if part.part is difference.part]
+    return "" if all(part.num_prompts for part in parts) else ": dumps of verl's own do not name their prompts"
 
 
 def _compared(each: PromptDifference) -> Iterable[str]:
     yield f"<td>{_PARTS[each.part]}</td>"
     yield f"<td>{_span(each.steps)}</td>"
     for value in (each.num_paired, each.mean, each.first_mean, each.difference):
-        yield _number_cell(value)
-    yield f"<td>{number(each.low)} to {number(each.high)}</td>"
-    yield _number_cell(each.num_higher)
-    yield _number_cell(each.num_lower)
+        yield _numbercell(value)
+    yield "<td>too few prompts</td>" if each.low is None else f"<td>{_interval(each)}</td>"
+    yield _numbercell(each.num_higher)
+    yield _numbercell(each.num_lower)
+
+
+def _interval(each: PromptDifference) -> str:
+    return f"{short_number(each.low)} to {short_number(each.high)}"
 
 
 def _outcomes(report: TrainingReport) -> Iterable[str]:
@@ -230,7 +238,7 @@ def _outcomes(report: TrainingReport) -> Iterable[str]:
         for what, title in _TITLES.items():
             found = [each for each in report.outcomes if each.part is part and each.what == what]
             if found:
-                yield _outcome_table(f"{title}, {_PARTS[part]}", report.runs, found)
+                yield _outcome_table(f"{_PARTS[part].capitalize()}: {title}, by steps", report.runs, found)
 
 
 def _outcome_table(caption: str, runs: Sequence[ReportedRun], found: Sequence[OutcomeCounts]) -> str:
@@ -253,7 +261,7 @@ def _outcome_table(caption: str, runs: Sequence[ReportedRun], found: Sequence[Ou
         for each in found
         if each.others
     ]  # fmt: skip
-    head = ["step", "run", *map(_span, stretches), "all"]
+    head = ["", "run", *map(_span, stretches), "all"]
     return _table(head, rows, caption=caption, max_bytes=_OUTCOME_BYTES)
 
 
@@ -264,8 +272,8 @@ def _stretches(steps: Sequence[int]) -> list[Sequence[int]]:
 
 def _counted(of_value: dict[int, int], stretches: Sequence[Sequence[int]]) -> Iterable[str]:
     for stretch in stretches:
-        yield _number_cell(sum(of_value.get(step, 0) for step in stretch))
-    yield _number_cell(sum(of_value.values()))
+        yield _numbercell(sum(of_value.get(step, 0) for step in stretch))
+    yield _numbercell(sum(of_value.values()))
 
 
 def _settings(report: TrainingReport) -> Iterable[str]:
@@ -302,20 +310,20 @@ def _rollouts(report: TrainingReport, open_chosen: Callable[[ChosenRollout], Ope
         "Long ones are cut where it is said.</p>"
     )
     share = min(_ROLLOUT_BYTES, _ROLLOUTS_BYTES // len(report.rollouts))
-    for number_, run in enumerate(report.runs):
-        chosen = [each for each in report.rollouts if each.run == number_]
+    for number, run in enumerate(report.runs):
+        chosen = [each for each in report.rollouts if each.run == number]
         if not chosen:
             continue
-        yield f"<h3>{_key(number_, run)}</h3>"
+        yield f"<h3>{_key(number, run)}</h3>"
         for each in chosen:
             yield _rollout(each, open_chosen(each), share)
         if not any(each.is_best for each in chosen):
-            yield f"<p>No rollout scores more than {number(chosen[0].score)}, so that there are no best ones.</p>"
+            yield f"<p>No rollout scores more than {short_number(chosen[0].score)}, so that there are no best ones.</p>"
 
 
 def _rollout(chosen: ChosenRollout, opened: OpenedRollout | str, share: int) -> str:
     about = [
-        f"score {number(chosen.score)}",
+        f"score {short_number(chosen.score)}",
         chosen.reason,
         None if chosen.stop_reason is None else f"ended: {chosen.stop_reason}",
         None if chosen.num_turns is None else f"{chosen.num_turns:,} turns",
@@ -362,7 +370,7 @@ def _turn(index: int, turn: OpenedTurn, text_bytes: int) -> Iterable[str]:
         f"Turn {index + 1}",
         None if turn.num_tokens is None else f"{turn.num_tokens:,} tokens",
         "cut off" if turn.ended is False else None,
-        None if turn.reward is None else f"{'return' if turn.step else 'reward'} {number(turn.reward)}",
+        None if turn.reward is None else f"{'return' if turn.step else 'reward'} {short_number(turn.reward)}",
     ]
     yield f"<h4>{', '.join(each for each in about if each)}</h4>"
     yield _text(turn.text, text_bytes)
@@ -431,8 +439,8 @@ def _head_cell(text: str) -> str:
     return f'<th scope="row">{bounded_html(text, _MAX_CELL_BYTES)}</th>'
 
 
-def _number_cell(value: float | None) -> str:
-    return f'<td class="number">{number(value)}</td>'
+def _numbercell(value: float | None) -> str:
+    return f'<td class="number">{short_number(value)}</td>'
 
 
 def _named(run: int, of: ReportedRun) -> str:
