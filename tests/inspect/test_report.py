@@ -164,6 +164,7 @@ def test_values_of_secrets_are_not_in_a_report(tmp_path: Path) -> None:
         (folder / ".hydra").mkdir()
         settings = {
             "judge": {"api_key": f"sk-1{folder.name}", "password": None, "prompt_key": "prompt", "max_tokens": 5},
+            "headers": [{"x-api-key": "sk-3", "Authorization": "Bearer sk-4", "Accept": "text"}],
             "tools": [{"url": "http://shop", "auth_token": f'sk-2"{folder.name}'}],
         }
         (folder / ".hydra" / "config.yaml").write_text(json.dumps(settings))
@@ -174,6 +175,7 @@ def test_values_of_secrets_are_not_in_a_report(tmp_path: Path) -> None:
         "judge.password": "null",
         "judge.prompt_key": '"prompt"',
         "judge.max_tokens": "5",
+        "headers": '[{"x-api-key": "(not shown)", "Authorization": "(not shown)", "Accept": "text"}]',
         "tools": '[{"url": "http://shop", "auth_token": "(not shown)"}]',
     }
     assert set(report.differing_settings) == {"judge.api_key", "tools"}

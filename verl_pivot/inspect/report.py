@@ -34,10 +34,11 @@ _COUNTED = {
 }
 """{what is counted over the steps: its column}"""
 _SECRET = re.compile(
-    r"(?:^|[._])(?:(?:api|access|secret|private|auth|hf)_?(?:key|token)|password|secret)$|(?:^|\.)token$", re.IGNORECASE
+    r"(?:^|[._-])(?:(?:api|access|secret|private|auth|hf)[_-]?(?:key|token)|password|secret|authorization)$|(?:^|\.)token$",
+    re.IGNORECASE,
 )
 """End of the key of a setting that holds a secret."""
-_FIELD = re.compile(r'"(\w+)": "(?:[^"\\]|\\.)+"')
+_FIELD = re.compile(r'"([\w.-]+)": "(?:[^"\\]|\\.)+"')
 """Field of an object within a value in JSON, whose value is a text that is not empty."""
 _HIDDEN = '"(not shown)"'
 _IS_DECIDED = "isfinite(score) AND coalesce(stop_reason, '') NOT IN ('tool_failure', 'engine_failure')"
@@ -179,7 +180,7 @@ def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
             name=name,
             path=str(run.path),
             method=run.method,
-            versions=versions(run),
+            versions=_versions(run),
             checkpoints=run.checkpoints,
             settings={key: _without_secret(key, value) for key, value in run.settings.items()},
             metrics={metric: points for metric in series.names if (points := series.points(metric))},
@@ -242,7 +243,7 @@ def _without_secret(key: str, value: str) -> str:
     return _FIELD.sub(lambda field: f'"{field[1]}": {_HIDDEN}' if _SECRET.search(field[1]) else field[0], value)
 
 
-def versions(run: TrainingRun) -> dict[str, str]:
+def _versions(run: TrainingRun) -> dict[str, str]:
     """{package: version} that Hydra wrote for the launch, and transformers beside the last checkpoint."""
     found = {}
     try:

@@ -15,6 +15,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 8, 20
 
 
 class Point(NamedTuple):
+    """A value at a step of the training."""
+
     step: int
     value: float
 
