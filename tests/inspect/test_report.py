@@ -349,6 +349,16 @@ def test_a_run_whose_files_hold_nothing_is_refused(tmp_path: Path) -> None:
         report_of(write_run(tmp_path, {1: []}))
 
 
+def test_rollouts_that_take_too_long_to_count_are_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_pivot.inspect.report._IS_DECIDED", "(SELECT count(*) FROM range(1000000000000)) > 0")
+    monkeypatch.setattr("verl_pivot.inspect.rollout_table.MAX_SECONDS", 0.3)
+
+    with pytest.raises(DataError, match=r"too many to be counted within 5 s and 2GB: give fewer runs, or a dump of"):
+        report_of(write_scores(tmp_path, {"a": [0.0]}))
+
+
 @pytest.mark.heavy
 def test_a_browser_shows_it_in_light_and_dark_and_asks_for_nothing(tmp_path: Path) -> None:
     metrics = [{"step": 1, "actor/lr": 1.0}, {"step": 2, "actor/lr": 0.5}]

@@ -11,9 +11,10 @@ import msgspec
 import yaml
 
 from verl_pivot import __version__
-from verl_pivot.errors import DataError
+from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.opened import OpenedRollout, open_rollout
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.rollout_table import LIMITS, MAX_SECONDS
 from verl_pivot.inspect.texts import RowPlace
 from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings
 from verl_pivot.statistics import paired_difference
@@ -169,7 +170,7 @@ def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
         num_rollouts: Number of the best rollouts of each run, and of the worst.
 
     Raises:
-        DataError: If a run has neither settings nor metrics nor rollouts.
+        DataError: If a run has neither settings nor metrics nor rollouts, or too many rollouts to be counted.
     """
     while index.refresh():
         pass
@@ -398,7 +399,18 @@ _OF_ROW = tuple(name for name in ChosenRollout.__struct_fields__ if name not in 
 
 
 def _rows(index: RunIndex, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    found = index.ask(query, *values)
+    """The rows that answer a query.
+
+    Raises:
+        DataError: If that takes longer, or more memory, than the table allows.
+    """
+    try:
+        found = index.ask(query, *values)
+    except ConfigError as error:
+        raise DataError(
+            f"the rollouts are too many to be counted within {MAX_SECONDS:g} s and {LIMITS['memory_limit']}: give "
+            "fewer runs, or a dump of one step"
+        ) from error
     return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
