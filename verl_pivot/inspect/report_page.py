@@ -280,7 +280,7 @@ def _settings(report: TrainingReport) -> Iterable[str]:
     runs = [run for run in report.runs if run.settings]
     if not runs:
         yield "<h2>Settings</h2>"
-        yield "<p>No run has .hydra/config.yaml, which a launch writes.</p>"
+        yield "<p>No run has a .hydra/config.yaml that can be read; a launch writes it.</p>"
         return
     yield "<h2>Settings</h2>"
     differing = report.differing_settings
