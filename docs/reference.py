@@ -31,7 +31,7 @@ FOLDERS = {
     "objective": "The policy loss of PivotRL, and the settings of verl that `pivot.objective` stands for",
     "resampling": "Choice of the rollouts that the update sees",
     "runs": "Files of a training -> its metrics, dumps and settings, and how its tool use, length and accuracy develop",
-    "inspect": "Files of a training -> the page of `verl-pivot inspect`",
+    "inspect": "Files of a training -> the page of `verl-pivot inspect`, and the file of `verl-pivot report`",
     "routing": "Choice of the engine that serves a request",
     "routing/simulator": "A step of rollouts on simulated engines",
     "sandbox": "The client: programs and cells in, results out",

@@ -24,6 +24,7 @@ from verl_pivot.commands.play import play_command
 from verl_pivot.commands.process import process_app
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.qa_rows import qa_rows_command
+from verl_pivot.commands.report import report_command
 from verl_pivot.commands.route import route_app
 from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.score import score_command
@@ -114,6 +115,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "next-stage": next_stage_command,
     "hard-set": hard_set_command,
     "inspect": inspect_command,
+    "report": report_command,
 }
 
 for _name, _function in _COMMANDS.items():  # the first line whole: typer cuts it at the width of the terminal

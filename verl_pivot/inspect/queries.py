@@ -259,6 +259,10 @@ class RunIndex:
             f"{place.file} has no rollout at line {place.line}: it was not read yet, or its step was sampled anew"
         )
 
+    def ask(self, query: str, *values: Any) -> pyarrow.Table:
+        """The answer to a query of ours over the table `rollouts`."""
+        return self._table.ask(query, *values)
+
     def facets(self) -> dict[str, list[JsonObject]]:
         """{column: its most frequent values, each with its `count`}, for filters."""
         return {

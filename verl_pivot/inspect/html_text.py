@@ -1,0 +1,39 @@
+"""Text of anybody -> text in HTML: signs for characters that cannot be seen, escapes, and a limit of bytes."""
+
+import html
+import re
+from bisect import bisect_right
+from itertools import accumulate
+
+_HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e0fff]"
+)
+"""Characters that show nothing, act on a terminal or turn the direction of what follows; the same as in dom.js."""
+
+
+def as_html(text: str) -> str:
+    """The text with a sign such as ⟨U+001B⟩ for each character that would not be seen, for an element or attribute."""
+    return html.escape(_HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text))
+
+
+def bounded_html(text: str, max_bytes: int) -> str:
+    """The text as HTML; the middle of one that takes more bytes is left out, and a note says how much.
+
+    Args:
+        text: Text of anybody.
+        max_bytes: Bytes that the beginning and the end may take in UTF-8, without the note.
+    """
+    if len(text) <= max_bytes and len((whole := as_html(text)).encode()) <= max_bytes:
+        return whole
+    num_head = _num_fitting(text, max_bytes * 2 // 3)
+    num_tail = _num_fitting(text[: num_head - 1 : -1] if num_head else text[::-1], max_bytes // 3)
+    num_cut = len(text) - num_head - num_tail
+    note = f'<span class="cut">[{num_cut:,} characters are left out]</span>'
+    return as_html(text[:num_head]) + note + as_html(text[len(text) - num_tail :])
+
+
+def _num_fitting(text: str, max_bytes: int) -> int:
+    """Characters at the beginning that take at most so many bytes as HTML."""
+    sizes = accumulate(len(as_html(character).encode()) for character in text[:max_bytes])
+    return bisect_right(list(sizes), max_bytes)
