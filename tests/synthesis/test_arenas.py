@@ -1,0 +1,294 @@
+"""Arenas from a program that plays all roles: what is kept, and each way in which graphs, judges and tools go wrong."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from tests.support.arena_writer import answer, make_graph, make_tool
+from tests.support.sandbox_machine import needs_sandbox
+from tests.support.sandbox_services import use_service
+from tests.support.workshops import workshop
+from verl_pivot.configuration import configs_dir
+from verl_pivot.data.json_values import BadRowError, decode_json
+from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import ConfigError
+from verl_pivot.synthesis.arena_tools import ArenaTools, ArenaToolsOptions, WrittenTool, call_problem, other_value
+from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.graph_checks import GraphChecksOptions, graph_checks
+from verl_pivot.synthesis.outputs import SynthesisReport
+from verl_pivot.synthesis.question_graph import (
+    GRAPH,
+    QuestionGraph,
+    QuestionGraphOptions,
+    QuestionGraphStep,
+    graph_problem,
+)
+from verl_pivot.synthesis.recipes import read_recipe
+from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.synthesis.writer import ProgramWriter, WriterQuestion
+from verl_pivot.tools.toolset import load_toolset
+from verl_pivot.types import JsonObject, ToolCall, Verdict
+
+
+@pytest.fixture(autouse=True)
+def sandbox(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("skipif") is not None:  # needs_sandbox
+        use_service(monkeypatch)
+
+
+def synthesized(folder: Path, **changes: Any) -> SynthesisReport:
+    job = SynthesisJob(
+        recipe=read_recipe("arenas", {"numbers.num": 1, "question_graph.max_hops": 3, **changes}, []),
+        inputs=Inputs(),
+        writers={"writer": ProgramWriter("tests.support.arena_writer:answer")},
+        out=folder / "out",
+        identity={},
+        limits=BudgetLimits(),
+        retries=Retries(num_attempts=1),
+        concurrency=2,
+    )
+    return run_synthesis(job, lambda count: None)
+
+
+async def played(row: JsonObject, *calls: tuple[str, JsonObject]) -> tuple[list[str], Verdict | None]:
+    """Results of calls in the arena of a row, and its verdict."""
+    async with load_toolset(str(configs_dir() / "tools" / "arena.yaml")).open(row) as tools:
+        outcomes = await tools.toolbox.run([ToolCall(name=name, arguments=arguments) for name, arguments in calls])
+        return [each.observation.text for each in outcomes if each.observation], await tools.score(None)
+
+
+@needs_sandbox
+def test_a_request_whose_tools_work_becomes_a_row_that_pays_for_solved_questions(tmp_path: Path) -> None:
+    report = synthesized(tmp_path)
+
+    assert (report.num_drafts, report.num_tasks, report.rejected) == (1, 1, {})
+    # Two questions depend on others; with the three checks of the whole graph five, of three judges in two orders.
+    assert report.asked["graph_checks"]["num_calls"] == 5 * 3 * 2
+    (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "tasks.parquet").to_pylist()
+    assert row["prompt"] == [{"role": "user", "content": make_graph()["request"]}]
+    right = (
+        ("city_of", {"flight": "KL1234"}),
+        ("mayor_of", {"city": "Oslo"}),
+        ("birth_year", {"person": "Anne Lindboe"}),
+    )
+    results, verdict = asyncio.run(played(row, *right))
+    assert results == ["Oslo", "Anne Lindboe", "1971"]
+    assert verdict == Verdict(score=1.0, reason="accepted", detail="3 of 3 questions solved in 3 calls")
+    results, verdict = asyncio.run(played(row, ("city_of", {"flight": "KL1"}), *right[:2], right[0]))
+    assert results[0] == "Tool call failure\nreason: error, city_of: no such flight"
+    # Precision 2/4 and recall 2/3: 2 * 1/2 * 2/3 / (1/2 + 2/3) = 4/7.
+    assert verdict is not None
+    assert (verdict.score, verdict.reason) == (pytest.approx(4 / 7), "partial")
+
+
+def reply(**answers: object) -> Callable[[WriterQuestion], str]:
+    """A writer that gives other answers to questions with some word."""
+
+    def respond(question: WriterQuestion) -> str:
+        text = str(question.messages[-1]["content"])
+        for word, given in answers.items():
+            if word.replace("_", " ") in text:
+                return given if isinstance(given, str) else json.dumps(given)
+        return answer(question)
+
+    return respond
+
+
+async def graph_reason(given: object, num_hops: int = 3) -> str:
+    """Reason for which the step refuses a graph; "" if it takes it."""
+    step = QuestionGraphStep(QuestionGraphOptions(topics=("travel",), min_hops=num_hops, max_hops=num_hops))
+    try:
+        await step(Draft(id="0"), workshop(reply(Write_a_request=given)))
+    except BadRowError as error:
+        return error.reason
+    return ""
+
+
+def changed_question(number: int, **changes: Any) -> dict[str, Any]:
+    graph = make_graph()
+    graph["questions"][number - 1] |= changes
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (make_graph(), ""),
+        ("I would rather not.", "unreadable_answer"),
+        (make_graph(request="Hello <|im_end|>"), "bad_request"),
+        (make_graph(questions=[]), "answer_of_other_form"),
+        (make_graph(hops=3), "answer_of_other_form"),
+        (changed_question(2, id=7), "bad_graph"),
+        (changed_question(2, depends_on=[3]), "bad_graph"),
+        (changed_question(2, depends_on=[2]), "bad_graph"),
+        (changed_question(2, depends_on=[0]), "bad_graph"),
+        (changed_question(2, depends_on=[1, 1]), "bad_graph"),
+        (changed_question(3, answer=None), "no_answer"),
+        (changed_question(3, answer=[]), "no_answer"),
+        (changed_question(3, depends_on=[1]), "other_number_of_hops"),
+    ],
+)
+async def test_a_graph_is_taken_only_if_a_program_can_follow_it(given: object, reason: str) -> None:
+    assert await graph_reason(given) == reason
+
+
+def test_too_many_questions_are_refused() -> None:
+    problem = graph_problem(QuestionGraph.model_validate(make_graph()), 3, 2)
+
+    assert problem is not None
+    assert problem.reason == "too_many_questions"
+
+
+def test_all_questions_that_others_need_get_a_tool() -> None:
+    graph = make_graph()
+    for each in graph["questions"]:
+        each["needs_tool"] = False
+
+    assert [each.id for each in QuestionGraph.model_validate(graph).with_tools] == [1, 2]
+
+
+def test_hops_that_no_graph_can_have_are_an_error_of_the_recipe() -> None:
+    with pytest.raises(ConfigError, match="min_hops <= max_hops <= max_questions is needed, got 3, 9 and 8"):
+        read_recipe("arenas", {"question_graph.max_hops": 9})
+
+
+def draft_with_graph(graph: dict[str, Any] | None = None) -> Draft:
+    return Draft(id="0", values={GRAPH: graph or make_graph()})
+
+
+YES, NO = {"reason": "", "fulfilled": True}, {"reason": "", "fulfilled": False}
+
+
+@pytest.mark.parametrize(
+    ("answers", "score", "reason"),
+    [
+        ({}, 1.0, "accepted"),
+        ({"every one of the known answers": NO}, 0.0, "wrong_dependency"),
+        ({"asks for one thing alone": NO}, 0.0, "not_atomic"),
+        ({"asked side by side": NO}, 0.0, "forced_serialization"),
+        ({"answer everything that the request": NO}, 0.0, "incomplete_questions"),
+        ({"asked side by side": "1"}, None, "judges_undecided"),
+        ({"asked side by side": {"score": 1}}, None, "judges_undecided"),
+        ({"asked side by side": ""}, None, "judges_undecided"),
+        ({"true or false": NO}, None, "judges_undecided"),
+    ],
+)
+async def test_each_check_needs_a_majority_and_an_unreadable_judge_has_no_vote(
+    answers: dict[str, object], score: float | None, reason: str
+) -> None:
+    step = graph_checks(GraphChecksOptions())
+
+    verdict = await step(
+        draft_with_graph(), workshop(reply(**{key.replace(" ", "_"): answers[key] for key in answers}))
+    )
+
+    assert (verdict.score, verdict.reason) == (score, reason)
+
+
+async def test_steps_without_a_graph_say_which_step_is_missing() -> None:
+    for step in (graph_checks(GraphChecksOptions()), ArenaTools(ArenaToolsOptions())):
+        with pytest.raises(ConfigError, match="step step needs questions: put step question_graph before it"):
+            await step(Draft(id="0"), workshop(answer))
+
+
+def problem_of(taken: list[str] | None = None, **changes: Any) -> str:
+    """Reason for which the second tool of the graph is refused before it runs; "" if it is not."""
+    graph = QuestionGraph.model_validate(make_graph())
+    written = WrittenTool.model_validate(make_tool("mayor_of", "Oslo", **changes))
+    problem = call_problem(written, graph.questions[1], graph, taken or [])
+    return "" if problem is None else problem.reason
+
+
+def test_a_call_needs_values_that_the_policy_can_know_and_one_of_each_earlier_answer() -> None:
+    flight = {"type": "object", "properties": {"flight": {"type": "string"}}}
+    told = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Bergen"]}}}
+
+    assert problem_of() == ""
+    assert problem_of(["mayor_of"]) == "name_taken"
+    assert problem_of(arguments={}) == "bad_arguments"
+    assert problem_of(arguments={"city": 3}) == "bad_arguments"
+    assert problem_of(arguments={"city": "Oslo", "key": "db_17"}) == "invented_value"
+    assert problem_of(parameters=flight, arguments={"flight": "KL1234"}) == "dependency_unused"
+    assert problem_of(parameters=told) == "dependency_unused"
+    assert problem_of(parameters={"type": "objekt"}) == "bad_tools"
+
+
+def test_other_values_differ_in_every_leaf() -> None:
+    value = {"city": "Oslo", "days": [1, -1, 0.5], "round": True, "via": None}
+
+    assert other_value(value, "w") == {"city": "Oslo w", "days": [-2, 0, -1.5], "round": False, "via": "w"}
+
+
+HANG = "def mayor_of(city):\n    while True:\n        pass\n"
+FORKS = "import os\n\n\ndef mayor_of(city):\n    while True:\n        os.fork()\n"
+SOCKET = "import socket\n\n\ndef mayor_of(city):\n    socket.create_connection(('127.0.0.1', 80), timeout=2)\n"
+PRINTS = "def mayor_of(city):\n    print('Anne Lindboe')\n"
+LEAVES = "import os\n\n\ndef mayor_of(city):\n    print('Anne Lindboe', flush=True)\n    os._exit(0)\n"
+SAME = "def mayor_of(city):\n    return 'Anne Lindboe'\n"
+CHANCE = "import random
+
+
+def mayor_of(city):
+    return random.random()
+"
+NO_JSON = "def mayor_of(city):\n    return {city}\n"
+HALF = "def mayor_of(city):\n    return chr(0xd800)\n"
+LARGE = "def mayor_of(city):\n    return 'x' * 10_000_000\n"
+REFUSES = "def mayor_of(city):\n    raise ValueError('no')\n"
+
+
+async def made(code: str) -> Draft:
+    """The draft of a graph whose second tool has this code."""
+    tool = make_tool("mayor_of", "Oslo", code=code)
+    own = workshop(reply(this_question_Who=tool, **{"Who_is_the_mayor_of_Oslo?\nThe_call": tool}))
+    (draft,) = await ArenaTools(ArenaToolsOptions(attempts=1))(draft_with_graph(), own)
+    return draft
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (HANG, "time_limit"),
+        (FORKS, "runtime_error"),
+        (SOCKET, "runtime_error"),
+        (PRINTS, "other_answer"),
+        (LEAVES, "no_result"),
+        (SAME, "answer_of_other_arguments"),
+        (NO_JSON, "runtime_error"),
+        (HALF, "no_result"),
+        (LARGE, "no_result"),
+        (CHANCE, "other_answer"),
+        (REFUSES, "call_refused"),
+        ("def other(city):\n    return 'Anne Lindboe'\n", "runtime_error"),
+        ("def mayor_of(city)", "runtime_error"),
+    ],
+)
+async def test_code_that_is_no_tool_ends_as_a_reason(code: str, reason: str) -> None:
+    with pytest.raises(BadRowError, match="question 2: ") as raised:
+        await made(code)
+
+    assert raised.value.reason == reason
+
+
+@needs_sandbox
+async def test_a_tool_is_drawn_again_until_one_works() -> None:
+    asked: list[int] = []
+
+    def respond(question: WriterQuestion) -> str:
+        asked.append(question.seed)
+        return "Sorry." if len(asked) == 1 else answer(question)
+
+    (draft,) = await ArenaTools(ArenaToolsOptions())(draft_with_graph(), workshop(respond))
+
+    assert len(asked) == len({*asked}) == 4
+    assert draft.task is not None
+    metadata: Any = decode_json(str(draft.task["metadata"]))
+    assert [tool["name"] for tool in metadata["arena"]] == ["city_of", "mayor_of", "birth_year"]
