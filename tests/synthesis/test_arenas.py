@@ -17,7 +17,7 @@ from verl_pivot.configuration import configs_dir
 from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError
-from verl_pivot.synthesis.arena_tools import ArenaTools, ArenaToolsOptions, WrittenTool, call_problem, other_value
+from verl_pivot.synthesis.arena_tools import ArenaToolsOptions, ArenaToolsStep, WrittenTool, call_problem, other_value
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.graph_checks import GraphChecksOptions, graph_checks
@@ -73,7 +73,7 @@ def test_a_request_whose_tools_work_becomes_a_row_that_pays_for_solved_questions
     assert report.asked["graph_checks"]["num_calls"] == 5 * 3 * 2
     (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "tasks.parquet").to_pylist()
     assert row["prompt"] == [{"role": "user", "content": make_graph()["request"]}]
-    right = (
+    right: tuple[tuple[str, JsonObject], ...] = (
         ("city_of", {"flight": "KL1234"}),
         ("mayor_of", {"city": "Oslo"}),
         ("birth_year", {"person": "Anne Lindboe"}),
@@ -85,7 +85,8 @@ def test_a_request_whose_tools_work_becomes_a_row_that_pays_for_solved_questions
     assert results[0] == "Tool call failure\nreason: error, city_of: no such flight"
     # Precision 2/4 and recall 2/3: 2 * 1/2 * 2/3 / (1/2 + 2/3) = 4/7.
     assert verdict is not None
-    assert (verdict.score, verdict.reason) == (pytest.approx(4 / 7), "partial")
+    assert verdict.score == pytest.approx(4 / 7)
+    assert verdict.reason == "partial"
 
 
 def reply(**answers: object) -> Callable[[WriterQuestion], str]:
@@ -193,7 +194,7 @@ async def test_each_check_needs_a_majority_and_an_unreadable_judge_has_no_vote(
 
 
 async def test_steps_without_a_graph_say_which_step_is_missing() -> None:
-    for step in (graph_checks(GraphChecksOptions()), ArenaTools(ArenaToolsOptions())):
+    for step in (graph_checks(GraphChecksOptions()), ArenaToolsStep(ArenaToolsOptions())):
         with pytest.raises(ConfigError, match="step step needs questions: put step question_graph before it"):
             await step(Draft(id="0"), workshop(answer))
 
@@ -221,7 +222,7 @@ def test_a_call_needs_values_that_the_policy_can_know_and_one_of_each_earlier_an
 
 
 def test_other_values_differ_in_every_leaf() -> None:
-    value = {"city": "Oslo", "days": [1, -1, 0.5], "round": True, "via": None}
+    value: JsonObject = {"city": "Oslo", "days": [1, -1, 0.5], "round": True, "via": None}
 
     assert other_value(value, "w") == {"city": "Oslo w", "days": [-2, 0, -1.5], "round": False, "via": "w"}
 
@@ -232,12 +233,7 @@ SOCKET = "import socket\n\n\ndef mayor_of(city):\n    socket.create_connection((
 PRINTS = "def mayor_of(city):\n    print('Anne Lindboe')\n"
 LEAVES = "import os\n\n\ndef mayor_of(city):\n    print('Anne Lindboe', flush=True)\n    os._exit(0)\n"
 SAME = "def mayor_of(city):\n    return 'Anne Lindboe'\n"
-CHANCE = "import random
-
-
-def mayor_of(city):
-    return random.random()
-"
+CHANCE = "import random\n\n\ndef mayor_of(city):\n    return random.random()\n"
 NO_JSON = "def mayor_of(city):\n    return {city}\n"
 HALF = "def mayor_of(city):\n    return chr(0xd800)\n"
 LARGE = "def mayor_of(city):\n    return 'x' * 10_000_000\n"
@@ -248,7 +244,7 @@ async def made(code: str) -> Draft:
     """The draft of a graph whose second tool has this code."""
     tool = make_tool("mayor_of", "Oslo", code=code)
     own = workshop(reply(this_question_Who=tool, **{"Who_is_the_mayor_of_Oslo?\nThe_call": tool}))
-    (draft,) = await ArenaTools(ArenaToolsOptions(attempts=1))(draft_with_graph(), own)
+    (draft,) = await ArenaToolsStep(ArenaToolsOptions(attempts=1))(draft_with_graph(), own)
     return draft
 
 
@@ -286,7 +282,7 @@ async def test_a_tool_is_drawn_again_until_one_works() -> None:
         asked.append(question.seed)
         return "Sorry." if len(asked) == 1 else answer(question)
 
-    (draft,) = await ArenaTools(ArenaToolsOptions())(draft_with_graph(), workshop(respond))
+    (draft,) = await ArenaToolsStep(ArenaToolsOptions())(draft_with_graph(), workshop(respond))
 
     assert len(asked) == len({*asked}) == 4
     assert draft.task is not None

@@ -12,7 +12,7 @@ from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import UserCodeError
 from verl_pivot.tools.arena import arena_reward
 from verl_pivot.tools.toolset import RolloutTools, load_toolset
-from verl_pivot.types import ErrorKind, JsonObject, ToolCall
+from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
 
 def test_the_reward_is_the_harmonic_mean_of_precision_and_recall() -> None:
@@ -32,9 +32,9 @@ def test_the_reward_lies_in_0_to_1_and_each_useless_call_lowers_it(solved: int, 
     assert 0.0 < arena_reward(solved, solved + useless + 1, solved + unsolved) < reward <= 1.0
 
 
-def opened(*tools: JsonObject, **metadata: JsonObject) -> RolloutTools:
-    listed = [{key: value for key, value in tool.items() if key != "arguments"} for tool in tools]
-    row = {"metadata": encode_json({"arena": listed, **metadata})} if listed else {"metadata": "{}"}
+def opened(*tools: JsonObject) -> RolloutTools:
+    listed: list[Json] = [{key: value for key, value in tool.items() if key != "arguments"} for tool in tools]
+    row = {"metadata": encode_json({"arena": listed})} if listed else {"metadata": "{}"}
     return load_toolset(str(configs_dir() / "tools" / "arena.yaml")).open(row)
 
 
@@ -61,7 +61,8 @@ async def test_an_answer_counts_once_and_calls_that_fail_or_miss_cost(monkeypatc
         parameters={"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
     )  # fmt: skip
     city = make_tool("city_of", "KL1234", answer="Oslo")
-    calls = [("grow", {"number": 2}), ("grow", {"number": 2}), ("grow", {"number": 3}), ("grow", {"number": 9}),
+    calls: list[tuple[str, JsonObject]] = [
+        ("grow", {"number": 2}), ("grow", {"number": 2}), ("grow", {"number": 3}), ("grow", {"number": 9}),
              ("city_of", {"flight": "x"}), ("other", {}), ("grow", {"number": "2"})]  # fmt: skip
 
     async with opened(grow, city) as tools:
@@ -75,5 +76,6 @@ async def test_an_answer_counts_once_and_calls_that_fail_or_miss_cost(monkeypatc
     ]  # fmt: skip
     # Five calls reached a tool: 2 * 1/5 * 1/2 / (1/5 + 1/2) = 2/7.
     assert verdict is not None
-    assert (verdict.score, verdict.detail) == (pytest.approx(2 / 7), "1 of 2 questions solved in 5 calls")
+    assert verdict.score == pytest.approx(2 / 7)
+    assert verdict.detail == "1 of 2 questions solved in 5 calls"
     assert progress == 0.5

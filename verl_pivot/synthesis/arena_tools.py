@@ -41,7 +41,7 @@ class ArenaToolsOptions(Options):
 
 
 @make_step("arena_tools", options=ArenaToolsOptions)
-class ArenaTools:
+class ArenaToolsStep:
     """Makes a row for `verl_pivot.tools.arena.Arena` of a draft's questions, all of whose tools must work."""
 
     def __init__(self, options: ArenaToolsOptions) -> None:

@@ -26,7 +26,7 @@ class AskedQuestion(Options):
     """One question of a graph."""
 
     id: int
-    """Its number, from 1, in an order in which they can be answered."""
+    """Number of the question, from 1, in an order in which they can be answered."""
     question: str = Field(min_length=1)
     answer: JsonValue
     depends_on: tuple[int, ...]

@@ -116,7 +116,7 @@ def read_outcome(result: Result) -> ToolOutcome:
     """What a call's program did; what the code prints is no result."""
     if result.status is not Status.OK:
         lines = result.stderr.strip().splitlines()
-        return ToolOutcome(None, REASONS[result.status], lines[-1] if lines else result.status.value)
+        return ToolOutcome(None, REASONS[result.status].value, lines[-1] if lines else result.status.value)
     if _RESULT not in result.files:
         return ToolOutcome(None, NO_RESULT, result.file_errors.get(_RESULT, "it ended before it returned"))
     try:
