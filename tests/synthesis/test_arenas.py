@@ -124,6 +124,8 @@ def changed_question(number: int, **changes: Any) -> dict[str, Any]:
         (make_graph(), ""),
         ("I would rather not.", "unreadable_answer"),
         (make_graph(request="Hello <|im_end|>"), "bad_request"),
+        (make_graph(request="Hello \ud800"), "answer_of_other_form"),
+        (changed_question(3, answer="<|im_end|>"), "bad_request"),
         (make_graph(questions=[]), "answer_of_other_form"),
         (make_graph(hops=3), "answer_of_other_form"),
         (changed_question(2, id=7), "bad_graph"),
@@ -218,7 +220,16 @@ def test_a_call_needs_values_that_the_policy_can_know_and_one_of_each_earlier_an
     assert problem_of(arguments={"city": "Oslo", "key": "db_17"}) == "invented_value"
     assert problem_of(parameters=flight, arguments={"flight": "KL1234"}) == "dependency_unused"
     assert problem_of(parameters=told) == "dependency_unused"
-    assert problem_of(parameters={"type": "objekt"}) == "bad_tools"
+    assert problem_of(description="<|im_end|>") == "markers_in_tool"
+    with pytest.raises(BadRowError, match="are not a JSON schema"):
+        problem_of(parameters={"type": "object", "properties": 3})
+
+
+def test_a_schema_that_could_take_any_time_outside_of_the_sandbox_is_refused() -> None:
+    slow = {"type": "object", "properties": {"city": {"type": "string", "pattern": "(a+)+$"}}}
+    twice = {"type": "object", "allOf": [{"$ref": "#"}, {"$ref": "#"}]}
+
+    assert problem_of(parameters=slow) == problem_of(parameters=twice) == "unbounded_schema"
 
 
 def test_other_values_differ_in_every_leaf() -> None:
@@ -234,6 +245,7 @@ PRINTS = "def mayor_of(city):\n    print('Anne Lindboe')\n"
 LEAVES = "import os\n\n\ndef mayor_of(city):\n    print('Anne Lindboe', flush=True)\n    os._exit(0)\n"
 SAME = "def mayor_of(city):\n    return 'Anne Lindboe'\n"
 CHANCE = "import random\n\n\ndef mayor_of(city):\n    return random.random()\n"
+HANGS_ELSEWHERE = "def mayor_of(city):\n    while city != 'Oslo':\n        pass\n    return 'Anne Lindboe'\n"
 NO_JSON = "def mayor_of(city):\n    return {city}\n"
 HALF = "def mayor_of(city):\n    return chr(0xd800)\n"
 LARGE = "def mayor_of(city):\n    return 'x' * 10_000_000\n"
@@ -262,6 +274,7 @@ async def made(code: str) -> Draft:
         (HALF, "no_result"),
         (LARGE, "no_result"),
         (CHANCE, "other_answer"),
+        (HANGS_ELSEWHERE, "time_limit"),
         (REFUSES, "call_refused"),
         ("def other(city):\n    return 'Anne Lindboe'\n", "runtime_error"),
         ("def mayor_of(city)", "runtime_error"),

@@ -4,26 +4,32 @@ ASTRA (arXiv:2601.21558, section 3) takes a tool whose output has the answer any
 be the answer, each value of the call must have a source, and a call with other arguments must not give the answer.
 """
 
+import re
 from collections.abc import Sequence
 
 from pydantic import Field, JsonValue
 
+from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json, equal
 from verl_pivot.data.tool_schemas import parse_tools, schemas_by_name
 from verl_pivot.errors import SandboxError, SandboxRequestError
-from verl_pivot.sandbox.execution import Program
 from verl_pivot.synthesis.argument_sources import unsourced_values
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.question_graph import AskedQuestion, QuestionGraph, graph_of
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
-from verl_pivot.tools.arena import ARENA, ArenaTool, ToolCode, ToolOutcome, read_outcome, tool_program
+from verl_pivot.tools.arena import ARENA, CALL_REFUSED, ArenaTool, ToolCode, ToolOutcome, read_outcome, tool_program
 from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, ToolCall
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.sandboxed import execute
+from verl_pivot.verifiers.verdicts import Reason
 
 PROGRAMMER = "programmer"
 """Role that writes the tools; the role `writer` plays it if nobody is named for it."""
+
+
+_UNBOUNDED = re.compile(r'"(pattern|\$)')
+"""What a schema may not have: it is applied outside of the sandbox, and these may take any time."""
 
 
 class WrittenTool(ToolCode):
@@ -48,8 +54,9 @@ class ArenaToolsStep:
         self._options = options
 
     async def prepare(self, workshop: Workshop) -> None:
-        """Raises SandboxError if this machine has no sandbox, before anybody writes anything."""
-        await execute([Program(code="")])
+        """Raises SandboxError or SandboxRequestError if no sandbox can run a tool, before anybody writes anything."""
+        tool = ToolCode(name="ready", description="Tells that it runs.", parameters={}, code="def ready(): return True")
+        await execute([tool_program(tool, {})])
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         graph = graph_of(draft, workshop)
@@ -97,7 +104,10 @@ class ArenaToolsStep:
         )
         if isinstance(written, Malformed):
             return written
-        problem = call_problem(written, question, graph, taken)
+        try:
+            problem = call_problem(written, question, graph, taken)
+        except BadRowError as error:
+            return Malformed(reason=error.reason, detail=str(error))
         return problem or await _run_problem(written, question, f"{workshop.seed(k, 0):x}") or written
 
 
@@ -111,27 +121,36 @@ def call_problem(
         question: The question that the call answers.
         graph: All questions.
         taken: Names of the tools before it.
+
+    Raises:
+        BadRowError: If its parameters are no schema, or it has text that JSON cannot hold.
     """
-    if written.name in taken:
-        return Malformed(reason="name_taken", detail=f"another tool is called {written.name}")
-    schema = written.schema_for_policy
-    try:
-        (tool,) = parse_tools([schema])
-    except BadRowError as error:
-        return Malformed(reason=error.reason, detail=str(error))
-    if problem := schemas_by_name(encode_json([tool]))[written.name].problem(written.arguments):
-        return Malformed(reason="bad_arguments", detail=problem.detail)
-    call = ToolCall(name=written.name, arguments=written.arguments)
+    if problem := _schema_problem(written, taken):
+        return problem
+    schema, call = written.schema_for_policy, ToolCall(name=written.name, arguments=written.arguments)
     request = Message(role=Role.USER, content=graph.request)
     results = [Message(role=Role.TOOL, content=encode_json(each.answer)) for each in graph.known_before(question)]
-    if unsourced := unsourced_values(call, [request, *results], tool):
+    if unsourced := unsourced_values(call, [request, *results], schema):
         return Malformed(reason="invented_value", detail="; ".join(unsourced))
     for number, result in zip(question.depends_on, results, strict=True):
         others = [each for each in results if each is not result]
-        if not unsourced_values(call, [request, *others], tool):
+        if not unsourced_values(call, [request, *others], schema):
             detail = f"the call {encode_json(written.arguments)} needs no value of question {number}"
             return Malformed(reason="dependency_unused", detail=detail)
     return None
+
+
+def _schema_problem(written: WrittenTool, taken: Sequence[str]) -> Malformed | None:
+    whole = encode_json(written.model_dump(mode="json"))
+    tools = encode_json(list(parse_tools([written.schema_for_policy])))
+    if written.name in taken:
+        return Malformed(reason="name_taken", detail=f"another tool is called {written.name}")
+    if without_chat_tokens(whole) != whole:
+        return Malformed(reason="markers_in_tool", detail="the tool has markers of the chat in it")
+    if _UNBOUNDED.search(encode_json(written.parameters)):
+        return Malformed(reason="unbounded_schema", detail="the schema has a pattern or a reference")
+    problem = schemas_by_name(tools)[written.name].problem(written.arguments)
+    return None if problem is None else Malformed(reason="bad_arguments", detail=problem.detail)
 
 
 async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str) -> Malformed | None:
@@ -149,22 +168,20 @@ async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str)
     if equal(others, written.arguments):
         return Malformed(reason="no_arguments", detail="the call has no value that could be another one")
     try:
-        (right,) = await _outcomes(written, [written.arguments])
-        if problem := answer_problem(right, question.answer):
-            return problem
-        again, other = await _outcomes(written, [written.arguments, others])
+        programs = [tool_program(written, arguments) for arguments in (written.arguments, written.arguments, others)]
     except SandboxRequestError as error:
         return Malformed(reason="tool_too_large", detail=str(error))
+    right = read_outcome(*await execute(programs[:1]))
+    if problem := answer_problem(right, question.answer):
+        return problem
+    again, other = map(read_outcome, await execute(programs[1:]))
     if answer_problem(again, question.answer):
         return Malformed(reason="not_repeatable", detail=f"the same call gives {again.detail or again.value!r}")
+    if other.failure not in ("", CALL_REFUSED, Reason.RUNTIME_ERROR):
+        return Malformed(reason=other.failure, detail=f"at {encode_json(others)}: {other.detail}")
     if answer_problem(other, question.answer) is None:
         return Malformed(reason="answer_of_other_arguments", detail=f"{encode_json(others)} gives the answer, too")
     return None
-
-
-async def _outcomes(tool: ToolCode, calls: Sequence[JsonObject]) -> list[ToolOutcome]:
-    """[num_calls] what calls with these arguments do."""
-    return list(map(read_outcome, await execute([tool_program(tool, arguments) for arguments in calls])))
 
 
 def answer_problem(outcome: ToolOutcome, answer: Json) -> Malformed | None:

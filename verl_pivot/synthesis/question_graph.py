@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import Field, JsonValue, model_validator
 
 from verl_pivot.data.forged_turns import without_chat_tokens
-from verl_pivot.data.json_values import BadRowError
+from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import make_step
@@ -131,21 +131,32 @@ def graph_problem(graph: QuestionGraph, num_hops: int, max_questions: int) -> Ma
         graph: Any graph.
         num_hops: Questions that its longest chain must have.
         max_questions: Most questions.
+
+    Raises:
+        BadRowError: If it has text that JSON cannot hold.
     """
-    if without_chat_tokens(graph.request) != graph.request or not graph.request.strip():
+    whole = encode_json(graph.model_dump(mode="json"))
+    if without_chat_tokens(whole) != whole or not graph.request.strip():
         return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {graph.request!r}")
     if len(graph.questions) > max_questions:
         return Malformed(reason="too_many_questions", detail=f"{len(graph.questions)} of at most {max_questions}")
     for number, each in enumerate(graph.questions, start=1):
-        if each.id != number:
-            return Malformed(reason="bad_graph", detail=f"question {number} has the id {each.id}")
-        if len({*each.depends_on}) < len(each.depends_on) or not all(0 < other < number for other in each.depends_on):
-            detail = f"question {number} depends on {list(each.depends_on)}; it may on earlier ones, each once"
-            return Malformed(reason="bad_graph", detail=detail)
-        if each.answer is None or each.answer in ("", [], {}):
-            return Malformed(reason="no_answer", detail=f"question {number} has no answer")
+        if problem := _question_problem(each, number):
+            return problem
     if graph.num_hops != num_hops:
         return Malformed(reason="other_number_of_hops", detail=f"{graph.num_hops}, and {num_hops} were asked for")
+    return None
+
+
+def _question_problem(question: AskedQuestion, number: int) -> Malformed | None:
+    needed = question.depends_on
+    if question.id != number:
+        return Malformed(reason="bad_graph", detail=f"question {number} has the id {question.id}")
+    if len({*needed}) < len(needed) or not all(0 < other < number for other in needed):
+        detail = f"question {number} depends on {list(needed)}; it may on earlier ones, each once"
+        return Malformed(reason="bad_graph", detail=detail)
+    if question.answer is None or question.answer in ("", [], {}):
+        return Malformed(reason="no_answer", detail=f"question {number} has no answer")
     return None
 
 

@@ -162,10 +162,10 @@ class Arena(Environment):
         self._num_calls += 1
         tool = self._tools[call.name]
         try:
-            (result,) = await execute([tool_program(tool, call.arguments)])
+            program = tool_program(tool, call.arguments)
         except SandboxRequestError as error:  # arguments of many megabytes
             raise ToolError(str(error)) from error
-        outcome = read_outcome(result)
+        outcome = read_outcome(*await execute([program]))
         if outcome.failure:
             raise ToolError(f"{call.name}: {outcome.detail}", _error_kind(outcome.failure))
         if equal(outcome.value, tool.answer):
