@@ -135,6 +135,7 @@ def changed_question(number: int, **changes: Any) -> dict[str, Any]:
         (changed_question(2, depends_on=[1, 1]), "bad_graph"),
         (changed_question(3, answer=None), "no_answer"),
         (changed_question(3, answer=[]), "no_answer"),
+        (changed_question(3, answer="\ud800"), "not_json"),
         (changed_question(3, depends_on=[1]), "other_number_of_hops"),
     ],
 )
@@ -221,8 +222,9 @@ def test_a_call_needs_values_that_the_policy_can_know_and_one_of_each_earlier_an
     assert problem_of(parameters=flight, arguments={"flight": "KL1234"}) == "dependency_unused"
     assert problem_of(parameters=told) == "dependency_unused"
     assert problem_of(description="<|im_end|>") == "markers_in_tool"
-    with pytest.raises(BadRowError, match="are not a JSON schema"):
-        problem_of(parameters={"type": "object", "properties": 3})
+    for broken, message in (({"properties": 3}, "are not a JSON schema"), ({"title": "\ud800"}, "no JSON form")):
+        with pytest.raises(BadRowError, match=message):
+            problem_of(parameters={"type": "object", **broken})
 
 
 def test_a_schema_that_could_take_any_time_outside_of_the_sandbox_is_refused() -> None:
