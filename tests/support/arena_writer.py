@@ -1,8 +1,11 @@
 """Program that plays all roles of `arenas` without a mistake: a graph of three questions, judges that agree, tools."""
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.question_graph import GRAPH
 from verl_pivot.synthesis.writer import WriterQuestion
 
 TABLES = {
@@ -56,3 +59,24 @@ _CALLS = {
     "Who": ("mayor_of", "Oslo"),
     "In which year": ("birth_year", "Anne Lindboe"),
 }
+
+
+def answering(answers: Mapping[str, object]) -> Callable[[WriterQuestion], str]:
+    """The program with other answers.
+
+    Args:
+        answers: {part of a question: the answer, as text or as what its JSON holds}.
+    """
+
+    def respond(question: WriterQuestion) -> str:
+        text = str(question.messages[-1]["content"])
+        other = next((given for part, given in answers.items() if part in text), None)
+        if other is None:
+            return answer(question)
+        return other if isinstance(other, str) else json.dumps(other)
+
+    return respond
+
+
+def draft_with_graph() -> Draft:
+    return Draft(id="0", values={GRAPH: make_graph()})

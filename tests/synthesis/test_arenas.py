@@ -1,34 +1,24 @@
-"""Arenas from a program that plays all roles: what is kept, and each way in which graphs, judges and tools go wrong."""
+"""Arenas from a program that plays all roles: rows that are kept and played, and each way in which tools go wrong."""
 
 import asyncio
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 
-from tests.support.arena_writer import answer, make_graph, make_tool
+from tests.support.arena_writer import answer, answering, draft_with_graph, make_graph, make_tool
 from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service
 from tests.support.workshops import workshop
 from verl_pivot.configuration import configs_dir
 from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.arena_tools import ArenaToolsOptions, ArenaToolsStep, WrittenTool, call_problem, other_value
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.graph_checks import GraphChecksOptions, graph_checks
 from verl_pivot.synthesis.outputs import SynthesisReport
-from verl_pivot.synthesis.question_graph import (
-    GRAPH,
-    QuestionGraph,
-    QuestionGraphOptions,
-    QuestionGraphStep,
-    graph_problem,
-)
+from verl_pivot.synthesis.question_graph import QuestionGraph
 from verl_pivot.synthesis.recipes import read_recipe
 from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
 from verl_pivot.synthesis.workshop import Inputs
@@ -43,9 +33,9 @@ def sandbox(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
         use_service(monkeypatch)
 
 
-def synthesized(folder: Path, **changes: Any) -> SynthesisReport:
+def synthesized(folder: Path) -> SynthesisReport:
     job = SynthesisJob(
-        recipe=read_recipe("arenas", {"numbers.num": 1, "question_graph.max_hops": 3, **changes}, []),
+        recipe=read_recipe("arenas", {"numbers.num": 1, "question_graph.max_hops": 3}),
         inputs=Inputs(),
         writers={"writer": ProgramWriter("tests.support.arena_writer:answer")},
         out=folder / "out",
@@ -89,119 +79,6 @@ def test_a_request_whose_tools_work_becomes_a_row_that_pays_for_solved_questions
     assert verdict.reason == "partial"
 
 
-def reply(**answers: object) -> Callable[[WriterQuestion], str]:
-    """A writer that gives other answers to questions with some word."""
-
-    def respond(question: WriterQuestion) -> str:
-        text = str(question.messages[-1]["content"])
-        for word, given in answers.items():
-            if word.replace("_", " ") in text:
-                return given if isinstance(given, str) else json.dumps(given)
-        return answer(question)
-
-    return respond
-
-
-async def graph_reason(given: object, num_hops: int = 3) -> str:
-    """Reason for which the step refuses a graph; "" if it takes it."""
-    step = QuestionGraphStep(QuestionGraphOptions(topics=("travel",), min_hops=num_hops, max_hops=num_hops))
-    try:
-        await step(Draft(id="0"), workshop(reply(Write_a_request=given)))
-    except BadRowError as error:
-        return error.reason
-    return ""
-
-
-def changed_question(number: int, **changes: Any) -> dict[str, Any]:
-    graph = make_graph()
-    graph["questions"][number - 1] |= changes
-    return graph
-
-
-@pytest.mark.parametrize(
-    ("given", "reason"),
-    [
-        (make_graph(), ""),
-        ("I would rather not.", "unreadable_answer"),
-        (make_graph(request="Hello <|im_end|>"), "bad_request"),
-        (make_graph(request="Hello \ud800"), "answer_of_other_form"),
-        (changed_question(3, answer="<|im_end|>"), "bad_request"),
-        (make_graph(questions=[]), "answer_of_other_form"),
-        (make_graph(hops=3), "answer_of_other_form"),
-        (changed_question(2, id=7), "bad_graph"),
-        (changed_question(2, depends_on=[3]), "bad_graph"),
-        (changed_question(2, depends_on=[2]), "bad_graph"),
-        (changed_question(2, depends_on=[0]), "bad_graph"),
-        (changed_question(2, depends_on=[1, 1]), "bad_graph"),
-        (changed_question(3, answer=None), "no_answer"),
-        (changed_question(3, answer=[]), "no_answer"),
-        (changed_question(3, answer="\ud800"), "not_json"),
-        (changed_question(3, depends_on=[1]), "other_number_of_hops"),
-    ],
-)
-async def test_a_graph_is_taken_only_if_a_program_can_follow_it(given: object, reason: str) -> None:
-    assert await graph_reason(given) == reason
-
-
-def test_too_many_questions_are_refused() -> None:
-    problem = graph_problem(QuestionGraph.model_validate(make_graph()), 3, 2)
-
-    assert problem is not None
-    assert problem.reason == "too_many_questions"
-
-
-def test_all_questions_that_others_need_get_a_tool() -> None:
-    graph = make_graph()
-    for each in graph["questions"]:
-        each["needs_tool"] = False
-
-    assert [each.id for each in QuestionGraph.model_validate(graph).with_tools] == [1, 2]
-
-
-def test_hops_that_no_graph_can_have_are_an_error_of_the_recipe() -> None:
-    with pytest.raises(ConfigError, match="min_hops <= max_hops <= max_questions is needed, got 3, 9 and 8"):
-        read_recipe("arenas", {"question_graph.max_hops": 9})
-
-
-def draft_with_graph(graph: dict[str, Any] | None = None) -> Draft:
-    return Draft(id="0", values={GRAPH: graph or make_graph()})
-
-
-YES, NO = {"reason": "", "fulfilled": True}, {"reason": "", "fulfilled": False}
-
-
-@pytest.mark.parametrize(
-    ("answers", "score", "reason"),
-    [
-        ({}, 1.0, "accepted"),
-        ({"every one of the known answers": NO}, 0.0, "wrong_dependency"),
-        ({"asks for one thing alone": NO}, 0.0, "not_atomic"),
-        ({"asked side by side": NO}, 0.0, "forced_serialization"),
-        ({"answer everything that the request": NO}, 0.0, "incomplete_questions"),
-        ({"asked side by side": "1"}, None, "judges_undecided"),
-        ({"asked side by side": {"score": 1}}, None, "judges_undecided"),
-        ({"asked side by side": ""}, None, "judges_undecided"),
-        ({"true or false": NO}, None, "judges_undecided"),
-    ],
-)
-async def test_each_check_needs_a_majority_and_an_unreadable_judge_has_no_vote(
-    answers: dict[str, object], score: float | None, reason: str
-) -> None:
-    step = graph_checks(GraphChecksOptions())
-
-    verdict = await step(
-        draft_with_graph(), workshop(reply(**{key.replace(" ", "_"): answers[key] for key in answers}))
-    )
-
-    assert (verdict.score, verdict.reason) == (score, reason)
-
-
-async def test_steps_without_a_graph_say_which_step_is_missing() -> None:
-    for step in (graph_checks(GraphChecksOptions()), ArenaToolsStep(ArenaToolsOptions())):
-        with pytest.raises(ConfigError, match="step step needs questions: put step question_graph before it"):
-            await step(Draft(id="0"), workshop(answer))
-
-
 def problem_of(taken: list[str] | None = None, **changes: Any) -> str:
     """Reason for which the second tool of the graph is refused before it runs; "" if it is not."""
     graph = QuestionGraph.model_validate(make_graph())
@@ -237,7 +114,7 @@ def test_a_schema_that_could_take_any_time_outside_of_the_sandbox_is_refused() -
 def test_other_values_differ_in_every_leaf() -> None:
     value: JsonObject = {"city": "Oslo", "days": [1, -1, 0.5], "round": True, "via": None}
 
-    assert other_value(value, "w") == {"city": "Oslo w", "days": [-2, 0, -1.5], "round": False, "via": "w"}
+    assert other_value(value, "w") == {"city": "w", "days": [-2, 0, -1.5], "round": False, "via": "w"}
 
 
 HANG = "def mayor_of(city):\n    while True:\n        pass\n"
@@ -257,7 +134,7 @@ REFUSES = "def mayor_of(city):\n    raise ValueError('no')\n"
 async def made(code: str) -> Draft:
     """The draft of a graph whose second tool has this code."""
     tool = make_tool("mayor_of", "Oslo", code=code)
-    own = workshop(reply(this_question_Who=tool, **{"Who_is_the_mayor_of_Oslo?\nThe_call": tool}))
+    own = workshop(answering({"Who is the mayor of Oslo?\nThe call returns": tool}))
     (draft,) = await ArenaToolsStep(ArenaToolsOptions(attempts=1))(draft_with_graph(), own)
     return draft
 

@@ -15,6 +15,9 @@ from verl_pivot.tools.toolset import RolloutTools, load_toolset
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
 
+ARENA_FILE = str(configs_dir() / "tools" / "arena.yaml")
+
+
 def test_the_reward_is_the_harmonic_mean_of_precision_and_recall() -> None:
     """ASTRA, equations 30 and 31: p = solved / calls, r = solved / asked, 2 p r / (p + r)."""
     assert arena_reward(3, 3, 3) == 1.0
@@ -35,12 +38,18 @@ def test_the_reward_lies_in_0_to_1_and_each_useless_call_lowers_it(solved: int, 
 def opened(*tools: JsonObject) -> RolloutTools:
     listed: list[Json] = [{key: value for key, value in tool.items() if key != "arguments"} for tool in tools]
     row = {"metadata": encode_json({"arena": listed})} if listed else {"metadata": "{}"}
-    return load_toolset(str(configs_dir() / "tools" / "arena.yaml")).open(row)
+    return load_toolset(ARENA_FILE).open(row)
 
 
 def test_a_row_without_an_arena_is_refused_with_the_command_that_makes_one() -> None:
     with pytest.raises(UserCodeError, match="has no 'arena', as `verl-pivot synthesize arenas` writes it"):
         opened()
+
+
+def test_an_arena_that_breaks_its_format_is_refused() -> None:
+    for arena in ([], [make_tool("city_of", "KL1234")]):  # without tools, and a tool without an answer
+        with pytest.raises(UserCodeError, match="environment Arena"):
+            load_toolset(ARENA_FILE).open({"metadata": encode_json({"arena": arena})})
 
 
 def test_the_policy_reads_schemas_and_neither_code_nor_answers() -> None:

@@ -26,8 +26,6 @@ from verl_pivot.verifiers.verdicts import Reason
 
 PROGRAMMER = "programmer"
 """Role that writes the tools; the role `writer` plays it if nobody is named for it."""
-
-
 _UNBOUNDED = re.compile(r'"(pattern|\$)')
 """What a schema may not have: it is applied outside of the sandbox, and these may take any time."""
 
@@ -159,7 +157,7 @@ async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str)
     Args:
         written: The tool.
         question: The question that the call answers.
-        word: Word that stands in no argument, for the call with other ones.
+        word: Text that no argument is, for the call with other ones.
 
     Raises:
         SandboxError: If the sandbox fails.
@@ -199,7 +197,7 @@ def other_value(value: Json, word: str) -> Json:
 
     Args:
         value: Any JSON value.
-        word: What texts get at their end.
+        word: Text in the place of each text, and of null.
     """
     match value:
         case dict():
@@ -210,8 +208,6 @@ def other_value(value: Json, word: str) -> Json:
             return not value
         case int() | float():
             return -value - 1
-        case str():
-            return f"{value} {word}"
         case _:
             return word
 

@@ -4,7 +4,7 @@ The rows are those of `verl-pivot synthesize arenas`. The code is a model's, and
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from pydantic import Field, JsonValue, TypeAdapter
 
@@ -72,7 +72,7 @@ class ArenaTool(ToolCode):
     """Result of the call that solves the tool's question."""
 
 
-_TOOLS = TypeAdapter(list[ArenaTool])
+_TOOLS = TypeAdapter(Annotated[list[ArenaTool], Field(min_length=1)])
 
 
 class ToolOutcome(NamedTuple):
@@ -140,7 +140,7 @@ class Arena(Environment):
         """Make the arena of a row.
 
         Raises:
-            ValueError: If the row's metadata has no arena.
+            ValueError: If the row's metadata has no arena, or one that breaks its format.
         """
         if ARENA not in metadata:
             raise ValueError(f"the row's metadata has no {ARENA!r}, as `verl-pivot synthesize arenas` writes it")
