@@ -14,7 +14,6 @@ from verl_pivot.tools.arena import arena_reward
 from verl_pivot.tools.toolset import RolloutTools, load_toolset
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
-
 ARENA_FILE = str(configs_dir() / "tools" / "arena.yaml")
 
 
