@@ -117,18 +117,27 @@ def test_other_values_differ_in_every_leaf() -> None:
     assert other_value(value, "w") == {"city": "w", "days": [-2, 0, -1.5], "round": False, "via": "w"}
 
 
-HANG = "def mayor_of(city):\n    while True:\n        pass\n"
-FORKS = "import os\n\n\ndef mayor_of(city):\n    while True:\n        os.fork()\n"
-SOCKET = "import socket\n\n\ndef mayor_of(city):\n    socket.create_connection(('127.0.0.1', 80), timeout=2)\n"
-PRINTS = "def mayor_of(city):\n    print('Anne Lindboe')\n"
-LEAVES = "import os\n\n\ndef mayor_of(city):\n    print('Anne Lindboe', flush=True)\n    os._exit(0)\n"
-SAME = "def mayor_of(city):\n    return 'Anne Lindboe'\n"
-CHANCE = "import random\n\n\ndef mayor_of(city):\n    return random.random()\n"
-HANGS_ELSEWHERE = "def mayor_of(city):\n    while city != 'Oslo':\n        pass\n    return 'Anne Lindboe'\n"
-NO_JSON = "def mayor_of(city):\n    return {city}\n"
-HALF = "def mayor_of(city):\n    return chr(0xd800)\n"
-LARGE = "def mayor_of(city):\n    return 'x' * 10_000_000\n"
-REFUSES = "def mayor_of(city):\n    raise ValueError('no')\n"
+MAYOR = "def mayor_of(city):\n"
+BROKEN = {
+    "hangs": (f"{MAYOR}    while True:\n        pass\n", "time_limit"),
+    "hangs at others": (f"{MAYOR}    while city != 'Oslo':\n        pass\n    return 'Anne Lindboe'\n", "time_limit"),
+    "forks": (f"import os\n{MAYOR}    while True:\n        os.fork()\n", "runtime_error"),
+    "connects": (
+        f"import socket\n{MAYOR}    socket.create_connection(('127.0.0.1', 80), timeout=2)\n",
+        "runtime_error",
+    ),
+    "prints": (f"{MAYOR}    print('Anne Lindboe')\n", "other_answer"),
+    "leaves": (f"import os\n{MAYOR}    print('Anne Lindboe', flush=True)\n    os._exit(0)\n", "no_result"),
+    "ignores": (f"{MAYOR}    return 'Anne Lindboe'\n", "answer_of_other_arguments"),
+    "draws": (f"import random\n{MAYOR}    return random.random()\n", "other_answer"),
+    "returns a set": (f"{MAYOR}    return {{city}}\n", "runtime_error"),
+    "returns half a letter": (f"{MAYOR}    return chr(0xd800)\n", "no_result"),
+    "returns 10 MB": (f"{MAYOR}    return 'x' * 10_000_000\n", "no_result"),
+    "refuses": (f"{MAYOR}    raise ValueError('no')\n", "call_refused"),
+    "has another name": ("def other(city):\n    return 'Anne Lindboe'\n", "runtime_error"),
+    "is no Python": ("def mayor_of(city)", "runtime_error"),
+}
+"""{what the code of a tool does: the code, and the reason for which it is refused}"""
 
 
 async def made(code: str) -> Draft:
@@ -140,26 +149,9 @@ async def made(code: str) -> Draft:
 
 
 @needs_sandbox
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        (HANG, "time_limit"),
-        (FORKS, "runtime_error"),
-        (SOCKET, "runtime_error"),
-        (PRINTS, "other_answer"),
-        (LEAVES, "no_result"),
-        (SAME, "answer_of_other_arguments"),
-        (NO_JSON, "runtime_error"),
-        (HALF, "no_result"),
-        (LARGE, "no_result"),
-        (CHANCE, "other_answer"),
-        (HANGS_ELSEWHERE, "time_limit"),
-        (REFUSES, "call_refused"),
-        ("def other(city):\n    return 'Anne Lindboe'\n", "runtime_error"),
-        ("def mayor_of(city)", "runtime_error"),
-    ],
-)
-async def test_code_that_is_no_tool_ends_as_a_reason(code: str, reason: str) -> None:
+@pytest.mark.parametrize("what", BROKEN)
+async def test_code_that_is_no_tool_ends_as_a_reason(what: str) -> None:
+    code, reason = BROKEN[what]
     with pytest.raises(BadRowError, match="question 2: ") as raised:
         await made(code)
 

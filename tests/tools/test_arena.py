@@ -46,7 +46,8 @@ def test_a_row_without_an_arena_is_refused_with_the_command_that_makes_one() -> 
 
 
 def test_an_arena_that_breaks_its_format_is_refused() -> None:
-    for arena in ([], [make_tool("city_of", "KL1234")]):  # without tools, and a tool without an answer
+    broken: list[list[Json]] = [[], [make_tool("city_of", "KL1234")]]  # without tools, and a tool without an answer
+    for arena in broken:
         with pytest.raises(UserCodeError, match="environment Arena"):
             load_toolset(ARENA_FILE).open({"metadata": encode_json({"arena": arena})})
 
