@@ -79,15 +79,18 @@ class RegisteredStep:
 
 _SHIPPED = {
     "achieved": "hindsight",
+    "arena_tools": "arena_tools",
     "calibrated": "calibration",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
     "fewest_calls_of_goal": "hindsight",
     "filter": "program_checks",
+    "graph_checks": "graph_checks",
     "hard_path": "hard_samples",
     "hinted_pairs": "hinted_pairs",
     "judge": "judging",
     "magnet": "magnet",
+    "question_graph": "question_graph",
     "replay": "program_checks",
     "rollouts": "rejection",
     "still_hard": "hard_samples",

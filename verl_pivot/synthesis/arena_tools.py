@@ -1,0 +1,232 @@
+"""Step `arena_tools`: a graph of questions -> a row with a Python tool for each question that needs one.
+
+ASTRA (arXiv:2601.21558, section 3) takes a tool whose output has the answer anywhere in it. Here a call's result must
+be the answer, each value of the call must have a source, and a call with other arguments must not give the answer.
+"""
+
+import re
+from collections.abc import Sequence
+
+from pydantic import Field, JsonValue
+
+from verl_pivot.data.forged_turns import without_chat_tokens
+from verl_pivot.data.json_values import BadRowError, encode_json, equal
+from verl_pivot.data.tool_schemas import parse_tools, schemas_by_name
+from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.synthesis.argument_sources import unsourced_values
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.question_graph import AskedQuestion, QuestionGraph, graph_of
+from verl_pivot.synthesis.steps import make_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.tools.arena import ARENA, CALL_REFUSED, ArenaTool, ToolCode, ToolOutcome, read_outcome, tool_program
+from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, ToolCall
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.sandboxed import execute
+from verl_pivot.verifiers.verdicts import Reason
+
+PROGRAMMER = "programmer"
+"""Role that writes the tools; the role `writer` plays it if nobody is named for it."""
+_UNBOUNDED = re.compile(r'"(pattern|\$)')
+"""What a schema may not have: it is applied outside of the sandbox, and these may take any time."""
+
+
+class WrittenTool(ToolCode):
+    """A tool as its writer gives it, with the call that answers its question."""
+
+    arguments: dict[str, JsonValue]
+
+
+class ArenaToolsOptions(Options):
+    attempts: int = Field(default=3, ge=1)
+    """Draws of each tool, of which the first one without a problem stays."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=2048, ge=16)
+    """Most tokens of one answer."""
+
+
+@make_step("arena_tools", options=ArenaToolsOptions)
+class ArenaToolsStep:
+    """Makes a row for `verl_pivot.tools.arena.Arena` of a draft's questions, all of whose tools must work."""
+
+    def __init__(self, options: ArenaToolsOptions) -> None:
+        self._options = options
+
+    async def prepare(self, workshop: Workshop) -> None:
+        """Raises SandboxError or SandboxRequestError if no sandbox can run a tool, before anybody writes anything."""
+        tool = ToolCode(name="ready", description="Tells that it runs.", parameters={}, code="def ready(): return True")
+        await execute([tool_program(tool, {})])
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        graph = graph_of(draft, workshop)
+        tools: dict[str, ArenaTool] = {}
+        try:
+            for question in graph.with_tools:
+                tool = await self._written(question, graph, list(tools), workshop)
+                tools[tool.name] = tool
+        except SandboxError as error:
+            return [draft.rejected("sandbox_failed", str(error))]
+        metadata: JsonObject = {ARENA: [tool.model_dump(mode="json") for tool in tools.values()]}
+        prompt: list[Json] = [Message(role=Role.USER, content=graph.request).as_dict()]
+        return [draft.made(0, task={"prompt": prompt, "metadata": encode_json(metadata)})]
+
+    async def _written(
+        self, question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str], workshop: Workshop
+    ) -> ArenaTool:
+        """The first tool for a question without a problem.
+
+        Raises:
+            BadRowError: If there is none, with the problem of the last one.
+            SandboxError: If the sandbox fails.
+        """
+        problem: Malformed | None = None
+        for attempt in range(self._options.attempts):
+            k = question.id * self._options.attempts + attempt
+            drawn = await self._draw(question, graph, taken, workshop, k)
+            if not isinstance(drawn, Malformed):
+                return ArenaTool(**drawn.model_dump(exclude={"arguments"}), answer=question.answer)
+            problem = drawn
+        assert problem is not None, "there is at least one attempt"
+        raise BadRowError(problem.reason, f"question {question.id}: {problem.detail}")
+
+    async def _draw(
+        self, question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str], workshop: Workshop, k: int
+    ) -> WrittenTool | Malformed:
+        options = self._options
+        written = await workshop.ask_for(
+            WrittenTool,
+            _prompt(question, graph, taken),
+            role=PROGRAMMER,
+            k=k,
+            max_tokens=options.max_tokens,
+            temperature=options.temperature,
+        )
+        if isinstance(written, Malformed):
+            return written
+        try:
+            problem = call_problem(written, question, graph, taken)
+        except BadRowError as error:
+            return Malformed(reason=error.reason, detail=str(error))
+        return problem or await _run_problem(written, question, f"{workshop.seed(k, 0):x}") or written
+
+
+def call_problem(
+    written: WrittenTool, question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str]
+) -> Malformed | None:
+    """What is wrong with a tool and its call, before anything runs; None if nothing is.
+
+    Args:
+        written: The tool.
+        question: The question that the call answers.
+        graph: All questions.
+        taken: Names of the tools before it.
+
+    Raises:
+        BadRowError: If its parameters are no schema, or it has text that JSON cannot hold.
+    """
+    if problem := _schema_problem(written, taken):
+        return problem
+    schema, call = written.schema_for_policy, ToolCall(name=written.name, arguments=written.arguments)
+    request = Message(role=Role.USER, content=graph.request)
+    results = [Message(role=Role.TOOL, content=encode_json(each.answer)) for each in graph.known_before(question)]
+    if unsourced := unsourced_values(call, [request, *results], schema):
+        return Malformed(reason="invented_value", detail="; ".join(unsourced))
+    for number, result in zip(question.depends_on, results, strict=True):
+        others = [each for each in results if each is not result]
+        if not unsourced_values(call, [request, *others], schema):
+            detail = f"the call {encode_json(written.arguments)} needs no value of question {number}"
+            return Malformed(reason="dependency_unused", detail=detail)
+    return None
+
+
+def _schema_problem(written: WrittenTool, taken: Sequence[str]) -> Malformed | None:
+    whole = encode_json(written.model_dump(mode="json"))
+    tools = encode_json(list(parse_tools([written.schema_for_policy])))
+    if written.name in taken:
+        return Malformed(reason="name_taken", detail=f"another tool is called {written.name}")
+    if without_chat_tokens(whole) != whole:
+        return Malformed(reason="markers_in_tool", detail="the tool has markers of the chat in it")
+    if _UNBOUNDED.search(encode_json(written.parameters)):
+        return Malformed(reason="unbounded_schema", detail="the schema has a pattern or a reference")
+    problem = schemas_by_name(tools)[written.name].problem(written.arguments)
+    return None if problem is None else Malformed(reason="bad_arguments", detail=problem.detail)
+
+
+async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str) -> Malformed | None:
+    """What is wrong with what a tool's calls return; None if nothing is.
+
+    Args:
+        written: The tool.
+        question: The question that the call answers.
+        word: Text that no argument is, for the call with other ones.
+
+    Raises:
+        SandboxError: If the sandbox fails.
+    """
+    others = {name: other_value(value, word) for name, value in written.arguments.items()}
+    if equal(others, written.arguments):
+        return Malformed(reason="no_arguments", detail="the call has no value that could be another one")
+    try:
+        programs = [tool_program(written, arguments) for arguments in (written.arguments, written.arguments, others)]
+    except SandboxRequestError as error:
+        return Malformed(reason="tool_too_large", detail=str(error))
+    right = read_outcome(*await execute(programs[:1]))
+    if problem := answer_problem(right, question.answer):
+        return problem
+    again, other = map(read_outcome, await execute(programs[1:]))
+    if answer_problem(again, question.answer):
+        return Malformed(reason="not_repeatable", detail=f"the same call gives {again.detail or again.value!r}")
+    if other.failure not in ("", CALL_REFUSED, Reason.RUNTIME_ERROR):
+        return Malformed(reason=other.failure, detail=f"at {encode_json(others)}: {other.detail}")
+    if answer_problem(other, question.answer) is None:
+        return Malformed(reason="answer_of_other_arguments", detail=f"{encode_json(others)} gives the answer, too")
+    return None
+
+
+def answer_problem(outcome: ToolOutcome, answer: Json) -> Malformed | None:
+    """Why a call does not give the answer, as a value of the same JSON type; None if it does."""
+    if outcome.failure:
+        return Malformed(reason=outcome.failure, detail=outcome.detail)
+    if not equal(outcome.value, answer):
+        detail = f"the call gives {encode_json(outcome.value)}, and the answer is {encode_json(answer)}"
+        return Malformed(reason="other_answer", detail=detail)
+    return None
+
+
+def other_value(value: Json, word: str) -> Json:
+    """The value with another text, number or choice in the place of each; an empty list or object stays.
+
+    Args:
+        value: Any JSON value.
+        word: Text in the place of each text, and of null.
+    """
+    match value:
+        case dict():
+            return {key: other_value(child, word) for key, child in value.items()}
+        case list():
+            return [other_value(child, word) for child in value]
+        case bool():
+            return not value
+        case int() | float():
+            return -value - 1
+        case _:
+            return word
+
+
+def _prompt(question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str]) -> list[JsonObject]:
+    known = "".join(f"\n- {each.question} {encode_json(each.answer)}" for each in graph.known_before(question))
+    lines = [
+        "Write a tool as a Python function, and the call of it that answers this question:",
+        question.question,
+        f"The call returns exactly this JSON value: {encode_json(question.answer)}",
+        f"The request that the question is a part of: {graph.request}",
+        f"Before the call, this is known:{known or ' the request alone.'}",
+        "- The values of the arguments stand in the request or in what is known, word for word. If something is known "
+        "from earlier questions, the call needs a value of each of them.",
+        "- The function looks its data up in tables of its own, or computes. It has more data than the question needs, "
+        "so that other arguments give other results, and raises ValueError for what it does not have.",
+        "- It uses Python's standard library alone, no network, no files, no clock and no chance.",
+        "- `parameters` is a JSON schema of type object. Neither it nor `description` tells the answer or a value of "
+        "the call. The function has the name of the tool, and takes the arguments by their names.",
+        f"- These names are taken: {', '.join(taken) or 'none'}.",
+    ]
+    return [{"role": "user", "content": "\n".join(lines)}]

@@ -1,0 +1,112 @@
+"""Check `graph_checks`: judges on a graph of questions: dependency, atomicity, forced serialization, completeness.
+
+ASTRA (arXiv:2601.21558, section 3) keeps a graph whose mean score reaches a threshold. In its released code an answer
+that cannot be read, or a request that fails, scores 1; here it is no vote, and each check must have a majority.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from pydantic import Field
+
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.playing.running import all_at_once
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.judging import JUDGE, FulfilledAnswer, majority
+from verl_pivot.synthesis.question_graph import QuestionGraph, graph_of
+from verl_pivot.synthesis.steps import CheckStep, check_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.types import Json, JsonObject, Malformed, Verdict
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.judge_prompts import Fence
+
+_ORDERS = ("true or false", "false or true")
+_DEPENDENCY = (
+    "The question needs every one of the known answers, and what it refers to beside them it says itself. It is not "
+    "fulfilled if a known answer does not matter for it, or if it refers to something that neither it nor they say."
+)
+_ATOMICITY = (
+    "Each question asks for one thing alone, which one call of one tool can tell, and no two ask for the same. A last "
+    "question that sums up the others and needs no tool may ask for more."
+)
+_SERIALIZATION = (
+    "No question depends on another whose answer it does not need, so that all that could be asked side by side is."
+)
+_COMPLETENESS = (
+    "The answers of all questions together answer everything that the request asks for, and the answer to the request "
+    "follows from them."
+)
+
+
+class GraphChecksOptions(Options):
+    roles: tuple[str, ...] = Field(default=(JUDGE, JUDGE, JUDGE), min_length=1)
+    """Roles of the judges; a role that stands several times is asked with several seeds."""
+    max_tokens: int = Field(default=1024, ge=16)
+    """Most tokens of one answer."""
+
+
+class GraphQuestion(NamedTuple):
+    """One question to the judges about a graph."""
+
+    reason: str
+    """Reason of the rejection if they say no."""
+    criterion: str
+    shown: str
+    """What they read."""
+
+
+@check_step("graph_checks", options=GraphChecksOptions)
+def graph_checks(options: GraphChecksOptions) -> CheckStep:
+    """Passes a graph of which the majority of the judges says yes to each check, asked in both orders."""
+
+    async def vote(asked: GraphQuestion, workshop: Workshop, number: int, first_k: int) -> bool | None:
+        answers = [
+            await workshop.ask_for(
+                FulfilledAnswer,
+                _messages(asked, Fence(f"{workshop.seed(first_k + turn, 0):08x}"), order),
+                role=options.roles[number],
+                k=first_k + turn,
+                max_tokens=options.max_tokens,
+                temperature=0.0,
+            )
+            for turn, order in enumerate(_ORDERS)
+        ]
+        votes = {None if isinstance(each, Malformed) else each.fulfilled for each in answers}
+        return votes.pop() if len(votes) == 1 else None
+
+    async def check(draft: Draft, workshop: Workshop) -> Verdict:
+        num_judges = len(options.roles)
+        for position, asked in enumerate(graph_questions(graph_of(draft, workshop))):
+            votes = await all_at_once(
+                vote(asked, workshop, number, len(_ORDERS) * (position * num_judges + number))
+                for number in range(num_judges)
+            )
+            decided = majority(votes)
+            if decided is None:
+                return Verdict.undecided("judges_undecided", f"{asked.reason}, votes: {votes}; {asked.shown}")
+            if not decided:
+                return Verdict.refuse(asked.reason, f"votes: {votes}; {asked.shown}")
+        return Verdict.accept()
+
+    return check
+
+
+def graph_questions(graph: QuestionGraph) -> Iterator[GraphQuestion]:
+    """What judges are asked: of each question that depends on others, and then of the whole graph."""
+    for each in graph.questions:
+        if each.depends_on:
+            known: list[Json] = [
+                {"question": other.question, "answer": other.answer} for other in graph.known_before(each)
+            ]
+            shown = encode_json({"question": each.question, "known": known})
+            yield GraphQuestion("wrong_dependency", _DEPENDENCY, shown)
+    whole = encode_json(graph.model_dump(mode="json"))
+    yield GraphQuestion("not_atomic", _ATOMICITY, whole)
+    yield GraphQuestion("forced_serialization", _SERIALIZATION, whole)
+    yield GraphQuestion("incomplete_questions", _COMPLETENESS, whole)
+
+
+def _messages(asked: GraphQuestion, fence: Fence, order: str) -> list[JsonObject]:
+    system: JsonObject = {**fence.system("You judge how a request was taken apart into questions.")}
+    question = f'{asked.criterion}\nIs this fulfilled? Answer {{"reason": "...", "fulfilled": {order}}}.'
+    return [system, {"role": "user", "content": f"{fence.around('What you judge:', asked.shown)}\n\n{question}"}]

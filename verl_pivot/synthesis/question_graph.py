@@ -1,0 +1,179 @@
+"""Step `question_graph`: a topic -> a request with the questions that answer it, of which some need others' answers.
+
+ASTRA (arXiv:2601.21558, section 3) calls it a decomposition trace; the length of its longest chain are its hops.
+"""
+
+from collections.abc import Sequence
+from random import Random
+from typing import Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from verl_pivot.data.forged_turns import without_chat_tokens
+from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.errors import ConfigError
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.steps import make_step
+from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.types import JsonObject, Malformed
+from verl_pivot.validation import Options
+
+GRAPH = "question_graph"
+"""Key of a draft's values that holds its graph."""
+
+
+class AskedQuestion(Options):
+    """One question of a graph."""
+
+    id: int
+    """Number of the question, from 1, in an order in which they can be answered."""
+    question: str = Field(min_length=1)
+    answer: JsonValue
+    depends_on: tuple[int, ...]
+    """Numbers of the questions whose answers it needs."""
+    needs_tool: bool
+    """Whether it takes a tool; without one, it can be answered from the others' answers."""
+
+
+class QuestionGraph(Options):
+    """A request, and the questions whose answers answer it."""
+
+    request: str = Field(min_length=1)
+    answer: str = Field(min_length=1)
+    """Answer to the request."""
+    questions: tuple[AskedQuestion, ...] = Field(min_length=1)
+
+    def known_before(self, question: AskedQuestion) -> tuple[AskedQuestion, ...]:
+        """The questions whose answers a question needs."""
+        return tuple(self.questions[number - 1] for number in question.depends_on)
+
+    @property
+    def with_tools(self) -> tuple[AskedQuestion, ...]:
+        """Questions that get a tool: those that need one, and all that others need."""
+        needed = {number for each in self.questions for number in each.depends_on}
+        return tuple(each for each in self.questions if each.needs_tool or each.id in needed)
+
+    @property
+    def num_hops(self) -> int:
+        """Questions in the longest chain."""
+        hops: list[int] = []
+        for each in self.questions:
+            hops.append(1 + max((hops[number - 1] for number in each.depends_on), default=0))
+        return max(hops)
+
+
+class QuestionGraphOptions(Options):
+    topics: tuple[str, ...] = Field(min_length=1)
+    """What requests are about; each draft draws one."""
+    min_hops: int = Field(default=3, ge=2)
+    """Fewest questions in the longest chain; each draft draws its number."""
+    max_hops: int = Field(default=5, ge=2)
+    """Most questions in the longest chain."""
+    max_questions: int = Field(default=8, ge=2)
+    """Most questions of a request."""
+    attempts: int = Field(default=2, ge=1)
+    """Draws of a graph, of which the first one without a problem stays."""
+    temperature: float = Field(default=1.0, ge=0.0)
+    max_tokens: int = Field(default=4096, ge=16)
+    """Most tokens of one answer."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        if not self.min_hops <= self.max_hops <= self.max_questions:
+            raise ValueError(
+                "min_hops <= max_hops <= max_questions is needed, got "
+                f"{self.min_hops}, {self.max_hops} and {self.max_questions}"
+            )
+        return self
+
+
+@make_step("question_graph", options=QuestionGraphOptions)
+class QuestionGraphStep:
+    """Gives each draft a graph in `values`, written about a topic and with a number of hops that are drawn."""
+
+    def __init__(self, options: QuestionGraphOptions) -> None:
+        self._options = options
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        options, rng = self._options, Random(workshop.seed(0))
+        topic, num_hops = rng.choice(options.topics), rng.randint(options.min_hops, options.max_hops)
+        prompt = _prompt(topic, num_hops, options.max_questions)
+        problem: Malformed | None = None
+        for k in range(1, options.attempts + 1):
+            graph = await workshop.ask_for(
+                QuestionGraph, prompt, k=k, max_tokens=options.max_tokens, temperature=options.temperature
+            )
+            if isinstance(graph, Malformed):
+                problem = graph
+                continue
+            problem = graph_problem(graph, num_hops, options.max_questions)
+            if problem is None:
+                return [draft.made(0).with_values(**{GRAPH: graph.model_dump(mode="json"), "topic": topic})]
+        assert problem is not None, "there is at least one attempt"
+        raise BadRowError(problem.reason, problem.detail)
+
+
+def graph_of(draft: Draft, workshop: Workshop) -> QuestionGraph:
+    """The graph of a draft.
+
+    Raises:
+        ConfigError: If no earlier step has made one.
+    """
+    if GRAPH not in draft.values:
+        raise ConfigError(f"step {workshop.step} needs questions: put step question_graph before it")
+    return QuestionGraph.model_validate(draft.values[GRAPH])
+
+
+def graph_problem(graph: QuestionGraph, num_hops: int, max_questions: int) -> Malformed | None:
+    """What a program finds wrong with a graph; None if it finds nothing.
+
+    Args:
+        graph: Any graph.
+        num_hops: Questions that its longest chain must have.
+        max_questions: Most questions.
+
+    Raises:
+        BadRowError: If it has text that JSON cannot hold.
+    """
+    whole = encode_json(graph.model_dump(mode="json"))
+    if without_chat_tokens(whole) != whole or not graph.request.strip():
+        return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {graph.request!r}")
+    if len(graph.questions) > max_questions:
+        return Malformed(reason="too_many_questions", detail=f"{len(graph.questions)} of at most {max_questions}")
+    for number, each in enumerate(graph.questions, start=1):
+        if problem := _question_problem(each, number):
+            return problem
+    if graph.num_hops != num_hops:
+        return Malformed(reason="other_number_of_hops", detail=f"{graph.num_hops}, and {num_hops} were asked for")
+    return None
+
+
+def _question_problem(question: AskedQuestion, number: int) -> Malformed | None:
+    needed = question.depends_on
+    if question.id != number:
+        return Malformed(reason="bad_graph", detail=f"question {number} has the id {question.id}")
+    if len({*needed}) < len(needed) or not all(0 < other < number for other in needed):
+        detail = f"question {number} depends on {list(needed)}; it may on earlier ones, each once"
+        return Malformed(reason="bad_graph", detail=detail)
+    if question.answer is None or question.answer in ("", [], {}):
+        return Malformed(reason="no_answer", detail=f"question {number} has no answer")
+    return None
+
+
+def _prompt(topic: str, num_hops: int, max_questions: int) -> list[JsonObject]:
+    lines = [
+        f"Write a request that a user could make to an assistant with tools. It is about: {topic}.",
+        "Then write the questions that answer it together, and their answers. Facts may be made up, if they look real "
+        "and agree with each other.",
+        f"- Number them from 1, at most {max_questions}, so that each needs the answers of earlier ones alone. "
+        "`depends_on` lists exactly those whose answers it needs: questions that do not need each other do not depend "
+        "on each other.",
+        f"- The longest chain, in which each question depends on the one before, has {num_hops} questions.",
+        "- Each question asks for one thing, which one call of one tool can tell. Together they answer everything that "
+        "the request asks for, and nothing else.",
+        "- `needs_tool` is true for what must be looked up or computed exactly. Where others depend on a question, it "
+        "is true.",
+        "- An answer is a JSON value of one type, without a sentence around it: a name, a number, a list.",
+        "- The request names what the first questions need, word for word, and none of the answers.",
+    ]
+    return [{"role": "user", "content": "\n".join(lines)}]
