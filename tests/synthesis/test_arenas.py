@@ -14,6 +14,9 @@ from tests.support.workshops import workshop
 from verl_pivot.configuration import configs_dir
 from verl_pivot.data.json_values import BadRowError, decode_json
 from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import SandboxRequestError
+from verl_pivot.sandbox.nodes import URLS_VARIABLE
+from verl_pivot.sandbox.pool_settings import POOL_VARIABLE
 from verl_pivot.synthesis.arena_tools import ArenaToolsOptions, ArenaToolsStep, WrittenTool, call_problem, other_value
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft
@@ -156,6 +159,16 @@ async def test_code_that_is_no_tool_ends_as_a_reason(what: str) -> None:
         await made(code)
 
     assert raised.value.reason == reason
+
+
+async def test_a_sandbox_that_cannot_run_tools_ends_the_run_before_anybody_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(URLS_VARIABLE, raising=False)
+    monkeypatch.setenv(POOL_VARIABLE, "{protocol: code_judge, urls: ['http://127.0.0.1:9']}")
+
+    with pytest.raises(SandboxRequestError, match="it takes no files"):
+        await ArenaToolsStep(ArenaToolsOptions()).prepare(workshop())
 
 
 @needs_sandbox

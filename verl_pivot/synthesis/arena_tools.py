@@ -13,6 +13,7 @@ from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json, equal
 from verl_pivot.data.tool_schemas import parse_tools, schemas_by_name
 from verl_pivot.errors import SandboxError, SandboxRequestError
+from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.synthesis.argument_sources import unsourced_values
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.question_graph import AskedQuestion, QuestionGraph, graph_of
@@ -26,6 +27,8 @@ from verl_pivot.verifiers.verdicts import Reason
 
 PROGRAMMER = "programmer"
 """Role that writes the tools; the role `writer` plays it if nobody is named for it."""
+_READY_SECONDS = 60.0
+"""Seconds that the sandbox has to start, and to show that it can run tools."""
 _UNBOUNDED = re.compile(r'"(pattern|\$)')
 """What a schema may not have: it is applied outside of the sandbox, and these may take any time."""
 
@@ -54,7 +57,7 @@ class ArenaToolsStep:
     async def prepare(self, workshop: Workshop) -> None:
         """Raises SandboxError or SandboxRequestError if no sandbox can run a tool, before anybody writes anything."""
         tool = ToolCode(name="ready", description="Tells that it runs.", parameters={}, code="def ready(): return True")
-        await execute([tool_program(tool, {})])
+        await (await shared_sandbox()).run_many([tool_program(tool, {})], deadline_seconds=_READY_SECONDS)
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         graph = graph_of(draft, workshop)
