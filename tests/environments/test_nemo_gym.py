@@ -156,7 +156,7 @@ async def test_a_server_that_fails_in_a_call_masks_the_rollout(fault: Any, failu
     [
         (500, "/verify answered with status 500"),
         ("abort", "/verify: ServerDisconnectedError"),
-        ([], "the answer of /verify must be a JSON object"),
+        ([], "/verify must be a JSON object, got a list"),
         ({}, "gave the reward None"),
         ({"reward": "1"}, "gave the reward '1'"),
         ({"reward": True}, "gave the reward True"),

@@ -456,7 +456,8 @@ def test_of_a_profile_of_calls_only_calls_are_candidates_and_the_launch_has_its_
     assert result.stdout.splitlines()[-1] == (
         f"Next: python -m verl.trainer.main_ppo +method=pivotrl data.train_files={tmp_path}/pivots.parquet "
         "data.train_batch_size=2 data.max_prompt_length=4096 data.max_response_length=2048 "
-        "actor_rollout_ref.model.path=tiny actor_rollout_ref.actor.use_dynamic_bsz=true"
+        "actor_rollout_ref.model.path=tiny actor_rollout_ref.actor.use_dynamic_bsz=true "
+        "actor_rollout_ref.rollout.name=sglang"
     )
 
 

@@ -13,7 +13,7 @@ from verl_pivot.validation import first_problem
 
 _GOLDEN_SECTION = (5**0.5 - 1) / 2
 """Part of a period between the polls of two servers: its multiples spread any number of servers evenly."""
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"', re.ASCII)
+_LABEL = re.compile(r'\b(\w++)="((?:[^"\\]|\\.)*+)"', re.ASCII)
 _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
