@@ -4,9 +4,11 @@ Run by `make bench-synthesis`, or by `python -m benchmarks.bench_tool_graph`; --
 up: each takes three of the names that there are, and its result has five of them.
 """
 
+import itertools
 import random
 import time
 from collections.abc import Callable
+from string import ascii_lowercase
 from typing import Annotated, TypeVar
 
 import typer
@@ -65,7 +67,8 @@ def main(
 
 def made_up_tools(num: int, rng: random.Random) -> list[JsonObject]:
     """Tools that share names of arguments and of fields."""
-    names = [f"thing{number}_id" for number in range(max(10, 3 * num // _TOOLS_OF_A_NAME))]
+    words = map("".join, itertools.product(ascii_lowercase, repeat=3))  # a name with digits counts as data
+    names = [f"{word}_id" for word in itertools.islice(words, max(10, 3 * num // _TOOLS_OF_A_NAME))]
     made = []
     for number in range(num):
         returns = shapes(dict.fromkeys(rng.sample(names, 5), "string"))
