@@ -5,7 +5,6 @@ user starts it and is asked over HTTP; keys are pressed in Chromium where it is 
 """
 
 import json
-import os
 import random
 import re
 import shutil
@@ -26,6 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from tests.support.browser import chromium
 from tests.support.dumped_runs import make_line, write_run
 from verl_pivot.sandbox.bench.processes import status_bytes
 
@@ -140,13 +140,8 @@ def median_ms(number: int, question: Callable[[], object]) -> float:
 
 def scrolled(url: str, keys: int) -> tuple[str, str]:
     """Frames while a key is held down in the list of rollouts, and the elements in the page."""
-    from playwright.sync_api import sync_playwright
-
     frames = "window.frames_ = []; const each = (now) => { frames_.push(now); requestAnimationFrame(each) }; each(0)"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=shutil.which("chromium-headless-shell"), args=["--no-sandbox"] if os.getuid() == 0 else []
-        )
+    with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.goto(f"{url}#/rollouts")
         page.wait_for_selector(".row.selected .cell.number")
@@ -156,7 +151,6 @@ def scrolled(url: str, keys: int) -> tuple[str, str]:
         times = page.evaluate("frames_.slice(1)")
         nodes = page.evaluate("document.querySelectorAll('*').length")
         at = page.locator(".row.selected").get_attribute("aria-rowindex")
-        browser.close()
     late = statistics.fmean(after - before > 34 for before, after in pairwise(times))
     return f"{keys} lines by key, to line {int(at or 0) - 1}", f"{100 * late:.1f} % of frames late, {nodes} elements"
 

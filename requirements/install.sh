@@ -17,11 +17,16 @@ if [ -x .venv/bin/python ] && [ "$(.venv/bin/python -c "$version")" != "$("$pyth
     exit 1
 fi
 
+# Install a package of the system, with new lists of packages where it is not in those that are here.
+apt_install() {
+    { apt-get install -y -qq "$@" || { apt-get update -qq && apt-get install -y -qq "$@"; }; } >/dev/null
+}
+
 # The sandbox needs bubblewrap; everything else is in the virtual environment.
 if ! command -v bwrap >/dev/null 2>&1; then
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "installing bubblewrap ..."
-        (apt-get install -y -qq bubblewrap || { apt-get update -qq && apt-get install -y -qq bubblewrap; }) >/dev/null
+        apt_install bubblewrap
     else
         echo "bubblewrap is missing; install it with: sudo apt-get install -y bubblewrap" >&2
     fi
@@ -31,8 +36,8 @@ fi
 if ! command -v chromium-headless-shell >/dev/null 2>&1; then
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "installing chromium-headless-shell, 90 MB ..."
-        apt-get install -y -qq --no-install-recommends chromium-headless-shell >/dev/null 2>&1 ||
-            echo "no package chromium-headless-shell here: tests of pages will be skipped" >&2
+        apt_install --no-install-recommends chromium-headless-shell ||
+            echo "chromium-headless-shell cannot be installed here: tests of pages will be skipped" >&2
     else
         echo "chromium-headless-shell is missing, so that tests of pages will be skipped; install it with:" \
             "sudo apt-get install -y --no-install-recommends chromium-headless-shell" >&2

@@ -60,3 +60,17 @@ def test_all_arms_are_drawn_the_same_questions() -> None:
     assert set(counts.sum(axis=1)) == {20}
     assert (counts == bootstrap_counts(20)).all()
     assert percentile_interval(np.arange(1001)) == (25.0, 975.0)
+
+
+@pytest.mark.parametrize("block_size", [1, 21, 200_000])
+def test_a_paired_difference_is_the_same_in_however_many_blocks_it_is_drawn(
+    block_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gains are quarters, whose sums are exact in any order."""
+    drawn = np.random.default_rng(3)
+    baseline, arm = (drawn.integers(0, 5, 30) / 4 for _ in range(2))
+    whole = percentile_interval(bootstrap_counts(30) @ (arm - baseline) / 30)
+
+    monkeypatch.setattr("verl_pivot.statistics._BLOCK_SIZE", block_size)
+
+    assert paired_difference(list(baseline), list(arm)) == ((arm - baseline).mean(), whole)

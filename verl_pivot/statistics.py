@@ -1,7 +1,7 @@
 """Outcomes -> estimates with 95 % intervals: Wilson's for a share, the bootstrap over questions for all else."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 _Z = 1.96
 """Standard deviations on either side of a 95 % interval."""
 _NUM_DRAWS = 10_000
+_BLOCK_SIZE = 20_000_000
+"""Greatest number of counts that a paired difference draws at once, 160 MB: all of those of 2,000 questions."""
 
 
 class Interval(NamedTuple):
@@ -49,8 +51,15 @@ def bootstrap_counts(num_questions: int) -> NDArray[np.int64]:
 
     The draws are the same in every call, so that arms of an experiment are compared on the same questions.
     """
-    equal = np.full(num_questions, 1 / num_questions)
-    return np.random.default_rng(0).multinomial(num_questions, equal, _NUM_DRAWS)
+    (counts,) = _count_blocks(num_questions, _NUM_DRAWS)
+    return counts
+
+
+def _count_blocks(num_questions: int, num_draws: int) -> Iterator[NDArray[np.int64]]:
+    """The same draws in blocks of so many."""
+    equal, draw = np.full(num_questions, 1 / num_questions), np.random.default_rng(0)
+    for begin in range(0, _NUM_DRAWS, num_draws):
+        yield draw.multinomial(num_questions, equal, min(num_draws, _NUM_DRAWS - begin))
 
 
 def percentile_interval(drawn: ArrayLike) -> Interval:
@@ -72,5 +81,6 @@ def paired_difference(baseline: Sequence[float], arm: Sequence[float]) -> Paired
     if len(arm) != len(baseline) or not len(arm):
         raise ValueError(f"{len(baseline)} scores of one arm cannot be paired with {len(arm)} of another")
     gains = np.subtract(arm, baseline, dtype=float)
-    drawn = bootstrap_counts(len(gains)) @ gains / len(gains)
+    blocks = _count_blocks(len(gains), max(1, _BLOCK_SIZE // len(gains)))
+    drawn = np.concatenate([counts @ gains / len(gains) for counts in blocks])
     return PairedDifference(float(gains.mean()), percentile_interval(drawn))

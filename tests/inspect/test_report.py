@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +18,10 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.html_text import as_html, bounded_html
 from verl_pivot.inspect.queries import RunIndex
-from verl_pivot.inspect.report import MAX_VALUES, TrainingReport, make_report, open_chosen, run_names
+from verl_pivot.inspect.report import make_report, open_chosen
+from verl_pivot.inspect.report_counts import MAX_VALUES
 from verl_pivot.inspect.report_drawing import Point, draw, short_number, thinned
+from verl_pivot.inspect.report_numbers import TrainingReport
 from verl_pivot.inspect.report_page import FIRST_METRICS, report_page
 from verl_pivot.inspect.server import STATIC
 from verl_pivot.runs.run import RunPart, TrainingRun
@@ -151,12 +154,6 @@ def test_versions_are_those_that_the_files_name(tmp_path: Path) -> None:
     assert (run.versions, run.checkpoints) == ({"hydra-core": "1.3.2", "transformers": "5.9.0"}, [5])
 
 
-def test_runs_are_named_by_the_shortest_ends_that_differ() -> None:
-    assert run_names([Path("/runs/seed-0/grpo"), Path("/runs/seed-1/grpo")]) == ["seed-0/grpo", "seed-1/grpo"]
-    assert run_names([Path("/runs/a"), Path("/other/b")]) == ["a", "b"]
-    assert run_names([Path("/a"), Path("/b/a")]) == ["a", "b/a"]
-
-
 def test_values_of_secrets_are_not_in_a_report(tmp_path: Path) -> None:
     folders = [tmp_path / "first", tmp_path / "second"]
     for folder in folders:
@@ -224,6 +221,25 @@ def test_only_steps_that_both_runs_have_are_compared(tmp_path: Path) -> None:
     (found,) = report_of(first, write_scores(tmp_path / "second", {"a": [1.0]}, step=2)).differences
 
     assert (found.steps, found.first_mean, found.mean) == ([2], 1.0, 1.0)
+
+
+def test_prompts_beyond_the_most_are_not_compared_and_the_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_pivot.inspect.report_counts.MAX_PAIRED", 2)
+    first = write_scores(tmp_path / "first", {"a": [0.0], "b": [0.0], "c": [0.0]})
+    second = write_scores(tmp_path / "second", {"a": [1.0], "b": [0.0], "c": [1.0]})
+    (found,) = report_of(first, second).differences
+
+    assert (found.num_shared, found.num_paired, found.num_higher, found.difference) == (3, 2, 1, 0.5)
+    assert "<p>second and first share 3 prompts; 2 of them are compared.</p>" in page_of(first, second)
+
+
+def test_a_mistake_in_a_query_of_ours_is_not_told_as_too_many_rollouts(tmp_path: Path) -> None:
+    index = RunIndex([TrainingRun(write_scores(tmp_path, {"a": [0.0]}))])
+
+    with pytest.raises(duckdb.BinderException, match="no_column"):
+        index.count("SELECT no_column FROM rollouts")
 
 
 def test_runs_that_share_no_prompts_say_so(tmp_path: Path) -> None:
@@ -352,10 +368,12 @@ def test_a_run_whose_files_hold_nothing_is_refused(tmp_path: Path) -> None:
 def test_rollouts_that_take_too_long_to_count_are_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("verl_pivot.inspect.report._IS_DECIDED", "(SELECT count(*) FROM range(1000000000000)) > 0")
+    monkeypatch.setattr(
+        "verl_pivot.inspect.report_counts._IS_DECIDED", "(SELECT count(*) FROM range(1000000000000)) > 0"
+    )
     monkeypatch.setattr("verl_pivot.inspect.rollout_table.MAX_SECONDS", 0.3)
 
-    with pytest.raises(DataError, match=r"too many to be counted within 5 s and 2GB: give fewer runs, or a dump of"):
+    with pytest.raises(DataError, match=r"too many to be counted within 0\.3 s and 2GB: give fewer runs, or a dump of"):
         report_of(write_scores(tmp_path, {"a": [0.0]}))
 
 

@@ -138,6 +138,26 @@ async def test_a_rollout_has_its_turns_with_calls_observations_and_rewards(tmp_p
     assert opened["fields"]["prompt_id"] == "0" * 16
 
 
+async def test_a_prompt_is_found_from_within_the_folder_of_dumps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path, {1: [make_line("g_0_0")]}) / "rollouts"
+    (folder / "1.jsonl").write_text(json.dumps({"uid": "g_0_0", "input": "What is 2 + 3?"}) + "\n")
+    monkeypatch.chdir(folder / "pivot")
+
+    async with page(Path()) as url:
+        opened = await ask(url, "rollout", run="0", file="1.jsonl", line="1")
+
+    assert opened["prompt"] == [{"role": None, "content": "What is 2 + 3?"}]
+
+
+async def test_runs_are_told_apart_by_the_folders_in_which_they_lie(tmp_path: Path) -> None:
+    folders = [write_run(tmp_path / seed / "grpo", {1: [make_line()]}) for seed in ("seed-0", "seed-1")]
+
+    async with page(*folders) as url:
+        assert [run["name"] for run in (await ask(url, "run"))["runs"]] == ["seed-0/grpo", "seed-1/grpo"]
+
+
 async def test_dumps_of_verl_alone_are_shown_with_what_they_have(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     line = {"input": "What is 2 + 3?", "output": "It is 5.", "gts": "5", "score": 1.0, "step": 3, "acc": float("nan")}

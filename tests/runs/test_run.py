@@ -8,7 +8,7 @@ import pytest
 from tests.support.dumped_runs import make_line, write_run
 from verl_pivot.errors import DataError
 from verl_pivot.runs.metrics import MetricSeries
-from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings
+from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings, run_names
 
 CONFIG = """
 trainer: {project_name: shop, experiment_name: first, rollout_data_dir: null, validation_data_dir: %s}
@@ -52,6 +52,12 @@ def test_settings_that_differ_are_named_with_both_values(tmp_path: Path) -> None
 
     assert differing_settings(runs) == {"algorithm.gamma": ["1.0", "0.9"]}
     assert runs["a"].settings["data.train_files"] == '["a.parquet"]'
+
+
+def test_runs_are_named_by_the_shortest_ends_that_differ() -> None:
+    assert run_names([Path("/runs/seed-0/grpo"), Path("/runs/seed-1/grpo")]) == ["seed-0/grpo", "seed-1/grpo"]
+    assert run_names([Path("/runs/a"), Path("/other/b")]) == ["a", "b"]
+    assert run_names([Path("/a"), Path("/b/a")]) == ["a", "b/a"]
 
 
 def test_checkpoints_and_the_method_are_those_in_the_folder(tmp_path: Path) -> None:

@@ -90,6 +90,21 @@ def test_steps_come_by_number_and_other_files_are_not_read(tmp_path: Path) -> No
         assert [path.name for path in dump_files(folder)] == [f"{step}.jsonl" for step in range(1, 12)]
 
 
+def test_the_folder_that_the_launch_named_is_read_and_so_is_the_present_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dumps = write_steps(tmp_path / "elsewhere", [dump_line("a_0_0")]) / "rollouts"
+    run = tmp_path / "run"
+    (run / ".hydra").mkdir(parents=True)
+    (run / ".hydra" / "config.yaml").write_text(f"trainer: {{rollout_data_dir: {dumps}}}\n")
+    (run / "validation" / "pivot").mkdir(parents=True)
+    (run / "validation" / "pivot" / "7.jsonl").write_text(dump_line("v_0_0"))
+
+    assert dump_files(run) == [dumps / "pivot" / "1.jsonl"]
+    monkeypatch.chdir(dumps / "pivot")
+    assert dump_files(Path()) == [Path("1.jsonl")]
+
+
 def refused(run: Path) -> str:
     with pytest.raises(DataError) as caught:
         read(run)

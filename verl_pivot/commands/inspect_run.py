@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.commands.options import refuse_repeats
 
 
 def inspect_command(
@@ -32,8 +32,7 @@ def inspect_command(
     verl-pivot inspect seed-0 seed-1
     verl-pivot inspect outputs/run/rollouts/pivot/12.jsonl --port 8000
     """
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise ConfigError("a RUN is given twice: each must be another one")
+    refuse_repeats(runs)
     from verl_pivot.runs.run import TrainingRun
 
     found = [TrainingRun(run) for run in runs]

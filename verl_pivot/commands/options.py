@@ -74,6 +74,20 @@ def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
         raise ConfigError(f"--out {out} is one of the inputs; choose another name, so that they are kept")
 
 
+def refuse_repeats(runs: list[Path], each: str = "another one") -> None:
+    """Stop a command that would show a run beside itself.
+
+    Args:
+        runs: Folders of runs, or dumps.
+        each: What each must be.
+
+    Raises:
+        ConfigError: If two are the same folder or file.
+    """
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise ConfigError(f"a RUN is given twice: each must be {each}")
+
+
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     """A command in which the fields of a dataclass are options, for each parameter that is such an object.
 

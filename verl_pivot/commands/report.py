@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.options import refuse_overwriting, refuse_repeats
 from verl_pivot.errors import ConfigError
 
 _MAX_RUNS = 12
@@ -44,8 +44,7 @@ def report_command(
         raise ConfigError("give --out report.html, the file to write, or --json for the numbers alone")
     if out is not None:
         _check_out(out, runs, as_json=as_json)
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise ConfigError("a RUN is given twice: each must be another one")
+    refuse_repeats(runs)
     if len(runs) > _MAX_RUNS:
         raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several")
     from verl_pivot.runs.run import TrainingRun

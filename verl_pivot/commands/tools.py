@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from verl_pivot.commands.options import refuse_repeats
 from verl_pivot.errors import ConfigError, DataError, PivotError
 
 if TYPE_CHECKING:
@@ -56,12 +57,10 @@ def report_command(
         )
     if not math.isfinite(right_from):
         raise ConfigError(f"--right-from {right_from}: give a number, such as 1")
-    folders = {str(run): run for run in runs}
-    if len({run.resolve() for run in runs}) < len(runs):
-        raise ConfigError("a RUN is given twice: each must be the run of another seed")
+    refuse_repeats(runs, "the run of another seed")
     from verl_pivot.commands.tools_display import ToolReport, print_report, report_as_dict
 
-    report = ToolReport(runs={name: _read(folder, right_from) for name, folder in folders.items()}, block_size=block)
+    report = ToolReport(runs={str(run): _read(run, right_from) for run in runs}, block_size=block)
     if plot is not None:
         from verl_pivot.runs.tool_use_plot import draw_tool_use
 

@@ -119,11 +119,12 @@ def _text_prompt(text: Json) -> list[JsonObject]:
 
 def _input_of_verl(path: Path, group_name: str | None) -> str | None:
     """The prompt of a group as text, from verl's own dump of the step; None if it is not there."""
-    if group_name is None or path.parent.name != FOLDER:
+    folder = path.absolute().parent
+    if group_name is None or folder.name != FOLDER:
         return None
     try:
         with (
-            (path.parent.parent / path.name).open("rb") as file,
+            (folder.parent / path.name).open("rb") as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
         ):
             at = data.find(b'"uid": ' + json.dumps(f"{group_name}_")[:-1].encode())

@@ -259,28 +259,39 @@ class RunIndex:
             f"{place.file} has no rollout at line {place.line}: it was not read yet, or its step was sampled anew"
         )
 
-    def ask(self, query: str, *values: Any) -> pyarrow.Table:
-        """The answer to a query of ours over the table `rollouts`."""
-        return self._table.ask(query, *values)
+    def row_place(self, found: ListedRollout) -> RowPlace:
+        """Where the lines of a rollout lie."""
+        return RowPlace(found.id, self.dump(found.file).path, found.row.byte_offset, found.row.num_bytes)
+
+    def count(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """[num_rows] rows that answer a query of ours over the table `rollouts`.
+
+        Raises:
+            DataError: If that takes longer, or more memory, than the table allows.
+        """
+        found = self._table.count(query, *values)
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
     def facets(self) -> dict[str, list[JsonObject]]:
         """{column: its most frequent values, each with its `count`}, for filters."""
         return {
-            name: self._table.ask(
-                f"SELECT {name} AS value, count(*) AS count FROM rollouts WHERE {name} <> '' "
-                f"GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {_MAX_VALUES}"
-            ).to_pylist()
+            name: [
+                {"value": value, "count": number}
+                for value, number in self.count(
+                    f"SELECT {name}, count(*) FROM rollouts WHERE {name} <> '' "
+                    f"GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT {_MAX_VALUES}"
+                )
+            ]
             for name in _FACETS
         }
 
     def steps(self) -> list[int]:
         """[num_steps] steps that have rollouts."""
-        found = self._table.ask("SELECT DISTINCT step FROM rollouts WHERE step IS NOT NULL ORDER BY 1")
-        return [int(step) for step in found["step"].to_pylist()]
+        return [step for (step,) in self.count("SELECT DISTINCT step FROM rollouts WHERE step IS NOT NULL ORDER BY 1")]
 
     @property
     def num_rollouts(self) -> int:
-        return int(self._table.ask("SELECT count(*) AS number FROM rollouts")["number"][0].as_py())
+        return int(self.count("SELECT count(*) FROM rollouts")[0][0])
 
     def dump(self, file: int) -> DumpFile:
         """The dump with a number of the column `file`."""

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pyarrow
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import extra
 from verl_pivot.inspect.rollout_rows import RolloutRow
 
@@ -102,21 +102,39 @@ class RolloutTable:
             cursor.execute("DELETE FROM rollouts WHERE file = ?", [file])
 
     def ask(self, query: str, *values: Any) -> pyarrow.Table:
-        """The answer to a query.
+        """The answer to a query with a condition of the user's.
 
         Raises:
-            ConfigError: If its condition, which the user gave, is none, or takes too long.
+            ConfigError: If the condition is none, or takes too long.
         """
+        try:
+            return self._answer(query, values)
+        except duckdb.InterruptException as error:
+            raise ConfigError(
+                f"the condition takes longer than {MAX_SECONDS:g} s: write one that looks at less"
+            ) from error
+        except duckdb.Error as error:
+            raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
+
+    def count(self, query: str, *values: Any) -> pyarrow.Table:
+        """The answer to a query that is ours alone, so that another error than these is a bug.
+
+        Raises:
+            DataError: If that takes longer, or more memory, than the table allows.
+        """
+        try:
+            return self._answer(query, values)
+        except (duckdb.InterruptException, duckdb.OutOfMemoryException) as error:
+            raise DataError(
+                f"the rollouts are too many to be counted within {MAX_SECONDS:g} s and {LIMITS['memory_limit']}: give "
+                "fewer runs, or a dump of one step"
+            ) from error
+
+    def _answer(self, query: str, values: Sequence[Any]) -> pyarrow.Table:
         with self._database.cursor() as cursor:
             timer = threading.Timer(MAX_SECONDS, cursor.interrupt)
             timer.start()
             try:
                 return cursor.sql(query, params=list(values)).to_arrow_table()
-            except duckdb.InterruptException as error:
-                raise ConfigError(
-                    f"the condition takes longer than {MAX_SECONDS:g} s: write one that looks at less"
-                ) from error
-            except duckdb.Error as error:
-                raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
             finally:
                 timer.cancel()

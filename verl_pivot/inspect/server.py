@@ -24,8 +24,7 @@ from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.opened import open_rollout
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
 from verl_pivot.inspect.rollout_table import COLUMNS
-from verl_pivot.inspect.texts import RowPlace
-from verl_pivot.runs.run import differing_settings
+from verl_pivot.runs.run import differing_settings, run_names
 from verl_pivot.tools.http_service import UnanswerableRequestError, make_app
 from verl_pivot.types import JsonObject
 
@@ -173,7 +172,7 @@ class InspectPage:
 
     def _run(self, query: JsonObject) -> object:
         index = self._index
-        names = _distinct([run.name for run in index.runs])
+        names = run_names([run.path for run in index.runs])
         return {
             "version": __version__,
             "generation": index.generation,
@@ -224,11 +223,10 @@ class InspectPage:
 
     def _rollout(self, query: JsonObject) -> object:
         found = self._index.find(_converted(query, RolloutPlace))
-        place = RowPlace(found.id, self._index.dump(found.file).path, found.row.byte_offset, found.row.num_bytes)
         return {
             "row": found.as_dict(),
             "group": [each.as_dict() for each in self._index.group(found.group_number)],
-            **msgspec.structs.asdict(open_rollout(place, found.row.group_name)),
+            **msgspec.structs.asdict(open_rollout(self._index.row_place(found), found.row.group_name)),
         }
 
 
@@ -276,8 +274,3 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _distinct(names: list[str]) -> list[str]:
-    """The names, with a number where two runs have the same."""
-    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, start=1)]

@@ -1,7 +1,7 @@
 """Folder of a training, or a dump -> TrainingRun: its configuration, metrics, dumps of rollouts and checkpoints."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -40,6 +40,11 @@ class DumpFile(NamedTuple):
     step: int | None
     """Training step; None if the file's name is no number."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it lies in the folder of our dumps, not in that of verl's own."""
+        return self.path.absolute().parent.name in _FOLDERS
+
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -51,10 +56,6 @@ class TrainingRun:
 
     path: Path
     """Folder of the run, of `trainer.rollout_data_dir` or of dumps, or one dump."""
-
-    @property
-    def name(self) -> str:
-        return self.path.name or str(self.path)
 
     @property
     def folder(self) -> Path:
@@ -97,14 +98,14 @@ class TrainingRun:
             return [_dump(self.path, RunPart.TRAINING)]
         of_parts = {part: self._dumps_of(part) for part in RunPart}
         if not any(of_parts.values()):
-            return [_dump(path, RunPart.TRAINING) for path in dumps_beside(self.path)]
+            of_parts[RunPart.TRAINING] = _dumps_within(self.path)
         return [_dump(path, part) for part, paths in of_parts.items() for path in paths]
 
     def _dumps_of(self, part: RunPart) -> list[Path]:
         name, key = _PART_FOLDERS[part]
         configured = self._trainer.get(key)
         folders = [self.folder / name, *([Path(configured)] if isinstance(configured, str) and configured else [])]
-        return next((paths for folder in folders if (paths := dumps_beside(folder))), [])
+        return next((paths for folder in folders if (paths := _dumps_within(folder))), [])
 
     @property
     def metrics(self) -> Path | None:
@@ -133,7 +134,25 @@ class TrainingRun:
             )
 
 
-def dumps_beside(folder: Path) -> list[Path]:
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """The shortest ends of the paths, of the same number of parts, that differ.
+
+    Example:
+        run_names([Path("seed-0/grpo"), Path("seed-1/grpo")])  # ["seed-0/grpo", "seed-1/grpo"]
+    """
+    parts = [path.resolve().parts[1:] for path in paths]
+    ends = ([each[-length:] for each in parts] for length in range(1, max(map(len, parts)) + 1))
+    return ["/".join(each) for each in next((found for found in ends if len(set(found)) == len(found)), parts)]
+
+
+def differing_settings(runs: Mapping[str, TrainingRun]) -> dict[str, list[str | None]]:
+    """{key: [num_runs] values} of the settings that are not the same in all runs; None where a run has no such key."""
+    keys = sorted({key for run in runs.values() for key in run.settings})
+    found = {key: [run.settings.get(key) for run in runs.values()] for key in keys}
+    return {key: values for key, values in found.items() if len(set(values)) > 1}
+
+
+def _dumps_within(folder: Path) -> list[Path]:
     """[num_steps] dumps of `trainer.rollout_data_dir`, or of the folder of dumps within it, by their step.
 
     Ours come before those of earlier versions, and before verl's own.
@@ -142,13 +161,6 @@ def dumps_beside(folder: Path) -> list[Path]:
         if paths := [path for path in candidate.glob("*.jsonl") if path.stem.isdecimal()]:
             return sorted(paths, key=lambda path: int(path.stem))
     return []
-
-
-def differing_settings(runs: Mapping[str, TrainingRun]) -> dict[str, list[str | None]]:
-    """{key: [num_runs] values} of the settings that are not the same in all runs; None where a run has no such key."""
-    keys = sorted({key for run in runs.values() for key in run.settings})
-    found = {key: [run.settings.get(key) for run in runs.values()] for key in keys}
-    return {key: values for key, values in found.items() if len(set(values)) > 1}
 
 
 def _dump(path: Path, part: RunPart) -> DumpFile:

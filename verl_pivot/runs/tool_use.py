@@ -8,10 +8,8 @@ from statistics import fmean
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
 from verl_pivot.errors import DataError
+from verl_pivot.runs.run import RunPart, TrainingRun
 from verl_pivot.types import ErrorKind
-
-_ROLLOUTS = "rollouts"
-"""Name that the folder of `trainer.rollout_data_dir` may have within the run's folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +43,7 @@ def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], obje
     """Read every step of a run; steps of which no trajectory is left are left out.
 
     Args:
-        run: Folder of a run, its `rollouts`, or the folder of dumps within it.
+        run: Folder of a run, of its `trainer.rollout_data_dir`, or of dumps.
         right_from: Least reward of a right trajectory.
         on_step: Called with 1 after each step.
 
@@ -66,19 +64,16 @@ def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], obje
 
 
 def dump_files(run: Path) -> list[Path]:
-    """[num_steps] dumps of a run by their step.
+    """[num_steps] dumps of a run's training by their step; those of verl's own have no calls.
 
     Raises:
         DataError: If there are none.
     """
-    folders = (run / _ROLLOUTS / FOLDER, run / FOLDER, run)
-    for folder in folders:
-        if files := [path for path in folder.glob("*.jsonl") if path.stem.isdecimal()]:
-            if folder is run and run.resolve().name != FOLDER:  # dumps of verl's own stand beside ours
-                break
-            return sorted(files, key=lambda path: int(path.stem))
+    dumps = [dump for dump in TrainingRun(run).dumps if dump.part is RunPart.TRAINING and dump.step is not None]
+    if files := [dump.path for dump in dumps if dump.is_ours]:
+        return files
     raise DataError(
-        f"{run} has no dumps of rollouts, neither in {_ROLLOUTS}/{FOLDER} nor in {FOLDER}: give the folder of "
+        f"{run} has no dumps of rollouts, neither in rollouts/{FOLDER} nor in {FOLDER}: give the folder of "
         "trainer.rollout_data_dir, which the launch must set"
     )
 

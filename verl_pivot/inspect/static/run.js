@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { el, number, svg, visible } from "./dom.js";
-import { address, go, note } from "./place.js";
+import { go, note } from "./place.js";
 
 const WIDTH = 340;
 const HEIGHT = 150;
