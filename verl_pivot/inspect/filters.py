@@ -1,6 +1,6 @@
 """What a user asks for -> SQL over the table `rollouts`: a condition with its values, and an order."""
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -47,11 +47,8 @@ class RolloutFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     trajectory_id: str | None = None
     turn_index: int | None = None
     is_kept: bool | None = None
-    is_undecided: bool | None = None
     score_from: float | None = None
     score_to: float | None = None
-    tokens_from: int | None = None
-    """Fewest tokens that the policy sampled."""
     words: str | None = None
     """Words that stand in a text of the rollout, in this order; upper and lower case are the same."""
     condition: str | None = None
@@ -83,10 +80,8 @@ _EQUAL = (
 )  # fmt: skip
 _COMPARED = {
     "is_kept": "coalesce(kept, TRUE) = ?",
-    "is_undecided": "(score IS NULL) = ?",
     "score_from": "score >= ?",
     "score_to": "score <= ?",
-    "tokens_from": "sampled_tokens >= ?",
 }
 
 
@@ -98,9 +93,6 @@ class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     def sql(self) -> str:
         return f"{self.sort} {'DESC' if self.is_descending else 'ASC'} NULLS LAST, id"
-
-
-SORT_COLUMNS: tuple[str, ...] = get_args(SortColumn)
 
 
 def _only_condition(text: str) -> str:
